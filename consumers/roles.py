@@ -47,7 +47,7 @@ logger = logging.getLogger("turnlog.consumers")
 ROLES = ("projectors", "reactors", "agent", "analytics", "jobs", "api")
 EMBED_POLL_S = 2.0
 # A round has a call of a model, with its retries; a job may take long.
-EMBED_ROUND_S, SWEEP_ROUND_S, JOBS_ROUND_S = 300.0, 600.0, 3 * 3_600.0
+EMBED_ROUND_S, SWEEP_ROUND_S, JOBS_ROUND_S = 300.0, 600.0, 900.0  # jobs: without progress
 # A stop ends within 10 s: the API has 3 of them, jobs and reactors 1 each. An answer that needs longer is made after
 # the next start.
 AGENT_GRACE_S = 4.0

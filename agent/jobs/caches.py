@@ -45,9 +45,13 @@ async def clean_caches(runtime: Runtime, due_at: datetime, on_progress: OnProgre
     given = {"before": due_at - KEPT, "probe": hashlib.sha256(PROBE_TEXT.encode()).digest()}
     async with runtime.pool.connection() as conn:
         await conn.execute(EXPIRED.encode(), {"now": due_at})
+        on_progress(1, 4)
         await conn.execute(repeated_writes.EXPIRED, {"before": due_at - repeated_writes.KEPT})
+        on_progress(2, 4)
     await runtime.settle(PATIENCE_S, READS)
     async with runtime.pool.connection() as conn:
         vectors = (await conn.execute(_VECTORS, given)).rowcount
+        on_progress(3, 4)
         answers = (await conn.execute(_ANSWERS, given)).rowcount
+        on_progress(4, 4)
     return Done({"answers": answers, "vectors": vectors})

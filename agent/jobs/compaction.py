@@ -11,7 +11,7 @@ import os
 import tempfile
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import IO, Any, Generic, TypeVar, overload
@@ -99,7 +99,8 @@ async def compact(runtime: Runtime, due_at: datetime, on_progress: OnProgress) -
         found = [one for one in await users_with_vectors(conn) if is_memory_thread(one.thread, one.user)]
     total = sum(one.count for one in found)
     async with open_merger(runtime, writer, policy) as merger:
-        compaction = _Compaction(runtime, writer, policy, due_at, merger)
+        report = lambda: on_progress(looked_at, total)  # noqa: E731
+        compaction = _Compaction(runtime, writer, policy, due_at, merger, report)
         counts.update(dict.fromkeys(SKIPPED if merger is None else MERGE_COUNTS, 0))
         for one in found:
             try:
@@ -116,13 +117,14 @@ async def compact(runtime: Runtime, due_at: datetime, on_progress: OnProgress) -
 
 @dataclass(frozen=True, slots=True)
 class _Compaction:
-    """merger: None without a language model."""
+    """merger: None without a language model. report: called after each step; a user may take long."""
 
     runtime: Runtime
     writer: MemoryWriter
     policy: Policy
     due_at: datetime
     merger: Merger | None
+    report: Callable[[], None]
 
     async def of_user(self, of: VectorsOf) -> Counter[str]:
         """Kind by kind: only memories of one kind can be duplicates."""
@@ -131,7 +133,7 @@ class _Compaction:
         with _file() as vectors_file, _file() as memories_file:
             vectors = np.memmap(vectors_file, np.float16, "w+", shape=(of.count, of.dimensions))
             memories = OnFile(memories_file, COMPACTABLE)
-            await _load(self.runtime, of, vectors, memories, self.policy, self.due_at)
+            await self._load(of, vectors, memories)
             async with self.runtime.pool.connection() as conn:
                 separated = await separated_memories(conn, of.tenant, of.thread)
             for first, last in _kinds(memories):
@@ -144,15 +146,28 @@ class _Compaction:
         count_tokens = self.merger.count if self.merger else len
         duplicates, merges = await asyncio.to_thread(kind.duplicates_and_merges, criteria, count_tokens)
         counts = Counter[str]()
+        self.report()
         for start in range(0, len(duplicates), GROUPS_AT_ONCE):
             counts.update(await _write(self.writer, place, duplicates[start : start + GROUPS_AT_ONCE]))
+            self.report()
         if self.merger is not None and criteria is not None:
-            merged, closed = await self.merger.merge(place, merges)
+            merged, closed = await self.merger.merge(place, merges, self.report)
             compacted = closed | {one.id for group in duplicates for one in group.members}
             summaries = await asyncio.to_thread(kind.summaries, criteria, count_tokens, compacted)
-            summarised, _ = await self.merger.merge(place, summaries)
+            summarised, _ = await self.merger.merge(place, summaries, self.report)
             counts.update(merged + summarised)
         return counts
+
+    async def _load(self, of: VectorsOf, vectors: NDArray[np.float16], memories: OnFile[Compactable]) -> None:
+        """Writes all memories and vectors of a user into files. Memories added after the count wait for the next
+        run."""
+        async with self.runtime.pool.connection() as conn:
+            async for batch in embedded_memories(conn, of):
+                taken = batch[: of.count - len(memories)]
+                if taken:
+                    vectors[len(memories) : len(memories) + len(taken)] = np.stack([one.vector for one in taken])
+                memories.extend(_compactable(one, self.policy, self.due_at) for one in taken)
+                self.report()
 
 
 def _criteria(settings: Settings, due_at: datetime) -> MergeCriteria:
@@ -162,23 +177,6 @@ def _criteria(settings: Settings, due_at: datetime) -> MergeCriteria:
 
 def _file() -> IO[bytes]:
     return tempfile.TemporaryFile(prefix="turnlog-compaction-")
-
-
-async def _load(
-    runtime: Runtime,
-    of: VectorsOf,
-    vectors: NDArray[np.float16],
-    memories: OnFile[Compactable],
-    policy: Policy,
-    due_at: datetime,
-) -> None:
-    """Writes all memories and vectors of a user into files. Memories added after the count wait for the next run."""
-    async with runtime.pool.connection() as conn:
-        async for batch in embedded_memories(conn, of):
-            taken = batch[: of.count - len(memories)]
-            if taken:
-                vectors[len(memories) : len(memories) + len(taken)] = np.stack([one.vector for one in taken])
-            memories.extend(_compactable(one, policy, due_at) for one in taken)
 
 
 def _compactable(one: Embedded, policy: Policy, due_at: datetime) -> Compactable:

@@ -42,6 +42,7 @@ async def decay(runtime: Runtime, due_at: datetime, on_progress: OnProgress) -> 
                 except TurnlogError as error:
                     errors += 1
                     logger.warning("the memories of one user wait for the next run: %s", error)
+                on_progress(counts["looked_at"], None)
     return Done(dict(counts), errors)
 
 

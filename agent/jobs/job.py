@@ -57,7 +57,8 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """work(runtime, due_at, on_progress) must be idempotent: it is called again after a crash."""
+    """work(runtime, due_at, on_progress) must be idempotent: it is called again after a crash. It reports progress at
+    least every few minutes, or it counts as hung."""
 
     name: str
     schedule: Schedule
@@ -68,13 +69,13 @@ class Job:
         return JOBS + self.name
 
 
-async def run_owed(runtime: Runtime, job: Job, now: datetime) -> JobRan | None:
+async def run_owed(runtime: Runtime, job: Job, now: datetime, on_progress: OnProgress = no_progress) -> JobRan | None:
     """Runs the job if a due time has not been run and no other worker runs it. None: nothing was run."""
     async with _alone(runtime, job) as conn:
         if conn is None:
             return None
         due_at = job.schedule.owed(await _last_run(runtime, conn, job, now), now)
-        return None if due_at is None else await _run(runtime, job, due_at, no_progress)
+        return None if due_at is None else await _run(runtime, job, due_at, on_progress)
 
 
 async def run_now(runtime: Runtime, job: Job, due_at: datetime, on_progress: OnProgress) -> JobRan:
@@ -126,20 +127,24 @@ async def keep_jobs(
     clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     beat: Heartbeat | None = None,
 ) -> None:
-    """Runs due jobs in order until stop; a failure is logged and retried later."""
+    """Runs due jobs in order until stop; a failure is logged and retried later. Progress of a job counts as a round."""
+
+    def alive(_done: float = 0, _total: float | None = None) -> None:
+        if beat is not None:
+            beat.beat()
+
     while not stop.is_set():
         for job in jobs:
-            if beat is not None:
-                beat.beat()
-            await _try(runtime, job, clock())
+            alive()
+            await _try(runtime, job, clock(), alive)
         soonest = min(job.schedule.after(clock()) for job in jobs)
         wait_s = min(LOOK_AGAIN_S, max(0.0, (soonest - clock()).total_seconds()))
         await pause(stop, wait_s)
 
 
-async def _try(runtime: Runtime, job: Job, now: datetime) -> None:
+async def _try(runtime: Runtime, job: Job, now: datetime, on_progress: OnProgress) -> None:
     try:
-        ran = await run_owed(runtime, job, now)
+        ran = await run_owed(runtime, job, now, on_progress)
     except (ModelError, TurnlogError, psycopg.Error, OSError) as error:
         logger.warning("job %s failed and is tried again: %s", job.name, error)
         return

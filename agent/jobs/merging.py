@@ -54,14 +54,18 @@ class Merger:
     def __post_init__(self) -> None:
         self.count = counter_for(self.chat.model).text
 
-    async def merge(self, place: Place, groups: Sequence[MergeGroup]) -> tuple[Counter[str], set[UUID]]:
-        """Merges each group. Returns counts by result, and the ids of the closed members. Raises TurnlogError."""
+    async def merge(
+        self, place: Place, groups: Sequence[MergeGroup], report: Callable[[], None]
+    ) -> tuple[Counter[str], set[UUID]]:
+        """Merges each group, and calls report after each. Returns counts by result, and the ids of the closed members.
+        Raises TurnlogError."""
         counts, closed = Counter[str](), set[UUID]()
         for group in groups:
             merged = await self._merged_text(place, group, counts)
             if merged is not None and await self._write(place, group, merged):
                 closed |= {one.id for one in group.members}
                 counts += Counter({COUNTER_OF[group.method]: 1, "closed": len(group.members)})
+            report()
         return counts, closed
 
     async def _merged_text(self, place: Place, group: MergeGroup, counts: Counter[str]) -> MergedText | None:

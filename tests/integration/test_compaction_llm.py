@@ -34,7 +34,7 @@ from helpers.similar_memories import runtime as runtime
 from helpers.similar_memories import server as server
 from helpers.similar_memories import settings as settings
 
-from turnlog.agent.jobs.compaction import SKIPPED
+from turnlog.agent.jobs.compaction import SKIPPED, compact
 from turnlog.agent.jobs.job import JobUnderWay, run_now
 from turnlog.agent.memory.deciding.service import Memories
 from turnlog.agent.runtime import Runtime
@@ -153,6 +153,15 @@ async def test_one_request_that_is_refused_stops_no_other(runtime: Runtime, serv
     server.reply(merged_text(SUMMARY))
     counts = (await run_compaction(runtime)).counts
     assert (counts["failed"], counts["left"], counts["summarised"]) == (1, 1, 1)
+
+
+async def test_progress_is_reported_after_each_call_of_a_users_memories(runtime: Runtime, server: OpenAIServer) -> None:
+    await append_memories(runtime, {**TEA_ANGLES, **TRIP_ANGLES})
+    server.reply(merged_text(TEA_MERGED))
+    server.reply(merged_text(SUMMARY))
+    calls_at_reports = list[int]()
+    await compact(runtime, NOW, lambda done, total: calls_at_reports.append(len(server.requests)))
+    assert set(calls_at_reports) == {0, 1, 2}
 
 
 async def test_a_model_that_refuses_again_and_again_is_asked_no_more_that_night(

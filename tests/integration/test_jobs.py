@@ -10,6 +10,7 @@ from helpers.sample_events import MAY_8, memory_event, memory_of
 from helpers.servers import eventually, rows
 from prometheus_client import REGISTRY
 
+from turnlog.agent.jobs.caches import clean_caches
 from turnlog.agent.jobs.decay import decay
 from turnlog.agent.jobs.job import Done, Job, OnProgress, keep_jobs, last_runs, run_now, run_owed
 from turnlog.agent.jobs.schedule import Schedule
@@ -18,9 +19,11 @@ from turnlog.agent.runtime import Runtime
 from turnlog.agent.settings import Settings
 from turnlog.agent.use_cases.gauges import measure
 from turnlog.agent.use_cases.jobs import DecayStats, decay_stats
+from turnlog.consumers.roles import JOBS_ROUND_S
 from turnlog.consumers.runtime import opened, projecting
 from turnlog.events.contracts import JobRan
 from turnlog.events.errors import LogUnavailable
+from turnlog.events.heartbeats import Heartbeats
 from turnlog.events.subjects import memory_thread
 from turnlog.projectors.models.memories.lookup import policy_rows
 
@@ -129,6 +132,40 @@ async def test_the_clock_runs_what_is_owed_goes_on_after_a_failure_and_stops_at_
     stop.set()
     await keeper
     assert failing.calls == working.calls == [DUE]
+
+
+async def test_a_job_that_hangs_is_a_fault_until_it_reports_progress(runtime: Runtime) -> None:
+    """A job that takes long and reports is none, however long it takes."""
+    report, hung, stop = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def work(runtime: Runtime, due_at: datetime, on_progress: OnProgress) -> Done:
+        while True:
+            hung.set()
+            await report.wait()
+            report.clear()
+            on_progress(1, None)
+
+    async with Heartbeats().running(
+        "jobs", "jobs", lambda beat: keep_jobs(runtime, (Job("decay", NIGHTLY, work),), stop, beat=beat), stop
+    ) as beat:
+        await hung.wait()
+        beat.round_s = JOBS_ROUND_S
+        beat.at -= JOBS_ROUND_S
+        assert str(beat.fault).startswith("no round for")
+        report.set()
+
+        async def has_progress() -> bool:
+            return beat.fault is None
+
+        await eventually(has_progress)
+
+
+async def test_decay_and_caches_report_progress(runtime: Runtime) -> None:
+    await remember(runtime, "ann", {1: 400})
+    reported = list[float]()
+    for work in (decay, clean_caches):
+        await work(runtime, DUE, lambda done, total: reported.append(done))
+    assert reported == [1, 1, 2, 3, 4]
 
 
 async def remember(runtime: Runtime, user: str, ages: dict[int, int]) -> None:
