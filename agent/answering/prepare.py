@@ -16,14 +16,19 @@ from turnlog.agent.context.window import MIN_BUDGET
 from turnlog.agent.context.wire import Wire
 from turnlog.agent.recall.episodes import EPISODES, Relevant, relevant_turns
 from turnlog.agent.recall.memories import memory_recall_of
-from turnlog.agent.recall.memory_block import MemoryBlock, recalled_block
+from turnlog.agent.recall.memory_block import MemoryBlock, recalled_block, room
+from turnlog.agent.recall.other_threads import NEW_BELOW, other_turns, with_turns
 from turnlog.agent.recall.search import recall_of
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.threads.state import Transcripts, thread_context
+from turnlog.events.contracts import KnownOfUser
+from turnlog.events.local_time import local
+from turnlog.events.subjects import memory_thread
 from turnlog.projectors.engine.lag import degraded_by_rebuild
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.chunks.lookup import Scope
-from turnlog.projectors.models.thread_lookup import thread_overview
+from turnlog.projectors.models.memories.lookup import is_memory_off, zone_of
+from turnlog.projectors.models.thread_lookup import Overview, thread_overview
 
 READS = ("messages", "checkpoints", "summaries", "topics", "vectors")
 READING = 8  # contexts that are prepared at once, each with up to two of the pool's 16 connections
@@ -81,7 +86,7 @@ async def prepare(runtime: Runtime, conn: Connection, request: ContextRequest) -
     place = (request.tenant, request.thread)
     overview = await thread_overview(conn, *place)
     older = _OlderTurns(runtime, conn, request)
-    searching = asyncio.create_task(_memory_block(runtime, request, overview.count), name="memories")
+    searching = asyncio.create_task(_memory_block(runtime, request, overview), name="memories")
     try:
         context = await thread_context(
             conn,
@@ -107,23 +112,34 @@ async def prepare(runtime: Runtime, conn: Connection, request: ContextRequest) -
         searching.cancel()  # useless if the thread could not be read
 
 
-async def _memory_block(runtime: Runtime, request: ContextRequest, message_count: int) -> MemoryBlock:
-    if request.user is None or not runtime.settings.long_term:
+async def _memory_block(runtime: Runtime, request: ContextRequest, thread: Overview) -> MemoryBlock:
+    settings, window = runtime.settings, request.window if request.tokens is None else request.tokens
+    if not request.user or not settings.long_term:
         return MemoryBlock()
     await runtime.embedder()
     async with runtime.pool.connection() as conn:
-        return await recalled_block(
+        block = await recalled_block(
             conn,
             memory_recall_of(runtime),
-            runtime.settings,
+            settings,
             request.tenant,
             request.user,
             request.question,
             request.now,
             request.model,
-            request.window if request.tokens is None else request.tokens,
-            message_count,
+            window,
+            thread.count,
         )
+        if thread.pruned_through or thread.count >= NEW_BELOW or not request.question.strip():
+            return block
+        if await is_memory_off(conn, request.tenant, memory_thread(request.user)):
+            return block
+        now = local(request.now, await zone_of(conn, request.tenant, request.user, settings.zone))
+        about = (request.tenant, request.thread, request.user, request.question, now)
+        turns = await other_turns(conn, recall_of(runtime), *about)
+        limit = room(settings.context_window if window is None else window, request.model)
+        known = KnownOfUser(message_count=thread.count)
+        return with_turns(block, turns, request.user, counter_for(request.model), limit, known)
 
 
 @dataclass(slots=True)
@@ -150,7 +166,7 @@ def _budget(request: ContextRequest, tokens: int, block: MemoryBlock) -> int:
     """The part of `tokens` that is left for the conversation. Raises WindowTooSmall."""
     counter = counter_for(request.model)
     others: list[Wire] = [{"role": "system", "content": request.system_prompt}] if request.system_prompt else []
-    spent = REPLY_PRIMING + counter.tools(request.tools) + sum(map(counter.wire, (*others, *block.messages)))
+    spent = REPLY_PRIMING + counter.tools(request.tools) + sum(map(counter.wire, (*others, *block.all_messages)))
     if tokens - spent < MIN_BUDGET:
         raise WindowTooSmall(
             f"{tokens:,} tokens have no room for the conversation: the system prompt, the tools and the memories take "

@@ -68,11 +68,17 @@ class Remembered(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class MemoryBlock:
-    """messages: the block's message, or none. ids: of the memories in it, in order. known: what else is in it."""
+    """messages: the block's message, or none. ids: of the memories in it, in order. known: what else is in it. turns:
+    the message of turns of the user's other conversations, or none."""
 
     messages: tuple[Wire, ...] = ()
     ids: tuple[UUID, ...] = ()
     known: KnownOfUser | None = None
+    turns: tuple[Wire, ...] = ()
+
+    @property
+    def all_messages(self) -> tuple[Wire, ...]:
+        return (*self.messages, *self.turns)
 
 
 def room(window: int, model: str) -> int:
@@ -86,7 +92,7 @@ def memory_line(memory: Remembered, counter: TokenCounter) -> str:
 
 
 def memory_text(memory: Remembered, counter: TokenCounter) -> str:
-    words = _line(memory.content, counter) if memory.content else FORGOTTEN
+    words = one_line(memory.content, counter) if memory.content else FORGOTTEN
     return f"{memory.first_said_at:%Y-%m-%d} {words}"
 
 
@@ -95,8 +101,8 @@ def known_lines(found: RetrievalContext, counter: TokenCounter) -> KnownOfUser:
     shown = {one.content for one in found.shown}
     preferences = (line for line in found.preferences.lines() if line not in shown)
     return KnownOfUser(
-        preferences=tuple(_line(one, counter) for one in preferences),
-        entities=tuple(_line(entity_line(one), counter) for one in found.entities),
+        preferences=tuple(one_line(one, counter) for one in preferences),
+        entities=tuple(one_line(entity_line(one), counter) for one in found.entities),
         message_count=found.message_count,
     )
 
@@ -147,7 +153,7 @@ def _wire(lines: Sequence[str], known: KnownOfUser | None) -> Wire:
     return {"role": "user", "content": "\n".join([TITLE, ABOUT, *lines, *rest, END])}
 
 
-def _line(text: str, counter: TokenCounter) -> str:
+def one_line(text: str, counter: TokenCounter) -> str:
     return cut_end(_flat(text), LINE_TOKENS, counter)
 
 
@@ -209,7 +215,7 @@ async def block_of(
 async def _known_now(conn: Connection, tenant: str, user: str, counter: TokenCounter) -> set[str]:
     preferences = (await preferences_of(conn, tenant, user, datetime.now(UTC))).lines()
     entities = await entities_of(conn, tenant, memory_thread(user), limit=EVERY_ENTITY)
-    return {_line(one, counter) for one in (*preferences, *map(entity_line, entities))}
+    return {one_line(one, counter) for one in (*preferences, *map(entity_line, entities))}
 
 
 def _withheld(known: KnownOfUser, now: set[str]) -> tuple[KnownOfUser, int]:

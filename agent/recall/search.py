@@ -115,6 +115,16 @@ class _Loaded:
         """Terms of the speakers' names."""
         return self.index.speakers.keys()
 
+    def allowed(self, before_seq: int | None, without: Collection[str]) -> NDArray[np.bool_] | None:
+        """The chunks of turns before a sequence and of other threads than these; None for all."""
+        if before_seq is None and not without:
+            return None
+        allowed = np.ones(self.index.count, dtype=np.bool_) if before_seq is None else self.firsts < before_seq
+        if without:
+            threads = [key[0] for key in self.keys] if self.columns is None else [c.thread for c in self.columns.chunks]
+            allowed &= np.array([thread not in without for thread in threads], dtype=np.bool_)
+        return allowed
+
     @property
     def rows(self) -> int:
         """The memory it takes, in rows of vectors: its own, and the covariance with its inverse."""
@@ -173,8 +183,10 @@ class Recall:
         before_seq: int | None = None,
         now: datetime | None = None,
         zone: tzinfo = UTC,
+        without: Collection[str] = (),
     ) -> list[Recalled]:
         """The k most relevant turns, best first. before_seq: turns from it on are excluded, as still in the window.
+        without: threads whose turns are excluded.
 
         Of a question of several parts the best turns for each come in turn. now, zone: when and where it was asked;
         without `now` the times that it names count only as words.
@@ -192,10 +204,10 @@ class Recall:
         if chunks is None:
             return []
         try:
-            found = await self._found(conn, scope, embedded, question, chunks, count, before_seq)
+            found = await self._found(conn, scope, embedded, question, chunks, count, before_seq, without)
         except VectorMismatch as error:
             self.degraded = f"keyword search only: {error}"
-            found = await self._found(conn, scope, queries, question, chunks, count, before_seq)
+            found = await self._found(conn, scope, queries, question, chunks, count, before_seq, without)
         self.evidence = _evidence(question, found)
         turns = [one.turns for one in found]
         return _in_turn(await self._reranked([part.text for part in question.parts], turns), k)
@@ -227,11 +239,12 @@ class Recall:
         chunks: "ScopeSample | _Loaded",
         k: int,
         before_seq: int | None,
+        without: Collection[str],
     ) -> list[_Best]:
         if isinstance(chunks, ScopeSample):
             keys, index = await candidate_chunks(conn, scope, queries, self._model, chunks, k)
             chunks = _Loaded(index, np.array([key[1] for key in keys], dtype=np.int64), keys=tuple(keys))
-        return await _best(conn, scope, queries, question, chunks, k, before_seq)
+        return await _best(conn, scope, queries, question, chunks, k, before_seq, without)
 
     async def _chunks_of(
         self, conn: Connection, scope: Scope, state: ScopeSample | Stamps, before_seq: int | None
@@ -332,10 +345,11 @@ async def _best(
     loaded: _Loaded,
     k: int,
     before_seq: int | None,
+    without: Collection[str],
 ) -> list[_Best]:
     """The k best turns for each part. The pieces of a turn count once, so more chunks may be needed, at last all of
     them."""
-    allowed = None if before_seq is None else loaded.firsts < before_seq
+    allowed = loaded.allowed(before_seq, without)
     wanted = 2 * k
     while True:
         ranked = rank_parts(queries, loaded.index, wanted, allowed=allowed)

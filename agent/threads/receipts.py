@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
-from turnlog.agent.context import Context, ContextInput, Summary, build_context
+from turnlog.agent.context import Context, ContextInput, Summary, build_context, counter_for
 from turnlog.agent.context.wire import Wire
 from turnlog.agent.recall.memory_block import MemoryBlock, block_of
+from turnlog.agent.recall.other_threads import turns_of
 from turnlog.agent.settings import Settings
 from turnlog.agent.threads.past import moment
 from turnlog.agent.threads.state import context_settings, thread_context
@@ -26,7 +27,8 @@ class RebuiltContext:
 
     matches: whether the hash equals that of the recorded context; None if there is nothing to compare.
     forgotten: long-term memories in the recorded context that were forgotten since, so that it cannot match.
-    withheld: number of its preferences and entities that are not shown, because words were forgotten since.
+    withheld: number of its preferences, entities and turns of other conversations that are not shown, because words
+    were forgotten or deleted since.
     """
 
     context: Context
@@ -57,7 +59,7 @@ async def rebuilt(
     block, forgotten, withheld = await _block(conn, log, tenant, found)
     if receipt and receipt.notes is not None and (query, window) == (None, None):
         notes = () if forgotten or withheld else receipt.notes  # the memories' words were forgotten
-        context = await _of_state(conn, log, settings, tenant, thread, receipt, notes)
+        context = await _of_state(conn, log, settings, tenant, thread, receipt, notes, block.turns)
         matches = context.receipt.context_hash == receipt.context_hash
         return RebuiltContext(context, receipt, matches, forgotten, withheld)
     context = await thread_context(
@@ -71,7 +73,7 @@ async def rebuilt(
         log=log,
         as_of_seq=as_of_seq,
         relevant=receipt.relevant if receipt else (),
-        memories=block if query is not None else replace(block, messages=(*block.messages, *_doubt(receipt))),
+        memories=block if query is not None else replace(block, turns=(*block.turns, *_doubt(receipt))),
     )
     if receipt is None or (query, window) != (None, None):
         return RebuiltContext(context, receipt, None, forgotten, withheld)
@@ -86,6 +88,7 @@ async def _of_state(
     thread: str,
     receipt: AnswerReceipt,
     notes: Sequence[str],
+    turns: Sequence[Wire],
 ) -> Context:
     """From the turns that a receipt with notes names: a graph's state may have other turns than its thread."""
     then = _as_then(settings, receipt)
@@ -103,9 +106,10 @@ async def _of_state(
             as_of_seq=receipt.as_of_seq,
             settings=context_settings(then),
             relevant=receipt.relevant,
+            recalled_chunks=(receipt.known and receipt.known.turns) or (),
             memories=receipt.memories,
             known=receipt.known,
-            notes=[*({"role": "user", "content": note} for note in notes), *_doubt(receipt)],
+            notes=[*({"role": "user", "content": note} for note in notes), *turns, *_doubt(receipt)],
         )
     )
 
@@ -135,7 +139,12 @@ async def _block(
     if found is None or not (found[1].memories or found[1].known):
         return MemoryBlock(), (), 0
     at, receipt = found
-    return await block_of(conn, log, tenant, at.event.user, receipt, at.seq)
+    user, known = at.event.user, receipt.known
+    block, forgotten, withheld = await block_of(conn, log, tenant, user, receipt, at.seq)
+    if not user or known is None or not known.turns:
+        return block, forgotten, withheld
+    turns, deleted = await turns_of(conn, tenant, user, known.turns, counter_for(receipt.model))
+    return replace(block, turns=turns), forgotten, withheld + deleted
 
 
 async def receipts(conn: Connection, log: Log, tenant: str, thread: str) -> list[Received]:

@@ -110,9 +110,10 @@ async def thread_context(
         as_of_seq=as_of_seq if query is None else None,
         settings=context_settings(settings),
         budget=budget,
+        recalled_chunks=(block.known and block.known.turns) or (),
         memories=tuple(str(memory) for memory in block.ids),
         known=block.known,
-        notes=block.messages,
+        notes=block.all_messages,
         answer_tokens=answer_tokens,
     )
     return await _with_relevant(conn, tenant, thread, now, given, relevant, block)
@@ -180,7 +181,7 @@ async def _pruned(conn: Connection, tenant: str, thread: str, relevant: Sequence
 def _doubt(found: Relevant, messages: Sequence[Message], block: MemoryBlock, recent: int) -> str | None:
     """The search leaves out the newest turns, which are shown anyway, and the question, which is one of them."""
     newest = [content_text(message.content) for message in messages[-recent - 1 :]]
-    noted = [line for wire in block.messages for line in str(wire["content"]).splitlines()]
+    noted = [line for wire in block.all_messages for line in str(wire["content"]).splitlines()]
     return doubt_about(found.evidence, found.query, [text for text in [*newest, *noted] if text != found.query])
 
 

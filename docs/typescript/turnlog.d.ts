@@ -3308,7 +3308,7 @@ export interface components {
         /**
          * KnownOfUser
          * @description What the block of long-term memories shows besides memories, line by line (M7). message_count: turns of the
-         *     conversation.
+         *     conversation. turns: ids of the chunks of the user's other conversations that are shown; None without any.
          */
         KnownOfUser: {
             /**
@@ -3326,6 +3326,8 @@ export interface components {
              * @default 0
              */
             message_count?: number;
+            /** Turns */
+            turns?: string[] | null;
         };
         /** Label */
         Label: {

@@ -116,11 +116,12 @@ class ReceiptSettings(Frozen):
 
 class KnownOfUser(Frozen):
     """What the block of long-term memories shows besides memories, line by line (M7). message_count: turns of the
-    conversation."""
+    conversation. turns: ids of the chunks of the user's other conversations that are shown; None without any."""
 
     preferences: tuple[str, ...] = ()
     entities: tuple[str, ...] = ()
     message_count: int = 0
+    turns: tuple[str, ...] | None = None
 
 
 class AnswerReceipt(EventContract):

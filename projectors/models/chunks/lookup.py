@@ -164,6 +164,19 @@ async def whole_scope(conn: Connection, scope: Scope, model: str | None) -> Colu
     return Columns([found_chunk(row, scope) for row in found], decode_vectors([row[11] for row in found]))
 
 
+async def chunks_of_user(conn: Connection, tenant: str, user: str, ids: Sequence[str]) -> list[Found]:
+    """The user's chunks with these ids, in their order; those of deleted threads are left out."""
+    if not ids:
+        return []
+    scope = Scope(tenant, user=user)
+    rows = await conn.execute(
+        f"SELECT {FOUND} FROM memory_vectors v WHERE {scope.where} AND v.id = ANY(%(ids)s) AND EXISTS "
+        "(SELECT FROM thread_activity t WHERE t.tenant = v.tenant AND t.thread_id = v.thread_id)".encode(),
+        {**scope.params, "ids": list(ids)},
+    )
+    return sorted((found_chunk(row, scope) for row in await rows.fetchall()), key=lambda chunk: ids.index(chunk.id))
+
+
 def found_chunk(row: Sequence[Any], scope: Scope) -> Found:
     """The chunk in a row of the columns FOUND, without turns outside of the scope."""
     found = Found(*row[:10])
