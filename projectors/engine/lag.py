@@ -70,12 +70,14 @@ async def lag(log: Log, conn: Connection, stalled_after_s: float = STALLED_AFTER
     rebuilt, is_rebuilding = await _rebuilds(conn, heads)
     # All partitions of every known projection: one that no worker ever took must not look healthy.
     rows = await conn.execute(
-        "SELECT n.projection, n.partition, coalesce(p.position, 0), "
-        "(SELECT count(*) FROM dead_letters d WHERE d.projection = n.projection AND d.partition = n.partition "
-        "AND d.build = 'live' AND d.status = 'parked'), extract(epoch FROM now() - p.updated_at)::float "
+        "SELECT n.projection, n.partition, coalesce(p.position, 0), coalesce(d.parked, 0), "
+        "extract(epoch FROM now() - p.updated_at)::float "
         "FROM (SELECT DISTINCT l.projection, part AS partition FROM projection_positions l, unnest(%s::int[]) part "
         "WHERE l.build = 'live') n LEFT JOIN projection_positions p ON p.build = 'live' "
-        "AND p.projection = n.projection AND p.partition = n.partition ORDER BY n.projection, n.partition",
+        "AND p.projection = n.projection AND p.partition = n.partition "
+        "LEFT JOIN (SELECT projection, partition, count(*) AS parked FROM dead_letters "
+        "WHERE build = 'live' AND status = 'parked' GROUP BY projection, partition) d "
+        "ON d.projection = n.projection AND d.partition = n.partition ORDER BY n.projection, n.partition",
         (list(heads),),
     )
     return [

@@ -26,6 +26,7 @@ from turnlog.projectors.engine.incoming import incoming
 from turnlog.projectors.engine.lag import NotProjectedInTime, lag, wait_for
 from turnlog.projectors.engine.positions import LIVE, PositionMoved
 from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.checkpoints.projection import CHECKPOINTS
 from turnlog.projectors.models.messages import MESSAGES
 from turnlog.projectors.models.registry import BY_NAME
 
@@ -153,6 +154,20 @@ async def test_lag_counts_what_is_to_come_and_what_is_parked(
     (found,) = await lag(log, db)
     assert (found.projection, found.position, found.head, found.behind, found.parked) == ("messages", 3, 5, 2, 2)
     assert not found.stalled
+
+
+async def test_parked_events_are_read_once_for_the_lag_of_all_projections(log: Log, db: Connection) -> None:
+    await positions.load(db, [MESSAGES, CHECKPOINTS], LIVE, 0)
+    await db.execute(
+        "INSERT INTO dead_letters (projection, build, seq, partition, tenant, thread_token, event_type, reason, error, "
+        "status) SELECT 'messages', 'live', n, 0, 'default', 't', 'turn_recorded', 'behind', '', 'parked' "
+        "FROM generate_series(1, 1000) n"
+    )
+    await db.execute("ANALYZE dead_letters")
+    async with db.transaction():
+        assert {one.projection: one.parked for one in await lag(log, db)} == {"messages": 1_000, "checkpoints": 0}
+        read = "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = 'dead_letters'"
+        assert await rows(db, read) == [(1_000,)]
 
 
 async def test_only_an_event_that_waits_too_long_is_a_stall(log: Log, db: Connection, database_url: str) -> None:
