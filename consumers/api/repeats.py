@@ -26,7 +26,7 @@ READ_ONLY = frozenset(
 )
 # Besides the body they say what a write does.
 HEADERS = (
-    *("if-match", "x-turnlog-thread", "x-turnlog-memory"),
+    *("if-match", "x-turnlog-thread", "x-turnlog-memory", "x-turnlog-timezone"),
     *("x-openwebui-chat-id", "x-openwebui-task", "x-conversation-id", "x-sm-conversation-id"),
 )
 # Sent again, they follow the answer under way, as a stream too.

@@ -131,7 +131,7 @@ async def broken(api: Api, thread: str) -> int:
 
 
 # An answer to a question and an erasure have tests of their own: what they need would be in the way of the others.
-ELSEWHERE = {"POST /api/conflicts/{conflict}/answer", "POST /api/erase"}
+ELSEWHERE = {"POST /api/conflicts/{conflict}/answer", "POST /api/erase", "POST /api/import"}
 
 
 async def test_every_write_sent_three_times_is_one_and_answers_the_same(serve: Serve, model: MemoryServer) -> None:
@@ -149,6 +149,17 @@ async def test_every_write_sent_three_times_is_one_and_answers_the_same(serve: S
             other = await ann.request(method, path, json=(body or {}) | {"other": 1}, headers=KEY)
             assert other.status_code == (400 if path.startswith("/v1/") else 422), f"{name}: {other.text}"
             assert "this Idempotency-Key came with another body before" in other.text, name
+
+
+async def test_an_import_sent_again_with_its_key_is_one_job(serve: Serve) -> None:
+    async with serve() as api, api.client() as ann:
+        file = b'{"role": "user", "content": "hello"}\n'
+        sent = [await ann.post("/api/import", content=file, headers=KEY) for _ in range(2)]
+        assert [one.status_code for one in sent] == [202, 202], sent[1].text
+        assert sent[0].json()["id"] == sent[1].json()["id"]
+        other = await ann.post("/api/import", content=file + file, headers=KEY)
+        assert other.status_code == 422
+        assert "another body" in other.text
 
 
 async def test_the_answer_to_a_question_is_given_once(serve: Serve) -> None:
