@@ -57,6 +57,13 @@ ENDS = (
     ("我结婚了。", "我和对象分手了。"),
     ("我订婚了。", "我和未婚夫最近分手了。"),
     ("我不喜欢香菜。", "我喜欢香菜了。"),
+    ("My dog is called Pixel.", "my dog Pixel died"),
+    ("My dog is a beagle called Pixel.", "Our dog Pixel passed away last week."),
+    ("I have a corgi named Momo.", "My dog died yesterday."),
+    ("I have a kitten.", "Our cat passed away."),
+    ("我家养了一只狗。", "我的狗去世了。"),
+    ("我的狗叫豆豆。", "我家狗狗豆豆昨天去世了。"),
+    ("我养了一只小猫叫咪咪。", "我的猫死了。"),
 )
 KEEPS = (
     ("I live in Turin.", "I'm visiting Genoa."),
@@ -89,6 +96,13 @@ KEEPS = (
     ("我有一辆特斯拉。", "我哥把特斯拉卖了。"),
     ("我结婚了。", "我妹妹和男朋友分手了。"),
     ("我在人民医院上班。", "我同事离职了。"),
+    ("My dog is called Pixel.", "My dog Rex died."),
+    ("My dog is called Pixel.", "My cat died."),
+    ("My dog is called Pixel.", "My neighbour's dog Pixel died."),
+    ("My dog is called Pixel.", "My phone died."),
+    ("We have two cats.", "Our cat died."),
+    ("我的狗叫豆豆。", "我的狗毛毛去世了。"),
+    ("我的狗叫豆豆。", "邻居的狗去世了。"),
 )
 
 
