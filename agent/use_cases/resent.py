@@ -107,7 +107,7 @@ async def place_of(
             if found is not None:
                 return found
         texts, calls = _said(given)
-        candidates = await threads_with(conn, tenant, user, texts, calls, CANDIDATES)
+        candidates = await threads_with(conn, tenant, user, texts, calls, len(given), CANDIDATES)
         return await _best(runtime, conn, tenant, candidates, given, from_start=True) or RequestPlace(None, given)
 
 

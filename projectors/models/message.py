@@ -218,16 +218,18 @@ SELECT t.thread_id FROM (
   SELECT thread_id, last_active_at FROM thread_activity WHERE tenant = %(tenant)s AND user_id = %(user)s
   ORDER BY last_active_at DESC LIMIT 100) t
 CROSS JOIN LATERAL (
-  SELECT count(*) AS hits FROM messages m WHERE m.tenant = %(tenant)s AND m.thread_id = t.thread_id
-  AND m.role = 'assistant' AND (m.content = ANY(%(texts)s) OR m.tool_calls -> 0 ->> 'id' = ANY(%(calls)s))) found
+  SELECT count(*) AS hits FROM (
+    SELECT role, content, tool_calls FROM messages WHERE tenant = %(tenant)s AND thread_id = t.thread_id
+    ORDER BY seq LIMIT %(first)s) m
+  WHERE m.role = 'assistant' AND (m.content = ANY(%(texts)s) OR m.tool_calls -> 0 ->> 'id' = ANY(%(calls)s))) found
 WHERE found.hits > 0 ORDER BY found.hits DESC, t.last_active_at DESC LIMIT %(limit)s"""
 
 
 async def threads_with(
-    conn: Connection, tenant: str, user: str, texts: Sequence[str], calls: Sequence[str], limit: int
+    conn: Connection, tenant: str, user: str, texts: Sequence[str], calls: Sequence[str], first: int, limit: int
 ) -> list[str]:
-    """Of a user's 100 most recent threads those whose assistant said one of the texts or made one of the tool calls (by
-    id), the ones with most of them first. A fork counts by its own turns."""
+    """Of a user's 100 most recent threads those in whose first turns the assistant said one of the texts or made one of
+    the tool calls (by id), the ones with most of them first. A fork counts by its own turns."""
     given = {"tenant": tenant, "user": user, "texts": [Jsonb(text) for text in texts], "calls": list(calls)}
-    rows = await conn.execute(_WITH, {**given, "limit": limit})
+    rows = await conn.execute(_WITH, {**given, "first": first, "limit": limit})
     return [str(found) for (found,) in await rows.fetchall()]

@@ -8,8 +8,9 @@ from helpers.sample_events import BLOCKS, MAY_8, event, turn
 
 from turnlog.events.contracts import Erased, Recorded, ThreadDeleted, ThreadOpened, ToolUseBlock, TurnRecorded
 from turnlog.projectors.engine.writer import Connection, perform
-from turnlog.projectors.models.message import message_by_event, thread_messages
+from turnlog.projectors.models.message import message_by_event, thread_messages, threads_with
 from turnlog.projectors.models.messages import MESSAGES, project
+from turnlog.projectors.models.thread_activity import THREAD_ACTIVITY
 
 CONTENTS = "SELECT thread_id, seq, role, content FROM messages ORDER BY tenant, thread_id, seq"
 
@@ -115,3 +116,17 @@ async def test_the_newest_event_of_a_long_thread_is_found_without_reading_the_ot
         )
         assert await rows.fetchone() == (1,)
     assert found is not None and found.content == "words 1000"
+
+
+async def test_a_sent_conversation_is_recognised_by_the_first_turns_of_long_ones(db: Connection) -> None:
+    events = [turn(f"words {number}", role="assistant", user="ann") for number in range(1, 1_001)]
+    batch = [Recorded(one, number, 0, MAY_8) for number, one in enumerate(events, 1)]
+    await perform(db, [*project(batch), *THREAD_ACTIVITY.changes(batch)])
+    await db.execute("ANALYZE messages")
+    async with db.transaction():
+        assert await threads_with(db, "default", "ann", ["words 2"], [], 3, 8) == ["t"]
+        assert await threads_with(db, "default", "ann", ["words 4"], [], 3, 8) == []
+        rows = await db.execute(
+            "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relid = 'messages'::regclass"
+        )
+        assert await rows.fetchone() == (6,)
