@@ -43,10 +43,11 @@ from turnlog.events.texts import storable
 
 @dataclass
 class Answer:
-    """The parts of one answer received so far."""
+    """The parts of one answer received so far. thought: characters of reasoning, which are counted and not kept."""
 
     started: float
     text: list[str] = field(default_factory=list)
+    thought: int = 0
     calls: dict[int, dict[str, str]] = field(default_factory=dict)
     model: str | None = None
     finish_reason: str | None = None
@@ -72,6 +73,9 @@ class Answer:
         calls = tuple(self._take_call(piece) for piece in choice.delta.tool_calls or ())
         text = choice.delta.content or ""
         self.text.append(text)
+        # DeepSeek, llama.cpp and older vLLM name the field so; newer vLLM and OpenRouter call it `reasoning`.
+        thought = getattr(choice.delta, "reasoning_content", None) or getattr(choice.delta, "reasoning", None)
+        self.thought += len(str(thought or ""))
         return Delta(text=text, calls=calls)
 
     def take_whole(self, reply: Any) -> None:
@@ -148,7 +152,8 @@ class OpenAIChat:
     """A ChatModel. count_tokens is used only where a server sends no usage. Close with `close`.
 
     caller: its timeout holds for the first token, all tries together, and between any two tokens of a stream, and for
-    the whole of `complete`. answer_timeout_s: for a whole stream. Calls are retried only before the first token.
+    the whole of `complete`. Reasoning is made of tokens, too. answer_timeout_s: for a whole stream. Calls are retried
+    only before the first token.
 
     window: of the model in tokens, 0 infers it from the name; an answer without a bound of its own may have the share
     of it that the context leaves. An answer that repeats itself is ended with the finish reason REPETITION, one that
@@ -216,18 +221,21 @@ class OpenAIChat:
     async def stream(self, request: ChatRequest) -> AsyncIterator[Delta]:
         ends_at = _now() + self._answer_timeout_s if request.ends_at is None else request.ends_at
         broken: Answer | None = None
+        shown = False
         with observed.chat(self, request.model) as done, self._lane.answer() if self._lane else nullcontext():
             while True:
                 answer, began = Answer(time.perf_counter()), False
                 try:
                     async for delta in self._pieces(request, answer, ends_at):
-                        if broken is not None and not began:
+                        if shown and not began:
                             yield Delta(restarted=True)
-                        began = True
+                        began = shown = True
                         yield delta
                     break
                 except ModelError as error:
-                    if began and request.restart and broken is None and _may_restart(error):
+                    # Nobody saw its thoughts, so an answer that broke off in them may begin again for everybody.
+                    may_restart = request.restart if began else answer.thought > 0
+                    if may_restart and broken is None and _may_restart(error):
                         broken = answer
                         continue
                     # A restart that never began leaves what came before it.
@@ -241,7 +249,10 @@ class OpenAIChat:
             yield Delta(final=completion)
 
     async def _pieces(self, request: ChatRequest, answer: Answer, ends_at: float) -> AsyncIterator[Delta]:
-        """Adds a stream to the answer piece by piece. Raises ModelError; after the first piece nothing is retried."""
+        """Adds a stream to the answer piece by piece. Raises ModelError; after the first piece nothing is retried.
+
+        Pieces of reasoning are not yielded, but count for the times and the length of the answer.
+        """
         repetition = Repetition()
         room = _CHARS_PER_TOKEN * (request.max_tokens or self._reserve(request.model or self.model))
         attempt = partial(self._first_token, request, answer)
@@ -251,11 +262,11 @@ class OpenAIChat:
             while True:
                 if delta.text or delta.calls:
                     yield delta
-                    piece = delta.text + "".join(call.arguments for call in delta.calls)
-                    room -= len(piece)
-                    if repetition.add(piece) or room < 0:
-                        answer.end_early(REPETITION if room >= 0 else CUT_OFF)
-                        break
+                piece = delta.text + "".join(call.arguments for call in delta.calls)
+                room -= len(piece)
+                if repetition.add(piece) or room < answer.thought:
+                    answer.end_early(REPETITION if room >= answer.thought else CUT_OFF)
+                    break
                 if _now() >= ends_at:  # a timeout alone is not noticed while chunks wait to be read
                     raise TimeoutError
                 async with asyncio.timeout(min(self._caller.timeout_s, ends_at - _now())):
@@ -279,7 +290,8 @@ class OpenAIChat:
                 await chunks.close()
 
     async def _first_token(self, request: ChatRequest, answer: Answer) -> tuple[Any, Delta]:
-        """The open stream and its first piece; chunks that only name the role do not count."""
+        """The open stream and its first piece, of the answer or of reasoning; chunks that only name the role do not
+        count."""
         answer.forget()
         chunks = await self._create(request, stream=True)
         try:
@@ -288,7 +300,7 @@ class OpenAIChat:
                 raise self._no_api(f"a web page ({kind})")
             while (chunk := await anext(chunks, None)) is not None:
                 delta = answer.take(chunk)
-                if delta.text or delta.calls or answer.finish_reason:
+                if delta.text or delta.calls or answer.thought or answer.finish_reason:
                     return chunks, delta
         except BaseException:
             await chunks.close()

@@ -15,9 +15,11 @@ from typing import Any
 @dataclass
 class Step:
     """What one request gets. until: not before it is set; in a stream the chunks from number `after` on.
-    whole: the body."""
+    thinking: words of reasoning before the text, in the field `thinks_in` of the chunks. whole: the body."""
 
     text: str = ""
+    thinking: str = ""
+    thinks_in: str = "reasoning_content"
     tool_calls: Sequence[tuple[str, dict[str, Any]]] = ()
     usage: bool = True
     delay: float = 0.0
@@ -93,8 +95,10 @@ def completion(step: Step, body: dict[str, Any]) -> dict[str, Any]:
 
 
 def chunks_of(step: Step, body: dict[str, Any]) -> list[dict[str, Any]]:
-    """A role-only chunk, the words, the tool calls with their arguments in two pieces, the end, the usage."""
+    """A role-only chunk, the words of reasoning and of the text, the tool calls with their arguments in two pieces, the
+    end, the usage."""
     deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
+    deltas += [{step.thinks_in: word} for word in step.thinking.split()]
     deltas += [{"content": word} for word in re.findall(r"\S+\s*|\s+", step.text)]
     for index, call in enumerate(_tool_calls(step)):
         arguments = call["function"]["arguments"]

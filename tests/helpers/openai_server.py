@@ -10,6 +10,7 @@ each line below is used up by one request (of its kind), in the order in which t
     server.reply("text")                            an answer, streamed word by word if streaming was asked for
     server.reply(tool_calls=[("recall_memory", {"query": "x"})])
     server.reply("text", finish="length")           an answer that was cut off: another finish_reason than "stop"
+    server.reply("text", thinking="hm hm")          reasoning first; `hang` and `drop` take it, too
     server.reply("text", usage=False)               a server that sends no usage
     server.reply("text", delay=0.2, between=0.05)   seconds before the answer / between two chunks
     server.reply("text", until=event, after=3)      goes on as soon as the test sets this threading.Event; in a stream
@@ -118,11 +119,11 @@ class OpenAIServer:
     def fail(self, status: int, times: int = 1, on: Kind = "chat", **step: Any) -> None:
         self._script[on].extend(Step(status=status, **step) for _ in range(times))
 
-    def hang(self, after: int | None = None, on: Kind = "chat") -> None:
-        self._script[on].append(Step(text="one two three four", hang_after=after or 0))
+    def hang(self, after: int | None = None, on: Kind = "chat", **step: Any) -> None:
+        self._script[on].append(Step(text="one two three four", hang_after=after or 0, **step))
 
-    def drop(self, after: int = 0, on: Kind = "chat") -> None:
-        self._script[on].append(Step(text="one two three four", drop_after=after))
+    def drop(self, after: int = 0, on: Kind = "chat", **step: Any) -> None:
+        self._script[on].append(Step(text="one two three four", drop_after=after, **step))
 
     def malformed(self, on: Kind = "chat") -> None:
         self._script[on].append(Step(text="one two", malformed=True))

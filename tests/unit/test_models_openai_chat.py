@@ -240,6 +240,37 @@ async def test_an_answer_that_never_ends_is_ended_when_its_time_is_up(client, se
     assert (len(server.requests), chat._caller.breaker._failures) == (1, 0)
 
 
+@pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
+async def test_a_model_that_thinks_is_not_silent(client, server, clock, field):
+    server.reply("Paris.", thinking="hm " * 20, thinks_in=field, between=0.05)  # longer than it may be silent
+    assert ended(await deltas(client(timeout_s=0.5))) == ("Paris.", "stop")
+    server.hang(after=5, thinking="hm " * 20)  # in mid-thought
+    with pytest.raises(ModelTimedOut, match=r"said nothing for 0\.5 s"):
+        await deltas(client(timeout_s=0.5))
+    assert len(server.requests) == 2
+
+
+async def test_thoughts_count_for_the_time_and_the_length_of_an_answer(client, server, clock):
+    server.reply("Paris.", thinking="hm " * 10_000, between=0.001)
+    with pytest.raises(ModelTimedOut, match="not finished in time"):
+        await deltas(client(), replace(ASK, ends_at=asyncio.get_running_loop().time() + 0.3))
+    server.reply("Paris.", thinking=" ".join(map(str, range(100_000))))
+    assert ended(await deltas(client(), replace(ASK, max_tokens=10))) == ("", "length")
+    await asyncio.to_thread(server.wait_until_left, 2)
+
+
+@pytest.mark.parametrize("request_", [ASK, ASK_RESTART])
+async def test_an_answer_that_breaks_off_in_its_thoughts_is_tried_again_once(client, server, clock, request_):
+    for _ in range(2):
+        server.drop(after=5, thinking="hm " * 20)
+    with pytest.raises(ModelUnavailable, match="broke off"):
+        await deltas(client(), request_)
+    assert len(server.requests) == 2
+    server.drop(after=5, thinking="hm " * 20)
+    got = await deltas(client(), request_)
+    assert ended(got) == ("echo: hello there", "stop") and not any(d.restarted for d in got)
+
+
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_web_page_is_said_at_once(client, server, clock, stream):
     server.page()
