@@ -17,10 +17,10 @@ class Projection:
 
     project takes a batch in log order and returns changes in the order of their execution; the archiving or restoring
     of a thread is a batch of its own. It is pure: no clock, no network, no model, no randomness.
-    insert_only: rows are only inserted or deleted, so a rebuild creates the keys last. per_thread: every row belongs
-    to one thread, so that a thread can be rebuilt alone, and a removal deletes its rows without project(). last_sql:
-    statements at the end of a rebuild, such as indexes that depend on the rows. version: raised when project() or the
-    tables change their meaning; the live rows must then be rebuilt.
+    keys_last: tables whose rows are only inserted or deleted, so a rebuild creates their keys last. per_thread: every
+    row belongs to one thread, so that a thread can be rebuilt alone, and a removal deletes its rows without project().
+    last_sql: statements at the end of a rebuild, such as indexes that depend on the rows. version: raised when
+    project() or the tables change their meaning; the live rows must then be rebuilt.
     """
 
     name: str
@@ -28,7 +28,7 @@ class Projection:
     tables: tuple[sa.Table, ...]
     handles: frozenset[str]
     project: Callable[[Sequence[Recorded]], list[Change]]
-    insert_only: bool = False
+    keys_last: tuple[sa.Table, ...] = ()
     per_thread: bool = True
     last_sql: tuple[str, ...] = ()
 

@@ -54,11 +54,10 @@ thread_forks = thread_table(
 )
 COLUMNS = tuple(column.name for column in messages.columns)
 
-# The first fork of a thread counts. Without ON CONFLICT, since a rebuild of MESSAGES makes its keys last.
+# The first fork of a thread counts.
 _FORK = """
 INSERT INTO thread_forks (tenant, thread_id, parent_id, at_seq)
-SELECT %(tenant)s, %(thread)s, %(parent)s, %(at_seq)s
-WHERE NOT EXISTS (SELECT FROM thread_forks WHERE tenant = %(tenant)s AND thread_id = %(thread)s)"""
+VALUES (%(tenant)s, %(thread)s, %(parent)s, %(at_seq)s) ON CONFLICT DO NOTHING"""
 
 
 def project(batch: Sequence[Recorded]) -> list[Change]:
@@ -117,5 +116,5 @@ MESSAGES = Projection(
     (messages, thread_forks),
     REMOVALS | ARCHIVING | {"turn_recorded", "thread_forked"},
     project,
-    insert_only=True,
+    keys_last=(messages,),
 )

@@ -22,14 +22,14 @@ def schema_of(build: str) -> str:
 
 
 async def create(conn: Connection, projections: Sequence[Projection], build: str) -> None:
-    """Empty tables in a schema of their own, with row-level security. Insert-only tables get their keys last, others
-    at once."""
+    """Empty tables in a schema of their own, with row-level security. Those of `keys_last` get
+    their keys last, others at once."""
     await discard(conn, projections, build)
     await conn.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema_of(build))))
     for projection in projections:
         for table in projection.tables:
             await conn.execute(_ddl(CreateTable(table.to_metadata(sa.MetaData(), schema=schema_of(build)))))
-            if projection.insert_only:
+            if table in projection.keys_last:
                 await conn.execute(_key_sql("ALTER TABLE {table} DROP CONSTRAINT {name}", table, build))
     await conn.execute(protection(schema_of(build)).encode())
 
@@ -39,7 +39,7 @@ async def finish(conn: Connection, projections: Sequence[Projection], build: str
     add_key: LiteralString = "ALTER TABLE {table} ADD CONSTRAINT {name} PRIMARY KEY ({columns})"
     for projection in projections:
         for table in projection.tables:
-            if projection.insert_only:
+            if table in projection.keys_last:
                 await conn.execute(_key_sql(add_key, table, build))
             shadow = table.to_metadata(sa.MetaData(), schema=schema_of(build))
             for index in sorted(shadow.indexes, key=lambda index: str(index.name)):

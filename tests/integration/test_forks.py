@@ -7,7 +7,7 @@ import pytest
 from helpers.projection_spec import Spec, seq
 from helpers.questions import Place, answer_to
 from helpers.sample_events import MAY_8, derivation, event, turn
-from helpers.servers import unlike_a_rebuild
+from helpers.servers import rows, unlike_a_rebuild
 from helpers.stage import MemoryServer, Play, Stage, player
 
 from turnlog.agent.embedding.cache import SOURCE as EMBEDDER
@@ -19,6 +19,7 @@ from turnlog.events.contracts import (
     Event,
     ForkedSummary,
     HistoryPruned,
+    Recorded,
     SummaryWritten,
     ThreadDeleted,
     ThreadForked,
@@ -26,7 +27,8 @@ from turnlog.events.contracts import (
     TopicsTagged,
 )
 from turnlog.events.errors import InvalidToken, NotFound
-from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.engine.database import connect
+from turnlog.projectors.engine.writer import Connection, perform
 from turnlog.projectors.models.checkpoints.projection import CHECKPOINTS
 from turnlog.projectors.models.chunks.lookup import Scope
 from turnlog.projectors.models.message import message_by_event, thread_messages
@@ -36,6 +38,7 @@ from turnlog.projectors.models.summaries import SUMMARIES
 from turnlog.projectors.models.thread_activity import THREAD_ACTIVITY
 from turnlog.projectors.models.thread_lookup import thread_overview
 from turnlog.projectors.models.topics import TOPICS
+from turnlog.projectors.rebuild import shadow
 from turnlog.projectors.rebuild.replay import rebuild_thread
 
 ROLES = ("projectors", "reactors", "agent")
@@ -123,10 +126,21 @@ async def test_a_fork_begins_pruned_as_its_past_was(db: Connection) -> None:
 
 
 async def test_the_first_fork_of_a_thread_counts_and_goes_with_the_thread(db: Connection) -> None:
-    rows = "SELECT thread_id, parent_id, at_seq FROM thread_forks"
+    forks = "SELECT thread_id, parent_id, at_seq FROM thread_forks"
     spec = Spec(db, MESSAGES).given(event(FORK, "f"), turn(thread="f"), event(ThreadForked(parent="u", at_seq=9), "f"))
-    await spec.then(rows, [("f", "t", 20)])
-    await spec.when(event(ThreadDeleted(), "f")).then(rows, [])
+    await spec.then(forks, [("f", "t", 20)])
+    await spec.when(event(ThreadDeleted(), "f")).then(forks, [])
+
+
+async def test_a_fork_in_a_rebuild_is_looked_up_by_its_key(db: Connection, database_url: str) -> None:
+    build = "rebuild_messages"
+    await shadow.create(db, [MESSAGES], build)
+    forks = [Recorded(event(FORK, f"f{number}"), number, 0, MAY_8) for number in range(1, 101)]
+    async with await connect(database_url, shadow.schema_of(build)) as conn, conn.transaction():
+        await perform(conn, MESSAGES.changes(forks))
+        read = "SELECT seq_tup_read FROM pg_stat_xact_user_tables WHERE relid = 'thread_forks'::regclass"
+        assert await rows(conn, read) == [(0,)]
+    await shadow.discard(db, [MESSAGES], build)
 
 
 async def test_forks_in_a_circle_end(db: Connection) -> None:
