@@ -79,7 +79,7 @@ async def playing(
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(exported(runtime.settings))
         await stack.enter_async_context(answering_for_this_process(runtime, roles, ROLES))
-        await stack.enter_async_context(telling_other_processes(runtime.log))
+        await stack.enter_async_context(telling_other_processes(runtime.log, runtime.heartbeats))
         stack.enter_context(metrics.served(metrics_port))
         if not {"reactors", "agent", "api"}.isdisjoint(roles):
             await asyncio.to_thread(lambda: runtime.models)  # building clients would block the event loop

@@ -19,6 +19,7 @@ from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
 from turnlog.agent.settings import is_near
+from turnlog.events.heartbeats import Heartbeat, Heartbeats
 from turnlog.events.log import Log
 from turnlog.events.subjects import ANSWERING
 from turnlog.events.tasks import cancel
@@ -104,7 +105,7 @@ def lane_of(base_url: str, mode: AnswersFirst = "auto") -> Lane | None:
 
 
 @contextlib.asynccontextmanager
-async def telling_other_processes(log: Log) -> AsyncIterator[None]:
+async def telling_other_processes(log: Log, beats: Heartbeats) -> AsyncIterator[None]:
     """Processes of one log know of each other's answers while the block runs.
 
     A message that is lost, or a process without a connection, only means that background work runs beside an answer.
@@ -117,8 +118,9 @@ async def telling_other_processes(log: Log) -> AsyncIterator[None]:
             if said["process"] != me and (lane := _lanes.get(said["server"])):
                 lane.heard(said["process"], int(said["answers"]))
 
-    async def tell() -> None:
+    async def tell(beat: Heartbeat) -> None:
         while True:
+            beat.beat()
             now = time.monotonic()
             for lane in list(_lanes.values()):
                 answers, (before, at) = lane.answers_here, told.get(lane.server, (0, now))
@@ -130,10 +132,9 @@ async def telling_other_processes(log: Log) -> AsyncIterator[None]:
             await asyncio.sleep(LOOK_AGAIN_S)
 
     watching = await log.nc.subscribe(ANSWERING, cb=hear)
-    telling = asyncio.create_task(tell(), name="lanes")
     try:
-        yield
+        async with beats.running("process", "lanes", tell, asyncio.Event()):
+            yield
     finally:
-        await cancel(telling)
         with contextlib.suppress(NatsError, OSError):  # it ended with its connection
             await watching.unsubscribe()

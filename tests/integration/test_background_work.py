@@ -27,6 +27,7 @@ from turnlog.consumers.workers.analytics import NAME as ANALYTICS
 from turnlog.consumers.workers.durables import MAX_WAITING_BODIES
 from turnlog.consumers.workers.inbox import Delivery, Inbox
 from turnlog.consumers.workers.reactors.memory import NAME as MEMORY
+from turnlog.events.heartbeats import Heartbeats
 from turnlog.events.log import Log
 from turnlog.events.subjects import ANSWERING, STREAM, type_filter
 from turnlog.projectors.engine import engine
@@ -187,7 +188,7 @@ async def test_processes_know_of_each_others_answers(log: Log) -> None:
     async def is_over() -> bool:
         return not lane.is_answering
 
-    async with telling_other_processes(log), telling_other_processes(log):
+    async with telling_other_processes(log, Heartbeats()), telling_other_processes(log, Heartbeats()):
         await log.nc.publish(ANSWERING, b"[]")
         with lane.answer():
             await eventually(is_heard)

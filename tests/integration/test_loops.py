@@ -47,7 +47,7 @@ LOOPS = {
     *INBOXES,
     *(f"{name}-durable" for name in INBOXES),
     *("projectors-0", "embedder", "extraction-sweep", "jobs", "keys-follow", "same-log"),
-    *("gauges", "heartbeat", "event-loop"),
+    *("gauges", "heartbeat", "event-loop", "lanes"),
     *("reactors-subscriptions", "agent-subscriptions", "analytics-subscriptions"),
 }
 FETCHES = {f"{name}-fetch" for name in INBOXES}
