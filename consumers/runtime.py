@@ -70,6 +70,7 @@ REQUEST_STATEMENT_S = 60.0  # of a request's statements: one question must not k
 # The pool doubles its pauses up to this; without a bound it waits as long again for a server that is back.
 RECONNECT_S = 2.0
 PROJECTORS_ROUND_S = 120.0  # of one batch
+UPGRADE_ROUND_S = 3_600.0  # of one batch, or of making the indexes of large tables
 
 
 @contextlib.asynccontextmanager
@@ -248,9 +249,9 @@ async def projecting(
     running, stop = partial(runtime.heartbeats.running, "projectors"), asyncio.Event()
 
     async def rebuild(beat: Heartbeat) -> None:
-        beat.round_s = math.inf  # the lag shows how far it is
-        beat.beat()
-        await rebuild_earlier(runtime.log, runtime.database_url, PROJECTIONS, stop)
+        beat.round_s = UPGRADE_ROUND_S
+        await rebuild_earlier(runtime.log, runtime.database_url, PROJECTIONS, stop, beat.beat)
+        beat.round_s = math.inf  # nothing is left to do
         await stop.wait()
 
     async with contextlib.AsyncExitStack() as stack:

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import psycopg
 
@@ -51,21 +51,30 @@ async def note_earlier(conn: Connection, projections: Sequence[Projection]) -> l
     return [one for one in projections if one.name in earlier]
 
 
-async def rebuild_earlier(log: Log, database_url: str, projections: Sequence[Projection], stop: asyncio.Event) -> None:
+async def rebuild_earlier(
+    log: Log,
+    database_url: str,
+    projections: Sequence[Projection],
+    stop: asyncio.Event,
+    beat: Callable[[], None],
+) -> None:
     """Rebuilds the projections whose rows are of an earlier version; returns once there are none, or at stop.
+
+    beat: called at each try and after each batch of events.
 
     First, in one pass, what others wait for, then what is read as it is meanwhile. One process at a time rebuilds, the
     others wait for it. What cannot be rebuilt is tried again, ever more rarely.
     """
     wait_s, together = FIRST_PAUSE_S, True
     while not stop.is_set():
+        beat()
         try:
             async with await connect(database_url) as conn:
                 earlier = await note_earlier(conn, projections)
             if not earlier:
                 return
             for some in _passes(earlier) if together else [[one] for one in earlier]:
-                await _rebuild(log, database_url, some)
+                await _rebuild(log, database_url, some, beat)
         except RebuildRunning:
             await pause(stop, LOOK_AGAIN_S)
         except (TurnlogError, psycopg.Error, OSError) as error:
@@ -83,17 +92,18 @@ def _passes(earlier: Sequence[Projection]) -> list[list[Projection]]:
     return [some for some in passes if some]
 
 
-async def _rebuild(log: Log, database_url: str, projections: Sequence[Projection]) -> None:
+async def _rebuild(log: Log, database_url: str, projections: Sequence[Projection], beat: Callable[[], None]) -> None:
     names = ", ".join(one.name for one in projections)
-    done = await rebuild_several(log, database_url, projections, _steps(f"rebuilding {names} for this version"))
+    done = await rebuild_several(log, database_url, projections, _steps(f"rebuilding {names} for this version", beat))
     logger.warning("rebuilt %s: %d events in %.1f s", names, done[0].events, done[0].seconds)
 
 
-def _steps(what: str) -> OnProgress:
+def _steps(what: str, beat: Callable[[], None]) -> OnProgress:
     said = -1
 
     def say(done: float, total: float | None) -> None:
         nonlocal said
+        beat()
         step = int(STEPS * done / total) if total else 0
         if step > said:
             said = step

@@ -13,6 +13,7 @@ from helpers.servers import eventually, rows, unlike_a_rebuild
 from helpers.stage import MemoryServer
 
 from turnlog.agent.use_cases.checkup import checkup
+from turnlog.consumers import runtime
 from turnlog.consumers.runtime import opened, projecting
 from turnlog.events.heartbeats import Heartbeat
 from turnlog.events.log import Log
@@ -140,6 +141,26 @@ async def test_the_loops_that_rebuild_and_share_partitions_are_started_again(
                 tasks()[0].cancel()
                 await eventually(is_red)
                 await eventually(is_green)
+
+
+async def test_a_rebuild_that_hangs_is_a_fault_until_it_goes_on(
+    serve: Serve, db: Connection, database_url: str, projected: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtime, "UPGRADE_ROUND_S", 2.0)
+    await age(db, "vectors")
+    async with another_process_rebuilds(database_url, "vectors"), serve() as api, await connect(database_url) as other:
+        beat = next(one for one in api.runtime.heartbeats.loops if one.loop == "projectors-upgrade")
+
+        async def is_red() -> bool:
+            return beat.fault is not None
+
+        async def is_green() -> bool:
+            return beat.fault is None
+
+        async with other.transaction():
+            await other.execute("LOCK projection_positions IN SHARE MODE")  # its next try waits for this
+            await eventually(is_red)
+        await eventually(is_green)
 
 
 async def test_of_two_processes_one_rebuilds_what_is_earlier_or_new_and_neither_what_is_later(
