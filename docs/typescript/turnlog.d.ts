@@ -2125,7 +2125,7 @@ export interface paths {
         put?: never;
         /**
          * Embeddings
-         * @description Vectors of the configured embedding model; nothing is stored.
+         * @description Vectors of the configured embedding model; nothing but the usage is stored.
          */
         post: operations["embeddings_v1_embeddings_post"];
         delete?: never;

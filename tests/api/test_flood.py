@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from typing import Any
 
+import httpx2
 import pytest
 from helpers.api import Serve, server_events
 from helpers.callers import mcp_of, socket
@@ -137,3 +138,39 @@ async def test_reads_of_one_user_take_turns_and_too_many_are_refused(
         await running.aclose()
         assert (await waiting).status_code == 200
         assert api.runtime.kept(shares.Shares) == {}
+
+
+async def test_embeddings_are_throttled_like_answers_and_another_user_goes_on(serve: Serve) -> None:
+    async with serve("reactors") as api, api.client() as ann, api.client("bob") as bob:
+        texts = {"model": "any", "input": [f"text {n} " * 50 for n in range(8)]}
+        flood = [asyncio.create_task(ann.post("/v1/embeddings", json=texts)) for _ in range(30)]
+        assert (await bob.post("/v1/embeddings", json={"model": "any", "input": "hello"})).status_code == 200
+        assert (await bob.get("/health/ready")).status_code == 200
+        found = [await answer for answer in flood]
+        by_status = Counter(answer.status_code for answer in found)
+        assert by_status.keys() == {200, 429} and by_status[200] >= AT_ONCE_ANSWERED
+        refused = next(answer for answer in found if answer.status_code == 429)
+        assert (refused.json()["error"]["type"], int(refused.headers["retry-after"]) > 0) == ("rate_limit_error", True)
+
+
+async def test_embeddings_count_for_the_quota_and_end_with_their_client(serve: Serve, model: OpenAIServer) -> None:
+    until, given = threading.Event(), {"embedding_base_url": model.url, "embedding_model": "text-embedding-3-small"}
+    model.vectors(until=until)
+    async with serve(api_base_url=model.url, model="m", **given) as api, api.client() as ann:
+        many = {"model": "any", "input": [f"text {n}" for n in range(600)]}  # three calls of the server
+        left = asyncio.create_task(ann.post("/v1/embeddings", json=many))
+        while not model.bodies("embeddings"):
+            await asyncio.sleep(0.01)
+        left.cancel()
+        while (await used_of(ann))["concurrent"]:
+            await asyncio.sleep(0.1)
+        until.set()
+        for _ in range(2):
+            one = await ann.post("/v1/embeddings", json={"model": "any", "input": "three short words"})
+            assert one.status_code == 200, one.text
+        assert [len(body["input"]) for body in model.bodies("embeddings")] == [256, 1, 1]
+        assert (await used_of(ann))["tokens_per_day"] == 6
+
+
+async def used_of(client: httpx2.AsyncClient) -> dict[str, float]:
+    return {one["name"]: one["used"] for one in (await client.get("/api/limits")).json()}

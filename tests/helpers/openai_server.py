@@ -20,7 +20,7 @@ each line below is used up by one request (of its kind), in the order in which t
     server.drop(after=2)                            closes the connection after that many chunks (0: at once)
     server.page()                                   200 with a web page, as of a proxy
     server.malformed()                              200 with broken JSON (in a stream: after the first word)
-    server.vectors([[...], ...])                    exactly these embeddings
+    server.vectors([[...], ...])                    exactly these embeddings; vectors(until=event): later
     server.answer_embeddings(reply, times=4)    exactly this JSON in place of embeddings
     server.rank([{"index": 0, "relevance_score": 1.5}, ...])    exactly these results of /rerank, which otherwise are
                                                     the numbers of words that query and document share
@@ -131,8 +131,8 @@ class OpenAIServer:
     def page(self, times: int = 1, on: Kind = "chat") -> None:
         self._script[on].extend(Step(page="<html><body>Sign in</body></html>") for _ in range(times))
 
-    def vectors(self, vectors: Sequence[Sequence[float]]) -> None:
-        self._script["embeddings"].append(Step(vectors=vectors))
+    def vectors(self, vectors: Sequence[Sequence[float]] | None = None, **step: Any) -> None:
+        self._script["embeddings"].append(Step(vectors=vectors, **step))
 
     def answer_embeddings(self, reply: Any, times: int = 1) -> None:
         self._script["embeddings"].extend(Step(whole=json.dumps(reply)) for _ in range(times))

