@@ -1,5 +1,6 @@
 """What a person reads when there is no answer: by the kind of error, in Chinese or English (G5; E 5.2)."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -24,7 +25,61 @@ class Fallback:
     action: str | None = None
 
 
-CATEGORIES: dict[str, Category] = {
+# Status of HTTP of errors where asking again does not help: the request, its conversation or the setup must change.
+REFUSALS: Mapping[str, int] = {
+    "token-expired": 401,
+    "unauthenticated": 401,
+    "forbidden": 403,
+    "not-found": 404,
+    "agent-disabled": 409,
+    "ambiguous-conflict": 409,
+    "ambiguous-memory": 409,
+    "cut-in-a-call": 409,
+    "entity-exists": 409,
+    "memories-parked": 409,
+    "rows-not-in-log": 409,
+    "subscriber-exists": 409,
+    "thread-exists": 409,
+    "thread-parked": 409,
+    "receipt-gone": 410,
+    "event-too-large": 413,
+    "bad-cursor": 422,
+    "bad-query": 422,
+    "future-event-version": 422,
+    "idempotency-key-reused": 422,
+    "import-failed": 422,
+    "invalid-agent": 422,
+    "invalid-entity": 422,
+    "invalid-event": 422,
+    "invalid-filter": 422,
+    "invalid-grant": 422,
+    "invalid-grouping": 422,
+    "invalid-id": 422,
+    "invalid-limit": 422,
+    "invalid-memory": 422,
+    "invalid-memory-request": 422,
+    "invalid-preference": 422,
+    "invalid-recall": 422,
+    "memory-not-in-use": 422,
+    "no-age": 422,
+    "not-per-thread": 422,
+    "nothing-chosen": 422,
+    "nothing-named": 422,
+    "nothing-to-revert": 422,
+    "question-settled": 422,
+    "strings-too-short": 422,
+    "text-too-long": 422,
+    "unknown-event-type": 422,
+    "unsigned-event": 422,
+    "unsupported_parameter": 422,
+    "window-too-small": 422,
+    "wrong-receipt": 422,
+    "model-no-embeddings": 502,
+    "model-not-an-api": 502,
+    "model-refused": 502,
+}
+# Every other code that a request can meet.
+CATEGORIES: Mapping[str, Category] = {
     "model-timed-out": "timeout",
     "rate-limited": "rate_limit",
     "refused": "rate_limit",
@@ -54,6 +109,18 @@ CATEGORIES: dict[str, Category] = {
     "stream-drift": "circuit_open",
     "switch-refused": "circuit_open",
     "vector-mismatch": "circuit_open",
+    "archive-damaged": "unknown",
+    "archive-missing": "unknown",
+    "error": "unknown",
+    "job-under-way": "unknown",
+    "model-bad-answer": "unknown",
+    "model-empty-answer": "unknown",
+    "model-malformed": "unknown",
+    "no-answer": "unknown",
+    "rebuild-running": "unknown",
+    "rebuild-stopped": "unknown",
+    "write-under-way": "unknown",
+    "wrong-expected-version": "unknown",
 }
 
 
@@ -106,6 +173,10 @@ _TABLE: dict[Category, _Row] = {
         10,
     ),
 }
+_REFUSED: dict[Locale, str] = {
+    "zh": "无法完成这个请求，再试一次也没有用；原因见详细信息。",
+    "en": "This request cannot be fulfilled, and repeating it does not help. The details say why.",
+}
 _SUGGESTIONS: dict[Locale, tuple[str, ...]] = {
     "zh": ("简化问题", "分步询问"),
     "en": ("Ask a simpler question", "Ask step by step"),
@@ -124,7 +195,10 @@ def category_of(code: str) -> Category:
 
 def fallback_of(error: TurnlogError, locale: Locale) -> Fallback:
     """An error without an answer may carry the code of its cause as `cause`, and `retry_after_s`."""
-    category = category_of(getattr(error, "cause", None) or error.code)
+    code = getattr(error, "cause", None) or error.code
+    if code in REFUSALS:
+        return Fallback("unknown", _REFUSED[locale], should_retry=False, status=REFUSALS[code])
+    category = category_of(code)
     wait, row = getattr(error, "retry_after_s", None), _TABLE[category]
     return Fallback(
         category,

@@ -251,7 +251,7 @@ async def _recorded(runtime: Runtime, request: Event, seq: int) -> Answered | No
             try:
                 refuse_parked(request.thread, await first_parked(conn, ("messages",), *place))
             except ThreadParked as parked:
-                raise NoAnswer(str(parked)) from parked
+                raise NoAnswer(str(parked), parked.code) from parked
             if given_up := await first_parked(conn, (AGENT,), *place, since=seq):
                 raise NoAnswer(f"the agent failed on the question ({given_up}); `turnlog dead-letters list` shows it")
     if message is None:

@@ -237,6 +237,13 @@ async def test_context_and_answer_of_an_agent_fit_into_the_window_together(serve
             sent = model.asked("answer")[-1]
             words = sum(len(one["content"].split()) for one in sent["messages"])
             assert sent["max_tokens"] == answer and words + answer < window
+            await admin.put(f"{ADMIN}/agents/orchestrator", json={"maxTokens": window})
+            zh = {"Accept-Language": "zh"}
+            refused = await ann.post("/api/threads/c/answers", json={"message": "hello"}, headers=zh)
+            problem = refused.json()
+            assert (refused.status_code, problem["shouldRetry"]) == (422, False)
+            assert "retry-after" not in refused.headers
+            assert problem["message"].startswith("无法完成这个请求") and "a shorter answer" in problem["detail"]
 
 
 async def test_lists_go_on_behind_a_cursor_in_a_header(serve: Serve) -> None:

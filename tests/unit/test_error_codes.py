@@ -4,9 +4,11 @@ import ast
 import functools
 from pathlib import Path
 
-from turnlog.agent.answering.fallback import CATEGORIES
+from turnlog.agent.answering.fallback import CATEGORIES, REFUSALS, category_of
 from turnlog.consumers.api.openai.errors import CODES
 from turnlog.consumers.api.problems import STATUS, problem_of
+from turnlog.consumers.workers.answering import FINAL
+from turnlog.events.errors import TurnlogError
 from turnlog.projectors.engine.lag import NotProjectedInTime
 
 ROOT = Path(__file__).parent.parent.parent
@@ -69,11 +71,25 @@ def test_every_code_has_a_status_on_purpose() -> None:
 
 
 def test_tables_of_other_faces_name_codes_that_exist() -> None:
-    assert {*CATEGORIES, *CODES} - codes() == set()
+    assert {*CATEGORIES, *REFUSALS, *CODES} - codes() == set()
+
+
+def test_every_code_has_words_for_a_person_on_purpose() -> None:
+    assert STATUS.keys() - {*CATEGORIES, *REFUSALS} == set(), "add them to one table of agent/answering/fallback.py"
+    assert CATEGORIES.keys() & REFUSALS == set()
+
+
+def test_every_end_of_an_answer_has_words_for_a_person() -> None:
+    assert {code for kind in FINAL for code in codes_below(kind)} - {*CATEGORIES, *REFUSALS} == set()
+
+
+def codes_below(kind: type[TurnlogError]) -> set[str]:
+    return {kind.code}.union(*map(codes_below, kind.__subclasses__()))
 
 
 def test_a_person_who_can_only_wait_is_never_told_something_unknown() -> None:
-    assert [code for code, status in STATUS.items() if status in (402, 429, 503) and code not in CATEGORIES] == []
+    waits = [code for code, status in STATUS.items() if status in (402, 429, 503)]
+    assert [code for code in waits if category_of(code) == "unknown"] == []
 
 
 def test_rows_that_are_late_are_a_reason_to_ask_again() -> None:

@@ -7,16 +7,20 @@ import pytest
 from turnlog.agent.answering.fallback import Category, Locale, fallback_of
 from turnlog.agent.models.errors import (
     BreakerOpen,
+    ModelMalformed,
     ModelModerated,
     ModelQuotaExceeded,
     ModelRateLimited,
     ModelRefused,
     ModelTimedOut,
     ModelUnavailable,
+    NoEmbeddings,
+    NotAnAPI,
 )
 from turnlog.agent.use_cases.asking import NoAnswer
-from turnlog.consumers.api.problems import problem_of
-from turnlog.events.errors import TurnlogError
+from turnlog.consumers.api.problems import STATUS, problem_of
+from turnlog.consumers.workers.answering import FINAL
+from turnlog.events.errors import InvalidToken, TurnlogError
 
 ERRORS: dict[Category, TurnlogError] = {
     "rate_limit": ModelRateLimited("slower"),
@@ -25,7 +29,7 @@ ERRORS: dict[Category, TurnlogError] = {
     "circuit_open": BreakerOpen("open", retry_after_s=12.4),
     "network": ModelUnavailable("away"),
     "moderation": ModelModerated("no"),
-    "unknown": ModelRefused("a wrong key"),
+    "unknown": ModelMalformed("no JSON"),
 }
 
 
@@ -54,4 +58,13 @@ def test_an_answer_that_an_open_breaker_prevented_may_be_asked_for_again(locale:
     error = NoAnswer("the breaker is open", ERRORS["circuit_open"].code)
     answer = problem_of(error, locale)
     assert (answer.status_code, answer.headers["retry-after"]) == (503, wait)
-    assert problem_of(NoAnswer("refused", ERRORS["unknown"].code), locale).status_code == 502
+    assert problem_of(NoAnswer("no JSON", ERRORS["unknown"].code), locale).status_code == 502
+
+
+@pytest.mark.parametrize("kind", [*FINAL[1:], ModelRefused, NotAnAPI, NoEmbeddings, InvalidToken])
+def test_a_person_is_not_told_to_ask_again_where_that_does_not_help(kind: type[TurnlogError]) -> None:
+    said = {locale: fallback_of(NoAnswer("why", kind.code), locale) for locale in get_args(Locale)}
+    assert {(one.should_retry, one.retry_after_s) for one in said.values()} == {(False, None)}
+    assert said["zh"].message != said["en"].message and "try again" not in said["en"].message.lower()
+    answer = problem_of(NoAnswer("why", kind.code))
+    assert (answer.status_code, "retry-after" in answer.headers) == (STATUS[kind.code], False)
