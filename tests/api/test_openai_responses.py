@@ -112,3 +112,16 @@ async def test_a_conversation_has_the_items_of_its_responses(serve: Serve, model
         async with openai_client(api, "bob") as bob:
             with pytest.raises(openai.NotFoundError):
                 await bob.conversations.retrieve(made.id)
+
+
+async def test_named_speakers_are_told_apart(serve: Serve, model: MemoryServer) -> None:
+    async with serve(api_base_url=model.url, model="m") as api, openai_client(api) as client:
+        said: Any = [{"role": "user", "name": name, "content": f"I am {name}."} for name in ("zoe", "zed", "ann")]
+        made = await client.conversations.create(items=said[:1])
+        await client.responses.create(model="m", input=said[1:], conversation=made.id)
+        assert [one.get("name") for one in model.bodies()[-1]["messages"]][-3:] == ["zoe", "zed", "ann"]
+        async with api.client() as ann:
+            turns = (await ann.get(f"/api/threads/{made.id}/turns")).json()["items"]
+        assert [turn["origin"] for turn in turns if turn["role"] == "user"] == ["participant"] * 2 + ["person"]
+        listed: list[Any] = [one async for one in client.conversations.items.list(made.id, order="asc")]
+        assert [one.to_dict().get("name") for one in listed] == ["zoe", "zed", "ann", None]

@@ -38,7 +38,8 @@ def messages_of(items: Sequence[Item]) -> list[dict[str, Any]]:
     for item in items:
         match item.get("type", "message"):
             case "message":
-                messages.append({"role": item.get("role"), "content": _content(item.get("content"))})
+                name = {"name": item["name"]} if item.get("name") else {}
+                messages.append({"role": item.get("role"), **name, "content": _content(item.get("content"))})
             case "function_call" | "custom_tool_call":
                 if not messages or messages[-1]["role"] != "assistant":
                     messages.append({"role": "assistant", "content": None})
@@ -64,7 +65,8 @@ def item_of(turn: Message) -> list[dict[str, Any]]:
         parts = [{"type": "text", "text": turn.content}] if isinstance(turn.content, str) else turn.content
         content = _parts(parts, "output_text" if turn.role == "assistant" else "input_text")
         about = {"id": f"msg_{id_}", "status": "completed", "role": turn.role}
-        items.append({"type": "message", **about, "content": content})
+        name = {"name": turn.name} if turn.name else {}
+        items.append({"type": "message", **about, **name, "content": content})
     for at, call in enumerate(turn.tool_calls):
         about = {"id": f"fc_{at}_{id_}", "call_id": call["id"], "status": "completed"}
         items.append({"type": "function_call", **about, "name": call["name"], "arguments": call["arguments"]})
