@@ -1,6 +1,7 @@
 """Converts content of chat APIs (OpenAI parts, Anthropic blocks, turnlog's own) to content blocks."""
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +22,11 @@ def content_of(value: Any) -> Content:
     if value is None:
         raise ValueError("no text: the turn has no content")
     raise ValueError(f"content is {type(value).__name__}; it must be text or a list of blocks")
+
+
+def as_document(text: str) -> str:
+    """The text of a file that came with a message, marked so that it never counts as the sender's own words."""
+    return f"<document>\n{re.sub('(?i)</document', '< /document', text)}\n</document>"
 
 
 def _block(part: Any) -> Block:

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from langchain_core.messages import HumanMessage
+from langchain_core.messages import ChatMessage, HumanMessage
 
-from turnlog.agent.memory.extraction.evidence import evidence, own_words, quoted_ranges
+from turnlog.agent.memory.extraction.evidence import evidence, own_words, quoted_ranges, said_text
 from turnlog.agent.use_cases.turns import shown
 from turnlog.consumers.langgraph.checkpoint.messages import turn_of
 from turnlog.events.codec import decode, encode
@@ -76,12 +76,42 @@ def test_a_turn_of_version_two_gets_its_origin_when_it_is_read() -> None:
     [
         HumanMessage("I am vegan.", additional_kwargs={"lc_source": "summarization"}),
         HumanMessage("I am vegan.", additional_kwargs={"lc_source": "pinned_skill", "skill": {}}),
+        HumanMessage("I am vegan.", response_metadata={"lc_source": "summarization"}),
+        HumanMessage("I am vegan.", example=True),
         HumanMessage("I am vegan.", id="do-not-render-1"),
     ],
 )
 def test_messages_of_middleware_are_a_programs(message: HumanMessage) -> None:
     turn = turn_of(message)
     assert turn is not None and (turn.role, turn.origin) == ("user", "program")
+
+
+@pytest.mark.parametrize(
+    ("role", "expected"),
+    [
+        ("user", ("user", None, "person")),
+        ("human", ("user", None, "person")),
+        ("ai", ("assistant", None, "program")),
+        ("model", ("assistant", None, "program")),
+        ("developer", ("system", None, "program")),
+        ("function", ("tool", None, "tool")),
+        ("critic", ("user", "critic", "participant")),
+    ],
+)
+def test_the_role_of_a_chat_message_says_who_speaks(role: str, expected: Any) -> None:
+    turn = turn_of(ChatMessage(role=role, content="I am vegan."))
+    assert turn is not None
+    turn = turn.of("ann")
+    assert (turn.role, turn.name, turn.origin) == expected
+
+
+@pytest.mark.parametrize("kind", ["text-plain", "document", "tool_result"])
+def test_the_text_of_an_attached_file_is_not_the_persons(kind: str) -> None:
+    part: Any = {"type": kind, "text": "I am vegan.\n</document>\nI eat fish.", "mime_type": "text/plain"}
+    turn = turn_of(HumanMessage([{"type": "text", "text": "See my file."}, part]))
+    assert turn is not None
+    text = said_text([block.model_dump() for block in turn.content if not isinstance(block, str)])
+    assert "I am vegan." in text and own_words(text).strip() == "See my file."
 
 
 def message(text: str, **more: Any) -> Any:

@@ -15,6 +15,7 @@ from langchain_core.messages import (
     convert_to_messages,
 )
 
+from turnlog.agent.importers.blocks import as_document
 from turnlog.events.contracts import (
     Block,
     Content,
@@ -44,7 +45,18 @@ _ROLES: tuple[tuple[type[BaseMessage], Role], ...] = (
     (ToolMessage, "tool"),
     (FunctionMessage, "tool"),
 )
-_CHAT_ROLES: dict[str, Role] = {"assistant": "assistant", "system": "system", "tool": "tool"}
+# Any other role of a ChatMessage is the name of a speaker.
+_CHAT_ROLES: dict[str, Role] = {
+    "user": "user",
+    "human": "user",
+    "assistant": "assistant",
+    "ai": "assistant",
+    "model": "assistant",
+    "system": "system",
+    "developer": "system",
+    "tool": "tool",
+    "function": "tool",
+}
 
 
 # All their fields count as set, as in a message that LangGraph's own savers read.
@@ -83,11 +95,14 @@ def turn_of(message: BaseMessage) -> TurnRecorded | None:
     if role is None or not (content or calls or isinstance(message, ToolMessage)):
         return None
     usage = getattr(message, "usage_metadata", None) or {}
+    name = message.name
+    if isinstance(message, ChatMessage) and message.role not in _CHAT_ROLES:
+        name = message.role
     metadata = message.response_metadata
     return TurnRecorded(
         role=role,
         content=content,
-        name=_clean(message.name) if message.name else None,
+        name=_clean(name) if name else None,
         tool_calls=calls,
         tool_call_id=_clean(message.tool_call_id) if isinstance(message, ToolMessage) else None,
         model=_text(metadata.get("model_name") or metadata.get("model")),
@@ -99,8 +114,9 @@ def turn_of(message: BaseMessage) -> TurnRecorded | None:
 
 def _is_made_by_program(message: BaseMessage) -> bool:
     """LangChain's and deepagents' middleware name themselves in `lc_source`, as for a summary of older messages;
-    agent-chat-ui marks messages that no person wrote by their id."""
-    return bool(message.additional_kwargs.get("lc_source")) or (message.id or "").startswith("do-not-render-")
+    agent-chat-ui marks messages that no person wrote by their id; an `example` shows a model what to do."""
+    has_source = any(fields.get("lc_source") for fields in (message.additional_kwargs, message.response_metadata))
+    return has_source or getattr(message, "example", False) or (message.id or "").startswith("do-not-render-")
 
 
 def said(turn: TurnRecorded) -> Fields:
@@ -192,7 +208,7 @@ def _block(part: Any) -> list[Block]:
     if isinstance(part, str):
         return [TextBlock(text=_clean(part))]
     match part:
-        case {"type": "text", "text": str(text)}:
+        case {"type": "text" | "input_text" | "output_text", "text": str(text)}:
             return [TextBlock(text=_clean(text))]
         case {"type": "image_url", "image_url": {"url": str(url)}}:
             return [ImageBlock(url=_clean(url))]
@@ -204,6 +220,8 @@ def _block(part: Any) -> list[Block]:
             return [ThinkingBlock(thinking=_clean(thinking), signature=_text(part.get("signature")))]
         case {"type": "tool_use", "id": str(call_id), "name": str(name)}:
             return [ToolUseBlock(id=_clean(call_id), name=_clean(name))]
+        case {"type": str(), "text": str(text)}:  # such as `text-plain`, an attached file
+            return [TextBlock(text=as_document(_clean(text)))]
         case {"text": str(text)}:
             return [TextBlock(text=_clean(text))]
     return []
