@@ -7,9 +7,9 @@ additions. Not meant are dreams, suppositions, role play, and what "just kidding
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-Range = tuple[int, int]
+from turnlog.agent.context.client_texts import Range, additions, blocks, hidden
 
 
 def _any(*alternatives: str) -> re.Pattern[str]:
@@ -38,7 +38,6 @@ _HIDDEN = "\ufffc"  # stands for each character of a quote with delimiters while
 _DELIMITED = (
     _OURS,
     re.compile(r"```.*?(?:```|\Z)|~~~.*?(?:~~~|\Z)", re.DOTALL),
-    re.compile(r"<(data|thinking|system|document|memory|memories)\b[^>]*>.*?(?:</\1>|\Z)", re.DOTALL | re.IGNORECASE),
     re.compile(r"^[ \t]*[>＞|][^\n]*", re.MULTILINE),
     re.compile(r"https?://\S+|\[image:[^\]\n]*\]"),
 )
@@ -200,12 +199,17 @@ _SPEAKER = re.compile(r"^[ \t]*(?P<name>[^\W\d][^\n:：.!?。！？]{0,18})[ \t]
 
 def not_own(text: str) -> list[Range]:
     """The ranges of the text that are not the user's own claims; they may overlap."""
-    ranges = list[Range]()
-    for pattern in _DELIMITED:
-        ranges += (found.span() for found in pattern.finditer(text))
-        text = pattern.sub(lambda found: re.sub(r"[^\n]", _HIDDEN, found.group()), text)
+    ranges: list[Range] = []
+    for find in (additions, blocks, *map(_spans_of, _DELIMITED)):
+        spans = find(text)
+        text = hidden(text, spans, _HIDDEN)
+        ranges += spans
     ranges += (found.span() for pattern in _LINES for found in pattern.finditer(text))
     return [*ranges, *_transcript(text), *_introduced(text), *_invented(text), *_taken_back(text)]
+
+
+def _spans_of(pattern: re.Pattern[str]) -> Callable[[str], list[Range]]:
+    return lambda text: [found.span() for found in pattern.finditer(text)]
 
 
 def _introduced(text: str) -> Iterator[Range]:

@@ -1,0 +1,84 @@
+"""Finds what chat programs put into a person's message: retrieved documents, files, the state of an editor. Pure."""
+
+import re
+from collections.abc import Iterable, Iterator
+
+Range = tuple[int, int]
+
+# A template up to the person's question, and what it has after that. The last mark counts, for a document may hold one.
+_TEMPLATES = tuple(
+    re.compile(pattern, re.DOTALL | re.MULTILINE)
+    for pattern in (
+        # Open WebUI, RAG_TEMPLATE; the older one; its tools; LobeChat; AnythingLLM; LlamaIndex; LangChain
+        r"\A\s*#+ Task:\s+Respond to the user query using the provided context.*</context>",
+        r"\A\s*Use the following context as your learned knowledge, inside <context></context> XML tags\.?"
+        r"(?:.*^[ \t]*Query:|.*answer according to the language of the user['’]s question\.?|.*</context>)",
+        r"^Tool `[^`\n]+` Output:.*\Z",
+        r"<!-- SYSTEM CONTEXT \(NOT PART OF USER QUERY\) -->.*<!-- END SYSTEM CONTEXT -->",
+        r"^(?:Context:\s*)?\[CONTEXT \d+\].*\[END CONTEXT \d+\]",
+        r"\A\s*Context information is below\..*^[ \t]*Query:|^[ \t]*Answer:\s*\Z",
+        r"\A\s*Use the following pieces of (?:retrieved )?context to answer.*^[ \t]*Question:|^Helpful Answer:\s*\Z",
+    )
+)
+# Names of elements, without case, hyphens and underscores.
+_OF_CLIENTS = re.compile(
+    r"additionaldata|attachedfiles?|attachments?|chathistory|command(?:message|name)|context|conversationhistory|data"
+    r"|currentfile|documents?|documentcontent|(?:editor|environment|retrieved)context|environmentdetails|files?"
+    r"|file(?:contents?|info)|filesinfo|(?:folder|url)content|functionresults|localcommandstdout|memor(?:y|ies)"
+    r"|openandrecentlyviewedfiles|projectlayout|reminderinstructions|searchresults|sources?|summary|system"
+    r"|systemreminder|terminaloutput|thinking|toolresult|userin(?:fo|structions)|webpage|workspaceinfo"
+)
+_OF_THE_PERSON = re.compile(
+    r"answer|feedback|question|query|request|task|user(?:input|message|prompt|query|question|request)?"
+)
+_FORMATTING = re.compile(
+    r"[abipsu]|abbr|blockquote|body|br|center|code|d[dlt]|del|details|div|em|font|h[1-6r]|html|ins|kbd|li|mark|[ou]l|pre"
+    r"|small|span|strong|su[bp]|table|t[dhrt]|tbody|thead"
+)
+_TAG = re.compile(r"(?P<indent>(?:^|(?<=>))[ \t]*)?<(?P<close>/)?(?P<name>[A-Za-z][\w:.-]*)(?:\s[^<>]*)?(?<!/)>", re.M)
+
+
+def additions(text: str) -> list[Range]:
+    """The ranges that chat programs are known to add: templates, elements, and the tags around a person's words."""
+    ranges = [found.span() for pattern in _TEMPLATES for found in pattern.finditer(text)]
+    return [*ranges, *_elements(hidden(text, ranges, " "), _OF_CLIENTS)]
+
+
+def blocks(text: str) -> list[Range]:
+    """The elements of any name that begin a line, other than a person's own and those of formatted text."""
+    return list(_elements(text, None))
+
+
+def without_additions(text: str) -> str:
+    """The person's own words; the text itself where a chat program added nothing, or wrote all of it."""
+    return hidden(text, additions(text), " ").strip() or text
+
+
+def hidden(text: str, ranges: Iterable[Range], by: str) -> str:
+    """The text with each character of the ranges but line breaks replaced."""
+    kept = list(text)
+    for start, end in ranges:
+        kept[start:end] = [char if char == "\n" else by for char in text[start:end]]
+    return "".join(kept)
+
+
+def _elements(text: str, names: re.Pattern[str] | None) -> Iterator[Range]:
+    """names: elements that count anywhere, to the end of the text if they begin a line and are not closed, and with
+    them the tags around a person's words; None: closed elements of other names that begin a line."""
+    end = 0
+    for tag in _TAG.finditer(text):
+        name = re.sub("[-_]", "", tag["name"]).lower()
+        if tag.start() < end or _FORMATTING.fullmatch(name):
+            continue
+        if _OF_THE_PERSON.fullmatch(name):
+            if names is not None:
+                yield tag.span()
+            continue
+        is_block = tag["indent"] is not None
+        if tag["close"] or not (names.fullmatch(name) if names is not None else is_block):
+            continue
+        closing = f"</{tag['name']}>"
+        at = text.find(closing, tag.end())
+        if at >= 0 or (names is not None and is_block):
+            end = at + len(closing) if at >= 0 else len(text)
+            yield tag.start(), end
