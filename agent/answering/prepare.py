@@ -136,10 +136,10 @@ async def _memory_block(runtime: Runtime, request: ContextRequest, thread: Overv
             return block
         now = local(request.now, await zone_of(conn, request.tenant, request.user, settings.zone))
         about = (request.tenant, request.thread, request.user, request.question, now)
-        turns = await other_turns(conn, recall_of(runtime), *about)
+        turns = await other_turns(conn, recall_of(runtime), *about, settings.remember_secrets)
         limit = room(settings.context_window if window is None else window, request.model)
         known = KnownOfUser(message_count=thread.count)
-        return with_turns(block, turns, request.user, counter_for(request.model), limit, known)
+        return with_turns(block, turns, counter_for(request.model), limit, known)
 
 
 @dataclass(slots=True)

@@ -4,20 +4,25 @@ They are a message of the user's role beside the memories. A receipt has only th
 of day, speaker and words, so it gives the same line again as long as the conversation is there.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
 from turnlog.agent.context import TokenCounter
+from turnlog.agent.context.plain_text import content_text
 from turnlog.agent.context.wire import Wire
 from turnlog.agent.recall.confidence import LOW
 from turnlog.agent.recall.memory_block import FORGOTTEN, MemoryBlock, one_line
 from turnlog.agent.recall.search import Recall, Recalled
+from turnlog.agent.sanitiser.sanitise import holds_secret
 from turnlog.events.contracts import KnownOfUser
-from turnlog.events.contracts.origin import is_name_of
+from turnlog.events.subjects import memory_thread
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.chunks.lookup import Found, Scope, chunks_of_user
 from turnlog.projectors.models.forks import parents
+from turnlog.projectors.models.memories.lookup import turns_of_forgotten
+from turnlog.projectors.models.message import Message, user_turns_at
+from turnlog.projectors.models.terms import terms
 
 TITLE, END = "[OTHER CONVERSATIONS]", "[END OF OTHER CONVERSATIONS]"
 ABOUT = (
@@ -26,46 +31,89 @@ ABOUT = (
 )
 NEW_BELOW = 10  # turns of a conversation
 MOST_TURNS = 5
-_SENT_BY_THE_USER = {"program": "a program (not the user)", "quoted": "quoted (not the user)"}
+_CANDIDATES = 4 * MOST_TURNS
+
+_Asked = Mapping[tuple[str, int], Message]  # the user's turn that a turn (thread, seq) is or answers
 
 
 async def other_turns(
-    conn: Connection, recall: Recall, tenant: str, thread: str, user: str, question: str, now: datetime
+    conn: Connection, recall: Recall, tenant: str, thread: str, user: str, question: str, now: datetime, secrets: bool
 ) -> list[Found]:
-    """Returns the best turns for a question from the user's other threads; none where they hardly answer it.
+    """Returns the best turns for a question from the user's other threads: what the user said, and the answers to it.
 
-    recall: of this search alone. now: on the user's clock.
+    recall: of this search alone. now: on the user's clock. secrets: whether turns with secrets are returned. A turn of
+    which a memory was forgotten is not returned, nor an answer that repeats words of it or of a secret.
     """
     here = {thread, *(parent for parent, _ in await parents(conn, tenant, thread))}
     scope, zone = Scope(tenant, user=user), now.tzinfo or UTC
-    found = await recall.search(conn, scope, question, 2 * MOST_TURNS, now=now, zone=zone, without=here)
-    best = [turn for turn in found if turn.text.strip() != question.strip()][:MOST_TURNS]  # it was asked before
-    if not _may_answer(recall, best, found[:1] == best[:1]):
-        return []
-    return await chunks_of_user(conn, tenant, user, [turn.chunk_id for turn in best])
+    found = await recall.search(conn, scope, question, _CANDIDATES, now=now, zone=zone, without=here)
+    best = _relevant(recall, found)
+    chunks = await chunks_of_user(conn, tenant, user, [turn.chunk_id for turn in found])
+    asked = await _asked(conn, tenant, chunks)
+    withheld = await _forgotten(conn, tenant, user, chunks, asked)
+    if not secrets:
+        withheld |= {chunk.id for chunk in chunks if _holds_secret(chunk, asked)}
+    words = [set(chunk.terms).difference(terms(question)) for chunk in chunks if chunk.id in withheld]
+    return [
+        chunk
+        for chunk in chunks
+        if chunk.id in best.difference(withheld)
+        and chunk.text.strip() != question.strip()  # it was asked before
+        and all(_is_own(asked.get((chunk.thread, seq)), user) for seq in chunk.seqs)
+        and not (chunk.role == "assistant" and any(one.intersection(chunk.terms) for one in words))
+    ][:MOST_TURNS]
 
 
-def _may_answer(recall: Recall, best: Sequence[Recalled], is_best: bool) -> bool:
-    """is_best: whether the search judged the first of these turns."""
-    question, evidence = recall.question, recall.evidence
-    if not best or question is None:
-        return False
-    if evidence is None:
-        return question.kind != "fact"
-    if not question.asks and len(evidence.words) < 2:  # a greeting
-        return False
-    judged = evidence if is_best else replace(evidence, held=0.0).also_in(turn.text for turn in best)
-    return judged.confidence >= LOW
+def _relevant(recall: Recall, found: Sequence[Recalled]) -> set[str]:
+    """The chunks whose words may answer their part of the question; of the best of a part also its neighbours'."""
+    question, relevant, judged = recall.question, set[str](), set[int]()
+    for turn in found:
+        evidence, is_best = recall.evidence_of_parts[turn.asked - 1], turn.asked not in judged
+        judged.add(turn.asked)
+        if evidence is None or question is None:
+            continue
+        if not question.asks and len(evidence.words) < 2:  # a greeting
+            continue
+        own = replace(evidence, held=evidence.held if is_best else 0.0, lead=min(evidence.lead, 0.0))
+        if own.also_in([turn.text]).confidence >= LOW:
+            relevant.add(turn.chunk_id)
+    return relevant
+
+
+async def _asked(conn: Connection, tenant: str, chunks: Sequence[Found]) -> _Asked:
+    return await user_turns_at(conn, tenant, [(chunk.thread, seq) for chunk in chunks for seq in chunk.seqs])
+
+
+def _is_own(turn: Message | None, user: str) -> bool:
+    return turn is not None and turn.origin == "person" and turn.user == user
+
+
+def _holds_secret(chunk: Found, asked: _Asked) -> bool:
+    said = {turn.event_id: turn for seq in chunk.seqs if (turn := asked.get((chunk.thread, seq)))}
+    return holds_secret(chunk.text) or any(holds_secret(content_text(turn.content)) for turn in said.values())
+
+
+async def _forgotten(conn: Connection, tenant: str, user: str, chunks: Sequence[Found], asked: _Asked) -> set[str]:
+    """The chunks of turns of which a memory was forgotten, and of answers to such turns."""
+    events = {
+        chunk.id: {
+            *chunk.event_ids,
+            *(asked[at].event_id for seq in chunk.seqs if (at := (chunk.thread, seq)) in asked),
+        }
+        for chunk in chunks
+    }
+    gone = await turns_of_forgotten(conn, tenant, memory_thread(user), set().union(*events.values()))
+    return {chunk for chunk, of in events.items() if of & gone}
 
 
 def with_turns(
-    block: MemoryBlock, chunks: Sequence[Found], user: str, counter: TokenCounter, limit: int, known: KnownOfUser
+    block: MemoryBlock, chunks: Sequence[Found], counter: TokenCounter, limit: int, known: KnownOfUser
 ) -> MemoryBlock:
     """The block with as many of these turns as fit beside the memories in `limit` tokens."""
     left = limit - sum(map(counter.wire, block.messages)) - counter.wire(_wire([]))
     lines, ids = list[str](), list[str]()
     for chunk in chunks:
-        line = _line(chunk, user, counter)
+        line = _line(chunk, counter)
         left -= counter.text(f"{line}\n")
         if left < 0:
             break
@@ -80,9 +128,11 @@ def with_turns(
 async def turns_of(
     conn: Connection, tenant: str, user: str, ids: Sequence[str], counter: TokenCounter
 ) -> tuple[tuple[Wire, ...], int]:
-    """The message of exactly these chunks, and how many of them were deleted since."""
-    there = {chunk.id: chunk for chunk in await chunks_of_user(conn, tenant, user, ids)}
-    lines = [_line(there[one], user, counter) if one in there else f"- {FORGOTTEN}" for one in ids]
+    """The message of exactly these chunks, and how many of them were deleted or forgotten since."""
+    chunks = await chunks_of_user(conn, tenant, user, ids)
+    gone = await _forgotten(conn, tenant, user, chunks, await _asked(conn, tenant, chunks))
+    there = {chunk.id: chunk for chunk in chunks if chunk.id not in gone}
+    lines = [_line(there[one], counter) if one in there else f"- {FORGOTTEN}" for one in ids]
     return (_wire(lines),), sum(one not in there for one in ids)
 
 
@@ -90,14 +140,5 @@ def _wire(lines: Sequence[str]) -> Wire:
     return {"role": "user", "content": "\n".join([TITLE, ABOUT, *lines, END])}
 
 
-def _line(chunk: Found, user: str, counter: TokenCounter) -> str:
-    return f"- {chunk.created_at:%Y-%m-%d} {one_line(f'{_speaker(chunk, user)}: {chunk.text}', counter)}"
-
-
-def _speaker(chunk: Found, user: str) -> str:
-    """Of a turn that the user sent, the user or whose words it holds; else the role."""
-    if chunk.role != "user":
-        return chunk.role
-    if chunk.speaker in _SENT_BY_THE_USER:
-        return _SENT_BY_THE_USER[chunk.speaker]
-    return "user" if is_name_of(chunk.speaker, user) else f"{chunk.speaker} (not the user)"
+def _line(chunk: Found, counter: TokenCounter) -> str:
+    return f"- {chunk.created_at:%Y-%m-%d} {one_line(f'{chunk.role}: {chunk.text}', counter)}"

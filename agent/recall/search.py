@@ -158,7 +158,7 @@ class Recall:
     reranker orders what was found; when it fails or is slow, the order stays, and `degraded` says that too.
 
     question: how the last search read its query. evidence: what there is for an answer to it, to its best part; None
-    where that cannot be judged, as for an order or a summary.
+    where that cannot be judged, as for an order or a summary. evidence_of_parts: for each part, also of those.
     """
 
     def __init__(self, embedder: QueryEmbedder | None, reranker: TurnReranker | None = None) -> None:
@@ -168,6 +168,7 @@ class Recall:
         self.degraded: str | None = None
         self.question: Question | None = None
         self.evidence: Evidence | None = None
+        self.evidence_of_parts: list[Evidence | None] = []
         holds_words(self)
 
     def forget_all(self) -> None:
@@ -200,7 +201,7 @@ class Recall:
         count = k if self._reranker is None else max(k, self._reranker.candidates)
 
         embedded = await self._with_vectors(queries, state if isinstance(state, ScopeSample) else state.whole)
-        self.evidence = None
+        self.evidence, self.evidence_of_parts = None, []
         if chunks is None:
             return []
         try:
@@ -208,7 +209,7 @@ class Recall:
         except VectorMismatch as error:
             self.degraded = f"keyword search only: {error}"
             found = await self._found(conn, scope, queries, question, chunks, count, before_seq, without)
-        self.evidence = _evidence(question, found)
+        self.evidence, self.evidence_of_parts = _evidence(question, found), [one.evidence for one in found]
         turns = [one.turns for one in found]
         return _in_turn(await self._reranked([part.text for part in question.parts], turns), k)
 

@@ -233,3 +233,19 @@ async def threads_with(
     given = {"tenant": tenant, "user": user, "texts": [Jsonb(text) for text in texts], "calls": list(calls)}
     rows = await conn.execute(_WITH, {**given, "first": first, "limit": limit})
     return [str(found) for (found,) in await rows.fetchall()]
+
+
+_USER_TURNS_AT = f"""
+SELECT a.thread, a.seq AS at, m.* FROM unnest(%(threads)s::text[], %(seqs)s::bigint[]) AS a (thread, seq)
+CROSS JOIN LATERAL (
+  SELECT {_COLUMNS} FROM messages WHERE tenant = %(tenant)s AND thread_id = a.thread AND seq <= a.seq
+  AND role = 'user' AND origin <> 'tool' ORDER BY seq DESC LIMIT 1) m""".encode()
+
+
+async def user_turns_at(
+    conn: Connection, tenant: str, turns: Sequence[tuple[str, int]]
+) -> dict[tuple[str, int], Message]:
+    """The user's turn that each of these turns (thread, seq) is or comes after, in the thread itself."""
+    params = {"tenant": tenant, "threads": [thread for thread, _ in turns], "seqs": [seq for _, seq in turns]}
+    rows = await conn.execute(_USER_TURNS_AT, params)
+    return {(row[0], row[1]): _message(list(row[2:])) for row in await rows.fetchall()}

@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from helpers.openai_server import OpenAIServer
@@ -12,12 +13,13 @@ from helpers.questions import Place, answer_to
 from helpers.stage import Play, Stage, player
 
 from turnlog.agent.context import counter_for
+from turnlog.agent.memory.deciding.service import Memories
 from turnlog.agent.recall.memory_block import FORGOTTEN, room
 from turnlog.agent.recall.other_threads import END, MOST_TURNS, TITLE
 from turnlog.agent.use_cases.context import context_as_of, context_of
 from turnlog.agent.use_cases.threads import delete_thread
 from turnlog.agent.use_cases.turns import NewTurn, add_turns
-from turnlog.events.contracts import Event, PreferencesSet, TurnRecorded, UserPreferences
+from turnlog.events.contracts import Event, Memory, MemorySource, PreferencesSet, TurnRecorded, UserPreferences
 from turnlog.events.subjects import memory_thread
 
 NEW = Place("default", "new", "ann")
@@ -84,25 +86,80 @@ async def test_a_new_thread_gets_the_best_turns_of_the_other_threads_and_the_rec
     assert FORGOTTEN in json.dumps(gone.context.messages)
 
 
-async def test_the_words_of_others_are_attributed_and_those_of_other_users_are_not_there(
-    play: Play, model: OpenAIServer
-) -> None:
+async def test_only_the_users_own_turns_and_the_answers_to_them_are_there(play: Play, model: OpenAIServer) -> None:
     texts = {
         "bob": "My hotel in Lisbon is called Rosa.",
         None: "> My hotel in Lisbon is called [Quoted].",
-        "user": "My hotel in Lisbon is called Own.",
+        "SummarizationMiddleware": "The hotel in Lisbon is called Summary.",
+        "user": "My hotel in Lisbon is called [Own].",
     }
+    answers = {name: f"Is the hotel in Lisbon called for {name} so?" for name in texts}
+    turns = [
+        turn
+        for name, text in texts.items()
+        for turn in (said(text, name=name), said(answers[name], role="assistant", name=None))
+    ]
     async with play() as stage:
-        await stage.runtime.log.append_many([*OTHERS, *(said(text, name=name) for name, text in texts.items())])
+        await stage.runtime.log.append_many([*OTHERS, *turns])
         await stage.runtime.log.append(said("My hotel in Lisbon is called Secret.", "theirs", "eve"))
         await ask(stage, QUESTION)
-    lines = shown(model.bodies("chat")[0])
-    assert {line.removeprefix("2026-05-01 ") for line in lines[:3]} == {
-        f"bob (not the user): {texts['bob']}",
-        "quoted (not the user): > My hotel in Lisbon is called (Quoted).",
-        f"user: {texts['user']}",
+    assert {line.removeprefix("2026-05-01 ") for line in shown(model.bodies("chat")[0])} == {
+        "user: My hotel in Lisbon is called (Own).",
+        f"assistant: {answers['user']}",
     }
-    assert "Secret" not in json.dumps(model.bodies("chat"))
+
+
+KEY = "sk-proj-abcdefghijklmnopqrstuvwx1234567890ABCDEF"
+CONFIDED = {
+    "key": (f"Remember my API key {KEY} for the Foo service.", f"Noted, {KEY} for the Foo service."),
+    "bank": ("My password for the bank Foobank is hunter22!x", "For Foobank it is hunter22!x, I see."),
+    "bike": ("My neighbour Karl repairs bicycles in his garage.", "Good to know."),
+}
+ABOUT_SECRETS = ["What is my API key for the Foo service?", "What is my password for Foobank?", "Who repairs bicycles?"]
+
+
+@pytest.mark.parametrize("remember_secrets", [False, True])
+async def test_turns_with_secrets_stay_where_they_are_and_each_turn_answers_by_itself(
+    play: Play, model: OpenAIServer, remember_secrets: bool
+) -> None:
+    async with play(remember_secrets=remember_secrets) as stage:
+        for thread, (text, answer) in CONFIDED.items():
+            await stage.runtime.log.append_many([said(text, thread), said(answer, thread, role="assistant")])
+        for question in ABOUT_SECRETS:
+            await ask(stage, question, Place("default", f"about {question[-9:-1]}", "ann"))
+    sent = [json.dumps(body["messages"]) for body in model.bodies("chat")]
+    bicycles = [line for line in shown(model.bodies("chat")[2]) if "user:" in line]
+    assert bicycles == [f"2026-05-01 user: {CONFIDED['bike'][0]}"]
+    assert KEY not in sent[1] + sent[2]
+    assert (KEY in sent[0], "hunter22" in "".join(sent)) == (remember_secrets, remember_secrets)
+
+
+async def test_turns_of_a_forgotten_memory_and_what_repeats_them_do_not_come_back(
+    play: Play, model: OpenAIServer
+) -> None:
+    birthday, question = "My birthday is 4 May.", "When is my birthday?"
+    echoes = [said("Noted: 4 May.", "t1", role="assistant"), said("A good one?", "t2")]
+    async with play() as stage:
+        runtime = stage.runtime
+        turn = said(birthday, "t1")
+        [done] = await runtime.log.append_many([turn])
+        await runtime.log.append_many([*OTHERS, *echoes, said("Your birthday is 4 May.", "t2", role="assistant")])
+        source = MemorySource(thread="t1", seq=done.seq, event_id=turn.id, quote=birthday, said_at=SAID_AT)
+        memory = Memory(
+            id=uuid4(), kind="FACT", content="Birthday is 05-04", importance=0.8, confidence=0.9, origin="rule",
+            valid_from=SAID_AT, sources=(source,),
+        )  # fmt: skip
+        await Memories(runtime.log, runtime.pool).remember_many("default", "ann", [memory])
+        await ask(stage, question)
+        await Memories(runtime.log, runtime.pool).forget("default", "ann", memory.id)
+        await ask(stage, question, Place("default", "later", "ann"))
+        [receipt] = await stage.all("answer_receipt", "new")
+        then = await context_as_of(runtime, "default", "new", receipt.as_of_seq)
+    before, after = model.bodies("chat")
+    assert f"2026-05-01 user: {birthday}" in shown(before)
+    assert "4 May" not in json.dumps(after)
+    assert birthday not in json.dumps(then.context.messages)
+    assert (then.matches, FORGOTTEN in json.dumps(then.context.messages)) == (False, True)
 
 
 async def test_there_are_none_where_nothing_answers_in_a_long_thread_or_where_memory_is_off(
@@ -111,13 +168,16 @@ async def test_there_are_none_where_nothing_answers_in_a_long_thread_or_where_me
     off = PreferencesSet(preferences=UserPreferences(enable_memory=False))
     async with play() as stage:
         await stage.runtime.log.append_many([*OTHERS, said(BOOKED), *(said(f"Line {n}", "long") for n in range(10))])
+        await stage.runtime.log.append(said(BOOKED, "trip of eve", "eve"))
         await ask(stage, "Which instrument does the neighbour of Frieda play?")
         await ask(stage, "Hello!", Place("default", "greeting", "ann"))
         await ask(stage, QUESTION, Place("default", "long", "ann"))
         await ask(stage, QUESTION, Place("default", "nobody", None))
         await stage.runtime.log.append(Event(tenant="default", thread=memory_thread("ann"), user="ann", data=off))
         await ask(stage, QUESTION, Place("default", "off", "ann"))
-    assert [shown(body) for body in model.bodies("chat")] == [[]] * 5
+        stage.runtime.settings = stage.runtime.settings.model_copy(update={"long_term": False})
+        await ask(stage, QUESTION, Place("default", "without", "eve"))
+    assert [shown(body) for body in model.bodies("chat")] == [[]] * 6
 
 
 async def test_a_receipt_of_a_question_that_came_with_its_answer_keeps_no_word_of_other_threads(
