@@ -32,20 +32,29 @@ RETRY_S = 5
 # Every code that a request can meet. A code of someone else's error class is one of this server: 500.
 STATUS: Mapping[str, int] = {
     **REFUSALS,
+    "wrong-origin": 403,
+    "body-too-slow": 408,
     "quota-exceeded": 402,
     "job-under-way": 409,
     "rebuild-running": 409,
     "rebuild-stopped": 409,
     "write-under-way": 409,
     "wrong-expected-version": 409,
+    "body-too-large": 413,
+    "wrong-host": 421,
+    "bad-format": 422,
+    "invalid-request": 422,
+    "invalid-value": 422,
     "rate-limited": 429,
     "refused": 429,
     "too-many-at-once": 429,
     "too-many-streams": 429,
     "too-many-waiting": 429,
+    "headers-too-large": 431,
     "archive-damaged": 500,
     "archive-missing": 500,
     "error": 500,
+    "internal-error": 500,
     "model-bad-answer": 502,
     "model-empty-answer": 502,
     "model-malformed": 502,
@@ -71,6 +80,7 @@ STATUS: Mapping[str, int] = {
     "stopping": 503,
     "stream-drift": 503,
     "switch-refused": 503,
+    "too-slow": 503,
     "vector-mismatch": 503,
     "model-timed-out": 504,
 }
@@ -123,10 +133,12 @@ def problem(
     headers: Mapping[str, str] | None = None,
     **more: Any,
 ) -> JSONResponse:
-    """A response with a new id."""
+    """A response with a new id. A 503 without retry_after may be repeated after RETRY_S."""
     body = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": detail}
     body |= {"code": code, "id": new_id(), **more}
     given = dict(headers or {})
+    if retry_after is None and status == HTTPStatus.SERVICE_UNAVAILABLE:
+        retry_after = RETRY_S
     if retry_after is not None:
         body["retryAfter"] = max(1, round(retry_after))
         given["Retry-After"] = str(body["retryAfter"])
@@ -201,7 +213,7 @@ def add_handlers(app: FastAPI) -> None:
     @app.exception_handler(PoolTimeout)
     async def database_away(_: Request, error: Exception) -> JSONResponse:
         logger.warning("Postgres cannot be reached: %s", error)
-        return problem(503, "database-unavailable", "the database cannot be reached now", retry_after=RETRY_S)
+        return problem(503, "database-unavailable", "the database cannot be reached now")
 
     @app.exception_handler(QueryCanceled)
     async def slow(request: Request, _: QueryCanceled) -> JSONResponse:

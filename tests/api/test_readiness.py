@@ -65,6 +65,7 @@ async def test_a_request_whose_statement_takes_too_long_ends(serve: Serve, monke
             await held.execute("LOCK TABLE turnlog.messages IN ACCESS EXCLUSIVE MODE")
             slow = await ann.get("/api/threads/t/turns")
             assert (slow.status_code, slow.json()["code"]) == (503, "too-slow")
+            assert slow.headers["retry-after"] == "5"
         assert (await ann.get("/api/threads/t/turns")).status_code == 200
 
 

@@ -4,9 +4,14 @@ import ast
 import functools
 from pathlib import Path
 
+import pytest
+from psycopg.errors import QueryCanceled
+from psycopg_pool import PoolTimeout
+from starlette.requests import Request
+
 from turnlog.agent.answering.fallback import CATEGORIES, REFUSALS, category_of
-from turnlog.consumers.api.openai.errors import CODES
-from turnlog.consumers.api.problems import STATUS, problem_of
+from turnlog.consumers.api.openai.errors import CODES, response_of
+from turnlog.consumers.api.problems import STATUS, Refused, Stopping, problem, problem_of
 from turnlog.consumers.workers.answering import FINAL
 from turnlog.events.errors import TurnlogError
 from turnlog.projectors.engine.lag import NotProjectedInTime
@@ -62,9 +67,22 @@ def codes() -> set[str]:
     }
 
 
+def written() -> dict[str, int]:
+    """Codes that the API writes out beside their status, without an error class."""
+    found = {}
+    for path in (ROOT / "consumers/api").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            parts = getattr(node, "args" if isinstance(node, ast.Call) else "elts", [])[:2]
+            values = [part.value for part in parts if isinstance(part, ast.Constant)]
+            if len(values) == 2 and isinstance(values[0], int) and values[0] >= 400 and isinstance(values[1], str):
+                found[values[1]] = values[0]
+    return found
+
+
 def test_every_code_has_a_status_on_purpose() -> None:
-    known = codes()
-    assert len(known) > 90
+    known = codes() | written().keys()
+    assert len(known) > 90 and len(written()) > 10
+    assert written().items() <= STATUS.items()
     assert {*STATUS, *NEVER_OVER_HTTP} - known == set(), "codes that no error has"
     assert known - {*STATUS, *NEVER_OVER_HTTP} == set(), "add them to STATUS of consumers/api/problems.py"
     assert STATUS.keys() & NEVER_OVER_HTTP == set()
@@ -75,7 +93,9 @@ def test_tables_of_other_faces_name_codes_that_exist() -> None:
 
 
 def test_every_code_has_words_for_a_person_on_purpose() -> None:
-    assert STATUS.keys() - {*CATEGORIES, *REFUSALS} == set(), "add them to one table of agent/answering/fallback.py"
+    assert (STATUS.keys() & codes()) - {*CATEGORIES, *REFUSALS} == set(), (
+        "add them to one table of agent/answering/fallback.py"
+    )
     assert CATEGORIES.keys() & REFUSALS == set()
 
 
@@ -88,10 +108,17 @@ def codes_below(kind: type[TurnlogError]) -> set[str]:
 
 
 def test_a_person_who_can_only_wait_is_never_told_something_unknown() -> None:
-    waits = [code for code, status in STATUS.items() if status in (402, 429, 503)]
+    waits = [code for code, status in STATUS.items() if status in (402, 429, 503) and code in codes()]
     assert [code for code in waits if category_of(code) == "unknown"] == []
 
 
 def test_rows_that_are_late_are_a_reason_to_ask_again() -> None:
     answer = problem_of(NotProjectedInTime("messages did not reach sequence 9"))
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
+
+
+@pytest.mark.parametrize("error", [QueryCanceled(), PoolTimeout(), Stopping("x"), Refused(503, "stopping", "x")])
+def test_every_503_says_when_to_ask_again(error: Exception) -> None:
+    answer = response_of(error, Request({"type": "http", "headers": []}))
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
+    assert problem(503, "stopping", "x").headers["retry-after"] == "5"

@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 
 from turnlog.agent.answering.fallback import fallback_of
 from turnlog.agent.models.errors import ModelError, ModelRefused
-from turnlog.consumers.api.problems import RETRY_S, language_of, new_id, problem, problem_of, too_slow, unexpected
+from turnlog.consumers.api.problems import language_of, new_id, problem, problem_of, too_slow, unexpected
 from turnlog.consumers.api.repeats import Repeated
 from turnlog.events.errors import TurnlogError
 
@@ -107,7 +107,7 @@ def response_of(error: Exception, request: Request) -> JSONResponse:
     elif isinstance(error, QueryCanceled):
         given = too_slow()
     elif isinstance(error, OperationalError | PoolTimeout):
-        given = problem(503, "database-unavailable", "the database cannot be reached now", retry_after=RETRY_S)
+        given = problem(503, "database-unavailable", "the database cannot be reached now")
     else:
         given = unexpected(error, request.url.path)
     said = json.loads(bytes(given.body))
