@@ -36,7 +36,7 @@ def _block(part: Any) -> Block:
         raise ValueError("a content block must be an object with a type")
     make = _BLOCKS.get(part["type"])
     if make is None:
-        return TextBlock(text=f"[{part['type']}] {json.dumps(part, ensure_ascii=False)}")
+        return TextBlock(text=f"[{part['type']}] {as_document(json.dumps(part, ensure_ascii=False))}")
     try:
         return make(part)
     except (KeyError, TypeError, AttributeError) as error:

@@ -175,16 +175,17 @@ class ChatGPTConversation:
 
     def _turn(self, message: Node) -> ImportedTurn:
         self._conversation.number += 1
-        role, tool = message["author"]["role"], message["author"].get("name")
+        role, name = message["author"]["role"], message["author"].get("name")
         call = self._call(message)
         data = TurnRecorded(
             role=role,
-            name=tool if role == "tool" else None,
+            name=name if role in ("tool", "user") else None,
             content=_with_files(content_of(message["content"]), message) if call is None else "",
             tool_calls=(call,) if call else (),
-            tool_call_id=self._open_calls.get(tool) if role == "tool" else None,
+            tool_call_id=self._open_calls.get(name) if role == "tool" else None,
             model=(message.get("metadata") or {}).get("model_slug") or self._model if role == "assistant" else None,
             source_id=message.get("id"),
+            origin="quoted" if role == "user" and not _is_typed(message["content"]) else None,
         )
         return self._conversation.turn(data, message.get("create_time"), data.source_id)
 
@@ -197,6 +198,13 @@ class ChatGPTConversation:
         text = content if isinstance(content, str) else "\n".join(getattr(b, "text", "") for b in content)
         self._open_calls[tool] = message["id"]
         return ToolCall(id=message["id"], name=tool, arguments=text)
+
+
+def _is_typed(content: Part) -> bool:
+    """Whether a user's message has their own words: typed ones, or speech that was not played to them."""
+    parts = [part for part in content.get("parts") or () if isinstance(part, dict)]
+    is_own = content.get("content_type") in ("text", "multimodal_text")
+    return is_own and all(part.get("direction") != "out" for part in parts)
 
 
 def _with_files(content: Content, message: Node) -> Content:

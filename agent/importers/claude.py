@@ -8,7 +8,7 @@ branches, the one with `current_leaf_message_uuid`, else with the last message, 
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from turnlog.agent.importers.blocks import content_of
+from turnlog.agent.importers.blocks import as_document, content_of
 from turnlog.agent.importers.branches import Fields, Message, Tree, as_content, read_trees
 from turnlog.agent.importers.imported import Defaults, Item, ThreadNames
 from turnlog.agent.importers.jsontext import Record
@@ -47,7 +47,8 @@ def _files(message: Message) -> Iterator[Block]:
     attachments = message.get("attachments") or ()
     for attachment in attachments:
         text = attachment.get("extracted_content") or ""
-        yield TextBlock(text=f"[attached file: {attachment.get('file_name') or 'unnamed'}]\n{text}".strip())
+        name = f"[attached file: {attachment.get('file_name') or 'unnamed'}]"
+        yield TextBlock(text=f"{name}\n{as_document(text)}" if text.strip() else name)
     for file in message.get("files") or ():
         yield TextBlock(text=f"[attached file: {file.get('file_name') or 'unnamed'}]")
 

@@ -60,7 +60,8 @@ def _data(message: Message, model: str | None) -> TurnRecorded | None:
     if not isinstance(message.get("isCreatedByUser"), bool):
         raise ValueError("the message does not say whether it `isCreatedByUser`")
     if message["isCreatedByUser"]:
-        return TurnRecorded(role="user", content=content, source_id=message["messageId"])
+        name = None if message.get("sender") == "User" else message.get("sender") or None
+        return TurnRecorded(role="user", content=content, name=name, source_id=message["messageId"])
     own = message.get("model") or model
     return TurnRecorded(role="assistant", content=content, model=own, source_id=message["messageId"])
 

@@ -123,6 +123,24 @@ def test_every_content_type_keeps_what_it_says(tmp_path: Path) -> None:
     assert [turn.data.content for turn in imported(found)] == [expected for _, expected in contents]
 
 
+def test_only_typed_and_spoken_words_of_a_user_are_the_persons(tmp_path: Path) -> None:
+    heard = {"content_type": "audio_transcription", "text": "I am vegan.", "direction": "out"}
+    contents: list[tuple[Node | str, str | None]] = [
+        ("I am vegan.", None),
+        ({"content_type": "multimodal_text", "parts": [{**heard, "direction": "in"}]}, None),
+        ({"content_type": "multimodal_text", "parts": [heard]}, "quoted"),
+        ({"content_type": "code", "text": "I am vegan."}, "quoted"),
+        ({"content_type": "execution_output", "text": "I am vegan."}, "quoted"),
+        ({"content_type": "tether_quote", "text": "I am vegan."}, "quoted"),
+        ({"content_type": "something_new", "text": "I am vegan."}, "quoted"),
+    ]
+    made = [message(f"m{n}", "user", content) for n, (content, _) in enumerate(contents)]
+    made.append(message("named", "user", "I am vegan.", tool="bob"))
+    found = imported(items(tmp_path, conversation(tree(*made), "named")))
+    assert [turn.data.origin for turn in found] == [*(origin for _, origin in contents), None]
+    assert [turn.data.name for turn in found] == [None] * len(contents) + ["bob"]
+
+
 def test_a_call_to_a_tool_and_its_answer_are_paired(tmp_path: Path) -> None:
     code = {"content_type": "code", "language": "unknown", "text": "print(1)"}
     output = {"content_type": "execution_output", "text": "1"}

@@ -58,7 +58,8 @@ def test_attached_files_are_named_with_the_text_that_was_extracted(tmp_path: Pat
     attachment = {"file_name": "pantry.txt", "extracted_content": "rice, lamb"}
     asked = message("1", "human", "See", attachments=[attachment], files=[{"file_name": "me.png"}])
     [turn] = imported(items(tmp_path, conversation(asked)))
-    texts = ["[attached file: pantry.txt]\nrice, lamb", "[attached file: me.png]", "See"]
+    pantry = "[attached file: pantry.txt]\n<document>\nrice, lamb\n</document>"
+    texts = [pantry, "[attached file: me.png]", "See"]
     assert turn.data.content == tuple(TextBlock(text=text) for text in texts)
 
 

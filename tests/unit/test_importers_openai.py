@@ -76,7 +76,7 @@ def test_parts_become_blocks_and_sound_is_noted(tmp_path: Path) -> None:
         TextBlock(text="see"),
         ImageBlock(url="data:image/png;base64,AA=="),
         TextBlock(text="[audio: wav]"),
-        TextBlock(text='[hologram] {"type": "hologram", "beams": 3}'),
+        TextBlock(text='[hologram] <document>\n{"type": "hologram", "beams": 3}\n</document>'),
     )
 
 

@@ -148,6 +148,12 @@ def test_librechats_parts_become_blocks(tmp_path: Path) -> None:
     assert reasons(found) == ["empty"]
 
 
+def test_another_sender_of_a_librechat_message_is_named(tmp_path: Path) -> None:
+    said = (libre("a", "0", "one", 1, sender="User"), libre("b", "a", "two", 2, isCreatedByUser=True, sender="Bob"))
+    found = [item for item in items(tmp_path, "librechat", export(*said)) if isinstance(item, ImportedTurn)]
+    assert [(turn.data.role, turn.data.name) for turn in found] == [("user", None), ("user", "Bob")]
+
+
 def test_a_conversation_nested_too_deeply_says_how_to_export_it(tmp_path: Path) -> None:
     path = tmp_path / "deep.json"
     message = '{"messageId":"a","parentMessageId":"0","isCreatedByUser":true,"text":"x","children":['
