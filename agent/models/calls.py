@@ -213,6 +213,8 @@ class Caller:
     def _mapped(self, error: Exception, limit_s: float) -> ModelError:
         if isinstance(error, ModelError):
             return error
+        if isinstance(error.__cause__, ModelError):  # raised by a hook, and wrapped by the client
+            return error.__cause__
         if isinstance(error, TimeoutError | openai.APITimeoutError):
             return ModelTimedOut(
                 f"The model at {self.url} said nothing for {limit_s:.3g} s. It may be overloaded; try again later."

@@ -39,7 +39,7 @@ class ModelMalformed(ModelUnavailable):
 
 
 class NotAnAPI(ModelMalformed):
-    """A web page or another server's answer came in place of the API's; a retry gets the same."""
+    """A web page, another server's answer or one without end came in place of the API's; a retry gets the same."""
 
     code = "model-not-an-api"
 

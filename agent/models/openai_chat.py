@@ -5,7 +5,7 @@ import json
 import re
 import ssl
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -20,7 +20,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from turnlog.agent.context.window import output_reserve, window_for
 from turnlog.agent.context.wire import called, with_custom_calls
 from turnlog.agent.models import observed
-from turnlog.agent.models.calls import Caller
+from turnlog.agent.models.calls import Caller, shown_url
 from turnlog.agent.models.errors import ModelError, ModelRefused, ModelTimedOut, ModelUnavailable, NotAnAPI
 from turnlog.agent.models.lanes import Lane
 from turnlog.agent.models.pricing import cost_of
@@ -132,6 +132,11 @@ _BOUND_REFUSED = re.compile(r"max_(completion_|output_|new_)?tokens|maximum cont
 # A server may ignore the bound: no token has more characters on average.
 _CHARS_PER_TOKEN = 16
 
+# Bytes of a whole reply, and of one event of a stream. 256 vectors of 3,072 numbers are 17 MB as text.
+_MAX_REPLY = 64_000_000
+_MAX_EVENT = 16_000_000
+_EVENT_END = re.compile(rb"(?>\r\n|\r|\n){2}")
+
 # These count reasoning as output, and refuse the older field name and any temperature.
 _COMPLETION_TOKENS = ("o1", "o3", "o4", "gpt-5")
 
@@ -142,9 +147,35 @@ def tls_context() -> ssl.SSLContext:
     return httpx2.create_ssl_context()
 
 
+async def _bound_whole(response: httpx2.Response) -> None:
+    _bound(response, _MAX_REPLY, by_event=False)
+
+
+def _bound(response: httpx2.Response, most: int, *, by_event: bool) -> None:
+    """Lets reading the response raise NotAnAPI after so many bytes, of the whole body or since the end of an event."""
+
+    async def within(chunk_size: int | None = None) -> AsyncGenerator[bytes, None]:
+        size, last = 0, b""
+        async for part in httpx2.Response.aiter_bytes(response, chunk_size):
+            size += len(part)
+            if by_event:
+                for end in _EVENT_END.finditer(last + part):
+                    size = len(last) + len(part) - end.end()
+                last = part[-3:]
+            if size > most:
+                what = "An event" if by_event else "The reply"
+                raise NotAnAPI(
+                    f"{what} of {shown_url(str(response.url))} has over {most // 1_000_000} MB and is not read."
+                )
+            yield part
+
+    response.aiter_bytes = within  # type: ignore[method-assign]
+
+
 def new_client(base_url: str, api_key: str | None, timeout_s: float) -> AsyncOpenAI:
     """A client without its own retries (Caller retries). Local servers need no key."""
-    http = DefaultAsyncHttpxClient(verify=tls_context())
+    hooks = {"response": [_bound_whole]}
+    http = DefaultAsyncHttpxClient(verify=tls_context(), event_hooks=hooks)
     return AsyncOpenAI(base_url=base_url, api_key=api_key or "none", timeout=timeout_s, max_retries=0, http_client=http)
 
 
@@ -294,6 +325,7 @@ class OpenAIChat:
         count."""
         answer.forget()
         chunks = await self._create(request, stream=True)
+        _bound(chunks.response, _MAX_EVENT, by_event=True)
         try:
             kind = chunks.response.headers.get("content-type", "")
             if "html" in kind:

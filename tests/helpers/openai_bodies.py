@@ -38,6 +38,7 @@ class Step:
     finish: str | None = None
     results: Any = None
     whole: str | None = None
+    endless: bool = False
 
 
 def ranked(step: Step, body: dict[str, Any]) -> dict[str, Any]:

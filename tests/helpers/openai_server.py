@@ -20,6 +20,7 @@ each line below is used up by one request (of its kind), in the order in which t
     server.drop(after=2)                            closes the connection after that many chunks (0: at once)
     server.page()                                   200 with a web page, as of a proxy
     server.malformed()                              200 with broken JSON (in a stream: after the first word)
+    server.never_end()                              200 with 200 MB of JSON or, in a stream, of one line
     server.vectors([[...], ...])                    exactly these embeddings; vectors(until=event): later
     server.answer_embeddings(reply, times=4)    exactly this JSON in place of embeddings
     server.rank([{"index": 0, "relevance_score": 1.5}, ...])    exactly these results of /rerank, which otherwise are
@@ -28,7 +29,7 @@ each line below is used up by one request (of its kind), in the order in which t
 `OpenAIServer(refuses=("json_schema",))` answers 400 (or `refusal=422`) to these types of `response_format`; such a
 request uses up no scripted line.
 
-`fail`, `hang`, `drop`, `malformed` take `on="chat"` (default), `on="embeddings"` or `on="rerank"`.
+`fail`, `hang`, `drop`, `malformed`, `never_end` take `on="chat"` (default), `on="embeddings"` or `on="rerank"`.
 `OpenAIServer(accept_key="k")` answers 401 to any other key. `server.requests` holds every request: path, body (parsed
 JSON), headers, and `server.bodies(on)` only the bodies of one kind. `stop()` and `start()` close and reopen the same
 port, as a crash would.
@@ -128,6 +129,9 @@ class OpenAIServer:
     def malformed(self, on: Kind = "chat") -> None:
         self._script[on].append(Step(text="one two", malformed=True))
 
+    def never_end(self, on: Kind = "chat") -> None:
+        self._script[on].append(Step(endless=True))
+
     def page(self, times: int = 1, on: Kind = "chat") -> None:
         self._script[on].extend(Step(page="<html><body>Sign in</body></html>") for _ in range(times))
 
@@ -218,6 +222,8 @@ class _Handler(BaseHTTPRequestHandler):
             return self._error(step.status, step.message or "scripted failure", step.code, step.headers)
         if step.page is not None:
             return self._bytes(200, step.page.encode(), {"Content-Type": "text/html; charset=utf-8"})
+        if step.endless:
+            return self._bytes(200, b'data: {"a": "' + b"x" * 200_000_000, {"Content-Type": "text/event-stream"})
         if is_stream:
             return self._stream(step, body)
         self._interrupt(step, 0)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from helpers.openai_server import OpenAIServer
 
+from turnlog.agent.models import openai_chat
 from turnlog.agent.models.calls import Breaker, Caller, shown_url
 from turnlog.agent.models.errors import (
     BreakerOpen,
@@ -25,7 +26,9 @@ from turnlog.agent.models.errors import (
     redact,
 )
 from turnlog.agent.models.openai_chat import OpenAIChat, tls_context
+from turnlog.agent.models.openai_embeddings import OpenAIEmbedder
 from turnlog.agent.models.protocol import BROKE_OFF, TIME_UP, ChatRequest, Delta
+from turnlog.agent.models.reranking import Reranker
 
 ASK = ChatRequest([{"role": "user", "content": "hello there"}])
 ASK_RESTART = ChatRequest(ASK.messages, restart=True)
@@ -277,6 +280,34 @@ async def test_a_web_page_is_said_at_once(client, server, clock, stream):
     with pytest.raises(NotAnAPI, match="web page"):
         await (deltas(client()) if stream else client().complete(ASK))
     assert (clock.slept, len(server.requests)) == ([], 1)
+
+
+@pytest.mark.parametrize("what", ["stream", "reply", "embeddings", "rerank"])
+async def test_a_reply_or_a_line_without_end_is_not_read_to_its_end(client, server, what):
+    server.never_end({"stream": "chat", "reply": "chat"}.get(what, what))
+    given = (server.url, server.key, "m")
+    others = OpenAIEmbedder(*given, count_tokens=words), Reranker(*given, timeout_s=30.0)
+    with pytest.raises(NotAnAPI, match=r"(An event|The reply) of http://127.0.0.1:\d+/v1/\S+ has over \d+ MB"):
+        match what:
+            case "stream":
+                await deltas(client(timeout_s=30.0))
+            case "reply":
+                await client(timeout_s=30.0).complete(ASK)
+            case "embeddings":
+                await others[0].embed_passages(["a"])
+            case _:
+                await others[1].scores("a", ["b"])
+    await asyncio.to_thread(server.wait_until_left)
+    assert len(server.requests) == 1
+    for one in others:
+        await one.close()
+
+
+async def test_a_long_stream_of_short_events_is_read_whole(client, server, monkeypatch):
+    monkeypatch.setattr(openai_chat, "_MAX_EVENT", 1_000)
+    text = " ".join(f"{n}" for n in range(1_000))
+    server.reply(text)
+    assert (await deltas(client()))[-1].final.text == text
 
 
 async def test_a_connection_dropped_before_the_first_token_is_tried_again(client, server, clock):
