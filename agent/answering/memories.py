@@ -6,6 +6,7 @@ from datetime import datetime
 from uuid import UUID
 
 from turnlog.agent.memory.deciding.service import Memories
+from turnlog.agent.models.protocol import asker_of
 from turnlog.agent.recall.memories import MemoriesFound, memory_recall_of
 from turnlog.agent.runtime import Runtime
 from turnlog.events.contracts import Event
@@ -31,7 +32,8 @@ class AnswerMemories:
             if await is_memory_off(conn, tenant, thread):
                 return MemoriesFound()
             now = local(now, await zone_of(conn, tenant, user, self._runtime.settings.zone))
-            return await memory_recall_of(self._runtime).search(conn, MemoryScope(tenant, thread, now), query, k)
+            recall = memory_recall_of(self._runtime, asker_of(tenant, user))
+            return await recall.search(conn, MemoryScope(tenant, thread, now), query, k)
 
     async def accessed(self, request: Event, ids: Iterable[UUID]) -> None:
         """Called once after each answer; its failure does not fail the answer."""

@@ -14,6 +14,7 @@ from turnlog.agent.context import Context, WindowTooSmall, counter_for
 from turnlog.agent.context.tokens import REPLY_PRIMING
 from turnlog.agent.context.window import MIN_BUDGET
 from turnlog.agent.context.wire import Wire
+from turnlog.agent.models.protocol import asker_of
 from turnlog.agent.recall.episodes import EPISODES, Relevant, relevant_turns
 from turnlog.agent.recall.memories import memory_recall_of
 from turnlog.agent.recall.memory_block import MemoryBlock, recalled_block, room
@@ -120,7 +121,7 @@ async def _memory_block(runtime: Runtime, request: ContextRequest, thread: Overv
     async with runtime.pool.connection() as conn:
         block = await recalled_block(
             conn,
-            memory_recall_of(runtime),
+            memory_recall_of(runtime, asker_of(request.tenant, request.user)),
             settings,
             request.tenant,
             request.user,
@@ -136,7 +137,8 @@ async def _memory_block(runtime: Runtime, request: ContextRequest, thread: Overv
             return block
         now = local(request.now, await zone_of(conn, request.tenant, request.user, settings.zone))
         about = (request.tenant, request.thread, request.user, request.question, now)
-        turns = await other_turns(conn, recall_of(runtime), *about, settings.remember_secrets)
+        recall = recall_of(runtime, asker_of(request.tenant, request.user))
+        turns = await other_turns(conn, recall, *about, settings.remember_secrets)
         limit = room(settings.context_window if window is None else window, request.model)
         known = KnownOfUser(message_count=thread.count)
         return with_turns(block, turns, counter_for(request.model), limit, known)
@@ -154,7 +156,8 @@ class _OlderTurns:
 
     async def turns(self) -> Relevant:
         await self.runtime.embedder()
-        recall, request = recall_of(self.runtime), self.request
+        request = self.request
+        recall = recall_of(self.runtime, asker_of(request.tenant, request.user or request.thread))
         scope, recent = Scope(request.tenant, request.thread), self.runtime.settings.full_recent_count
         about = (request.question, request.relevant, recent, request.asked_seq)
         relevant = await relevant_turns(self.conn, recall, scope, *about)

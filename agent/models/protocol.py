@@ -175,7 +175,8 @@ class Embedder(Protocol):
 
     dimensions is 0 until a remote model has answered once. embed_passages gives float32 (len(texts), dimensions),
     embed_query float32 (dimensions,). embed_documents: texts of a client, read whole, where embed_passages may read the
-    beginning of each; raises TextTooLong. meter is called once with the call's usage. Raises as ChatModel does.
+    beginning of each; raises TextTooLong. meter is called once with the call's usage. asker: as of a
+    ChatRequest. Raises as ChatModel does.
     """
 
     @property
@@ -189,9 +190,11 @@ class Embedder(Protocol):
 
     async def embed_passages(self, texts: Sequence[str], meter: Meter | None = None) -> Vectors: ...
 
-    async def embed_documents(self, texts: Sequence[str], meter: Meter | None = None) -> Vectors: ...
+    async def embed_documents(
+        self, texts: Sequence[str], meter: Meter | None = None, asker: str | None = None
+    ) -> Vectors: ...
 
-    async def embed_query(self, text: str) -> Vectors: ...
+    async def embed_query(self, text: str, asker: str | None = None) -> Vectors: ...
 
     async def ready(self) -> None:
         """Finds out which model makes the vectors, where that is not known yet; raises nothing. Who compares `model`

@@ -44,10 +44,10 @@ class Reranker:
     async def close(self) -> None:
         await self._client.close()
 
-    async def scores(self, query: str, documents: Sequence[str]) -> list[float]:
+    async def scores(self, query: str, documents: Sequence[str], asker: str | None = None) -> list[float]:
         """One a document, in their order; higher is more relevant, the scale is the model's. Raises ModelError."""
         cut = [document[:MAX_CHARS].encode("utf-8", "replace").decode() or " " for document in documents]
-        return await self._caller.call(lambda: self._scores(query.encode("utf-8", "replace").decode(), cut))
+        return await self._caller.call(lambda: self._scores(query.encode("utf-8", "replace").decode(), cut), asker)
 
     async def _scores(self, query: str, documents: list[str]) -> list[float]:
         body = {"model": self.model, "query": query, "documents": documents, "top_n": len(documents)}

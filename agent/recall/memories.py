@@ -192,7 +192,7 @@ class MemoryRecall:
     """Finds memories. Without an embedder, or when it fails: by words, entities and dates (E 13.3); the result has the
     reason.
 
-    patience_s: how long to wait for the question's vector. zone: in which dates in
+    asker: as of a ChatRequest. patience_s: how long to wait for the question's vector. zone: in which dates in
     questions are read where the time of the question is in plain UTC.
     """
 
@@ -203,8 +203,9 @@ class MemoryRecall:
         weights: Weights = DEFAULT,
         patience_s: float = EMBEDDING_PATIENCE_S,
         zone: tzinfo = UTC,
+        asker: str | None = None,
     ) -> None:
-        self._embedder, self._policy, self._weights = embedder, policy, weights
+        self._embedder, self._policy, self._weights, self._asker = embedder, policy, weights, asker
         self._patience_s, self._zone = patience_s, zone
 
     async def search(
@@ -258,7 +259,7 @@ class MemoryRecall:
             return None, f"{_WITHOUT}: none of these memories has a vector of {self._embedder.model} yet"
         try:
             async with asyncio.timeout(self._patience_s):
-                vector = await self._embedder.embed_query(question)
+                vector = await self._embedder.embed_query(question, self._asker)
         except ModelError as error:
             return None, f"{_WITHOUT}: {error}"
         except TimeoutError:
@@ -286,11 +287,7 @@ def _within(
     return kept
 
 
-def memory_recall_of(runtime: Runtime) -> MemoryRecall:
-    """The runtime's search over memories for an answer, whose person waits."""
-    return runtime.kept(_for_answers)
-
-
-def _for_answers(runtime: Runtime) -> MemoryRecall:
+def memory_recall_of(runtime: Runtime, asker: str) -> MemoryRecall:
+    """The search over memories for an answer, whose person waits."""
     policy, zone = Policy.of(runtime.settings), runtime.settings.zone
-    return MemoryRecall(runtime.models.embedder, policy, patience_s=ANSWER_PATIENCE_S, zone=zone)
+    return MemoryRecall(runtime.models.embedder, policy, patience_s=ANSWER_PATIENCE_S, zone=zone, asker=asker)

@@ -53,14 +53,14 @@ class TurnReranker(Protocol):
     @property
     def candidates(self) -> int: ...
 
-    async def scores(self, query: str, documents: Sequence[str]) -> list[float]: ...
+    async def scores(self, query: str, documents: Sequence[str], asker: str | None = None) -> list[float]: ...
 
 
 class QueryEmbedder(Protocol):
     @property
     def model(self) -> str: ...
 
-    async def embed_query(self, text: str) -> NDArray[np.float32]: ...
+    async def embed_query(self, text: str, asker: str | None = None) -> NDArray[np.float32]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,12 +157,14 @@ class Recall:
     """Finds turns. Without an embedder, or when it fails: keyword search (A 6); `degraded` then has the reason. A
     reranker orders what was found; when it fails or is slow, the order stays, and `degraded` says that too.
 
-    question: how the last search read its query. evidence: what there is for an answer to it, to its best part; None
-    where that cannot be judged, as for an order or a summary. evidence_of_parts: for each part, also of those.
+    asker: as of a ChatRequest. question: how the last search read its query. evidence: what there is for an answer to
+    it, to its best part; None where that cannot be judged, as for an order or a summary. evidence_of_parts: for each
+    part, also of those.
     """
 
     def __init__(self, embedder: QueryEmbedder | None, reranker: TurnReranker | None = None) -> None:
         self._embedder, self._reranker = embedder, reranker
+        self.asker: str | None = None
         self._whole: LRUCache[Scope, tuple[Stamp, _Loaded]] = LRUCache(CACHED_ROWS, getsizeof=lambda kept: kept[1].rows)
         self._samples: LRUCache[Scope, ScopeSample] = LRUCache(CACHED_SAMPLES)
         self.degraded: str | None = None
@@ -275,7 +277,7 @@ class Recall:
             return queries
         try:
             async with asyncio.timeout(EMBEDDING_PATIENCE_S):
-                return [replace(one, vector=await self._embedder.embed_query(one.text)) for one in queries]
+                return [replace(one, vector=await self._embedder.embed_query(one.text, self.asker)) for one in queries]
         except ModelError as error:
             self.degraded = f"keyword search only: {error}"
         except TimeoutError:
@@ -289,7 +291,8 @@ class Recall:
             return found
         asked = [(text, turns) for text, turns in zip(parts, found, strict=True) if len(turns) > 1]
         try:
-            given = await asyncio.gather(*(reranker.scores(text, list(map(_document, turns))) for text, turns in asked))
+            calls = [reranker.scores(text, list(map(_document, turns)), self.asker) for text, turns in asked]
+            given = await asyncio.gather(*calls)
         except ModelError as error:
             problem = f"not reranked: {error}"
             self.degraded = f"{self.degraded}; {problem}" if self.degraded else problem
@@ -400,9 +403,11 @@ def _turns(ranked: Sequence[Scored], chunks: Sequence[Found], k: int, before_seq
     return found
 
 
-def recall_of(runtime: Runtime, keyword_only: bool = False) -> Recall:
-    """The runtime's search over turns: its caches are shared, `degraded` belongs to the caller alone."""
-    return copy(runtime.kept(_keywords if keyword_only else _vectors))
+def recall_of(runtime: Runtime, asker: str | None, keyword_only: bool = False) -> Recall:
+    """The runtime's search over turns: its caches are shared, `asker` and `degraded` belong to the caller alone."""
+    found = copy(runtime.kept(_keywords if keyword_only else _vectors))
+    found.asker = asker
+    return found
 
 
 def _vectors(runtime: Runtime) -> Recall:

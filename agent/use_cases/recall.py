@@ -11,6 +11,7 @@ from turnlog.agent.archive.restoring import restored_if_archived
 from turnlog.agent.context import counter_for
 from turnlog.agent.memory.deciding.by_hand import checked_share
 from turnlog.agent.memory.deciding.policy import Policy
+from turnlog.agent.models.protocol import asker_of
 from turnlog.agent.recall.confidence import LOW, Evidence
 from turnlog.agent.recall.memories import MemoriesFound, MemoryRecall, RecalledMemory
 from turnlog.agent.recall.memory_block import memory_line
@@ -123,14 +124,14 @@ async def recall(
     turns: list[Recalled] = []
     if not keyword_only:
         await runtime.embedder()
-    search = recall_of(runtime, keyword_only)
+    search = recall_of(runtime, asker_of(tenant, user or thread or ""), keyword_only)
     async with runtime.pool.connection() as conn:
         zone = runtime.settings.zone if user is None else await zone_of(conn, tenant, user, runtime.settings.zone)
         now = local(now_there(), zone)
         if user is not None and topic is None:
             when = (now, as_of, history)
             scope = MemoryScope(tenant, memory_thread(user), *when, tuple(kinds), min_importance)
-            known = await _memories(runtime, conn, scope, query, k, max_tokens, keyword_only)
+            known = await _memories(runtime, conn, scope, user, query, k, max_tokens, keyword_only)
         if as_of is None and not is_filtered:
             scope_of_turns = Scope(tenant, thread, user if thread is None else None, topic)
             turns = await _turns(conn, search, scope_of_turns, query, k, now)
@@ -183,6 +184,7 @@ async def _memories(
     runtime: Runtime,
     conn: Connection,
     scope: MemoryScope,
+    user: str,
     query: str,
     k: int,
     max_tokens: int | None,
@@ -195,7 +197,7 @@ async def _memories(
     def tokens_of(memory: StoredMemory) -> int:
         return counter.text(memory_line(memory, counter))
 
-    search = MemoryRecall(embedder, Policy.of(settings), zone=settings.zone)
+    search = MemoryRecall(embedder, Policy.of(settings), zone=settings.zone, asker=asker_of(scope.tenant, user))
     return await search.search(conn, scope, query, k, max_tokens=max_tokens, tokens_of=tokens_of)
 
 

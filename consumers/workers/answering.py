@@ -143,7 +143,8 @@ class AgentConsumer:
         async def use(call: ToolCall) -> ToolResult:
             top_k = self._runtime.settings.recall_top_k
             async with reading(self._runtime) as conn:
-                return await run_tool(call, conn, recall_of(self._runtime), scope, top_k, first_shown, memories)
+                recall = recall_of(self._runtime, asker_of(request.tenant, request.user or request.thread))
+                return await run_tool(call, conn, recall, scope, top_k, first_shown, memories)
 
         first = ChatRequest(
             context.messages,

@@ -1,5 +1,7 @@
 """A server of embeddings that stops answering: questions are answered and memories recalled without it."""
 
+from typing import Any
+
 import httpx2
 from helpers.api import Serve
 from helpers.servers import eventually
@@ -34,6 +36,27 @@ async def test_answers_and_recall_go_on_and_vectors_follow_when_it_answers(serve
             assert len(model.bodies("embeddings")) > before and not model.released.is_set()
             model.released.set()
             await eventually(lambda: is_whole(ann))
+
+
+async def test_every_door_tells_the_breaker_whose_texts_fail(serve: Serve) -> None:
+    with MemoryServer() as model:
+        given = {"api_base_url": model.url, "model": "m", "embedding_base_url": model.url, "embedding_model": "e"}
+        async with serve("reactors", **given) as api, api.client() as ann, api.client("bob") as bob:
+            for one in (ann, bob):
+                assert (await one.post("/api/memories", json={"content": FACT})).status_code == 201
+                turn = {"role": "user", "content": FACT}
+                assert (await one.post("/api/threads/t/turns", json={"turns": [turn]})).status_code < 300
+            for one in (ann, bob):
+                await eventually(lambda one=one: is_whole(one))
+            embedder: Any = api.runtime.models.embedder
+            for _ in range(5):
+                embedder._caller.breaker.admit("default/ann")
+                embedder._caller.breaker.failed("default/ann")
+            assert "left alone" in (await degraded(ann, "Which corgi?") or "")
+            assert await degraded(bob, "Which corgi?") is None
+            text = {"model": "e", "input": "Which corgi is it?"}
+            found = [(await one.post("/v1/embeddings", json=text)).status_code for one in (ann, bob)]
+            assert found == [503, 200]
 
 
 async def is_whole(client: httpx2.AsyncClient) -> bool:

@@ -39,7 +39,7 @@ class RandomEmbedder:
     def __init__(self) -> None:
         self._vectors = RandomVectors()
 
-    async def embed_query(self, text: str) -> NDArray[np.float32]:
+    async def embed_query(self, text: str, asker: str | None = None) -> NDArray[np.float32]:
         vector: NDArray[np.float32] = self._vectors.rows(1)[0]
         return vector
 

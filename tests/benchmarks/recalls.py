@@ -40,7 +40,7 @@ class RandomVectors:
     def vectors(self, count: int) -> NDArray[np.float32]:
         return self._random.standard_normal((count, DIMENSIONS), dtype=np.float32)
 
-    async def embed_query(self, text: str) -> NDArray[np.float32]:
+    async def embed_query(self, text: str, asker: str | None = None) -> NDArray[np.float32]:
         found: NDArray[np.float32] = self.vectors(1)[0]
         return found
 

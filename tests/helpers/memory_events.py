@@ -89,7 +89,7 @@ class WordVectors:
 
     model = MODEL
 
-    async def embed_query(self, text: str) -> NDArray[np.float32]:
+    async def embed_query(self, text: str, asker: str | None = None) -> NDArray[np.float32]:
         return np.array(bag_of_words(text, DIMENSIONS), dtype=np.float32)
 
 

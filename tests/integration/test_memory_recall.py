@@ -241,12 +241,12 @@ async def test_every_part_is_explained_with_its_value_and_weight(ann: Rememberin
 class Away:
     model = "words"
 
-    async def embed_query(self, text: str) -> NDArray:  # type: ignore[type-arg]
+    async def embed_query(self, text: str, asker: str | None = None) -> NDArray:  # type: ignore[type-arg]
         raise ModelUnavailable("the embedding server is away")
 
 
 class Wider(WordVectors):
-    async def embed_query(self, text: str) -> NDArray:  # type: ignore[type-arg]
+    async def embed_query(self, text: str, asker: str | None = None) -> NDArray:  # type: ignore[type-arg]
         return (await super().embed_query(text))[:32]
 
 
@@ -265,7 +265,7 @@ async def test_without_the_embedding_model_words_entities_and_dates_still_find(
 
 async def test_an_embedding_model_that_does_not_answer_is_not_waited_for(ann: Remembering) -> None:
     class Silent(WordVectors):
-        async def embed_query(self, text: str) -> NDArray[np.float32]:
+        async def embed_query(self, text: str, asker: str | None = None) -> NDArray[np.float32]:
             await asyncio.Event().wait()
             raise AssertionError
 
@@ -324,7 +324,7 @@ async def test_in_a_large_thread_what_has_both_words_comes_before_what_has_the_r
 @pytest.mark.parametrize("count", [5, WHOLE_UP_TO + 100])
 async def test_a_vector_of_zeros_is_near_to_nothing(ann: Remembering, count: int) -> None:
     class Zeros(WordVectors):
-        async def embed_query(self, text: str) -> NDArray[np.float32]:
+        async def embed_query(self, text: str, asker: str | None = None) -> NDArray[np.float32]:
             return np.zeros_like(await super().embed_query(text))
 
     said = [*(f"note {n} about nothing" for n in range(count)), "my pet is a small rabbit"]

@@ -9,9 +9,10 @@ from helpers.openai_server import OpenAIServer
 
 from turnlog.agent.models import openai_embeddings
 from turnlog.agent.models.calls import Caller
-from turnlog.agent.models.errors import ModelRefused, ModelUnavailable
+from turnlog.agent.models.errors import BreakerOpen, ModelRefused, ModelUnavailable
 from turnlog.agent.models.factory import make_embedder
 from turnlog.agent.models.openai_embeddings import OpenAIEmbedder, batches
+from turnlog.agent.models.reranking import Reranker
 from turnlog.agent.settings import OFFLINE_VECTORS, Settings
 
 
@@ -106,6 +107,29 @@ async def test_a_failing_server_is_retried(embedder, server):
     server.fail(500, times=2, on="embeddings")
     assert (await embedder().embed_query("x")).shape == (32,)
     assert len(server.requests) == 3
+
+
+async def test_texts_of_one_user_that_fail_do_not_close_the_server_to_others(embedder, server):
+    model = embedder()
+    server.fail(500, times=20, on="embeddings")
+    for at in range(5):
+        with pytest.raises(ModelUnavailable):
+            await (model.embed_query(f"x {at}", "t/ann") if at % 2 else model.embed_documents(["x"], None, "t/ann"))
+    with pytest.raises(BreakerOpen):
+        await model.embed_query("y", "t/ann")
+    assert (await model.embed_query("y", "t/bob")).shape == (32,)
+
+
+async def test_searches_of_one_user_that_cannot_be_reranked_do_not_close_the_server_to_others(server):
+    reranker = Reranker(server.url, server.key, "r", timeout_s=20)
+    server.fail(500, times=5, on="rerank")
+    for _ in range(5):
+        with pytest.raises(ModelUnavailable):
+            await reranker.scores("x", ["y"], "t/ann")
+    with pytest.raises(BreakerOpen):
+        await reranker.scores("x", ["y"], "t/ann")
+    assert len(await reranker.scores("x", ["y"], "t/bob")) == 1
+    await reranker.close()
 
 
 MALFORMED = {

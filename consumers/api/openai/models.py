@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, Path, Request
 from pydantic import BaseModel, Field
 
 from turnlog.agent.models.errors import ModelTimedOut, TextTooLong
-from turnlog.agent.models.protocol import Embedder, Meter, Usage, Vectors
+from turnlog.agent.models.protocol import Meter, Usage, Vectors, asker_of
 from turnlog.agent.use_cases.completions import AGENT, SOURCE
 from turnlog.consumers.api.caller import Asker, Caller, identify
 from turnlog.consumers.api.openai.begin import cancel_when_left
@@ -55,7 +55,7 @@ async def embeddings(body: EmbeddingsBody, caller: Asker, request: Request) -> d
     used: list[Usage] = []
     async with throttled(caller, None, AGENT):
         try:
-            vectors = await _embedded(body, embedder, used.append, request)
+            vectors = await _embedded(body, caller, used.append, request)
         finally:
             about = {"tenant": caller.tenant, "thread": memory_thread(caller.user), "user": caller.user}
             for one in used:
@@ -76,9 +76,10 @@ async def embeddings(body: EmbeddingsBody, caller: Asker, request: Request) -> d
     return {"object": "list", "data": data, "model": embedder.model, "usage": usage}
 
 
-async def _embedded(body: EmbeddingsBody, embedder: Embedder, meter: Meter, request: Request) -> Vectors:
+async def _embedded(body: EmbeddingsBody, caller: Caller, meter: Meter, request: Request) -> Vectors:
     texts = [body.input] if isinstance(body.input, str) else body.input
-    work = asyncio.create_task(embedder.embed_documents(texts, meter))
+    asker = asker_of(caller.tenant, caller.user)
+    work = asyncio.create_task(caller.runtime.models.embedder.embed_documents(texts, meter, asker))
     leaving = asyncio.create_task(cancel_when_left(request, work))
     try:
         await asyncio.wait([work], timeout=LONGEST_S)

@@ -55,9 +55,12 @@ class GivenEmbedder:
     async def embed_passages(self, texts: Sequence[str], meter: Meter | None = None) -> Vectors:
         return self._unit(await self._answer(self._embeddings.aembed_documents(list(texts))), len(texts))
 
-    embed_documents = embed_passages
+    async def embed_documents(
+        self, texts: Sequence[str], meter: Meter | None = None, asker: str | None = None
+    ) -> Vectors:
+        return await self.embed_passages(texts, meter)
 
-    async def embed_query(self, text: str) -> Vectors:
+    async def embed_query(self, text: str, asker: str | None = None) -> Vectors:
         found: Vectors = self._unit([await self._answer(self._embeddings.aembed_query(text))], 1)[0]
         return found
 
