@@ -2,11 +2,12 @@
 and on which conversation. A history that differs from what the conversation has makes a fork."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from turnlog.agent.archive.restoring import restored_if_archived
+from turnlog.agent.context.client_texts import without_additions
 from turnlog.agent.context.plain_text import content_text
 from turnlog.agent.context.turns import cuts
 from turnlog.agent.context.wire import called, message_content
@@ -55,19 +56,19 @@ def with_own_last(messages: list[Any], given: Sequence[Wire]) -> list[Any]:
 
 def unseen(given: Sequence[Wire], known: Sequence[Message]) -> Sequence[Wire] | None:
     """The messages behind the longest beginning that the thread ends with; None where not even the first one fits."""
-    keys, stored = [key(one) for one in given], [key_of_turn(one) for one in known]
+    keys, stored = keys_of(given), [keys_of_turn(one) for one in known]
     for shared in range(min(len(keys), len(stored)), 0, -1):
-        if keys[:shared] == stored[-shared:]:
+        if all(key in turn for key, turn in zip(keys, stored[-shared:], strict=False)):
             return given[shared:]
     return None
 
 
-def shared_run(given: Sequence[str], known: Sequence[str]) -> tuple[int, int]:
+def shared_run(given: Sequence[str], known: Sequence[Collection[str]]) -> tuple[int, int]:
     """(count, end): the longest beginning of `given` that is known[end - count : end]; of equal ones the last."""
     best = (0, 0)
     for start in range(len(known)):
         count = 0
-        while count < len(given) and start + count < len(known) and given[count] == known[start + count]:
+        while count < len(given) and start + count < len(known) and given[count] in known[start + count]:
             count += 1
         best = max(best, (count, start + count)) if count else best
     return best
@@ -121,7 +122,8 @@ async def place_behind(
     async with runtime.pool.connection() as conn:
         await restored_if_archived(runtime, conn, tenant, thread)
         behind = await messages_page(conn, tenant, thread, len(new) + 1, after_seq=seq)
-    if [key_of_turn(turn) for turn in behind] == [key(message) for message in new[: len(behind)]]:
+    keys = keys_of(new)
+    if len(behind) <= len(keys) and all(key in keys_of_turn(turn) for key, turn in zip(keys, behind, strict=False)):
         return RequestPlace(thread, new[len(behind) :], end=behind[-1].seq if behind else seq)
     return RequestPlace(thread, new, seq)
 
@@ -147,12 +149,12 @@ async def _best(
 
     from_start: a thread counts only if it begins with an answer's worth of them. None: no thread shares anything.
     """
-    keys = [key(one) for one in given]
+    keys = keys_of(given)
     best: tuple[tuple[int, bool], RequestPlace] | None = None
     for thread in threads:
         await restored_if_archived(runtime, conn, tenant, thread)
         turns = await thread_messages(conn, tenant, thread)
-        count, end = shared_run(keys, [key_of_turn(one) for one in turns])
+        count, end = shared_run(keys, [keys_of_turn(one) for one in turns])
         if from_start and (count != end or not _has_answers(given[:count])):
             continue
         at_end = end == len(turns)
@@ -166,8 +168,21 @@ async def _best(
     return best[1] if best else None
 
 
-def key(message: Wire) -> str:
-    """Equal for a message and the turn that it was stored as. Raises InvalidEvent."""
+def keys_of(given: Sequence[Wire]) -> list[str]:
+    """A key for each message, which is among the keys of the turn that it was stored as. Raises InvalidEvent.
+
+    Chat programs put documents into the last message, and send a person's own words later: those alone count, except in
+    the last message: the same question about another document is a new one.
+    """
+    return [*(_key(one, without_additions) for one in given[:-1]), *(_key(one, str) for one in given[-1:])]
+
+
+def keys_of_turn(turn: Message) -> tuple[str, str]:
+    parts = (turn.role, turn.content, [_call_key(call) for call in turn.tool_calls], turn.tool_call_id)
+    return _dumped(*parts, str), _dumped(*parts, without_additions)
+
+
+def _key(message: Wire, words: Callable[[str], str]) -> str:
     try:
         calls = [_call_key(call) for call in message.get("tool_calls") or ()]
         said = message_content(message)
@@ -176,12 +191,7 @@ def key(message: Wire) -> str:
         raise InvalidEvent(f"a message cannot be used: {error}") from None
     blocks = content if isinstance(content, str) else [block.model_dump(exclude_none=True) for block in content]
     role = "system" if message.get("role") in SYSTEM else message.get("role")
-    return _dumped(role, blocks, calls, message.get("tool_call_id"))
-
-
-def key_of_turn(turn: Message) -> str:
-    calls = [_call_key(call) for call in turn.tool_calls]
-    return _dumped(turn.role, turn.content, calls, turn.tool_call_id)
+    return _dumped(role, blocks, calls, message.get("tool_call_id"), words)
 
 
 def _call_key(call: Wire) -> list[Any]:
@@ -193,13 +203,14 @@ def _call_key(call: Wire) -> list[Any]:
         return [call.get("id"), name, arguments]
 
 
-def _dumped(role: Any, content: Any, calls: list[Any], call_id: Any) -> str:
-    if content == []:
-        return _dumped(role, "", calls, call_id)
-    if isinstance(content, list) and len(content) == 1 and content[0].get("type") == "text":
-        content = content[0]["text"]
+def _dumped(role: Any, content: Any, calls: list[Any], call_id: Any, words: Callable[[str], str]) -> str:
+    """words: what counts of a user's text."""
+    if isinstance(content, list) and all(block.get("type") == "text" for block in content) and len(content) < 2:
+        content = content[0]["text"] if content else ""
     if isinstance(content, str):
-        content = content.strip()
+        content = (words(content) if role == "user" else content).strip()
+    elif role == "user":
+        content = [{**one, "text": words(one["text"])} if one.get("type") == "text" else one for one in content]
     return json.dumps([role, content, calls, call_id], sort_keys=True, ensure_ascii=False)
 
 

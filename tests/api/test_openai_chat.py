@@ -329,3 +329,24 @@ async def test_calls_of_custom_tools_are_kept_and_sent_back(serve: Serve, model:
         output: Any = {"type": "custom_tool_call_output", "call_id": response.output[0].call_id, "output": ""}
         after = await client.responses.create(model="m", input=[output], previous_response_id=response.id, tools=[tool])
         assert after.output_text and model.bodies()[-1]["messages"][-2]["tool_calls"][0]["type"] == "custom"
+
+
+async def test_a_conversation_goes_on_without_the_documents_that_a_client_added(
+    serve: Serve, model: MemoryServer
+) -> None:
+    async with serve(api_base_url=model.url, model="m") as api, openai_client(api) as client:
+        rag = "### Task:\nRespond to the user query using the provided context.\n\n<context>\n{}\n</context>\n\n{}"
+        for named in ({}, {"extra_headers": {"X-OpenWebUI-Chat-Id": "rag"}}):
+            history = list[Any]()
+            threads = list[str]()
+            for asked, document in (("What does it say?", "I live in Kiel."), ("Who wrote it?", "Bob."), ("ok", "")):
+                last = said("user", rag.format(document, asked) if document else asked)
+                thread, answer = await chat(client, *history, last, **named)
+                threads.append(thread)
+                history += [said("user", asked), said("assistant", answer.choices[0].message.content)]
+            assert len(set(threads)) == 1
+            assert len(await turns(api, threads[0])) == 6
+            if named:
+                continue
+            again, _ = await chat(client, *history[:2], said("user", rag.format("Carla.", "Who wrote it?")))
+            assert again != threads[0] and "Carla." in str(model.bodies()[-1]["messages"])
