@@ -9,7 +9,7 @@ import pytest
 from helpers.langgraph_messages import CODEC, MESSAGES, items_of
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
-from turnlog.consumers.langgraph.checkpoint.messages import KIND_OF, KINDS, message_of
+from turnlog.consumers.langgraph.checkpoint.messages import KIND_OF, KINDS, message_of, turn_of
 from turnlog.consumers.langgraph.checkpoint.recorded import RecordedMessages, Turns
 from turnlog.consumers.langgraph.checkpoint.values import LIST, REFS, Typed, resolved
 from turnlog.events.errors import InvalidEvent
@@ -88,6 +88,14 @@ def spoil(message: BaseMessage, name: str) -> None:
         value["spoilt"] = True
     else:
         setattr(message, name, "spoilt")
+
+
+def test_texts_that_no_store_holds_are_replaced_in_the_turn_and_kept_in_the_message() -> None:
+    message = HumanMessage("nul \x00 half \ud83d end", id="h", name="a\x00n")
+    turn = turn_of(message)
+    assert turn is not None
+    assert (turn.content, turn.name) == ("nul \ufffd half \ufffd end", "a\ufffdn")
+    assert [item.make(CODEC) for item in items_of(message)] == [message, message]
 
 
 def test_every_kind_has_messages_here() -> None:

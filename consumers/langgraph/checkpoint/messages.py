@@ -28,6 +28,7 @@ from turnlog.events.contracts import (
     TurnRecorded,
 )
 from turnlog.events.errors import InvalidEvent
+from turnlog.events.texts import storable
 
 Fields = dict[str, Any]
 Said = str | Fields  # the content of a turn: its text if it has nothing else, or as said()
@@ -102,9 +103,9 @@ def turn_of(message: BaseMessage) -> TurnRecorded | None:
     return TurnRecorded(
         role=role,
         content=content,
-        name=_clean(name) if name else None,
+        name=storable(name) if name else None,
         tool_calls=calls,
-        tool_call_id=_clean(message.tool_call_id) if isinstance(message, ToolMessage) else None,
+        tool_call_id=storable(message.tool_call_id) if isinstance(message, ToolMessage) else None,
         model=_text(metadata.get("model_name") or metadata.get("model")),
         tokens_in=_count(usage.get("input_tokens")),
         tokens_out=_count(usage.get("output_tokens")),
@@ -166,7 +167,7 @@ def marked(message: BaseMessage, turn: TurnRecorded) -> Fields | None:
     if kind is None:
         return None
     own, of_turn = vars(message), said(turn)
-    message_id = own["id"] if type(own["id"]) is str and own["id"] == _clean(own["id"]) else None
+    message_id = own["id"] if type(own["id"]) is str and own["id"] == storable(own["id"]) else None
     made = message_of(kind, of_turn, message_id, None)
     differing = {name: value for name, value in own.items() if not same(value, vars(made).get(name))}
     more = _json(differing) if differing else None
@@ -198,7 +199,7 @@ def _role(message: BaseMessage) -> Role | None:
 
 def _content(content: Any) -> Content:
     if isinstance(content, str):
-        return _clean(content)
+        return str(storable(content))
     blocks = [block for part in content for block in _block(part)]
     return tuple(blocks)
 
@@ -206,24 +207,24 @@ def _content(content: Any) -> Content:
 def _block(part: Any) -> list[Block]:
     """The part as a block of a turn; [] where a transcript cannot show it."""
     if isinstance(part, str):
-        return [TextBlock(text=_clean(part))]
+        return [TextBlock(text=storable(part))]
     match part:
         case {"type": "text" | "input_text" | "output_text", "text": str(text)}:
-            return [TextBlock(text=_clean(text))]
+            return [TextBlock(text=storable(text))]
         case {"type": "image_url", "image_url": {"url": str(url)}}:
-            return [ImageBlock(url=_clean(url))]
+            return [ImageBlock(url=storable(url))]
         case {"type": "image", "url": str(url)}:
-            return [ImageBlock(url=_clean(url))]
+            return [ImageBlock(url=storable(url))]
         case {"type": "reasoning", "reasoning": str(thinking)}:
-            return [ThinkingBlock(thinking=_clean(thinking))]
+            return [ThinkingBlock(thinking=storable(thinking))]
         case {"type": "thinking", "thinking": str(thinking)}:
-            return [ThinkingBlock(thinking=_clean(thinking), signature=_text(part.get("signature")))]
+            return [ThinkingBlock(thinking=storable(thinking), signature=_text(part.get("signature")))]
         case {"type": "tool_use", "id": str(call_id), "name": str(name)}:
-            return [ToolUseBlock(id=_clean(call_id), name=_clean(name))]
+            return [ToolUseBlock(id=storable(call_id), name=storable(name))]
         case {"type": str(), "text": str(text)}:  # such as `text-plain`, an attached file
-            return [TextBlock(text=as_document(_clean(text)))]
+            return [TextBlock(text=as_document(storable(text)))]
         case {"text": str(text)}:
-            return [TextBlock(text=_clean(text))]
+            return [TextBlock(text=storable(text))]
     return []
 
 
@@ -237,7 +238,7 @@ def _shown(block: Fields) -> Fields:
 def _calls(message: BaseMessage) -> tuple[ToolCall, ...]:
     calls = message.tool_calls if isinstance(message, AIMessage) else []
     return tuple(
-        ToolCall(id=_clean(call.get("id") or ""), name=_clean(call["name"]), arguments=_arguments(call["args"]))
+        ToolCall(id=storable(call.get("id") or ""), name=storable(call["name"]), arguments=_arguments(call["args"]))
         for call in calls
     )
 
@@ -250,7 +251,7 @@ def _arguments(value: Any) -> str:
     """JSON with Chinese unescaped; text with lone surrogates is escaped."""
     escaped = _json(value) or "{}"
     text = json.dumps(json.loads(escaped), ensure_ascii=False, separators=(",", ":"))
-    return text if text == _clean(text) else escaped
+    return text if text == storable(text) else escaped
 
 
 def read_json(text: str | bytes) -> Any:
@@ -268,15 +269,8 @@ def _json(value: Any) -> str | None:
         return None
 
 
-def _clean(text: str) -> str:
-    """Without what Postgres cannot store: NUL and lone surrogates."""
-    if "\x00" in text:
-        text = text.replace("\x00", "")
-    return text if text.isascii() else text.encode("utf-8", "replace").decode()
-
-
 def _text(value: Any) -> str | None:
-    return _clean(value) if isinstance(value, str) and value else None
+    return storable(value) if isinstance(value, str) and value else None
 
 
 def _count(value: Any) -> int | None:
