@@ -4,6 +4,7 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Literal, TypeVar
 from urllib.parse import urlsplit
 
@@ -26,16 +27,29 @@ from turnlog.agent.models.errors import (
 )
 
 State = Literal["closed", "open", "half-open"]
+MOST_OF_ONE = 2  # failures in a row of one asker that count for all
+FORGOTTEN_S = 300.0
+
+
+@dataclass(slots=True)
+class _Circuit:
+    """failures: in a row. passed: trial calls that succeeded."""
+
+    failures: int = 0
+    failed_at: float = 0.0
+    opened_at: float | None = None
+    passed: int = 0
 
 
 class Breaker:
     """A circuit breaker: after 5 failures in a row no call for 30 s, then 2 trial calls must succeed.
 
     One per server. Every `admit` is followed by exactly one of `succeeded`, `failed` or `released`. asker: who the call
-    is for, None for background work. While all failures in a row are one asker's, it is open for that asker alone: a
-    request may be what makes the server fail. Own code because no maintained asyncio library has a trial count above
-    one and an injectable clock: purgatory closes after a single success, pybreaker's async side needs tornado,
-    aiobreaker and aiocircuitbreaker had no release since 2021-22.
+    is for, None for background work. A request may be what makes the server fail, so each asker has a circuit, and no
+    more than 2 failures in a row of one asker count for the circuit of all. Failures are forgotten after 5 minutes. Own
+    code because no maintained asyncio library has a trial count above one and an injectable clock: purgatory closes
+    after a single success, pybreaker's async side needs tornado, aiobreaker and aiocircuitbreaker had no release since
+    2021-22.
     """
 
     def __init__(
@@ -47,55 +61,64 @@ class Breaker:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._name, self._limit, self._open_s, self._trials, self._clock = name, failures, open_s, trials, clock
-        self._failures = 0
-        self._only: str | None = None  # the asker of all failures in a row
-        self._opened_at: float | None = None
+        self._circuits: dict[str | None, _Circuit] = {}  # None: of all; those without failures are left out
         self._running = 0
-        self._passed = 0
 
     @property
     def state(self) -> State:
-        if self._opened_at is None:
+        """The worst of all circuits."""
+        states = {self._state(one) for one in self._circuits}
+        return "open" if "open" in states else "half-open" if "half-open" in states else "closed"
+
+    def _state(self, whose: str | None) -> State:
+        found = self._circuits.get(whose)
+        if found is None or found.opened_at is None or self._clock() >= found.failed_at + FORGOTTEN_S:
             return "closed"
-        return "open" if self._clock() < self._opened_at + self._open_s else "half-open"
+        return "open" if self._clock() < found.opened_at + self._open_s else "half-open"
 
     def admit(self, asker: str | None = None) -> None:
         """Raises BreakerOpen while open, and while the trial calls of half-open are under way."""
-        state = self.state if self._concerns(asker) else "closed"
-        # Calls of others under way, who are not held back, are no trials.
-        if state == "open" or (state == "half-open" and self._only is None and self._running >= self._trials):
-            wait = max(0.0, (self._opened_at or 0.0) + self._open_s - self._clock())
-            raise BreakerOpen(
-                f"{self._name} failed {self._limit} times in a row and is left alone for {self._open_s:.0f} s; "
-                "turnlog tries again by itself. Check that the server is up.",
-                retry_after_s=wait or 1.0,
-            )
+        for whose in {None, asker}:
+            state = self._state(whose)
+            # Calls of others under way, who are not held back, are no trials of one asker's circuit.
+            if state == "open" or (state == "half-open" and whose is None and self._running >= self._trials):
+                wait = max(0.0, (self._circuits[whose].opened_at or 0.0) + self._open_s - self._clock())
+                raise BreakerOpen(
+                    f"{self._name} failed {self._limit} times in a row and is left alone for {self._open_s:.0f} s; "
+                    "turnlog tries again by itself. Check that the server is up.",
+                    retry_after_s=wait or 1.0,
+                )
         self._running += 1
-
-    def _concerns(self, asker: str | None) -> bool:
-        return self._only is None or asker == self._only
 
     def succeeded(self, asker: str | None = None) -> None:
         self.released()
-        if self.state == "closed":
-            self._failures, self._only = 0, None
-        elif self.state == "half-open" and self._concerns(asker):
-            self._passed += 1
-            if self._passed >= self._trials:
-                self.reset()
+        for whose in {None, asker}:
+            state, found = self._state(whose), self._circuits.get(whose)
+            if found is not None and state == "half-open":
+                found.passed += 1
+            if found is not None and (state == "closed" or found.passed >= self._trials):
+                del self._circuits[whose]
 
     def failed(self, asker: str | None = None) -> None:
         self.released()
-        is_anothers = not self._concerns(asker)
-        self._only = asker if self._failures == 0 or asker == self._only else None
-        self._failures += 1
-        # In half-open one failure opens it again; another asker's opens it for everybody.
-        if self._failures >= self._limit and (self.state != "open" or is_anothers):
-            self._opened_at, self._passed = self._clock(), 0
+        now = self._clock()
+        self._circuits = {whose: one for whose, one in self._circuits.items() if now < one.failed_at + FORGOTTEN_S}
+        own = self._count(asker) if asker is not None else 0
+        # A failed trial of half-open opens it again, unless its asker is held back anyway.
+        if own <= MOST_OF_ONE or (own < self._limit and self._state(None) == "half-open"):
+            self._count(None)
+
+    def _count(self, whose: str | None) -> int:
+        """Returns the circuit's failures with this one."""
+        state, found = self._state(whose), self._circuits.setdefault(whose, _Circuit())
+        found.failures, found.failed_at = found.failures + 1, self._clock()
+        if found.failures >= self._limit and state != "open":
+            found.opened_at, found.passed = found.failed_at, 0
+        return found.failures
 
     def reset(self) -> None:
         """Forgets all failures; calls under way still count."""
-        self._opened_at, self._failures, self._only = None, 0, None
+        self._circuits = {}
 
     def released(self) -> None:
         """For a call whose end does not show the server's health (cancelled, rate limited)."""

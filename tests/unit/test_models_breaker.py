@@ -67,3 +67,46 @@ def test_a_trial_that_was_cancelled_gives_its_place_back():
         breaker.admit()
         breaker.released()
     assert breaker.state == "half-open"
+
+
+def fail(breaker: Breaker, *askers: str) -> None:
+    for asker in askers:
+        breaker.admit(asker)
+        breaker.failed(asker)
+
+
+def test_failures_of_one_asker_leave_the_breaker_no_nearer_to_closing_for_a_third():
+    breaker = Breaker("it", clock=Clock())
+    fail(breaker, *["ann"] * 5, "bob", "bob")
+    breaker.admit("carl")
+    with pytest.raises(BreakerOpen):
+        breaker.admit("ann")
+
+
+def test_failures_of_several_askers_open_it_for_all_and_a_failed_trial_opens_it_again():
+    clock = Clock()
+    breaker = Breaker("it", clock=clock)
+    fail(breaker, "ann", "bob", "ann", "bob", "carl")
+    with pytest.raises(BreakerOpen):
+        breaker.admit("dora")
+    clock.now = 30
+    fail(breaker, "ann")
+    clock.now = 59
+    with pytest.raises(BreakerOpen):
+        breaker.admit("dora")
+
+
+def test_failures_are_forgotten_after_a_success_and_in_time():
+    clock = Clock()
+    breaker = Breaker("it", clock=clock)
+    fail(breaker, *["ann"] * 5)
+    clock.now = 86_400
+    fail(breaker, "bob")
+    breaker.admit("carl")
+    breaker.succeeded("carl")
+    breaker.admit("ann")
+    fail(breaker, "ann", "bob", "ann", "bob")
+    breaker.admit("carl")
+    breaker.succeeded("carl")
+    fail(breaker, "dora")
+    assert breaker.state == "closed"

@@ -197,8 +197,7 @@ async def test_one_asker_whose_requests_fail_does_not_close_the_server_to_others
     server.fail(500, times=4)
     with pytest.raises(ModelUnavailable):
         await chat.complete(ben)
-    with pytest.raises(BreakerOpen):
-        await chat.complete(replace(ASK, asker="carl"))
+    assert (await chat.complete(replace(ASK, asker="carl"))).text == "echo: hello there"
 
 
 @pytest.mark.parametrize(
@@ -240,7 +239,7 @@ async def test_an_answer_that_never_ends_is_ended_when_its_time_is_up(client, se
     got = await deltas(chat, replace(ASK_RESTART, ends_at=asyncio.get_running_loop().time() + 0.3))
     text, reason = ended(got)
     assert text.startswith("on on ") and reason == TIME_UP
-    assert (len(server.requests), chat._caller.breaker._failures) == (1, 0)
+    assert (len(server.requests), chat._caller.breaker._circuits) == (1, {})
 
 
 @pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
@@ -394,7 +393,7 @@ async def test_a_cancelled_answer_counts_neither_for_nor_against_the_server(clie
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert (chat._caller.breaker._running, chat._caller.breaker._failures) == (0, 0)
+    assert (chat._caller.breaker._running, chat._caller.breaker._circuits) == (0, {})
 
 
 async def test_no_error_and_no_log_line_holds_the_key(client, caplog):
@@ -462,7 +461,7 @@ async def test_an_answer_that_repeats_itself_ends_marked_and_is_cancelled_at_the
     chat = client()
     came = await deltas(chat)
     final = came[-1].final
-    assert (final.finish_reason, chat._caller.breaker._failures) == ("repetition", 0)
+    assert (final.finish_reason, chat._caller.breaker._circuits) == ("repetition", {})
     assert final.text == "".join(one.text for one in came) and len(final.text) < 2_000
     await asyncio.to_thread(server.wait_until_left)
 
