@@ -22,16 +22,20 @@ from turnlog.projectors.engine.row_security import ROLE, NoTenantRole, make_usab
 from turnlog.projectors.engine.same_log import assert_same_log, projected
 from turnlog.projectors.models.registry import PROJECTIONS
 
+LONG_BLOCKED_S = 0.5  # of an event loop: others notice
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of one check. fix: what to do, where something is to be done. loops: of the processes."""
+    """The result of one check. fix: what to do, where something is to be done. loops: of the processes.
+    warning: nothing is broken, but somebody should look."""
 
     check: str
     ok: bool
     detail: str
     fix: str = ""
     loops: Mapping[str, LoopState] | None = None
+    warning: bool = False
 
 
 async def checkup(settings: Settings, open_: Callable[[], AbstractAsyncContextManager[Runtime]]) -> list[Finding]:
@@ -202,13 +206,12 @@ async def _processes(runtime: Runtime) -> Finding:
     if not found:
         return Finding("processes", True, "none plays a role", "`turnlog up` plays all roles")
     playing = ", ".join(f"{one} plays {', '.join(one.roles)}" for one in found)
-    slow = [
-        f"event loop of {one} blocked for {blocked_s(one) * 1_000:,.0f} ms"
-        for one in found
-        if blocked_s(one) > BLOCKED_S
-    ]
+    blocked = {str(one): blocked_s(one) for one in found if blocked_s(one) > BLOCKED_S}
+    slow = [f"event loop of {one} blocked for {seconds * 1_000:,.0f} ms" for one, seconds in blocked.items()]
     detail = "; ".join([playing, f"{counted(len(loops), 'loop')} at work", *slow])
-    return Finding("processes", True, detail, loops=loops)
+    is_long = any(seconds > LONG_BLOCKED_S for seconds in blocked.values())
+    fix = "PYTHONASYNCIODEBUG=1 makes the process's log name the callback" if is_long else ""
+    return Finding("processes", True, detail, fix, loops, warning=is_long)
 
 
 _Look = Callable[[Runtime], Awaitable[Finding]]

@@ -170,7 +170,8 @@ def env() -> None:
 
 
 def _finding_lines(finding: "Finding") -> Iterator[str]:
-    yield f"{'ok  ' if finding.ok else 'FAIL'}  {finding.check:<16} {finding.detail}"
+    state = "FAIL" if not finding.ok else "warn" if finding.warning else "ok"
+    yield f"{state:<4}  {finding.check:<16} {finding.detail}"
     if finding.fix:
         yield f"      {'':<16} → {finding.fix}"
 

@@ -243,7 +243,7 @@ def test_lag_rebuild_and_doctor(cli: Cli) -> None:
     assert one.document["events"] > 0
     assert thread.code == 0
     assert doctor.code == 0
-    assert all(row.keys() == {"check", "ok", "detail", "fix", "loops"} for row in doctor.document)
+    assert all(row.keys() == {"check", "ok", "detail", "fix", "loops", "warning"} for row in doctor.document)
     assert doctor.document[-1]["check"] == "model: embedding"
     everything = cli("rebuild", "--all", "--json")
     assert len(everything.document) == len(projections) == len(PROJECTIONS)
