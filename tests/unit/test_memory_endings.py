@@ -27,6 +27,9 @@ ENDS = (
     ("I can't drink coffee.", "I can drink coffee again now."),
     ("I'm allergic to nuts.", "I'm no longer allergic to nuts."),
     ("I'm allergic to nuts.", "I'm not allergic to nuts any more."),
+    ("I'm allergic to peanuts.", "Turns out I'm not allergic to peanuts"),
+    ("I'm allergic to peanuts.", "It turned out that I am not allergic to peanuts after all."),
+    ("I'm allergic to peanuts.", "I'm not allergic to peanuts after all!"),
     ("I drive a Subaru.", "sold the Subaru"),
     ("I drive a Subaru Outback.", "We sold our Subaru last week."),
     ("My car is a Toyota Corolla.", "I finally sold my car."),
@@ -49,6 +52,9 @@ ENDS = (
     ("我不吃辣。", "我现在能吃辣了。"),
     ("我对花生过敏。", "我对花生不过敏了。"),
     ("我对芒果过敏。", "我现在对芒果已经不过敏了。"),
+    ("我对花生过敏。", "原来我不对花生过敏"),
+    ("我对花生过敏。", "原来我对花生不过敏。"),
+    ("我对花生过敏。", "检查发现我对花生并不过敏"),
     ("我有一辆特斯拉。", "我把特斯拉卖了。"),
     ("我有一辆宝马。", "我上周把车卖了。"),
     ("我叫张曼婷。", "我不叫张曼婷。"),
@@ -73,6 +79,8 @@ ENDS = (
 )
 KEEPS = (
     ("I live in Turin.", "I'm visiting Genoa."),
+    ("I'm allergic to peanuts.", "Turns out I'm not allergic to cats."),
+    ("我对花生过敏。", "原来我不对猫毛过敏"),
     ("I live in Turin.", "My sister moved to Genoa."),
     ("I live in Turin.", "I moved to Slack."),
     ("I live in Turin.", "I moved to Kubernetes last week."),
