@@ -1,15 +1,18 @@
 """A model that misbehaves: what each face says, in which words, and how often the model was asked."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 from helpers.api import Api, Serve, openai_client, server_events
 from helpers.callers import socket
+from helpers.cli import commands, environment_of
 from helpers.openai_bodies import Step
 from helpers.stage import MemoryServer
 
+from turnlog import connect as memory_at
 from turnlog.agent import metrics
 from turnlog.agent.answering.fallback import Category, fallback_of
 from turnlog.agent.models import calls
@@ -22,6 +25,7 @@ from turnlog.agent.models.errors import (
     ModelUnavailable,
     NotAnAPI,
 )
+from turnlog.agent.use_cases.asking import NoAnswer
 
 Misbehaves = tuple[str, Step, Category, type[ModelError], int, int]
 # What it does, category, the status of /api and of /v1.
@@ -50,6 +54,16 @@ async def test_every_face_says_at_once_what_is_wrong(serve: Serve, monkeypatch: 
             for name, step, category, error, status, of_v1 in TABLE:
                 model.first["answer"] = [step] * 50
                 await check(api, model, name, category, error, status, of_v1, step)
+
+
+async def test_the_command_line_says_what_is_wrong(nats_url: str, database_url: str, tmp_path: Path) -> None:
+    with MemoryServer() as model:
+        environment = environment_of(nats_url, database_url, tmp_path) | {"API_BASE_URL": model.url, "API_KEY": "k"}
+        for text, locale in (("你好", "zh"), ("hello", "en")):
+            model.first["answer"] = [Step(status=429, code="insufficient_quota")]
+            told = await commands(environment)("chat", "t", "-m", text)
+            assert told.code == 1 and said(ModelQuotaExceeded, locale) in " ".join(told.err.split()), told.err
+        assert len(model.asked("answer")) == 2
 
 
 async def check(
@@ -83,6 +97,11 @@ async def check(
         while (heard := json.loads(await ws.recv()))["type"] != "error":
             pass
         assert (heard["data"]["category"], heard["data"]["text"]) == (category, said(error, "en"))
+    async with memory_at(api.url, key=api.token(user)) as memory:
+        with pytest.raises(NoAnswer) as none:
+            [piece async for piece in memory.thread(name).ask("hi")]
+        assert vars(none.value)["category"] == category, name
+        metrics.reset_breakers("llm")
     async with openai_client(api, user) as client:
         messages: Any = [{"role": "user", "content": "hi"}]
         with pytest.raises(openai.APIStatusError) as refused:
@@ -97,12 +116,12 @@ async def check(
         events = [one async for one in await client.responses.create(model="m", input="hi", stream=True)]
         assert events[-1].type == "response.failed" and events[-1].response.error is not None
         assert said(error, "en") in events[-1].response.error.message
-    assert len(model.asked("answer")) - before == 6, name
+    assert len(model.asked("answer")) - before == 7, name
     failures = [one async for one in api.runtime.log.read_thread("default", name, types=("usage_metered",))]
-    assert len(failures) == 2
+    assert len(failures) == 3
 
 
-async def test_an_answer_that_never_ends_is_ended_and_marked_on_every_face(serve: Serve) -> None:
+async def test_an_answer_that_never_ends_is_ended_and_marked_over_http(serve: Serve) -> None:
     settings: dict[str, Any] = {"model": "m", "answer_timeout_s": 1.5}
     with MemoryServer() as model:
         async with serve("agent", api_base_url=model.url, **settings) as api, api.client() as ann:
