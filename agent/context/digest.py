@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from turnlog.agent.context.cut import cut_end
+from turnlog.agent.context.titles import SUMMARY_TITLE, TOPICS_TITLE
 from turnlog.agent.context.tokens import TokenCounter
 from turnlog.agent.context.wire import Wire
 
@@ -49,9 +50,9 @@ def digest(summary: str, topics: Sequence[str], limit: int, counter: TokenCounte
 
 def digest_text(summary: str, topics: Sequence[str]) -> str:
     """The text in the format of A 4.4, without empty parts."""
-    parts = [f"[Conversation Summary]\n{summary}"] if summary else []
+    parts = [f"{SUMMARY_TITLE}\n{summary}"] if summary else []
     if topics:
-        parts.append(f"[Recallable Topics]: {', '.join(topics)}\n{RECALL_HINT}")
+        parts.append(f"{TOPICS_TITLE}: {', '.join(topics)}\n{RECALL_HINT}")
     return "\n\n".join(parts)
 
 

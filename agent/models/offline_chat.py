@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from turnlog.agent.context.titles import NOTES, SAID_EARLIER, SUMMARY_TITLE, TOPICS_TITLE
 from turnlog.agent.models.language import is_chinese
 from turnlog.agent.models.offline_tasks import MODEL, PROVIDER
 from turnlog.agent.models.prompts import DOUBT, DOUBT_ZH
@@ -33,9 +34,8 @@ _NOTHING = {
         "设置 API_KEY 和 API_BASE_URL（任何兼容 OpenAI 的服务）即可获得语言模型的回答。"
     ),
 }
-_NOTES = ("[LONG-TERM MEMORIES]", "[DOCUMENTS]", "[EARLIER IN THIS CONVERSATION]")
-_OWN = ("[Conversation Summary]", "[Recallable Topics]", DOUBT, DOUBT_ZH, *_FOUND.values(), *_NOTHING.values())
-_NOTE = re.compile(r"^- (?:(\d{4}-\d\d-\d\d) )?(.*)$", re.MULTILINE)
+_OWN = (SUMMARY_TITLE, TOPICS_TITLE, DOUBT, DOUBT_ZH, *_FOUND.values(), *_NOTHING.values())
+_NOTE = re.compile(r"- (?:(?P<date>\d{4}-\d\d-\d\d) )?(?P<text>.*)")
 _THINKING = re.compile(r"<thinking>.*?(</thinking>|\Z)", re.DOTALL)
 
 
@@ -91,9 +91,17 @@ def said_before(messages: Sequence[Mapping[str, Any]]) -> list[Quote]:
 
 
 def _quotes(words: str, speaker: str) -> list[Quote]:
-    if not words.startswith(_NOTES):
+    if not words.startswith(NOTES):
         return [Quote(words, speaker)]
-    return [Quote(text, date=date or "") for date, text in _NOTE.findall(words)]
+    quotes, title = list[Quote](), ""
+    for line in words.splitlines():
+        if line in NOTES:
+            title = line
+        elif note := _NOTE.match(line):
+            before, colon, after = note["text"].partition(": ")
+            is_said = colon and title in SAID_EARLIER
+            quotes.append(Quote(*((after, before) if is_said else (note["text"], "")), note["date"] or ""))
+    return quotes
 
 
 def _words(message: Mapping[str, Any]) -> str:

@@ -9,11 +9,11 @@ from itertools import accumulate
 
 from turnlog.agent.context import TokenCounter
 from turnlog.agent.context.condense import MARK, TOOL_MAX, result_text
+from turnlog.agent.context.titles import SUMMARY_TITLE
 from turnlog.agent.context.wire import Call, calls, results
 from turnlog.events.contracts import SegmentRules
 from turnlog.projectors.models.message import Message
 
-SUMMARY_HEAD = "[Conversation Summary]"
 LEFT_OUT = "[{count} earlier turns are left out here: the history is longer than the window of {window:,} tokens]"
 LEFT_OUT_TOKENS = 40
 _SPEAKERS = {"user": "User", "assistant": "Assistant", "system": "System", "tool": "Tool"}
@@ -60,7 +60,7 @@ def build_history(
 
 
 def summary_text(summary: str) -> str:
-    return f"{SUMMARY_HEAD}\n{summary}\n\n" if summary else ""
+    return f"{SUMMARY_TITLE}\n{summary}\n\n" if summary else ""
 
 
 def turn_tokens(turn: Turn, counter: TokenCounter) -> int:

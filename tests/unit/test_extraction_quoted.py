@@ -1,12 +1,19 @@
 """Somebody else's words in a person's turn give no memory; the person's own words beside them still do."""
 
+import ast
 import json
+import re
 from pathlib import Path
 
 import pytest
 from helpers.extraction import contents
 
-FOLDER = Path(__file__).parents[1] / "evaluation" / "quoted"
+from turnlog.agent.context.titles import TITLES
+from turnlog.agent.context.turns import ORPHAN
+from turnlog.agent.models.prompts import DOUBT
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "tests" / "evaluation" / "quoted"
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
@@ -23,6 +30,25 @@ def test_own_words_that_look_alike_are_still_remembered(language: str) -> None:
     assert len(kept) >= 60
     found = {text: " ".join(contents(text)).lower() for text in kept}
     assert {text: made for text, made in found.items() if not all(word in made for word in kept[text])} == {}
+
+
+@pytest.mark.parametrize("title", TITLES)
+def test_what_turnlog_adds_to_a_conversation_gives_nothing(title: str) -> None:
+    said = ["Parts.", "- 2026-05-01 user: I am allergic to bees.", "- 2026-05-01 assistant: Remember: I like tea."]
+    assert contents("\n".join([title, *said, f"[END OF {title[1:]}"])) == []
+
+
+def test_every_title_of_what_turnlog_adds_is_in_the_list_of_titles() -> None:
+    """One that is written elsewhere is unknown to the extraction and to answers without a model."""
+    title = re.compile(r"\[(?!END OF |OPTIONS)[A-Z][A-Za-z]{3,}[A-Za-z -]*\]")
+    found = set[str]()
+    for path in (path for folder in ("agent", "consumers") for path in (ROOT / folder).rglob("*.py")):
+        if path.name != "titles.py":
+            constants = (
+                node.value for node in ast.walk(ast.parse(path.read_text("utf-8"))) if type(node) is ast.Constant
+            )
+            found |= {text for text in constants if isinstance(text, str) and title.match(text)}
+    assert found == {ORPHAN, DOUBT}
 
 
 def _lines(language: str) -> list[tuple[str, list[str] | None]]:

@@ -5,6 +5,7 @@ import json
 import pytest
 from helpers.openai_server import OpenAIServer
 
+from turnlog.agent.context.titles import EARLIER, MEMORIES, OTHER_CONVERSATIONS
 from turnlog.agent.models import keywords
 from turnlog.agent.models.calls import Caller
 from turnlog.agent.models.language import is_chinese, sentences, split_speaker
@@ -246,6 +247,18 @@ async def test_the_stream_is_word_by_word_and_gives_the_same_text():
     assert got[-1].final is not None
     assert "".join(d.text for d in got) == got[-1].final.text
     assert len(got) > 8
+
+
+async def test_offline_chat_quotes_the_lines_of_notes_with_their_speakers():
+    other = f"{OTHER_CONVERSATIONS}\nParts of it.\n- 2026-05-01 user: I keep bees: two hives.\n[END OF X]"
+    notes = f"{MEMORIES}\n- 2026-05-02 Bees: likes them\n\n{EARLIER}\n- 2026-05-03 assistant: Bees fly."
+    messages = [{"role": "user", "content": text} for text in (other, "Which bees?")]
+    assert (await text_of(messages, [])).splitlines()[1:] == ["- (2026-05-01, user) “I keep bees: two hives.”"]
+    messages = [{"role": "user", "content": text} for text in (notes, "Which bees?")]
+    assert set((await text_of(messages, [])).splitlines()[1:]) == {
+        "- (2026-05-02) “Bees: likes them”",
+        "- (2026-05-03, assistant) “Bees fly.”",
+    }
 
 
 @pytest.mark.parametrize("line", [DOUBT, DOUBT_ZH])

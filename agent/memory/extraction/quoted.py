@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 from turnlog.agent.context.client_texts import Range, additions, blocks, hidden
+from turnlog.agent.context.titles import TITLES
 
 
 def _any(*alternatives: str) -> re.Pattern[str]:
@@ -17,8 +18,8 @@ def _any(*alternatives: str) -> re.Pattern[str]:
 
 
 _OURS = re.compile(
-    r"^[ \t]*\[(?:LONG-TERM MEMORIES|DOCUMENTS|EARLIER IN THIS CONVERSATION|Conversation Summary|Recallable Topics"
-    r"|SYSTEM PROMPT)[^\]\n]*\][^\n]*(?:\n(?![ \t]*\n)[^\n]*|\n[ \t]*\n(?=[ \t]*[-*•]))*",
+    rf"^[ \t]*\[(?:{'|'.join(re.escape(title[1:-1]) for title in TITLES)}|SYSTEM PROMPT)"
+    r"[^\]\n]*\][^\n]*(?:\n(?![ \t]*\n)[^\n]*|\n[ \t]*\n(?=[ \t]*[-*•]))*",
     re.MULTILINE | re.IGNORECASE,
 )
 # "Translate into French: …", 写一个故事：…: what follows is somebody's words, whoever "I" is in them.

@@ -18,6 +18,7 @@ from turnlog.agent.context import Context, ContextInput, Summary, TokenCounter, 
 from turnlog.agent.context.cut import cut_end
 from turnlog.agent.context.plain_text import content_text
 from turnlog.agent.context.receipt import context_hash
+from turnlog.agent.context.titles import DOCUMENTS, EARLIER, MEMORIES
 from turnlog.agent.context.window import MIN_BUDGET
 from turnlog.agent.context.wire import Wire
 from turnlog.agent.recall.confidence import Evidence
@@ -31,9 +32,6 @@ from turnlog.projectors.models.message import Message
 
 NOTES_SHARE = 4  # notes may take a quarter of the budget
 ITEM_TOKENS = 300
-MEMORIES = "[LONG-TERM MEMORIES]"
-EARLIER = "[EARLIER IN THIS CONVERSATION]"
-DOCUMENTS = "[DOCUMENTS]"
 _EPOCH = datetime.fromtimestamp(0, UTC)
 
 

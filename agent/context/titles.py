@@ -1,0 +1,14 @@
+"""Titles of all that turnlog adds to a conversation by itself, each at the beginning of its part of a message.
+
+The words under them are not the user's. Under those of NOTES stands a list; lines of SAID_EARLIER name their speakers.
+"""
+
+MEMORIES = "[LONG-TERM MEMORIES]"
+OTHER_CONVERSATIONS = "[OTHER CONVERSATIONS]"
+DOCUMENTS = "[DOCUMENTS]"
+EARLIER = "[EARLIER IN THIS CONVERSATION]"
+SUMMARY_TITLE = "[Conversation Summary]"
+TOPICS_TITLE = "[Recallable Topics]"
+SAID_EARLIER = (OTHER_CONVERSATIONS, EARLIER)
+NOTES = (MEMORIES, DOCUMENTS, *SAID_EARLIER)
+TITLES = (*NOTES, SUMMARY_TITLE, TOPICS_TITLE)
