@@ -189,6 +189,8 @@ class Caller:
     ) -> T:
         """As `call`, but the caller reports the success, because a stream has succeeded only when it has ended."""
         limit_s = self.timeout_s if within_s is None else max(0.0, min(self.timeout_s, within_s))
+        if limit_s <= 0:
+            raise ModelTimedOut(f"No time was left to ask the model at {self.url}.")
         self.breaker.admit(asker)
         try:
             async with asyncio.timeout(limit_s):
@@ -224,10 +226,13 @@ class Caller:
     def settle(self, error: Exception, asker: str | None = None, limit_s: float | None = None) -> ModelError:
         """Reports an admitted call's failure to the breaker and returns the error to raise. limit_s: the time that the
         call had."""
-        mapped = self._mapped(error, self.timeout_s if limit_s is None else limit_s)
+        limit_s = self.timeout_s if limit_s is None else limit_s
+        mapped = self._mapped(error, limit_s)
+        # What came before the call may have left it too little time to tell that the server is silent.
+        was_short = isinstance(mapped, ModelTimedOut) and limit_s < self.timeout_s / 2
         if isinstance(mapped, ModelRefused):
             self.breaker.succeeded(asker)  # the server answered: it works, the request is wrong
-        elif isinstance(mapped, ModelRateLimited):
+        elif isinstance(mapped, ModelRateLimited) or was_short:
             self.breaker.released()
         else:
             self.breaker.failed(asker)

@@ -226,6 +226,19 @@ async def test_a_hanging_server_is_a_timeout_of_all_tries_together(client, serve
     assert (clock.slept, len(server.requests)) == ([], 1)
 
 
+async def test_a_budget_that_is_used_up_is_no_failure_of_the_server(client, server, clock):
+    caller, asked = client(timeout_s=5.0)._caller, []
+
+    async def attempt():
+        asked.append(1)
+        await asyncio.sleep(60)
+
+    for within_s in (0.0, -1.0, 0.0, 0.01, 0.01, 0.01, 0.01, 0.01):
+        with pytest.raises(ModelTimedOut):
+            await caller.call(attempt, within_s=within_s)
+    assert (caller.breaker.state, len(asked)) == ("closed", 5)
+
+
 async def test_a_stream_that_stalls_ends_with_what_came_and_is_not_tried_again(client, server, clock):
     server.hang(after=3)
     got = await deltas(client(timeout_s=2.0), ASK_RESTART)
