@@ -49,7 +49,12 @@ class OpenAIEmbedder:
         self._caller = caller or Caller(base_url, secret=api_key, timeout_s=timeout_s, service="embeddings")
         # A person waits for the search, which finds something by words alone too: one more try, not three.
         self._query_caller = caller or Caller(
-            base_url, secret=api_key, timeout_s=timeout_s, retries=1, breaker=self._caller.breaker
+            base_url,
+            secret=api_key,
+            timeout_s=timeout_s,
+            retries=1,
+            breaker=self._caller.breaker,
+            service="embeddings",
         )
         self._count = count_tokens
         self._asked = QueryVectors()

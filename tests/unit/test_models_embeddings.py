@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from helpers.openai_server import OpenAIServer
 
+from turnlog.agent import metrics
 from turnlog.agent.models import openai_embeddings
 from turnlog.agent.models.calls import Caller
 from turnlog.agent.models.errors import BreakerOpen, ModelRefused, ModelUnavailable
@@ -229,3 +230,15 @@ async def test_an_embedding_model_that_was_named_is_not_replaced(default_embedde
     with pytest.raises(ModelRefused, match="501: no embeddings here"):
         await model.embed_query("x")
     assert len(server.requests) == 1
+
+
+async def test_its_breaker_has_a_name_of_its_own(server):
+    model = OpenAIEmbedder(server.url, server.key, "e", count_tokens=len)
+    for _ in range(5):
+        model._caller.breaker.admit()
+        model._caller.breaker.failed()
+    metrics.reset_breakers("llm")
+    assert metrics.breakers()["embeddings"] == "open"
+    metrics.reset_breakers("embeddings")
+    assert (await model.embed_query("x")).shape == (32,)
+    await model.close()
