@@ -51,6 +51,8 @@ LOOPS = {
     *("reactors-subscriptions", "agent-subscriptions", "analytics-subscriptions"),
 }
 FETCHES = {f"{name}-fetch" for name in INBOXES}
+ELSEWHERE = {"projectors-share", "projectors-upgrade", "keep-servers"}  # which tests end by themselves
+PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
 
 
 @asynccontextmanager
@@ -98,9 +100,20 @@ async def running(name: str) -> "asyncio.Task[None]":
     return found[0]
 
 
+def listed_loops() -> set[str]:
+    section = PAGE.read_text("utf-8").partition("### Loops")[2].partition("\n## ")[0]
+    return {
+        name
+        for row in section.splitlines()
+        if row.startswith("| `")
+        for name in re.findall(r"`(.+?)`", row.split("|")[1])
+    }
+
+
 async def test_every_loop_that_ends_is_named_and_started_again(serve: Serve) -> None:
     async with everything(serve) as api, api.client() as ann:
         assert {one.loop for one in api.runtime.heartbeats.loops} == {*LOOPS, *FETCHES, "api"}
+        assert listed_loops() == {*LOOPS, *FETCHES, *ELSEWHERE, "api"}
         await asyncio.gather(*[cancel(await running(name)) for name in LOOPS], red_then_green(ann, LOOPS))
         await ann.post("/api/threads/t/answers", json={"message": "hello"})
         assert (await readiness(ann))["broken"] == []
