@@ -24,12 +24,15 @@ _OURS = re.compile(
 )
 # "Translate into French: …", 写一个故事：…: what follows is somebody's words, whoever "I" is in them.
 _TO_WORK_ON = re.compile(
-    r"(?:(?<!\bI )\b(?:translate|proofread|rewrite|rephrase|paraphrase|reword|summari[sz]e|polish)\b"
+    r"(?:(?<!\bI )\b(?:translate|proof-?read|rewrite|rephrase|paraphrase|reword|summari[sz]e|polish)\b"
     r"|\b(?:fix|correct|check) (?:the|my|this) (?:grammar|spelling|text|sentence|paragraph|english)\b"
     r"|\b(?:write|tell|continue|finish|create|compose) [^:：.!?\n]{0,60}"
     r"\b(?:story|poem|song|dialogue|scene|script|monologue|novel|lyrics|role-?play)\b"
-    r"|(?:(?<![名是做当学业])翻译|译成|润色|改写|校对|改病句|造句|检查(?:一下)?语法|[写编讲续][^：:。！？\n]{0,20}(?:故事|小说|对话|剧本|台词|对白|歌词)))"
+    r"|(?:(?<![名是做当学业])翻译|[译翻]成|润色|改写|校对|改病句|造句|检查(?:一下)?语法|[写编讲续][^：:。！？\n]{0,20}(?:故事|小说|对话|剧本|台词|对白|歌词)))"
     r"[^:：.。!！?？\n]{0,80}(?:[:：]|[.。]?[ \t]*\n).*\Z"
+    r"|\A\s*(?:please )?(?:write|generate|create|make(?: up)?) (?:an?|some) "
+    r"(?=[^.\n]*\b(?:in (?:the )?first person|sample|fictional|fake)\b)"
+    r"[^.:\n]{0,60}[.:].*\Z"
     r"|\A\s*(?:let'?s (?:play|pretend)|role-?play|pretend)\b.*\Z"
     r"|\A\s*(?:(?:please|pls|can you|could you) )*translate\b[^.:\n]{0,40}\..*\Z"
     r"|\A\s*(?:(?:请|帮|麻烦|把)[^。\n]{0,15})?翻译[^。：\n]{0,20}。.*\Z",
@@ -42,12 +45,19 @@ _DELIMITED = (
     re.compile(r"^[ \t]*[>＞|][^\n]*", re.MULTILINE),
     re.compile(r"https?://\S+|\[image:[^\]\n]*\]"),
 )
+_PEOPLE = (
+    r"(?:friend|husband|wife|partner|sister|brother|mother|mom|mum|father|dad|son|daughter|aunt|uncle|cousin|boss|landlord"
+    r"|colleague|roommate|flatmate|neighbou?r|girlfriend|boyfriend|patient|client|customer)"
+)
 _LINES = (
     re.compile(
         r"^[ \t]*(?:[\[【][^\]】\n]{1,20}[\]】][ \t]*[^\s:：][^:：\n]{0,18}"
         r"|assistant|ai|bot|chatgpt|gpt|human|me|system|tool"
         r"|(?:the )?(?:user|customer|client)(?: says| said| wrote)?"
-        r"|(?:\w+ )?(?:lyrics|post|review|comment|quote|caption)"
+        r"|(?:\w+ )?(?:lyrics|post|review|comment|quote|caption|persona)|test(?: test)*"
+        rf"|(?:my|our) (?:\w+[- ])?{_PEOPLE}(?: \w+)?"
+        r"(?=[ \t]*[:：]\W*(?:(?:hey|hi|ok|please)\W+)*(?:i|my|we|remember)\b)"
+        r"|(?:(?:from|via|on) [^:：\n]{0,30})?\b(?:slack|whatsapp|telegram|facebook|twitter|instagram|discord|reddit)"
         r"|助手|机器人|用户|系统|我|他|她|歌词|台词|评论|例句)"
         r"[ \t]*[:：][^\n]*",
         re.MULTILINE | re.IGNORECASE,
@@ -99,6 +109,13 @@ _SHOWS = _any(
     r"^\W*(?:(?:这|下面|以下)[是为]?|收到|看到|刚?看到).{0,20}" + _TEXT_ZH + r"[^，,]{0,12}\W*$",
     _TEXT_ZH + r"[^，,]{0,4}(?:如下|下面|以下)\W*$",
 )
+# The first line is the title of a text.
+_TITLE_LINE = re.compile(
+    r"\A\W*(?!(?:i|we)\b)(?:[\w'’-]+ ){0,3}(?:cover letter|lyrics|transcript|complaint|persona|case study|press release"
+    r"|testimonial|character sheet)(?: (?:v|version |draft |no\.? ?|#)?\d+| draft| final)?\W*\n"
+    r"|\A\W*[^，。！？\n我]{0,6}(?:求职信|自荐信|作文|演讲稿|投诉信|歌词|剧本)(?:第.[版稿篇]|[终初]稿|[vV]?\d+)?\W*\n",
+    re.IGNORECASE,
+)
 _TITLES = _any(
     _OPENING + r"(?!i\b|i['’]|about\b|today|yesterday)"
     r"(?:(?:the|my|his|her|its|their|our|an?|this|that|these|\w+['’]s) )?(?:[\w'’]+ ){0,3}?\b" + _TEXT,
@@ -117,7 +134,10 @@ _POINTS = _any(
     r"\bis (?:this|it|the following)\b.{0,30}\b(?:scam|spam|phishing|legit|polite|grammatical|correct|fake|real)\b",
     r"(?:\b(?:this|these|those|the following) (?:\w+ ){0,2}|\b(?:got|received|came|sent)\b.{0,40})\b" + _NOUN + r"\b",
     r"\b" + _NOUN + r"\b.{0,20}\b(?:arrived|came in|was sent)\b",
+    r"^\W*(?:i )?(?:just )?(?:got|received) (?:this|it) from\b|\bwhat (?:should|do|can|shall) i "
+    r"(?:say|reply|answer|write)(?: back| to \w+)?\W*$|\btranscribed\W*$",
     r"(?:收到|[发寄传送][来给])[^，,]{0,6}" + _TEXT_ZH,
+    r"^\W*这是[^，,我]{1,6}[发写寄传](?:来|给我)?的\W*$|[怎如][么何]回复?\W*$",
     r"(?:下面|以下|下列|这)[^，,]{0,6}(?:邮件|信|话|段|文|消息|[评诗]|条|首|篇|份|题|句|[哪开]头|哪)",
     r"(?:总结|概括|解释|[缩扩]写|点评|批改|分析|修改|优化|改(?:一下)?语法|[改写]得.{1,6}[点些]|改成)(?:一下)?(?:这|下面|以下)?"
     r"[^，,]{0,6}\s*$",
@@ -128,11 +148,11 @@ _POINTS_AT_END = _any(r"\b(?:(?:the )?following(?: \w+)?|below)\W*$", r"(?:如�
 _SAYS = _any(
     r"(?<!\bi )(?<!\bwe )(?<!\byou )\b(?:wrote|writes|says|said|texted|emailed|mailed|messaged|posted|replied|reads"
     r"|answered|commented|tweeted|pinned|stuck|put|left|shared|forwarded|printed|published|sent|goes|thinks|thought"
-    r"|(?:told|gave|sent|handed) (?:me|us)|(?:is|was) like"
-    r"|(?:whisper|shout|yell|claim|announce|mutter|insist|confess|quot)(?:s|ed|es|d)|declare[sd])"
+    r"|(?:asked|wants|told) me to (?:tell|let) \w+(?: know)?|(?:told|gave|sent|handed) (?:me|us)|(?:is|was) like"
+    r"|(?:whisper|shout|yell|claim|announce|mutter|insist|confess|quot|present)(?:s|ed|es|d)|declare[sd])"
     r"(?: (?:me|us|this|that|it|(?:a|the) (?:note|message|following)|back|up|to me|today|yesterday|now|like this"
     r"|(?:on|in|at|under) (?:\w+ ){0,2}\w+))*\W*$",
-    r"(?<![我先你您来地短实了想])(?:[写唱说]道|写着|发[^，,]{0,4}来|发给我|[发写贴转留唱念]的|[唱写说喊叫念]|念叨|回复?(?:道|我)|告诉我|来信)"
+    r"(?<![我先你您来地短实了想])(?:[写唱说]道|写着|发[^，,]{0,4}来|发给我|[发写贴转留唱念]的|[唱写说喊叫念][了过]?|念叨|回复?(?:道|我)|告诉我|来信)"
     r"\W*$",
 )
 _ARRIVED = _any(
@@ -147,13 +167,15 @@ _COMMENT = _any(r"\s{0,9}(?:it|they|he|she|that|this)(?:['’]s| (?:is|was|were|
 
 # Everything behind these is a forwarded text or a letter.
 _LETTERS = re.compile(
-    r"^[ \t]*(?:(?:From|发件人|寄件人)[ \t]*[:：][^\n]*\n(?:[^\n]{0,200}\n){0,4}?"
-    r"[ \t]*(?:To|Subject|Date|Sent|Cc|收件人|主题|日期|发送时间)[ \t]*[:：]"
+    r"^[ \t]*(?:(?:From|Von|De|发件人|寄件人)[ \t]*[:：][^\n]*\n(?:[^\n]{0,200}\n){0,4}?"
+    r"[ \t]*(?:To|Subject|Date|Sent|Cc|An|Betreff|Datum|Gesendet|À|Objet|Para|Asunto"
+    r"|收件人|主题|日期|发送时间)[ \t]*[:：]"
     r"|(?:Subject|Re|Fwd?|主题|标题)[ \t]*[:：][^\n]*\n"
-    r"|-{2,}[ \t]*(?:Forwarded|Original) message|Begin forwarded message|-{2,}[ \t]*(?:转发|原始)的?(?:邮件|消息)"
+    r"|-- \n|-{2,}[ \t]*(?:Forwarded|Original) message|Begin forwarded message|-{2,}[ \t]*(?:转发|原始)的?(?:邮件|消息)"
     r"|(?:Dear (?!(?:assistant|ai|chatgpt|claude|bot|turnlog|friend)\b)|尊敬的|亲爱的)"
     r"[^\n,，:：]{1,40}[,，:：][ \t]*\n|[^\n,，。]{2,10}[您你]好[,，:：][ \t]*\n)"
-    r"|(?<=\S)[ \t]*\n[ \t]*\n[ \t]*(?:(?:Hi|Hello|Hey|Dear)\b[^\n,]{0,40}|(?:各位|尊敬的|亲爱的)[^\n]{1,20}"
+    r"|(?<=\S)[ \t]*\n[ \t]*\n[ \t]*(?:(?:Hi|Hello|Hey|Dear|Good (?:morning|afternoon|evening|day))\b[^\n,]{0,40}"
+    r"|(?:各位|尊敬的|亲爱的)[^\n]{1,20}"
     r"|[^\n]{0,10}[您你]好)"
     r"[,，:：][ \t]*\n",
     re.MULTILINE | re.IGNORECASE,
@@ -164,7 +186,11 @@ _STARTS = (
 )
 _ROLE_PLAY = re.compile(
     _STARTS
-    + r"(?:act (?:as\b(?! if)|like (?:you|an?)\b)|(?:take on|play) the (?:role|part)\b|role-?play|pretend\b|simulate\b"
+    + rf"(?:this is \w+['’]s {_PEOPLE}(?: here| speaking| writing)?\s*[.,!]|\w+ here,? (?:using|on|with|from) \w+['’]s "
+    rf"(?:account|phone|laptop|computer)\b|(?:i['’]?m |i am )?asking for (?:an?|my) (?:\w+ )?{_PEOPLE}\b"
+    r"|in the style of\b|(?:case (?:study|report)|character sheet)\s*[.:]"
+    r"|you be (?:the|an?) [^.!?\n]{1,30}[.!,] i(?:['’]m| am|['’]ll be)\b"
+    r"|act (?:as\b(?! if)|like (?:you|an?)\b)|(?:take on|play) the (?:role|part)\b|role-?play|pretend\b|simulate\b"
     r"|once upon a time|let['’]?s write\b|you (?:play|are|be) [^.\n]{1,30} and i(?:['’]ll| will)? (?:play|am|be)\b"
     r"|you(?: are|['’]re| will be|['’]ll be) (?:(?:now|going to be) an?\b|[^.!?,\n]{1,40} now\b)"
     r"|for (?:my|the|our|a) [^.:\n]{0,40}\b(?:character|novel|story|game|play|script|role)\b[^.\n]{0,20}:"
@@ -181,7 +207,7 @@ _INVENTED = re.compile(
     r"|(?:假设|假如|假定|设想|比方说|比如说)(?=我|你)|(?:如果|要是|假如|若)(?:我|你)(?:是|成了|变成)|想象(?:一下|你))"
     r"|\bin (?:my|an?|the|that|this|last night['’]s) (?:\w+ )?(?:dream|nightmare)\b(?! job| house| home| car)"
     r"|\bi (?:just )?had (?:an?|the|this|that|another) (?:\w+ ){0,3}(?:dream|nightmare)\b|\bi (?:\w+ )?dream(?:t|ed)\b"
-    r"|梦[见到里中]|做了个?[^，。\n]{0,4}梦",
+    r"|梦[见到里中]|做梦(?![都也])|做了个?[^，。\n]{0,4}梦",
     re.IGNORECASE,
 )
 _REAL_AGAIN = _any(
@@ -215,8 +241,9 @@ def _spans_of(pattern: re.Pattern[str]) -> Callable[[str], list[Range]]:
 
 def _introduced(text: str) -> Iterator[Range]:
     """What follows a clause that introduces it: all of the text, or a sentence where the clause says who speaks."""
-    if found := _LETTERS.search(text):
-        yield found.start(), len(text)
+    for pattern in (_LETTERS, _TITLE_LINE):
+        if found := pattern.search(text):
+            yield found.start(), len(text)
     end = 0
     for found in _CLAUSE.finditer(text):
         if found.start() < end:
