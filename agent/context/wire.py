@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from turnlog.agent.context.condense import EXPORT_POINTERS, THINKING_TYPES, result_text
 from turnlog.projectors.models.message import Message
+from turnlog.projectors.models.speech import attributed_to
 
 Wire = dict[str, Any]
 Blocks = list[dict[str, Any]]
@@ -107,8 +108,9 @@ def body(message: Message, options: WireOptions) -> Wire | None:
             return None
         content = _collapse(parts)
     wire: Wire = {"role": message.role, "content": content}
-    if message.name:
-        _put_name(wire, message.name)
+    speaker = message.name or attributed_to(message)
+    if speaker != message.role:
+        _put_name(wire, speaker)
     if message.role == "assistant" and (found := calls(message)):
         wire["content"] = wire["content"] or None
         wire["tool_calls"] = [call.wire for call in found]

@@ -1,6 +1,7 @@
 """The history text of a session and what it weighs (B: QueryMemoryContext). Pure.
 
-A line is a message as `User: …` or `Assistant: …`; a round of tools is one line with its calls and short results.
+A line is a message as `User: …` or `Assistant: …`, of another speaker with their name; a round of tools is one line
+with its calls and short results.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,10 +14,18 @@ from turnlog.agent.context.titles import SUMMARY_TITLE
 from turnlog.agent.context.wire import Call, calls, results
 from turnlog.events.contracts import SegmentRules
 from turnlog.projectors.models.message import Message
+from turnlog.projectors.models.speech import attributed_to
 
 LEFT_OUT = "[{count} earlier turns are left out here: the history is longer than the window of {window:,} tokens]"
 LEFT_OUT_TOKENS = 40
-_SPEAKERS = {"user": "User", "assistant": "Assistant", "system": "System", "tool": "Tool"}
+_SPEAKERS = {
+    "user": "User",
+    "assistant": "Assistant",
+    "system": "System",
+    "tool": "Tool",
+    "program": "Program",
+    "quoted": "Quoted",
+}
 _SHOWN_BLOCKS = ("text", "image")
 
 Turn = Sequence[Message]
@@ -96,7 +105,8 @@ def line_text(line: Line) -> str:
     said += [f"[called {_short(_signature(call))}]" for call in calls(line[0])]
     said += [f"[result: {_short(result.text)}]" for message in line for result in results(message)]
     text = " ".join(filter(None, said))
-    return f"{_SPEAKERS[line[0].role]}: {text}" if text else ""
+    name = line[0].name if line[0].origin == "participant" else None
+    return f"{name or _SPEAKERS[attributed_to(line[0])]}: {text}" if text else ""
 
 
 def words(message: Message) -> str:

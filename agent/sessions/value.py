@@ -12,7 +12,7 @@ from pydantic_core import PydanticSerializationError
 
 from turnlog.agent.context.plain_text import content_text
 from turnlog.agent.sessions.history import summary_text
-from turnlog.events.contracts import EventData, SessionUpdated, TurnRecorded
+from turnlog.events.contracts import EventData, SessionUpdated, TurnOrigin, TurnRecorded
 from turnlog.events.errors import TurnlogError
 from turnlog.events.texts import storable
 from turnlog.projectors.models.message import Message
@@ -38,8 +38,12 @@ class FlowContext(_Part):
 
 
 class WindowMessage(_Part):
+    """name: the speaker, where it is not the role. origin: of a user's turn with words of others."""
+
     role: str
     content: str
+    name: str | None = None
+    origin: TurnOrigin | None = None
 
 
 class MessageContext(_Part):
@@ -198,7 +202,9 @@ def _message_context(state: SessionState, count: int) -> MessageContext:
 
 
 def _window_message(message: Message) -> WindowMessage:
-    return WindowMessage(role=message.role, content=content_text(message.content))
+    origin = message.origin if message.role == "user" and message.origin != "person" else None
+    content = content_text(message.content)
+    return WindowMessage(role=message.role, content=content, name=message.name, origin=origin)
 
 
 class InvalidMemoryRequest(TurnlogError):

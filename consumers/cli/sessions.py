@@ -120,4 +120,5 @@ def _session_lines(value: "SessionValue") -> Iterator[str]:
         for name, given in part.model_dump(mode="json", exclude_defaults=True, exclude={"user_id"}).items():
             text = given if isinstance(given, str) else dumps(given, ensure_ascii=False)
             yield f"{name.replace('_', ' ')}: {text}"
-    yield from (f"  {message.role:<9} {message.content}" for message in messages.window_messages)
+    for message in messages.window_messages:
+        yield f"  {message.name or message.origin or message.role:<9} {message.content}"

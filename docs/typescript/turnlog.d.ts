@@ -4964,12 +4964,19 @@ export interface components {
             /** Seq */
             seq?: number | null;
         };
-        /** WindowMessage */
+        /**
+         * WindowMessage
+         * @description name: the speaker, where it is not the role. origin: of a user's turn with words of others.
+         */
         WindowMessage: {
             /** Role */
             role: string;
             /** Content */
             content: string;
+            /** Name */
+            name?: string | null;
+            /** Origin */
+            origin?: ("person" | "participant" | "tool" | "program" | "quoted") | null;
         } & {
             [key: string]: unknown;
         };

@@ -1,5 +1,6 @@
 """Every turn says whose words it holds, and only a person's own words are evidence of memories."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -7,12 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import ChatMessage, HumanMessage
 
+from turnlog.agent.context.tokens import counter_for
+from turnlog.agent.context.wire import WireOptions, to_wire
 from turnlog.agent.memory.extraction.evidence import evidence, own_words, quoted_ranges, said_text
+from turnlog.agent.models.offline_chat import said_before
+from turnlog.agent.sessions.history import build_history
+from turnlog.agent.sessions.value import session_value
 from turnlog.agent.use_cases.turns import shown
 from turnlog.consumers.langgraph.checkpoint.messages import turn_of
 from turnlog.events.codec import decode, encode
-from turnlog.events.contracts import Event, Recorded, TurnOrigin, TurnRecorded
-from turnlog.projectors.models.sessions.state import message_of
+from turnlog.events.contracts import Event, Recorded, SessionCreated, TurnOrigin, TurnRecorded
+from turnlog.projectors.models.sessions.state import evolve, message_of
 
 SUMMARY = "Here is a summary of the conversation to date:\n\nThe user is called Ann and is allergic to nuts."
 RESULT = [{"type": "tool_result", "tool_use_id": "c", "content": "I am vegan."}]
@@ -126,6 +132,22 @@ def test_the_transcript_shows_origin_and_quoted_parts() -> None:
     assert turn.origin == "person"
     assert [text[start:end] for start, end in turn.quoted] == ["> I am vegan.\n> Bob"]
     assert shown(message(text, name="bob")).quoted == []
+
+
+@pytest.mark.parametrize(("name", "origin"), [("bob", "participant"), (None, "program"), (None, "quoted")])
+def test_models_answers_and_sessions_name_the_others(name: str | None, origin: TurnOrigin) -> None:
+    turn = message("I keep three parrots.", name=name, origin=origin)
+    wire = [one for asked in (turn, message("Who keeps parrots?")) for one in to_wire(asked, WireOptions())]
+    assert [one.get("name") for one in wire] == [name or origin, None]
+    assert [quote.speaker for quote in said_before(wire)] == [name or origin]
+    begun = Event(thread="t", user="ann", data=SessionCreated())
+    state = evolve(None, Recorded(begun, 1, 0, begun.time))
+    assert state is not None
+    state = replace(state, segment=(turn, message("Hi.")))
+    shown_there = session_value(state).message_context.window_messages
+    assert [(one.name, one.origin) for one in shown_there] == [(name, origin), (None, None)]
+    history = build_history("", [[turn]], "", state.rules, counter_for("m")).history
+    assert history == f"{name or origin.title()}: I keep three parrots."
 
 
 @given(st.text("a>`\n .", max_size=60))
