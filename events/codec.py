@@ -48,7 +48,7 @@ def encode(event: Event, keyring: Keyring | None = None, room: int | None = None
         try:
             data = type(event.data).model_validate(storable(event.data.model_dump()))
             own = _own(event.model_copy(update={"data": data}), keyring, room)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InvalidEvent(f"event {event.id} cannot be written as JSON: {error}; send valid Unicode") from error
     return _head(event.type, event.thread) + own[1:]
 

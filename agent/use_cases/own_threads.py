@@ -42,8 +42,10 @@ async def own_thread(
     conversations, and for those that the user deleted; InvalidToken.
     """
     thread, head = await _found(runtime, tenant, name, user, or_nobody)
-    if not head and not begins:
-        raise _unknown(name)
+    if not head and not begins:  # rows of a log that is no longer connected can be read
+        known, owner, _ = await _owner(runtime, tenant, thread, partition=0)
+        if not known or (owner != user and not (or_nobody and owner is None)):
+            raise _unknown(name)
     return thread
 
 

@@ -222,7 +222,7 @@ async def test_metadata_is_forgotten_with_the_words_and_edited_along(runtime: Ru
     assert await unlike_a_rebuild(runtime.log, runtime.database_url, [MEMORIES]) == {}
 
 
-@pytest.mark.parametrize("metadata", [["a"], {"a": float("nan")}, {"a": "x" * 4_000}, {"a": object()}, {"a": "\ud800"}])
+@pytest.mark.parametrize("metadata", [["a"], {"a": float("nan")}, {"a": "x" * 4_000}, {"a": object()}])
 async def test_metadata_is_a_small_json_object(runtime: Runtime, metadata: Any) -> None:
     with pytest.raises(InvalidMemory, match="metadata"):
         await remember(runtime, *ANN, MemoryInput("Likes tea", metadata=metadata))
