@@ -54,6 +54,26 @@ def message_content(message: Mapping[str, Any]) -> Any:
     return refusal or (message.get("audio") or {}).get("transcript")
 
 
+def with_tool_calls(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Messages with a `function_call` and of the role `function`, from before the API had tools, as calls and results.
+
+    An id follows from name and arguments, so that a history that is sent again is recognised.
+    """
+    made, ids = list[Mapping[str, Any]](), dict[Any, str]()
+    for message in messages:
+        call = message.get("function_call")
+        if message.get("role") == "function":
+            kept = {name: message[name] for name in message if name != "name"}
+            message = {**kept, "role": "tool", "tool_call_id": ids.get(message.get("name"), "call")}
+        elif isinstance(call, Mapping) and not message.get("tool_calls"):
+            id_ = f"call_{sha256(json.dumps(call, sort_keys=True).encode()).hexdigest()[:16]}"
+            ids[call.get("name")] = id_
+            kept = {name: message[name] for name in message if name != "function_call"}
+            message = {**kept, "tool_calls": [{"id": id_, "type": "function", "function": call}]}
+        made.append(message)
+    return made
+
+
 def called(call: Mapping[str, Any]) -> tuple[Any, Any]:
     """The name and the arguments of a tool call, of a function or a custom tool (whose arguments are its input, free
     text); as turnlog writes calls, they stand beside the id."""

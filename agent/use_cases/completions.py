@@ -15,6 +15,7 @@ from turnlog.agent.answering.pieces import Round
 from turnlog.agent.answering.pieces import Text as Text
 from turnlog.agent.answering.run import run
 from turnlog.agent.context.plain_text import content_text
+from turnlog.agent.context.wire import with_tool_calls
 from turnlog.agent.models import observed
 from turnlog.agent.models.protocol import CallPiece, ChatRequest, Completion, asker_of
 from turnlog.agent.runtime import Runtime
@@ -112,7 +113,7 @@ async def complete(runtime: Runtime, person: Person, wanted: Wanted) -> AsyncIte
     """
     ends_at = asyncio.get_running_loop().time() + runtime.settings.answer_timeout_s
     chat = replace(wanted.chat, ends_at=ends_at, asker=asker_of(person.tenant, person.user))
-    wanted = replace(wanted, messages=storable(wanted.messages), chat=chat)
+    wanted = replace(wanted, messages=with_tool_calls(storable(wanted.messages)), chat=chat)
     check_place(person.tenant, wanted.thread, person.user)
     if not split_prompt(wanted.messages)[1]:
         raise InvalidEvent("there is no message to answer; send at least one of a user")

@@ -308,7 +308,9 @@ def _data(turn: NewTurn) -> TurnRecorded:
         calls = tuple(_call(storable(call)) for call in turn.tool_calls)
         return TurnRecorded(
             role=turn.role,
-            content="" if turn.content is None and calls else content_of(storable(_plain(turn.content))),
+            content=""
+            if turn.content is None and (calls or turn.role == "assistant")
+            else content_of(storable(_plain(turn.content))),
             name=storable(turn.name),
             tool_calls=calls,
             tool_call_id=turn.tool_call_id,

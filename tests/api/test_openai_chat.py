@@ -308,6 +308,26 @@ async def test_empty_texts_are_turns_and_a_resent_history_goes_on(serve: Serve, 
         assert unstored.choices[0].message.content is not None
 
 
+async def test_histories_of_the_older_api_are_kept(serve: Serve, model: MemoryServer) -> None:
+    history: list[Any] = [
+        said("user", "Rain?"),
+        {"role": "assistant", "content": None, "function_call": {"name": "weather", "arguments": "{}"}},
+        {"role": "function", "name": "weather", "content": "dry"},
+        {"role": "assistant", "content": None},
+        said("user", "Thanks!"),
+    ]
+    async with serve(api_base_url=model.url, model="m") as api, openai_client(api) as client:
+        thread, answer = await chat(client, *history)
+        sent = model.bodies()[-1]["messages"]
+        assert not validate_openai_messages(sent)
+        assert sent[2]["tool_calls"][0]["id"] == sent[3]["tool_call_id"]
+        heard = said("assistant", answer.choices[0].message.content)
+        again, _ = await chat(client, *history, heard, said("user", "Bye."))
+        assert again == thread
+        roles = ["user", "assistant", "tool", "assistant", "user"]
+        assert [role for role, _ in (await turns(api, thread))[:5]] == roles
+
+
 async def test_calls_of_custom_tools_are_kept_and_sent_back(serve: Serve, model: MemoryServer) -> None:
     patch: Any = {"type": "custom", "custom": {"name": "patch", "description": "Changes a file."}}
     call: Any = {"id": "c1", "type": "custom", "custom": {"name": "patch", "input": "*** not {JSON"}}
