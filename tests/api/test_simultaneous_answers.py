@@ -15,6 +15,7 @@ from helpers.openai_bodies import Step
 from helpers.servers import eventually
 from helpers.stage import MemoryServer
 
+from turnlog.agent.context.titles import OTHER_CONVERSATIONS
 from turnlog.agent.throttle import thread_turns
 from turnlog.projectors.engine.locks import LockFor
 
@@ -73,7 +74,11 @@ async def test_each_question_is_answered_after_the_one_before(api: Api, model: M
                 assert sorted(said[::2]) == questions
                 assert said[1::2] == [f"echo: {one}" for one in said[::2]]
                 sent = [
-                    [wire["content"] for wire in body["messages"] if wire["role"] != "system"]
+                    [
+                        wire["content"]
+                        for wire in body["messages"]
+                        if wire["role"] != "system" and not wire["content"].startswith(OTHER_CONVERSATIONS)
+                    ]
                     for body in model.asked("answer")[seen:]
                 ]
                 assert sent == [said[: 2 * at + 1] for at in range(at_once)]
