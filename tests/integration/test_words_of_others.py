@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from langchain.agents import create_agent
 from langchain.agents.middleware import SummarizationMiddleware
 from langchain_core.language_models import FakeMessagesListChatModel
-from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.messages import AIMessage, ChatMessage, HumanMessage
 
 from turnlog.agent.importers.imported import Defaults
 from turnlog.agent.memory.extraction.by_rules import Extractor
@@ -22,7 +22,9 @@ from turnlog.agent.use_cases.context import context_of
 from turnlog.agent.use_cases.extraction import extract_memories
 from turnlog.agent.use_cases.importing import ImportRequest, import_conversations, prepare_import
 from turnlog.agent.use_cases.turns import add_turns, shown, transcript, turn_of
+from turnlog.consumers.api.openai.items import messages_of
 from turnlog.consumers.langgraph import TurnlogSaver
+from turnlog.consumers.langgraph.checkpoint.messages import turn_of as langchain_turn_of
 from turnlog.events.contracts import Event, Recorded, TurnRecorded
 from turnlog.events.progress import no_progress
 from turnlog.projectors.models.sessions.state import message_of
@@ -61,6 +63,35 @@ def test_no_finding_has_a_quote_that_no_person_said(turns: list[Any]) -> None:
         own |= {said.format(word)} if is_own(role, name, form) else set()
     found = EXTRACTOR.extract(evidence(messages, "t", "ann")[0])
     assert {one.source.quote for one in found.findings} == own
+
+
+def by_chat(role: str, name: str | None, text: str) -> TurnRecorded:
+    said = turn_of({"role": role, "content": text, "name": name})
+    return TurnRecorded.model_validate({"role": said.role, "content": said.content, "name": said.name})
+
+
+def by_responses(role: str, name: str | None, text: str) -> TurnRecorded:
+    [said] = messages_of([{"type": "message", "role": role, "name": name, "content": text}])
+    return by_chat(said["role"], said.get("name"), said["content"])
+
+
+def by_langchain(role: str, name: str | None, text: str) -> TurnRecorded:
+    turn = langchain_turn_of(ChatMessage(role=role, name=name, content=text))
+    assert turn is not None
+    return turn
+
+
+@pytest.mark.parametrize("write", [by_chat, by_responses, by_langchain])
+@pytest.mark.parametrize("form", FORMS)
+def test_every_writer_tells_the_persons_words_from_others(write: Any, form: str) -> None:
+    said = SAID[0].format(WORDS[0])
+    for role in ROLES:
+        for name in NAMES:
+            event = Event(thread="t", user="ann", data=write(role, name, FORMS[form].format(said)))
+            assert isinstance(event.data, TurnRecorded)
+            turn = message_of(Recorded(event, 1, 0, event.time), event.data)
+            found = EXTRACTOR.extract(evidence([turn], "t", "ann")[0]).findings
+            assert {one.source.quote for one in found} == ({said} if is_own(role, name, form) else set())
 
 
 @pytest.fixture
