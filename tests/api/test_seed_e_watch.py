@@ -23,7 +23,7 @@ async def test_traces_and_metrics_of_a_good_and_a_failed_request_name_no_words(s
             model.first["answer"] = [Step(status=400)]
             failed = await ann.post("/ai-agent/chat", json={"message": SECRET, "locale": "en"})
             assert (failed.status_code, failed.json()["category"]) == (502, "unknown")
-            assert failed.json()["message"].startswith("Something went wrong")
+            assert failed.json()["message"].startswith("This request cannot be fulfilled")
             model.first["answer"] = [Step(status=400, code="content_filter")]
             moderated = (await ann.post("/ai-agent/chat", json={"message": SECRET, "stream": True})).text
             assert '"category":"moderation"' in moderated and "请换一种说法" in moderated
