@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from turnlog.agent.context.titles import NOTES, SAID_EARLIER, SUMMARY_TITLE, TOPICS_TITLE
+from turnlog.agent.context.titles import ENTITIES, NOTES, SAID_EARLIER, SUMMARY_TITLE, TOPICS_TITLE
 from turnlog.agent.models.language import is_chinese
 from turnlog.agent.models.offline_tasks import MODEL, PROVIDER
 from turnlog.agent.models.prompts import DOUBT, DOUBT_ZH
@@ -95,8 +95,10 @@ def _quotes(words: str, speaker: str) -> list[Quote]:
         return [Quote(words, speaker)]
     quotes, title = list[Quote](), ""
     for line in words.splitlines():
-        if line in NOTES:
+        if line in (*NOTES, ENTITIES):
             title = line
+        elif title == ENTITIES:
+            continue  # what turnlog knows of them, which nobody said in these words
         elif note := _NOTE.match(line):
             before, colon, after = note["text"].partition(": ")
             is_said = colon and title in SAID_EARLIER

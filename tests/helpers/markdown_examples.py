@@ -41,8 +41,15 @@ def steps(text: str) -> list[Step]:
     return [Step(command, output) for command, _, output in (part.partition("\n") for part in parts)]
 
 
+_BLOCKED = re.compile(
+    r"^(?:warn|ok) +(processes .*?)(?:; event loop of .* blocked for .*\n.*PYTHONASYNCIODEBUG.*)$", re.M
+)
+
+
 def shape(output: str) -> str:
-    """The output without what differs between runs: paths, ids, numbers, bars, and how far these move the columns."""
+    """The output without what differs between runs: paths, ids, numbers, bars, how far these move the columns, and what
+    doctor says of event loops that a busy machine blocks."""
+    output = _BLOCKED.sub(r"ok \1", output)
     text = re.sub(r"(?<!\S)/[^\s,]+", "/", _ID.sub("#", output))
     text = re.sub(r"[█·]+", "▒", re.sub(r"\d[\d,.:-]*", "#", text))
     return re.sub(r" +", " ", text).strip()

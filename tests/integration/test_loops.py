@@ -122,9 +122,15 @@ async def test_every_loop_that_ends_is_named_and_started_again(serve: Serve) -> 
 async def test_fetches_that_end_are_subscribed_again(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(app, "FETCH_ROUND_S", 2.5)
     async with everything(serve) as api, api.client() as ann:
-        for task in asyncio.all_tasks():
-            if "_consume_pull" in str(task.get_coro()):
-                task.cancel()
+        fetches = list[asyncio.Task[Any]]()
+
+        async def all_run() -> bool:
+            fetches[:] = [task for task in asyncio.all_tasks() if "_consume_pull" in str(task.get_coro())]
+            return len(fetches) == len(FETCHES)
+
+        await eventually(all_run)
+        for task in fetches:
+            task.cancel()
         await red_then_green(ann, FETCHES)
         assert (await ann.post("/api/threads/t/answers", json={"message": "hello"})).status_code == 201
 
