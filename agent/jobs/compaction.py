@@ -99,7 +99,10 @@ async def compact(runtime: Runtime, due_at: datetime, on_progress: OnProgress) -
         found = [one for one in await users_with_vectors(conn) if is_memory_thread(one.thread, one.user)]
     total = sum(one.count for one in found)
     async with open_merger(runtime, writer, policy) as merger:
-        report = lambda: on_progress(looked_at, total)  # noqa: E731
+
+        def report() -> None:
+            on_progress(looked_at, total)
+
         compaction = _Compaction(runtime, writer, policy, due_at, merger, report)
         counts.update(dict.fromkeys(SKIPPED if merger is None else MERGE_COUNTS, 0))
         for one in found:
