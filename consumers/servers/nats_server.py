@@ -54,6 +54,7 @@ async def _handshake(reader: asyncio.StreamReader, writer: asyncio.StreamWriter,
 
 
 NAME = "nats-server"
+PORT_TIMEOUT_S = 3.0  # a killed server can hold its port a little longer than its process seems to live
 NO_ACCOUNT = "$G"  # homes made before there were accounts have their streams here
 
 
@@ -75,7 +76,7 @@ class NatsServer:
             return url, False
         await self.stop()
         self._prepare_folder()
-        address = self._free_address()
+        address = await self._free_address()
         server = self._launch(address)
         if not await wait_until(lambda: self._answers(address), server.alive, self.timeout):
             raise server.failure("nats-server did not start")
@@ -119,14 +120,16 @@ class NatsServer:
         if (streams / NO_ACCOUNT).is_dir() and not (streams / ACCOUNT).exists():
             (streams / NO_ACCOUNT).rename(streams / ACCOUNT)
 
-    def _free_address(self) -> NatsAddress:
+    async def _free_address(self) -> NatsAddress:
+        """The wished port, else that of the last run, else a free one. Clients connect again to the port they know."""
         wish, known = self.wish, self.known_address()
         token = wish.token or (known.token if known else new_token())
-        if wish.port and not port_is_free(wish.port):
+        port = wish.port or (known.port if known else 0)
+        if port and await wait_until(lambda: asyncio.to_thread(port_is_free, port), lambda: True, PORT_TIMEOUT_S):
+            return NatsAddress(port, token)
+        if wish.port:
             raise ServerStartFailed(f"port {wish.port} for nats-server is taken; free it or choose another")
-        if wish.port or known is None:
-            return NatsAddress(wish.port or free_port(), token)
-        return NatsAddress(known.port if port_is_free(known.port) else free_port(), token)
+        return NatsAddress(free_port(), token)
 
     def _launch(self, address: NatsAddress) -> Launched:
         conf = self.folder / "nats.conf"

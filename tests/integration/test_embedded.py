@@ -118,6 +118,15 @@ async def test_a_taken_port_of_the_last_run_is_left_to_its_new_owner(home: Path)
         assert second.nats_url != first.nats_url
 
 
+async def test_a_port_that_the_last_server_frees_late_is_waited_for(home: Path) -> None:
+    first = await start(home)
+    await stop(home)
+    with socket.create_server(("127.0.0.1", address_in(first.nats_url)[0])) as held:
+        asyncio.get_running_loop().call_later(0.5, held.close)
+        second = await start(home)
+    assert second.nats_url == first.nats_url
+
+
 async def test_two_homes_do_not_collide(home: Path, tmp_path: Path) -> None:
     other = tmp_path / "other home, with 'quotes' and ümläuts"
     try:
