@@ -40,6 +40,7 @@ class Fleet:
 
     async def start(self) -> None:
         self.where = await embedded.start(self.home)
+        await embedded.keep(self.home)  # the end of the last worker would stop them
 
     def start_workers(self) -> None:
         for name in WORKERS:
