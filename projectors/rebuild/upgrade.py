@@ -10,7 +10,7 @@ from turnlog.events.errors import TurnlogError
 from turnlog.events.log import Log
 from turnlog.events.progress import OnProgress
 from turnlog.events.tasks import pause
-from turnlog.projectors.engine.database import connect
+from turnlog.projectors.engine.database import connect, take_locks
 from turnlog.projectors.engine.lag import READ_WHILE_REBUILT, WANTED
 from turnlog.projectors.engine.positions import LIVE
 from turnlog.projectors.engine.projection import Projection
@@ -70,11 +70,14 @@ async def rebuild_earlier(
         beat()
         try:
             async with await connect(database_url) as conn:
+                # Held until all are rebuilt: a process that noted them before would rebuild them again.
+                if not await take_locks(conn, ["upgrade"], "build", -1):
+                    raise RebuildRunning("another process rebuilds the rows of an earlier version")
                 earlier = await note_earlier(conn, projections)
-            if not earlier:
-                return
-            for some in _passes(earlier) if together else [[one] for one in earlier]:
-                await _rebuild(log, database_url, some, beat)
+                if not earlier:
+                    return
+                for some in _passes(earlier) if together else [[one] for one in earlier]:
+                    await _rebuild(log, database_url, some, beat)
         except RebuildRunning:
             await pause(stop, LOOK_AGAIN_S)
         except (TurnlogError, psycopg.Error, OSError) as error:
