@@ -172,6 +172,13 @@ def _bound(response: httpx2.Response, most: int, *, by_event: bool) -> None:
     response.aiter_bytes = within  # type: ignore[method-assign]
 
 
+class _Chunks(AsyncStream[ChatCompletionChunk]):
+    async def close(self) -> None:
+        """Ends the iterator as well, a cycle that else the garbage collector would end, in any thread."""
+        await self._iterator.aclose()  # type: ignore[attr-defined]
+        await super().close()
+
+
 def new_client(base_url: str, api_key: str | None, timeout_s: float) -> AsyncOpenAI:
     """A client without its own retries (Caller retries). Local servers need no key."""
     hooks = {"response": [_bound_whole]}
@@ -388,9 +395,8 @@ class OpenAIChat:
             # By `post`, as the client documents for endpoints without a method: its method walks through the types of
             # every message, nine tenths of the time of a call with 200 messages, and checks nothing.
             sent, stream = {**options, **more}, bool(options.get("stream"))
-            chunks = AsyncStream[ChatCompletionChunk]
             return await self._client.post(
-                "/chat/completions", body=sent, cast_to=ChatCompletion, stream=stream, stream_cls=chunks
+                "/chat/completions", body=sent, cast_to=ChatCompletion, stream=stream, stream_cls=_Chunks
             )
 
         if request.json_model is None:
