@@ -7,7 +7,7 @@ from uuid import UUID
 from turnlog.agent.answering.request import answer_id
 from turnlog.events.contracts import AnswerReceipt, AnswerRequested, Event, ThreadRenamed, TurnRecorded
 from turnlog.events.log import Log
-from turnlog.events.read import read_to, recorded
+from turnlog.events.read import recorded
 from turnlog.projectors.engine.lag import lag
 from turnlog.projectors.engine.parking import listed
 from turnlog.projectors.engine.projection import Projection
@@ -68,7 +68,7 @@ def _difference(thread: str, wanted: Sequence[Row], mine: Sequence[Row]) -> str:
 async def _answers(log: Log, ledger: Ledger) -> AsyncIterator[str]:
     """Each request has exactly one answer and one receipt on the log, though agents died in mid-answer."""
     seen: Counter[tuple[UUID | None, str]] = Counter()
-    async for stored in read_to(log.nc, ["turnlog.log.>"], 1, await log.head()):
+    async for stored in log.read(["turnlog.log.>"]):
         event = recorded(stored).event
         if isinstance(event.data, AnswerReceipt):
             seen[event.causation, "receipt"] += 1

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import psycopg
 
+from turnlog.agent.settings import Settings
+from turnlog.consumers.runtime import opened
 from turnlog.events.append import Appender
 from turnlog.events.log import Log
 from turnlog.events.stream import StreamOptions
@@ -86,7 +88,9 @@ async def _run(fleet: Fleet, log: Log, ledger: Ledger, plan: Plan, progress: OnP
         found = await _quiet(fleet, log, ledger, conn, progress)
         quiet = time.perf_counter()
         progress("judging", 0)
-        found += await violations(log, fleet.where.database_url, conn, ledger)
+        home = Settings(home=fleet.home, nats_url=None, database_url=None)
+        async with opened(home) as runtime:  # with the keys that open what the workers wrote
+            found += await violations(runtime.log, fleet.where.database_url, conn, ledger)
     return Result(
         plan.seed,
         ledger.count,
