@@ -1134,7 +1134,8 @@ export interface paths {
         put?: never;
         /**
          * Import File
-         * @description Begins to import the file, which is the body, as the caller's: an export of another product, or turnlog's JSONL.
+         * @description Begins to import a file as the caller's: an export of another product, or turnlog's JSONL. It is the body, or the
+         *     only file of a form.
          *
          *     /api/jobs/{id} shows how many turns are stored, and at last a report. The same file again adds nothing. While one is
          *     imported, other files are refused.
@@ -8359,8 +8360,8 @@ export interface operations {
     import_file_api_import_post: {
         parameters: {
             query?: {
-                /** @description Names conversations that the file gives no name. */
-                name?: string;
+                /** @description Names conversations that the file gives no name. A form's file has its own. */
+                name?: string | null;
                 /** @description Recognised where it is not given. */
                 format?: string | null;
                 /** @description For all turns, instead of the file's conversations. */
@@ -8382,6 +8383,10 @@ export interface operations {
         requestBody: {
             content: {
                 "application/octet-stream": string;
+                "multipart/form-data": {
+                    /** Format: binary */
+                    file: string;
+                };
             };
         };
         responses: {

@@ -28,7 +28,10 @@ def jsonl(*lines: Any) -> bytes:
 
 async def imported(client: httpx2.AsyncClient, body: bytes, **params: Any) -> dict[str, Any]:
     """The job at its end, as its stream of events tells it."""
-    begun = await client.post("/api/import", content=body, params=params)
+    return await ended(client, await client.post("/api/import", content=body, params=params))
+
+
+async def ended(client: httpx2.AsyncClient, begun: httpx2.Response) -> dict[str, Any]:
     assert begun.status_code == 202, begun.text
     async with client.stream("GET", f"/api/jobs/{begun.json()['id']}/events") as response:
         events = [event async for event in server_events(response)]
@@ -57,6 +60,25 @@ async def test_a_user_brings_conversations_once_and_the_job_tells_what_became_of
         chats = await imported(ann, json.dumps(CHATGPT).encode(), name="conversations.json")
         assert (chats["result"]["file"], chats["result"]["turns"]) == ("conversations.json", 2)
         assert (await ann.get("/api/threads/c-1")).json()["label"] == "Essay plan"
+
+
+async def test_a_form_brings_a_file_with_its_name(serve: Serve) -> None:
+    async with serve() as api, api.client() as ann:
+        file = json.dumps({"role": "user", "content": "I keep bees."}).encode()
+        for name, params, thread in (
+            ("旅行.json", {}, "旅行"),
+            ("../x.json", {}, "import"),
+            ("a.json", {"name": "bees.json"}, "bees"),
+        ):
+            form = {"file": (name, file, "application/json")}
+            done = await ended(ann, await ann.post("/api/import", files=form, data={"a": "b"}, params=params))
+            assert (done["state"], done["result"]["turns"]) == ("done", 1), done
+            assert await said(ann, thread) == ["I keep bees."]
+        for bad in ({"a": (None, "b")}, [("file", ("a", file)), ("file", ("b", file))]):
+            refused = await ann.post("/api/import", files=bad)
+            assert (refused.status_code, refused.json()["code"]) == (422, "bad-form"), refused.text
+        broken = await ann.post("/api/import", content=b"x", headers={"content-type": "multipart/form-data"})
+        assert broken.status_code == 400, broken.text
 
 
 async def test_nobody_imports_into_a_conversation_of_another_user(serve: Serve) -> None:

@@ -1,7 +1,8 @@
 """All that there is of the caller: imported, exported, cleared in part, erased."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterable, Iterable
+import re
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable
 from contextlib import aclosing, nullcontext
 from functools import partial
 from hashlib import sha256
@@ -12,6 +13,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field
+from starlette.datastructures import UploadFile
 
 from turnlog.agent.importers import FORMATS, Defaults, ImportFailed
 from turnlog.agent.privacy.receipt import Receipt
@@ -31,6 +33,8 @@ from turnlog.events.subjects import check_conversation
 router = APIRouter(prefix="/api", tags=["personal data"])
 CHUNK = 64 * 1024
 MOST_UNPACKED = 1 << 30
+NAME = r"^\w[\w. ()-]{0,59}$"
+FILE = {"type": "string", "format": "binary"}
 
 
 class Export(BaseModel):
@@ -51,7 +55,12 @@ class Erasure(BaseModel):
     openapi_extra={
         "requestBody": {
             "required": True,
-            "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+            "content": {
+                "application/octet-stream": {"schema": FILE},
+                "multipart/form-data": {
+                    "schema": {"type": "object", "properties": {"file": FILE}, "required": ["file"]}
+                },
+            },
         }
     },
 )
@@ -59,13 +68,15 @@ async def import_file(
     caller: Writer,
     request: Request,
     name: Annotated[
-        str, Query(pattern=r"^\w[\w. ()-]{0,59}$", description="Names conversations that the file gives no name.")
-    ] = "import",
+        str | None,
+        Query(pattern=NAME, description="Names conversations that the file gives no name. A form's file has its own."),
+    ] = None,
     format: Annotated[str | None, Query(description="Recognised where it is not given.")] = None,
     thread: Annotated[str | None, Query(description="For all turns, instead of the file's conversations.")] = None,
     dry_run: Annotated[bool, Query(description="Store nothing, and say what is in the file.")] = False,
 ) -> JobStatus:
-    """Begins to import the file, which is the body, as the caller's: an export of another product, or turnlog's JSONL.
+    """Begins to import a file as the caller's: an export of another product, or turnlog's JSONL. It is the body, or the
+    only file of a form.
 
     /api/jobs/{id} shows how many turns are stored, and at last a report. The same file again adds nothing. While one is
     imported, other files are refused.
@@ -76,10 +87,11 @@ async def import_file(
         check_conversation(thread)
     folder = TemporaryDirectory(prefix="turnlog-")
     try:
-        path, digest = Path(folder.name) / name, sha256(repr((name, format, thread, dry_run)).encode())
         async with in_share(caller.runtime, caller.tenant, caller.user, "reads"):
+            filename, chunks = await _received(request)
+            name = name or (filename if re.fullmatch(NAME, filename) else "import")
+            path, digest = Path(folder.name) / name, sha256(repr((name, format, thread, dry_run)).encode())
             with path.open("wb") as file:
-                chunks = request.stream()
                 async for chunk in chunks:
                     file.write(chunk)
                     digest.update(chunk)
@@ -104,7 +116,25 @@ async def import_file(
     except BaseException:
         folder.cleanup()
         raise
+    finally:
+        await request.close()  # what was spooled of a form
     return job.status
+
+
+async def _received(request: Request) -> tuple[str, AsyncIterable[bytes]]:
+    """Returns the name, "" where the body is the file itself, and the bytes of the file that was sent."""
+    if not request.headers.get("content-type", "").startswith("multipart/form-data"):
+        return "", request.stream()
+    form = await request.form(max_files=2)
+    files = [value for _, value in form.multi_items() if isinstance(value, UploadFile)]
+    if len(files) != 1:
+        raise Refused(422, "bad-form", "send one file in the form")
+    return files[0].filename or "", _chunks(files[0])
+
+
+async def _chunks(file: UploadFile) -> AsyncIterator[bytes]:
+    while chunk := await file.read(CHUNK):
+        yield chunk
 
 
 @router.post("/export", status_code=202)
