@@ -6,11 +6,14 @@ Memories are searched on a connection of their own while the conversation is rea
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
-from turnlog.agent.context import Context, WindowTooSmall, counter_for
+from uuid_utils.compat import uuid7
+
+from turnlog.agent.context import Context, ContextReceipt, WindowTooSmall, counter_for
 from turnlog.agent.context.tokens import REPLY_PRIMING
 from turnlog.agent.context.window import MIN_BUDGET
 from turnlog.agent.context.wire import Wire
@@ -21,10 +24,11 @@ from turnlog.agent.recall.memory_block import MemoryBlock, recalled_block, room
 from turnlog.agent.recall.other_threads import NEW_BELOW, other_turns, with_turns
 from turnlog.agent.recall.search import recall_of
 from turnlog.agent.runtime import Runtime
-from turnlog.agent.threads.state import Transcripts, thread_context
-from turnlog.events.contracts import KnownOfUser
+from turnlog.agent.threads.state import Transcripts, receipt_settings, thread_context
+from turnlog.events.contracts import KnownOfUser, ReceiptSettings
 from turnlog.events.local_time import local
 from turnlog.events.subjects import memory_thread
+from turnlog.events.texts import storable
 from turnlog.projectors.engine.lag import degraded_by_rebuild
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.chunks.lookup import Scope
@@ -40,8 +44,9 @@ class ContextRequest:
     """What a context is made for.
 
     question: what memories and older turns are sought for. query: a question that is not on the log yet, shown last.
-    as_of_seq: the last event to show, which the read models have applied; None shows all, with `query`. asked_seq: of
-    the question's turn where it is on the log. user: whose memories are added. window: of the model in tokens, None the
+    as_of_seq: the last event to show, which the read models have applied; None shows all, with `query`. turn_id: of the
+    turn that is answered; a query gets one. asked_seq: of the question's turn where it is on the log. user: whose
+    memories are added. window: of the model in tokens, None the
     setting's; tokens: for all messages instead. relevant: how many older episodes may come first where not everything
     fits. answer_tokens: most of the answer, 0 if it is unknown.
     """
@@ -56,6 +61,7 @@ class ContextRequest:
     tools: Sequence[dict[str, Any]] = ()
     query: str | None = None
     as_of_seq: int | None = None
+    turn_id: UUID | None = None
     asked_seq: int | None = None
     window: int | None = None
     tokens: int | None = None
@@ -64,12 +70,34 @@ class ContextRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class AnswerBasis:
+    """What an answer is made from; it is recorded with the answer, as its receipt.
+
+    question: the query, where it was not on the log when the context was built, with the place-holder question_seq in
+    `context`; turn_id is the id that its turn will have, otherwise of the turn that is answered. notes: the text of the
+    memory block, kept where the context is not simply the thread as of a sequence.
+    """
+
+    tenant: str
+    thread: str
+    user: str | None
+    context: ContextReceipt
+    system_prompt: str
+    settings: ReceiptSettings
+    turn_id: UUID
+    question: str | None = None
+    question_seq: int = 0
+    notes: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Prepared:
-    """degraded: why the context may lack something; None when nothing is missing."""
+    """context: messages for the OpenAI chat API, tiers, budget and window in tokens. degraded: why the context may lack
+    something, as where older turns were sought without vectors; None when nothing is missing."""
 
     context: Context
-    block: MemoryBlock
-    degraded: str | None
+    receipt: AnswerBasis
+    degraded: str | None = None
 
 
 @asynccontextmanager
@@ -108,7 +136,22 @@ async def prepare(runtime: Runtime, conn: Connection, request: ContextRequest) -
             answer_tokens=request.answer_tokens,
         )
         reasons = [one for one in (older.degraded, await degraded_by_rebuild(conn, READS)) if one]
-        return Prepared(context, await searching, "; ".join(reasons) or None)
+        basis = AnswerBasis(
+            *place,
+            request.user,
+            context.receipt,
+            request.system_prompt,
+            receipt_settings(runtime.settings),
+            turn_id=request.turn_id or uuid7(),
+        )
+        if request.query is not None:
+            basis = replace(
+                basis,
+                question=storable(request.query),
+                question_seq=context.receipt.as_of_seq,
+                notes=tuple(str(wire["content"]) for wire in (await searching).messages),
+            )
+        return Prepared(context, basis, "; ".join(reasons) or None)
     finally:
         searching.cancel()  # useless if the thread could not be read
 

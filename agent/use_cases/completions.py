@@ -13,6 +13,7 @@ from uuid_utils.compat import uuid7
 from turnlog.agent.access.identity import Role
 from turnlog.agent.answering.pieces import Round
 from turnlog.agent.answering.pieces import Text as Text
+from turnlog.agent.answering.record import Author, answer_of, record
 from turnlog.agent.answering.run import run
 from turnlog.agent.context.plain_text import content_text
 from turnlog.agent.context.wire import with_tool_calls
@@ -34,7 +35,8 @@ from turnlog.agent.use_cases.resent import (
     split_prompt,
     with_own_last,
 )
-from turnlog.agent.use_cases.turns import Added, NewTurn, add_turns, turn_of
+from turnlog.agent.use_cases.turns import SOURCE as SOURCE_OF_TURNS
+from turnlog.agent.use_cases.turns import Added, add_turns, turn_of
 from turnlog.events import tracing
 from turnlog.events.contracts import Event
 from turnlog.events.errors import InvalidEvent, NotFound
@@ -134,9 +136,9 @@ async def complete(runtime: Runtime, person: Person, wanted: Wanted) -> AsyncIte
             match piece:
                 case Text() | CallPiece():
                     yield piece
-                case Round(made):
-                    await _record(runtime, person, wanted, prepared, made)
-                    yield made
+                case Round():
+                    await _record(runtime, person, wanted, prepared, piece)
+                    yield piece.completion
 
 
 @contextlib.asynccontextmanager
@@ -250,27 +252,17 @@ async def _looked_up(runtime: Runtime, person: Person, wanted: Wanted, place: Re
     return _Prepared([*head, *given[:-1], *notes, given[-1]], place.thread)
 
 
-async def _record(runtime: Runtime, person: Person, wanted: Wanted, prepared: _Prepared, made: Completion) -> None:
+async def _record(runtime: Runtime, person: Person, wanted: Wanted, prepared: _Prepared, made: Round) -> None:
     """The answer with its receipt and usage; where nothing is stored the usage alone, which counts for the quota.
 
     Nothing is stored in a conversation that was deleted meanwhile.
     """
-    usage = made.metered(AGENT)
-    turn = NewTurn(
-        "assistant",
-        made.text,
-        tool_calls=made.tool_calls,
-        agent=AGENT,
-        model=made.model,
-        tokens_in=made.tokens_in,
-        tokens_out=made.tokens_out,
-        latency_ms=made.latency_ms,
-        id=wanted.id,
-    )
-    if prepared.thread is not None and prepared.basis is not None and (made.text or made.tool_calls):
-        place = (runtime, person.tenant, prepared.thread)
+    completion = made.completion
+    if prepared.basis is not None and (completion.text or completion.tool_calls):
+        author = Author(SOURCE_OF_TURNS, person.tenant, prepared.basis.thread, person.user)
+        ids = {"answer": wanted.id, "receipt": uuid5(wanted.id, "receipt"), "usage-0": uuid5(wanted.id, "usage")}
         with contextlib.suppress(NotFound):
-            await add_turns(*place, [turn], user=person.user, receipt=prepared.basis, usage=usage)
+            await record(runtime, answer_of(author, prepared.basis, [made], AGENT, ids.__getitem__))
             return
     about = {"source": SOURCE, "tenant": person.tenant, "thread": memory_thread(person.user), "user": person.user}
-    await runtime.log.append(Event(**about, data=usage))
+    await runtime.log.append(Event(**about, data=completion.metered(AGENT)))

@@ -7,18 +7,16 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from uuid_utils.compat import uuid7
-
 from turnlog.agent.answering.prepare import READS as READS_OF_CONTEXTS
+from turnlog.agent.answering.prepare import AnswerBasis as AnswerBasis
 from turnlog.agent.answering.prepare import ContextRequest, prepare, reading
+from turnlog.agent.answering.prepare import Prepared as Prepared
 from turnlog.agent.archive.restoring import restored_if_archived
-from turnlog.agent.context import Context, ContextReceipt
 from turnlog.agent.context.plain_text import content_text
 from turnlog.agent.recall.episodes import EPISODES
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.threads.receipts import RebuiltContext, rebuilt, receipts
-from turnlog.agent.threads.state import receipt_settings
-from turnlog.events.contracts import AnswerReceipt, ReceiptSettings
+from turnlog.events.contracts import AnswerReceipt
 from turnlog.events.errors import NotFound
 from turnlog.events.local_time import now_there
 from turnlog.events.subjects import check_id, check_place, check_tenant, memory_thread
@@ -32,43 +30,12 @@ READS_OF_MEMORIES = ("memories", "entities")
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerBasis:
-    """What an answer is made from, to be handed back with the answer: then both are on the log (C10).
-
-    question: the query, where it was not on the log when the context was built, with the place-holder question_seq in
-    `context`; turn_id is the id that its turn will have, otherwise of the turn that is answered. notes: the text of the
-    memory block, kept where the context is not simply the thread as of a sequence.
-    """
-
-    tenant: str
-    thread: str
-    user: str | None
-    context: ContextReceipt
-    system_prompt: str
-    settings: ReceiptSettings
-    turn_id: UUID
-    question: str | None = None
-    question_seq: int = 0
-    notes: tuple[str, ...] | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class SignedBasis(AnswerBasis):
     """As it goes to a client and comes back. signature: of the server, so that nothing in it is changed. id: may come
     back in its place for a while; None where the server does not keep it."""
 
     signature: str = ""
     id: UUID | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ThreadContext:
-    """context: messages for the OpenAI chat API, tiers, budget and window in tokens. degraded: why older turns were
-    sought without vectors; None when they took part or were not asked for."""
-
-    context: Context
-    receipt: AnswerBasis
-    degraded: str | None = None
 
 
 async def context_of(
@@ -86,7 +53,7 @@ async def context_of(
     tools: Sequence[dict[str, Any]] | None = None,
     answer_tokens: int | None = None,
     through: int | None = None,
-) -> ThreadContext:
+) -> Prepared:
     """The context of a thread now. query: a user message at its end, unless the thread ends with just that.
 
     through: the sequence of the last turn to show, without a query, where others may append meanwhile.
@@ -120,26 +87,13 @@ async def context_of(
             tools or (),
             query=asked,
             as_of_seq=(through or head or None) if asked is None else None,
+            turn_id=last.event_id if asked is None and last else None,
             window=window,
             tokens=tokens,
             relevant=(settings.hybrid_episodes or EPISODES) if is_hybrid else 0,
             answer_tokens=answer_tokens or 0,
         )
-        prepared = await prepare(runtime, conn, request)
-    receipt = prepared.context.receipt
-    basis = AnswerBasis(
-        tenant,
-        thread,
-        user,
-        receipt,
-        prompt,
-        receipt_settings(settings),
-        turn_id=last.event_id if asked is None and last else uuid7(),
-        question=None if asked is None else storable(asked),
-        question_seq=receipt.as_of_seq,
-        notes=None if asked is None else tuple(str(wire["content"]) for wire in prepared.block.messages),
-    )
-    return ThreadContext(prepared.context, basis, prepared.degraded)
+        return await prepare(runtime, conn, request)
 
 
 async def context_as_of(

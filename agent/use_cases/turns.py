@@ -2,16 +2,17 @@
 
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID, uuid5
 
 from pydantic import ValidationError
 from uuid_utils.compat import uuid7
 
+from turnlog.agent.answering.prepare import AnswerBasis
+from turnlog.agent.answering.record import Answer, Author, record
 from turnlog.agent.archive.restoring import restored_if_archived
-from turnlog.agent.context import answer_receipt
 from turnlog.agent.context.wire import called, message_content
 from turnlog.agent.importers.blocks import content_of
 from turnlog.agent.memory.extraction.evidence import quoted_ranges, said_text
@@ -19,27 +20,18 @@ from turnlog.agent.runtime import Runtime
 from turnlog.agent.throttle.pace import in_pace
 from turnlog.events.append import MAX_BATCH
 from turnlog.events.contracts import (
-    REMOVALS,
-    AnswerReceipt,
     Event,
-    EventData,
-    Span,
     ToolCall,
     TurnOrigin,
     TurnRecorded,
-    TurnSpans,
     UsageMetered,
 )
 from turnlog.events.errors import InvalidEvent, NotFound
-from turnlog.events.local_time import now_there
 from turnlog.events.publish import Appended
 from turnlog.events.subjects import check_place
 from turnlog.events.texts import storable
 from turnlog.projectors.models.message import Cost, Message, costs_at, messages_page
 from turnlog.projectors.models.thread_lookup import is_there
-
-if TYPE_CHECKING:
-    from turnlog.agent.use_cases.context import AnswerBasis
 
 SOURCE = "turnlog/turns"
 READS = ("messages", "thread_activity", "archives")
@@ -112,7 +104,7 @@ async def add_turn(
     *,
     user: str | None = None,
     expected: int | None = None,
-    receipt: "AnswerBasis | None" = None,
+    receipt: AnswerBasis | None = None,
     usage: UsageMetered | None = None,
 ) -> Appended:
     """As add_turns, for one."""
@@ -128,7 +120,7 @@ async def add_turns(
     *,
     user: str | None = None,
     expected: int | None = None,
-    receipt: "AnswerBasis | None" = None,
+    receipt: AnswerBasis | None = None,
     usage: UsageMetered | None = None,
 ) -> Added:
     """Appends the turns in order; the result has one entry per turn, with `duplicate` for an id that was stored.
@@ -141,11 +133,20 @@ async def add_turns(
     NotFound for a receipt of a conversation that was deleted since.
     """
     check_place(tenant, thread, user)
+    author = Author(SOURCE, tenant, thread, user if receipt is None else user or receipt.user)
+    if receipt is not None:
+        _check_receipt(receipt, tenant, thread, user, turns)
+    cause = receipt.turn_id if receipt is not None else None
+    events = [author.event(turn.id, _data(turn), cause, turn.time) for turn in turns]
+    last = events[-1].id if events else None
+    # The id of the usage follows from the last turn's, so that a repeated append counts once.
+    usages = [author.event(uuid5(last, "usage"), usage, last)] if usage is not None and last is not None else []
     if receipt is None:
-        events = [_event(tenant, thread, user, turn.id, _data(turn), turn.time) for turn in turns]
-        return _added(await _append(runtime, [*events, *_metered(events, usage)], expected), len(turns))
-    _check_receipt(receipt, tenant, thread, user, turns)
-    return await _add_answer(runtime, receipt, turns, user or receipt.user, expected, usage)
+        done = await _append(runtime, [*events, *usages], expected)
+    else:
+        answer = Answer(author, receipt, uuid5(events[0].id, "receipt"), events, usages)
+        done = await record(runtime, answer, expected=expected)
+    return Added(done[: len(events)], done[-1].seq if done else 0)
 
 
 async def transcript(
@@ -209,43 +210,6 @@ def turn_of(message: Mapping[str, Any]) -> NewTurn:
     )
 
 
-async def _add_answer(
-    runtime: Runtime,
-    basis: "AnswerBasis",
-    turns: Sequence[NewTurn],
-    user: str | None,
-    expected: int | None,
-    usage: UsageMetered | None,
-) -> Added:
-    as_of = basis.context.as_of_seq
-    if as_of and await runtime.log.thread_head_of(basis.tenant, basis.thread, REMOVALS) > as_of:
-        raise NotFound(f"thread {basis.thread!r} was deleted before the answer came")
-    place = (basis.tenant, basis.thread, user)
-    answers = [_event(*place, turn.id, _data(turn), turn.time, basis.turn_id) for turn in turns]
-    if basis.question is not None:
-        asked = TurnRecorded(role="user", content=basis.question)
-        [question] = await _append(runtime, [_event(*place, basis.turn_id, asked)], expected)
-        basis = _with_question(basis, question.seq)
-        expected = None if expected is None or question.duplicate else question.seq
-    data = _receipt_data(basis, [event.id for event in answers])
-    receipt = _event(*place, uuid5(answers[0].id, "receipt"), data, None, basis.turn_id)
-    made = [*answers, receipt, *_metered(answers, usage)]
-    async with in_pace(runtime, made):
-        return _added(await runtime.log.append_many(made, expected), len(answers))
-
-
-def _added(done: Sequence[Appended], turns: int) -> Added:
-    return Added(list(done[:turns]), done[-1].seq if done else 0)
-
-
-def _metered(turns: Sequence[Event], usage: UsageMetered | None) -> list[Event]:
-    """Its id follows from the last turn's, so that a repeated append counts once."""
-    if usage is None or not turns:
-        return []
-    last = turns[-1]
-    return [_event(last.tenant, last.thread, last.user, uuid5(last.id, "usage"), usage, None, last.id)]
-
-
 async def _append(runtime: Runtime, events: Sequence[Event], expected: int | None) -> list[Appended]:
     """Appends in parts of MAX_BATCH, each in the user's pace."""
     done: list[Appended] = []
@@ -258,39 +222,7 @@ async def _append(runtime: Runtime, events: Sequence[Event], expected: int | Non
     return done
 
 
-def _with_question(basis: "AnswerBasis", seq: int) -> "AnswerBasis":
-    """The basis with the question's sequence in place of the one that the context gave it.
-
-    It is a span of its own, because other turns may have come before it meanwhile.
-    """
-    made, asked = basis.context, basis.question_seq
-
-    def moved(spans: tuple[Span, ...]) -> tuple[Span, ...]:
-        if not spans or spans[-1][1] != asked:
-            return spans
-        before = [(spans[-1][0], asked - 1)] if spans[-1][0] < asked else []
-        return (*spans[:-1], *before, (seq, seq))
-
-    def among(turns: TurnSpans) -> TurnSpans:
-        return turns.model_copy(update={"spans": moved(turns.spans)})
-
-    tiers = tuple(tier.model_copy(update={"turns": among(tier.turns)}) for tier in made.tiers)
-    return replace(basis, context=replace(made, as_of_seq=seq, tiers=tiers, state=moved(made.state)))
-
-
-def _receipt_data(basis: "AnswerBasis", answer_ids: Sequence[UUID]) -> AnswerReceipt:
-    data = answer_receipt(
-        basis.context,
-        request_id=basis.turn_id,
-        turn_id=basis.turn_id,
-        answer_ids=tuple(answer_ids),
-        system_prompt=basis.system_prompt,
-        settings=basis.settings,
-    )
-    return data.model_copy(update={"notes": basis.notes})
-
-
-def _check_receipt(basis: "AnswerBasis", tenant: str, thread: str, user: str | None, turns: Sequence[NewTurn]) -> None:
+def _check_receipt(basis: AnswerBasis, tenant: str, thread: str, user: str | None, turns: Sequence[NewTurn]) -> None:
     """A receipt holds memories of its user: under another user's key an erasure would not reach them."""
     if (basis.tenant, basis.thread) != (tenant, thread):
         raise WrongReceipt(f"the receipt is of thread {basis.thread!r}, and the turns are for {thread!r}")
@@ -342,31 +274,6 @@ def _call(call: Mapping[str, Any] | ToolCall) -> ToolCall:
         return call
     name, arguments = called(call)
     return ToolCall(id=call["id"], name=name, arguments=arguments or "{}")
-
-
-def _event(
-    tenant: str,
-    thread: str,
-    user: str | None,
-    event_id: UUID,
-    data: EventData,
-    time: datetime | None = None,
-    causation: UUID | None = None,
-) -> Event:
-    """Raises InvalidEvent."""
-    try:
-        return Event(
-            id=event_id,
-            source=SOURCE,
-            time=time or now_there(),
-            tenant=tenant,
-            thread=thread,
-            user=user,
-            causation=causation,
-            data=data,
-        )
-    except ValidationError as error:
-        raise InvalidEvent(f"the turn cannot be stored: {error.errors()[0]['msg']}") from None
 
 
 def blocks_of(turn: Message) -> list[dict[str, Any]]:

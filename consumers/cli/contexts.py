@@ -11,7 +11,7 @@ from turnlog.consumers.cli.runner import serve
 if TYPE_CHECKING:
     from turnlog.agent.runtime import Runtime
     from turnlog.agent.threads.receipts import RebuiltContext
-    from turnlog.agent.use_cases.context import ReceiptFound, ThreadContext
+    from turnlog.agent.use_cases.context import Prepared, ReceiptFound
 
 Thread = Annotated[str, typer.Argument()]
 
@@ -40,7 +40,7 @@ def context(
     from turnlog.agent.use_cases.recall import BadQuery
     from turnlog.consumers.cli.rendering import context_lines, past_document, past_lines
 
-    async def now(runtime: "Runtime") -> "ThreadContext":
+    async def now(runtime: "Runtime") -> "Prepared":
         place = (runtime.settings.tenant, thread)
         found = await context_of(runtime, *place, query=query, window=window, hybrid=hybrid)
         if found.degraded:

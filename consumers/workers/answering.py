@@ -2,9 +2,9 @@
 
 import asyncio
 import contextlib
+import functools
 import logging
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -14,10 +14,11 @@ from turnlog.agent.answering.pieces import Round
 from turnlog.agent.answering.prepare import READS, ContextRequest, prepare, reading
 from turnlog.agent.answering.progress import Progress, progress_of
 from turnlog.agent.answering.recall_tool import SCHEMA, MemoriesOf, ToolResult, run_tool
+from turnlog.agent.answering.record import Answer, Author, answer_of, record
 from turnlog.agent.answering.request import FAILURE, answer_id
 from turnlog.agent.answering.run import Tools, check_not_empty, run
 from turnlog.agent.archive.restoring import restored_if_archived
-from turnlog.agent.context import Context, WindowTooSmall, answer_receipt
+from turnlog.agent.context import Context, WindowTooSmall
 from turnlog.agent.context.plain_text import content_text
 from turnlog.agent.models import observed
 from turnlog.agent.models.errors import EmptyAnswer, ModelError
@@ -25,10 +26,9 @@ from turnlog.agent.models.protocol import ChatRequest, Usage, asker_of
 from turnlog.agent.recall.search import recall_of
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.threads.shared_locks import SharedLocks
-from turnlog.agent.threads.state import receipt_settings
 from turnlog.consumers.workers.answer_locks import answered_alone
 from turnlog.consumers.workers.inbox import Delivery
-from turnlog.events.contracts import REMOVALS, AnswerRequested, Event, EventData, ToolCall, TurnRecorded, UsageMetered
+from turnlog.events.contracts import AnswerRequested, Event, ToolCall, UsageMetered
 from turnlog.events.errors import EventTooLarge, InvalidEvent, LogFull, LogUnavailable, NotFound, TurnlogError
 from turnlog.events.log import Log
 from turnlog.events.publish import Key
@@ -129,6 +129,7 @@ class AgentConsumer:
                 settings.system_prompt if data.system_prompt is None else data.system_prompt,
                 [SCHEMA],
                 as_of_seq=seq,
+                turn_id=data.turn_id,
                 asked_seq=asked.seq if asked else None,
                 relevant=settings.hybrid_episodes if asked else 0,
                 answer_tokens=agent.max_tokens or 0,
@@ -163,54 +164,27 @@ class AgentConsumer:
                 if isinstance(piece, Round):
                     check_not_empty(piece.completion)
                     rounds.append(piece)
-        if await self._is_gone(request, data, seq):
-            raise NotFound(f"thread {request.thread!r} was deleted while the answer was made")
+        async with reading(self._runtime) as conn:
+            if await message_by_event(conn, request.tenant, request.thread, data.turn_id) is None:
+                raise NotFound(f"thread {request.thread!r} was deleted while the answer was made")
         # Postgres may have lost the lock meanwhile; JetStream refuses a duplicate answer only within its dedup window.
         if not (await outcome(self._runtime.log, request, seq)).answered:
-            await self._append(self._events(request, data, context, rounds))
+            id_of = functools.partial(answer_id, request.id)
+            author, agent_name = _author(request), _agent_of(request)
+            await self._record(answer_of(author, prepared.receipt, rounds, agent_name, id_of, request.id))
         await progress.tell("end", finish_reason=rounds[-1].completion.finish_reason)
         read = [id_ for one in rounds for _, result in one.results for id_ in result.memories]
         await self._memories.accessed(request, [*map(UUID, context.receipt.memories), *read])
 
-    async def _is_gone(self, request: Event, data: AnswerRequested, seq: int) -> bool:
-        """Whether the thread was removed, by the log; or erased but for other speakers' turns, by the rows."""
-        log, place = self._runtime.log, (request.tenant, request.thread)
-        if await log.thread_head(*place) != seq and await log.thread_head_of(*place, REMOVALS) > seq:
-            return True
-        async with reading(self._runtime) as conn:
-            return await message_by_event(conn, request.tenant, request.thread, data.turn_id) is None
-
-    async def _append(self, events: list[Event]) -> None:
+    async def _record(self, answer: Answer) -> None:
         """Waits for a log that accepts no events now, rather than pay for the answer twice."""
         while True:
             try:
-                await self._runtime.log.append_whole(events)
+                await record(self._runtime, answer, is_repeatable=True)
                 return
             except (LogFull, LogUnavailable) as error:
                 logger.warning("an answer waits for the log: %s", error)
                 await asyncio.sleep(RETRY_S)
-
-    def _events(self, request: Event, data: AnswerRequested, context: Context, rounds: list[Round]) -> list[Event]:
-        settings = self._runtime.settings
-        turns = [
-            event
-            for number, one in enumerate(rounds)
-            for event in _round_events(request, number, one, one is rounds[-1])
-        ]
-        receipt = answer_receipt(
-            context.receipt,
-            request_id=request.id,
-            turn_id=data.turn_id,
-            answer_ids=tuple(event.id for event in turns),
-            system_prompt=settings.system_prompt if data.system_prompt is None else data.system_prompt,
-            settings=receipt_settings(settings),
-            recalled_chunks=tuple(chunk for one in rounds for _, result in one.results for chunk in result.chunks),
-        )
-        usages = [
-            _event(request, f"usage-{number}", one.completion.metered(_agent_of(request)))
-            for number, one in enumerate(rounds)
-        ]
-        return [*turns, _event(request, "receipt", receipt), *usages]
 
     async def _failed(self, request: Event, progress: Progress, error: TurnlogError) -> None:
         """Tells who asked, and records the failure, which ends the request."""
@@ -225,7 +199,8 @@ class AgentConsumer:
         if isinstance(error, EmptyAnswer) and isinstance(error.usage, Usage):
             failed = error.usage.metered("answer", _agent_of(request))
         failed = failed.model_copy(update={"error": f"{error.code}: {error}"[:500]})
-        await self._runtime.log.append(_event(request, FAILURE, failed))
+        event = _author(request).event(answer_id(request.id, FAILURE), failed, request.id)
+        await self._runtime.log.append(event)
 
 
 def _is_final(error: BaseException) -> bool:
@@ -255,38 +230,6 @@ def _first_shown(context: Context, seq: int) -> int:
     return min(seqs.difference(context.receipt.relevant), default=seq)
 
 
-def _round_events(request: Event, number: int, one: Round, last: bool) -> list[Event]:
-    completion = one.completion
-    spoken = TurnRecorded(
-        role="assistant",
-        content=completion.text,
-        tool_calls=completion.tool_calls if one.results else (),
-        agent=_agent_of(request),
-        model=completion.model,
-        tokens_in=completion.tokens_in,
-        tokens_out=completion.tokens_out,
-        latency_ms=completion.latency_ms,
-    )
-    results = [
-        _event(
-            request,
-            f"round-{number}/result-{at}",
-            TurnRecorded(role="tool", content=result.text, tool_call_id=call.id, name=call.name),
-        )
-        for at, (call, result) in enumerate(one.results)
-    ]
-    return [_event(request, "answer" if last else f"round-{number}", spoken), *results]
-
-
-def _event(request: Event, part: str, data: EventData) -> Event:
-    return Event(
-        id=answer_id(request.id, part),
-        source=SOURCE,
-        time=datetime.now(request.time.tzinfo),
-        tenant=request.tenant,
-        thread=request.thread,
-        user=request.user,
-        causation=request.id,
-        correlation=request.correlation or request.id,
-        data=data,
-    )
+def _author(request: Event) -> Author:
+    cause = request.correlation or request.id
+    return Author(SOURCE, request.tenant, request.thread, request.user, cause, request.time.tzinfo)
