@@ -14,6 +14,7 @@ from turnlog.agent.context.wire import called, message_content
 from turnlog.agent.importers.blocks import content_of
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.use_cases.own_threads import own_thread
+from turnlog.events.contracts.origin import is_name_of
 from turnlog.events.errors import InvalidEvent
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.forks import related
@@ -178,7 +179,7 @@ def keys_of(given: Sequence[Wire]) -> list[str]:
 
 
 def keys_of_turn(turn: Message) -> tuple[str, str]:
-    parts = (turn.role, turn.content, [_call_key(call) for call in turn.tool_calls], turn.tool_call_id)
+    parts = (turn.role, turn.name, turn.content, [_call_key(call) for call in turn.tool_calls], turn.tool_call_id)
     return _dumped(*parts, str), _dumped(*parts, without_additions)
 
 
@@ -191,7 +192,7 @@ def _key(message: Wire, words: Callable[[str], str]) -> str:
         raise InvalidEvent(f"a message cannot be used: {error}") from None
     blocks = content if isinstance(content, str) else [block.model_dump(exclude_none=True) for block in content]
     role = "system" if message.get("role") in SYSTEM else message.get("role")
-    return _dumped(role, blocks, calls, message.get("tool_call_id"), words)
+    return _dumped(role, message.get("name"), blocks, calls, message.get("tool_call_id"), words)
 
 
 def _call_key(call: Wire) -> list[Any]:
@@ -203,15 +204,17 @@ def _call_key(call: Wire) -> list[Any]:
         return [call.get("id"), name, arguments]
 
 
-def _dumped(role: Any, content: Any, calls: list[Any], call_id: Any, words: Callable[[str], str]) -> str:
-    """words: what counts of a user's text."""
+def _dumped(role: Any, name: Any, content: Any, calls: list[Any], call_id: Any, words: Callable[[str], str]) -> str:
+    """name: of the speaker, which tells a user's turns apart; an answer is stored without one. words: what counts of a
+    user's text."""
+    speaker = name if role == "user" and isinstance(name, str) and not is_name_of(name, None) else None
     if isinstance(content, list) and all(block.get("type") == "text" for block in content) and len(content) < 2:
         content = content[0]["text"] if content else ""
     if isinstance(content, str):
         content = (words(content) if role == "user" else content).strip()
     elif role == "user":
         content = [{**one, "text": words(one["text"])} if one.get("type") == "text" else one for one in content]
-    return json.dumps([role, content, calls, call_id], sort_keys=True, ensure_ascii=False)
+    return json.dumps([role, speaker, content, calls, call_id], sort_keys=True, ensure_ascii=False)
 
 
 def _is_kept(message: Wire) -> bool:
