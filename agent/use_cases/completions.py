@@ -23,6 +23,7 @@ from turnlog.agent.runtime import Runtime
 from turnlog.agent.throttle.admission import admitted
 from turnlog.agent.throttle.shares import in_share
 from turnlog.agent.throttle.thread_turns import in_turn, tell_waiting
+from turnlog.agent.use_cases.client_tasks import ends_with_a_prompt
 from turnlog.agent.use_cases.context import AnswerBasis, context_of
 from turnlog.agent.use_cases.forks import fork_thread
 from turnlog.agent.use_cases.own_threads import append_as_owner
@@ -65,7 +66,7 @@ class Wanted:
     of `thread`. memory: "read" stores nothing, "off" is the bare model. is_task: the messages are a prompt of the
     client itself that has all that it needs; nothing is added unless it goes on from an earlier answer. chat: the
     fields of the request to the model besides messages. id: of the answer; a request that failed and is sent again with
-    it stores its messages once. prompts: those of the messages that the client's program wrote itself.
+    it stores its messages once. knows_prompts: messages that the client's program wrote are not the user's.
     """
 
     messages: Sequence[Wire]
@@ -76,7 +77,7 @@ class Wanted:
     memory: MemoryMode = "full"
     is_task: bool = False
     id: UUID = field(default_factory=uuid7)
-    prompts: Sequence[Wire] = ()
+    knows_prompts: bool = False
 
     @property
     def is_alone(self) -> bool:
@@ -191,7 +192,7 @@ async def _continued(runtime: Runtime, person: Person, wanted: Wanted, place: Re
         replace(
             turn_of(one),
             id=uuid5(wanted.id, f"message {at}"),
-            origin="program" if one in wanted.prompts else None,
+            origin="program" if wanted.knows_prompts and ends_with_a_prompt(one) else None,
         )
         for at, one in enumerate(place.new, known)
     ]

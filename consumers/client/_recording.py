@@ -5,13 +5,15 @@ import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from turnlog._thread import Context, Thread
 from turnlog.agent.context.wire import called, with_custom_calls
 from turnlog.agent.models.pricing import cost_of
+from turnlog.agent.use_cases.client_tasks import ends_with_a_prompt
 from turnlog.agent.use_cases.resent import Wire, split_prompt, unseen, with_own_last
+from turnlog.agent.use_cases.turns import turn_of
 from turnlog.events.contracts import UsageMetered
 from turnlog.events.errors import NotFound, cause
 from turnlog.events.texts import storable
@@ -112,10 +114,7 @@ class Exchange:
             self.task.cancel()
 
     async def _run(self, thread: Thread, arguments: Wire, tokens: int | None) -> None:
-        given = [
-            one if isinstance(one, Mapping) else one.model_dump(exclude_none=True) for one in arguments["messages"]
-        ]
-        prompt, said = split_prompt(storable(given))
+        prompt, said = split_prompt(storable(arguments["messages"]))
 
         async def fork() -> Thread | None:
             new, end = await _new(thread, said)
@@ -125,7 +124,8 @@ class Exchange:
             thread = forked or thread
             new, end = ((), 0) if forked else await _new(thread, said)
             if new:
-                end = (await thread.extend(new))[-1].seq
+                turns = [replace(turn_of(one), origin="program" if ends_with_a_prompt(one) else None) for one in new]
+                end = (await thread._append(turns, None, None))[-1].seq
                 await thread._tell_waiting()
             tools = arguments.get("tools") or ()
             tools = tools if isinstance(tools, list | tuple) else ()
@@ -167,6 +167,11 @@ class Exchange:
             self._begun.set_exception(error or asyncio.CancelledError())
         elif isinstance(error, Exception):
             logger.warning("an answer of a wrapped client could not be recorded: %s", cause(error))
+
+
+def as_sent(messages: Sequence[Any]) -> list[Wire]:
+    """The caller's messages; those of an earlier answer may be objects of the OpenAI library."""
+    return [one if isinstance(one, Mapping) else one.model_dump(exclude_none=True) for one in messages]
 
 
 async def begun(exchanges: set[Exchange], thread: Thread, arguments: Wire, tokens: int | None) -> Exchange:

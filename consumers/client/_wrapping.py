@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 from turnlog._memory import Memory
-from turnlog._recording import Exchange, Heard, begun
+from turnlog._recording import Exchange, Heard, as_sent, begun
+from turnlog.agent.use_cases.client_tasks import is_client_task
 from turnlog.consumers.own_loop import Blocking, LoopClosed, LoopThread
 from turnlog.events.errors import TurnlogError
 
@@ -37,7 +38,7 @@ def wrap(
     messages: only what the thread does not end with is stored, so a caller may send the new message alone or the whole
     history each time. Leading system messages are sent and not stored. A request that fails leaves the user's message
     on the thread and no answer; a stream that is left early is recorded as far as it came. With n > 1 the first
-    choice is recorded.
+    choice is recorded. Prompts that chat programs send by themselves (titles, tags) are passed on, and not stored.
 
     Calls that come at once in one thread are answered in order, each with the answers before it; a stream is under way
     until it ends, is closed or is held no longer. A second call for the same last message does not wait, and its answer
@@ -82,7 +83,10 @@ Begin = Callable[[Mapping[str, Any]], Any]
 def _create(begin: Begin) -> Callable[[Any], Any]:
     def around(original: Any) -> Any:
         async def create(*, messages: Sequence[Mapping[str, Any]], **arguments: Any) -> Any:
-            exchange: Exchange = await begin({**arguments, "messages": messages})
+            sent = as_sent(messages)
+            if is_client_task(sent):
+                return await original(messages=sent, **arguments)
+            exchange: Exchange = await begin({**arguments, "messages": sent})
             try:
                 reply = await original(messages=exchange.messages, **arguments)
             except BaseException:
@@ -102,7 +106,10 @@ def _create(begin: Begin) -> Callable[[Any], Any]:
 def _blocking_create(begin: Begin, loop: LoopThread) -> Callable[[Any], Any]:
     def around(original: Any) -> Any:
         def create(*, messages: Sequence[Mapping[str, Any]], **arguments: Any) -> Any:
-            exchange: Exchange = loop.run(begin({**arguments, "messages": messages}))
+            sent = as_sent(messages)
+            if is_client_task(sent):
+                return original(messages=sent, **arguments)
+            exchange: Exchange = loop.run(begin({**arguments, "messages": sent}))
             try:
                 reply = original(messages=exchange.messages, **arguments)
             except BaseException:

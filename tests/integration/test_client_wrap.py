@@ -15,6 +15,8 @@ from helpers.openai_server import OpenAIServer
 import turnlog
 from turnlog._wrapping import WrongClient
 from turnlog.agent.threads.receipts import receipts
+from turnlog.agent.use_cases.client_tasks import task_prompts
+from turnlog.events.errors import NotFound
 
 SYSTEM = {"role": "system", "content": "Answer briefly."}
 TOOLS: Any = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}]
@@ -285,3 +287,24 @@ async def test_a_second_call_for_the_same_last_message_is_a_fork_and_a_failed_on
         assert await memory.thread("t", "ann").messages(newest=True, limit=1) != []
         assert not memory.exchanges
         await original.close()
+
+
+async def test_tasks_of_a_chat_program_are_passed_on_and_not_stored(given: dict[str, Any], model: OpenAIServer) -> None:
+    """The prompts of chat programs that an application hands on, and one that is sent again in a history."""
+    task = user("### Task:\nGenerate a concise title summarizing the chat history.\n<chat_history>\nI live in Genoa.")
+    summary = next(prompt for prompt in task_prompts() if prompt.of == "last")
+    asked = user(" ".join([summary.begins, *summary.has]) + " I live in Genoa.\ud83d")
+    async with (
+        turnlog.open(**given) as memory,
+        openai.AsyncOpenAI(base_url=model.url, api_key=model.key) as original,
+    ):
+        client = turnlog.wrap(original, memory=memory, thread="t", user="ann")
+        for streamed in (False, True):
+            reply = await client.chat.completions.create(model="gpt-4o", messages=[task], stream=streamed)
+            assert not streamed or "".join([one.choices[0].delta.content or "" async for one in reply])
+            assert model.bodies()[-1]["messages"] == [task]
+        thread = memory.thread("t", "ann")
+        with pytest.raises(NotFound):
+            await thread.messages()
+        await client.chat.completions.create(model="gpt-4o", messages=[asked, user("Where do I live?")])
+        assert [one.origin for one in await thread.messages()] == ["program", "person", "program"]

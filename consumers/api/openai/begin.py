@@ -12,10 +12,10 @@ from fastapi import Depends, Header, Request
 from pydantic import BeforeValidator
 
 from turnlog.agent.models.protocol import Completion
+from turnlog.agent.use_cases.client_tasks import is_client_task
 from turnlog.agent.use_cases.completions import Begun, MemoryMode, Person, Piece, Wanted, complete
 from turnlog.consumers.api import repeats
 from turnlog.consumers.api.caller import Caller
-from turnlog.consumers.api.openai.client_tasks import is_client_task, prompts_in
 from turnlog.consumers.api.streams import Running, Streams
 from turnlog.events.tasks import cancel
 
@@ -137,7 +137,7 @@ async def start(request: Request, caller: Caller, named: Named, wanted: Wanted, 
     if wanted.memory == "full" and named.memory is None and is_client_task(wanted.messages, named.task):
         wanted = replace(wanted, memory="read", is_task=True)
     elif wanted.memory == "full" and named.memory is None:
-        wanted = replace(wanted, prompts=prompts_in(wanted.messages))
+        wanted = replace(wanted, knows_prompts=True)
     person = Person(caller.tenant, caller.user, caller.identity.role)
     streams: Streams = request.app.state.streams
     digest = await _digest(request, caller) if wanted.memory == "full" else None

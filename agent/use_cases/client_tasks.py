@@ -38,11 +38,11 @@ class TaskPrompt:
 @cache
 def task_prompts() -> Sequence[TaskPrompt]:
     """The prompts of client_tasks.toml."""
-    text = (files("turnlog.consumers.api.openai") / "client_tasks.toml").read_text("utf-8")
+    text = (files("turnlog.agent.use_cases") / "client_tasks.toml").read_text("utf-8")
     return [TaskPrompt(**one) for one in tomllib.loads(text)["prompt"]]
 
 
-def is_client_task(messages: Sequence[Wire], task_header: str | None) -> bool:
+def is_client_task(messages: Sequence[Wire], task_header: str | None = None) -> bool:
     """Whether a request comes from a chat program itself, by its header or by a prompt that only such a program writes.
 
     A person's own words are not a task because they look like one: a prompt counts where its program puts it, as a
@@ -57,10 +57,9 @@ def is_client_task(messages: Sequence[Wire], task_header: str | None) -> bool:
     return any(prompt.matches(texts[prompt.of]) for prompt in task_prompts())
 
 
-def prompts_in(history: Sequence[Wire]) -> list[Wire]:
-    """The messages that end with a prompt of the chat program, such as the request for a summary, sent again."""
-    prompts = [prompt for prompt in task_prompts() if prompt.of == "last"]
-    return [one for one in history if any(prompt.matches(_last_block(one)) for prompt in prompts)]
+def ends_with_a_prompt(message: Wire) -> bool:
+    """Whether the chat program wrote the end of a message, such as the request for a summary, sent again."""
+    return any(prompt.of == "last" and prompt.matches(_last_block(message)) for prompt in task_prompts())
 
 
 def _last_block(message: Wire) -> str:
