@@ -76,6 +76,45 @@ ENDS = (
     ("我家养了一只狗。", "我的狗去世了。"),
     ("我的狗叫豆豆。", "我家狗狗豆豆昨天去世了。"),
     ("我养了一只小猫叫咪咪。", "我的猫死了。"),
+    ("I live in Turin.", "I relocated to Genoa for work"),
+    ("I'm allergic to peanuts.", "I'm not allergic to peanuts"),
+    ("我对花生过敏。", "我其实不对花生过敏"),
+    ("I'm a vegetarian.", "I eat meat again"),
+    ("I'm vegan.", "I eat meat again"),
+    ("I work at Siemens.", "I left Siemens"),
+    ("我吃素。", "我现在吃肉了"),
+    ("我女朋友叫小雨。", "我和女朋友分手了"),
+    ("I live in Lisbon.", "I relocated to Porto because of my new job"),
+    ("I live in Boston.", "We've just moved house to Denver, Colorado"),
+    ("I live in Oslo.", "Since May I've been living in Bergen"),
+    ("I work at Bosch.", "Friday was my last day at Bosch."),
+    ("I work at Bosch.", "I handed in my notice and left Bosch last month"),
+    ("I'm allergic to shellfish.", "My shellfish allergy is gone."),
+    ("I'm a vegetarian.", "I've started eating meat again"),
+    ("I don't drink alcohol.", "I've gone back to drinking alcohol"),
+    ("I'm married.", "My husband and I got divorced last year"),
+    ("My name is Kathrin.", "Please note, I changed my name to Katja."),
+    ("I'm 29.", "It was my birthday yesterday, I'm 30 now!"),
+    ("I love sushi.", "I've gone off sushi lately."),
+    ("我住在杭州。", "我已经搬离杭州，现在在苏州生活。"),
+    ("我住在杭州。", "因为工作调动，我搬到了成都。"),
+    ("我在华为上班。", "我不在华为干了。"),
+    ("我在华为上班。", "我上周从华为跳槽到小米了。"),
+    ("我对虾过敏。", "医生说我的虾过敏好了。"),
+    ("我对牛奶过敏。", "我不对牛奶过敏。"),
+    ("我吃素。", "我又开始吃肉了。"),
+    ("我不喝酒。", "我现在又喝酒了。"),
+    ("我单身。", "我上个月结婚了。"),
+    ("我叫李娜。", "我改名叫李楠了。"),
+    ("我今年28岁。", "我昨天刚满29岁。"),
+    ("我有一辆宝马。", "宝马我已经卖了，换了辆电动车。"),
+    ("我喜欢吃榴莲。", "我现在不爱吃榴莲了。"),
+    ("I take metformin.", "I no longer take metformin."),
+    ("I have asthma.", "I don't have asthma anymore."),
+    ("我有高血压。", "我没有高血压了。"),
+    ("I'm a nurse.", "I'm not a nurse anymore."),
+    ("I'm learning Spanish.", "I stopped learning Spanish."),
+    ("I work nights.", "I no longer work nights."),
 )
 KEEPS = (
     ("I live in Turin.", "I'm visiting Genoa."),
@@ -122,6 +161,27 @@ KEEPS = (
     ("We have two cats.", "Our cat died."),
     ("我的狗叫豆豆。", "我的狗毛毛去世了。"),
     ("我的狗叫豆豆。", "邻居的狗去世了。"),
+    ("I live in Lisbon.", "I'm in Porto for two weeks for work."),
+    ("I live in Lisbon.", "I might move to Porto next year."),
+    ("I work at Bosch.", "I left Bosch headquarters at six yesterday."),
+    ("I work at Bosch.", "My colleague left Bosch."),
+    ("I'm allergic to shellfish.", "I'm not allergic to dogs."),
+    ("I'm a vegetarian.", "My brother eats meat again."),
+    ("I'm a vegetarian.", "I'd eat meat again if I had to."),
+    ("I'm married.", "I'm thinking of getting divorced."),
+    ("I drive a Honda Civic.", "I'm selling my bike."),
+    ("I love sushi.", "I don't like ramen."),
+    ("我住在杭州。", "我下个月去苏州待一周。"),
+    ("我住在杭州。", "我爸妈搬到成都了。"),
+    ("我在华为上班。", "我昨天八点才离开华为。"),
+    ("我对虾过敏。", "我不对花生过敏。"),
+    ("我吃素。", "要是我又开始吃肉了，你会怪我吗？"),
+    ("I'm allergic to nuts.", "I don't think I'm allergic to nuts."),
+    ("I live in Turin.", "I left Turin."),
+    ("I work at Siemens.", "I left Bosch."),
+    ("I live in Turin.", "I moved to Genoa for two weeks."),
+    ("I live in Turin.", "I no longer work at Turin Motors, and I live in Turin."),
+    ("我吃素。", "我昨天吃肉了。"),
 )
 
 
@@ -157,3 +217,16 @@ def test_what_is_denied_may_be_said_again() -> None:
 def test_a_stay_is_no_place_to_live() -> None:
     assert held("我这周五要去广州出差，住两晚。") == []
     assert held("我在三亚住了一个星期。") == []
+
+
+def test_leaving_and_eating_again_say_nothing_where_they_end_nothing() -> None:
+    assert held("I left Lisbon.") == []
+    assert held("I work at Bosch.", "I left Lisbon.") == ["Works at Bosch"]
+    assert held("我吃肉了。") == []
+    assert held("I'm vegan.", "I eat meat again.", "I'm vegan.") == ["Diet: vegan"]
+
+
+def test_each_rule_finds_the_end_of_what_it_states_and_a_clause_beside_it_stays() -> None:
+    assert held("I no longer live in Rome, I live in Turin.") == ["Lives in Turin"]
+    assert held("I live in Turin and I'm no longer vegan.") == ["Lives in Turin", "No longer: Diet: vegan"]
+    assert held("I'm allergic to nuts.", "I'm not allergic to cats.") == ["Allergic to nuts", "Not allergic to cats"]

@@ -39,11 +39,17 @@ class Link:
 Wins = Callable[[Link, Link], bool]  # (later, holder): whether the later one is valid from then on
 
 
-_DENIAL = re.compile(r"\((?:not|left) (?P<what>.+)\)")
+_DENIAL = re.compile(r"\((?P<kind>not|left|ends) (?P<what>.+)\)")
 
 
 def is_denial(link: Link) -> bool:
     return _DENIAL.fullmatch(link.value) is not None
+
+
+def only_ends(value: str | None) -> bool:
+    """Whether the value is that of a memory which says something only beside one that it ends ("(ends bosch)")."""
+    denial = _DENIAL.fullmatch(value or "")
+    return denial is not None and denial["kind"] == "ends"
 
 
 def latest(later: Link, holder: Link) -> bool:

@@ -7,6 +7,7 @@ memory that loses is closed and names the memory that replaces it.
 
 from collections.abc import Sequence
 
+from turnlog.agent.memory.deciding.chains import only_ends
 from turnlog.agent.memory.deciding.claims import value_of
 from turnlog.agent.memory.deciding.strategies import SETTLE, Decision, Decisions, confirmed, recorded
 from turnlog.events.contracts import Derivation, Interval, Memory, MemoryConflictRaised, MemoryRecorded
@@ -21,7 +22,10 @@ def decide(candidate: Memory, held: Sequence[StoredMemory], derivation: Derivati
     """
     if _is_recorded(candidate, held):
         return ()
-    return tuple(_with(derivation, event) for event in _found(candidate, held))
+    decisions = _found(candidate, held)
+    if only_ends(candidate.value) and not _ends_another(candidate, decisions):
+        return ()
+    return tuple(_with(derivation, event) for event in decisions)
 
 
 def _found(candidate: Memory, held: Sequence[StoredMemory]) -> Decisions:
@@ -33,6 +37,11 @@ def _found(candidate: Memory, held: Sequence[StoredMemory]) -> Decisions:
     if same := [row for row in held if row.content_key == key and _may_stand_for(candidate, row)]:
         return _keep_one(candidate, same[0])
     return settle(candidate, ())
+
+
+def _ends_another(candidate: Memory, decisions: Decisions) -> bool:
+    ended = (one for event in decisions if not isinstance(event, MemoryConflictRaised) for one in event.intervals)
+    return any(one.memory_id != candidate.id and one.valid_to is not None for one in ended)
 
 
 def _is_recorded(candidate: Memory, rows: Sequence[StoredMemory]) -> bool:

@@ -18,7 +18,7 @@ from turnlog.agent.memory.extraction.explicit import Request, kind_of, requests
 from turnlog.agent.memory.extraction.findings import ExtractionResult, Finding, Rejection, Turn
 from turnlog.agent.memory.extraction.normalisers import NORMALISERS
 from turnlog.agent.memory.extraction.readings import Reading, readings
-from turnlog.agent.memory.extraction.rules import Compiled, Pattern, RuleSet
+from turnlog.agent.memory.extraction.rules import Compiled, Pattern, Rule, RuleSet
 from turnlog.agent.memory.extraction.subjects import Subject, owner, role_name
 from turnlog.agent.memory.extraction.validators import VALIDATORS
 from turnlog.events.contracts import Entity
@@ -43,9 +43,12 @@ _FILLERS = regex.compile(
     r"|right now"
     r"|lately|these days|also|btw|by the way|haha|hmm|um|i mean|for me|in fact|in general|of course|too|please|fyi"
     r"|just so you know"
+    r"|(?:as )?(?:it )?turn(?:s|ed) out(?: that)?|apparently|it seems(?: that)?"
+    r"|(?:(?:since|in|as of|this) )?(?:last )?(?:January|February|March|April|May|June|July|August|September|October"
+    r"|November|December|\d{4}|week|month|year|spring|summer|autumn|fall|winter)"
     r"|first of all|first|as for me|i think|i guess|i believe|i'd say|i feel like|there"
     r"|friend|my friend|really|basically|always|usually|still|you know|note that|today|besides|again)\b"
-    r"|嗯+|恩|啊|哦|呃|其实|另外|还有|对了?|顺便|哈+|是的|是|当然啦?|当然|好的?|最近|现在|目前|平时|平常|一直以来|说实话|老实说|总的来说|比如|确实|当时"
+    r"|原来|嗯+|恩|啊|哦|呃|其实|另外|还有|对了?|顺便|哈+|是的|是|当然啦?|当然|好的?|最近|现在|目前|平时|平常|一直以来|说实话|老实说|总的来说|比如|确实|当时"
     r"|今天|今年|我觉得|我想|我认为|你好|您好|嗨|朋友|那|也|就|说起来|话说回来|实际上|事实上|一般来说|通常|除此之外|此外|不用谢|谢谢|请|[\s\W\d_])*",
     regex.IGNORECASE,
 )
@@ -81,6 +84,7 @@ class Span(NamedTuple):
 
 
 _NOWHERE = Span(0, 0, 0, 0)
+_LABELLED = regex.compile(r":|^(?:Has|Is|Takes) ")
 
 
 @dataclass(slots=True)
@@ -192,7 +196,8 @@ class Extractor:
             yield Rejection("excluded", rule.id, turn, statement.sentence), _NOWHERE
             return
         for match in found:
-            yield _checked_match(turn, statement, reading, rule, language, match)
+            if reading.states_at(match.start()):
+                yield _checked_match(turn, statement, reading, rule, language, match)
 
 
 def _found(rule: Compiled, pattern: Pattern, text: str) -> tuple[list[Any], bool]:
@@ -246,6 +251,8 @@ def _checked_match(
         begin = subject.start
     span = Span(begin, raw_at, min(value_end, match.end()), match.end(), left)
     found = _finding(turn, statement, rule, language, groups)
+    if reading.denies:
+        found = _denied(found, reading, language)
     return (_of_somebody(found, subject) if subject else found), span
 
 
@@ -272,6 +279,18 @@ def _finding(turn: Turn, statement: Statement, rule: Compiled, language: str, gr
         ttl_days=said.ttl_days,
         entities=_entities(turn, statement, said.entity, groups),
     )
+
+
+def _denied(found: Finding, reading: Reading, language: str) -> Finding:
+    """The finding that this does not hold; it ends a memory with the same value, and no other."""
+    ended, content = reading.denies == "ended", found.content
+    if language == "zh":
+        said = f"{'不再' if ended else '并不'}{'：' if '：' in content or '是' in content else ''}{content}"
+    elif _LABELLED.search(content):
+        said = f"{'No longer' if ended else 'Not'}: {content}"
+    else:
+        said = f"{'No longer' if ended else 'Not'} {content[:1].lower()}{content[1:]}"
+    return replace(found, content=said, value=f"(not {found.value})", entities=())
 
 
 def _of_somebody(found: Finding, subject: Subject) -> Finding:
@@ -333,9 +352,18 @@ def _is_cut(text: str, end: int) -> bool:
 def _applies(rule: Compiled, language: str, reading: Reading) -> bool:
     """What may be anywhere is in the whole statement already. An English clause without a subject is often no clause:
     ", like tea" lists examples; so only rules for plain facts read it."""
+    if reading.denies and not _may_be_denied(rule.rule, reading):
+        return False
     if reading.is_whole or rule.rule.anywhere:
         return reading.is_whole
     return rule.rule.of_relatives or (reading.subject is None and language == "zh")
+
+
+def _may_be_denied(rule: Rule, reading: Reading) -> bool:
+    """Whether a later denial of what the rule states means something; a plain "not" does of illnesses and allergies."""
+    is_denial = (rule.value or "").startswith("(")
+    settles = rule.dedupe_key is not None and rule.strategy in ("KEEP_LATEST", "KEEP_BOTH")
+    return settles and not is_denial and (reading.denies == "ended" or rule.category == "health")
 
 
 def _not_stated(

@@ -2,12 +2,13 @@
 subject is a relative, as if it began with "I" or 我. Pure.
 
 我叫王芳，住在上海 says 我住在上海 too; "My son Max is 7 and lives in Rome" says of Max what "I am 7" says of the user.
-So no rule has to know of subjects other than the first person. A reading is as long as the statement: its matches are
-at the places of the words that were said.
+So no rule has to know of subjects other than the first person. A clause that denies something is read without its
+denial: "I no longer work at Bosch" as "I work at Bosch", so that each rule also finds the end of what it states. A
+reading is as long as the statement: its matches are at the places of the words that were said.
 """
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import regex
 
@@ -18,7 +19,10 @@ _PLAIN = str.maketrans("’\t\u00a0\u3000", "'   ")  # place for place
 _ADVERBS = regex.compile(
     r"(?<![\p{L}])(?P<who>(?:i|we)(?:'m|'ve| am| are| have)? )"
     r"(?:(?:only just|just|recently|currently|now|also|still|already|actually|really|finally|personally) )+"
-    r"|(?P<who>我(?:们家?)?)(?:现在|目前|最近|刚刚?|已经|也|还(?!有)|又|一直|其实|平时|真的)+(?=\p{Han})",
+    r"|(?P<who>我(?:们家?)?)(?:现在|目前|最近|刚刚?|已经|也|还(?!有)|又|一直|其实|平时|真的)+(?=\p{Han})"
+    # When something has changed, but not when somebody was or ate somewhere.
+    r"|(?P<who>我(?:们家?)?)(?:上个?[月周]|去年|前年|今年|昨天|前天|前几天|前不久|不久前|刚刚?|已经)+(?![吃喝住在])"
+    r"(?=[^，。！？,.!?]*了(?:[，。！,.!]|$))",
     regex.IGNORECASE,
 )
 _MARK = regex.compile(
@@ -53,6 +57,20 @@ _BASE_FORMS = {
     **{f"{verb}s": verb for verb in ("live", "work", "speak", "come", "attend", "suffer", "earn", "take")},
     **{verb: verb for verb in ("was", "turned", "moved", "started", "joined", "quit")},
 }
+# The verb or its complement follows. A plain "not" is a denial too, but says nothing of an earlier time.
+_DENIAL = regex.compile(
+    r"(?<!\p{L})(?:(?P<who>(?:i|we)(?:'m| am|'re| are)) (?P<no>no longer|not)(?: actually| really)?"
+    r"|(?P<who>i|we) (?:(?P<no>no longer)|do(?:n't| not|nt)(?: actually| really)?)"
+    r"|(?P<i>i|we)(?:'ve| have)?(?: just| recently| finally)? (?P<no>stopped)(?: being|(?= \p{L}+ing\b)))(?= \p{L})"
+    r"|(?P<who>我们?家?(?:[对在把和跟][^，。！？!?,;；不没]{1,12}?)?)(?:已经|并|根本|完全|再也)*"
+    r"(?:不(?P<no>再)?(?:是(?=[吃在住]))?|没(?=有))(?=\p{Han})",
+    regex.IGNORECASE,
+)
+_END_OF_DENIAL = regex.compile(
+    r"[,.;!?，。；！？]|\s(?:and|but|so|because|since)\s(?:i|we|my|it|now)\b|$", regex.IGNORECASE
+)
+_NO_MORE = regex.compile(r"\s(?:any ?more|any ?longer)(?![\p{L}])|了(?=\s*$)", regex.IGNORECASE)
+_AFTER_ALL = regex.compile(r"\s(?:after all|at all|actually)\s*$", regex.IGNORECASE)
 _WORDS = "|".join(verb for verb in _BASE_FORMS if verb.isalpha())
 _VERB = regex.compile(
     rf"(?: (?:just|recently|currently|now|also|still))*('s(?= (?:an?|\d|allergic|from)\b)|\s*\b(?:{_WORDS}))(?= )",
@@ -61,11 +79,20 @@ _VERB = regex.compile(
 
 
 class Reading(NamedTuple):
-    """text: place for place as the statement. subject: whose facts the text states as "I"; None: the user's."""
+    """text: place for place as the statement. subject: whose facts the text states as "I"; None: the user's.
+
+    denies: what the text states at the place `since` was denied: that it still holds, or that it holds.
+    """
 
     text: str
     subject: Subject | None = None
     is_whole: bool = False
+    denies: Literal["ended", "not"] | None = None
+    since: int = 0
+
+    def states_at(self, at: int) -> bool:
+        """Whether a match there is what the reading is for; of "I don't think I have asthma" nothing is denied."""
+        return self.denies is None or (at >= self.since and not self.text[self.since : at].strip())
 
     def begin(self, said: str, at: int) -> int:
         """Where the words in `said` begin that a match at `at` read: it may have passed over adverbs before that."""
@@ -75,7 +102,31 @@ class Reading(NamedTuple):
 
 
 def readings(said: str) -> Iterator[Reading]:
-    """The statement first. A clause without a subject continues that of the clause before, if it named nobody else."""
+    """The statement first; after each reading those of the clauses in it that deny something."""
+    for reading in _plain_readings(said):
+        yield reading
+        yield from _denials(reading)
+
+
+def _denials(reading: Reading) -> Iterator[Reading]:
+    for found in _DENIAL.finditer(reading.text):
+        end = _END_OF_DENIAL.search(reading.text, found.end())
+        assert end is not None
+        clause = _AFTER_ALL.sub(_blank, reading.text[found.end() : end.start()])
+        still = _NO_MORE.sub(_blank, clause)
+        who = found["who"] or f"{found['i']}'m"
+        text = f"{reading.text[: found.start()]}{who.rjust(len(found[0]))}{still.rstrip()}"
+        denies: Literal["ended", "not"] = "ended" if found["no"] not in (None, "not") or still != clause else "not"
+        text = f"{text}.".ljust(len(reading.text))[: len(reading.text)]
+        yield reading._replace(text=text, denies=denies, since=found.start())
+
+
+def _blank(found: Any) -> str:
+    return " " * len(found[0])
+
+
+def _plain_readings(said: str) -> Iterator[Reading]:
+    """A clause without a subject continues that of the clause before, if it named nobody else."""
     text = said.translate(_PLAIN)
     text = _ADVERBS.sub(lambda found: found["who"].rjust(len(found.group())), text)
     yield Reading(text, is_whole=True)
