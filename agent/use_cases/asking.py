@@ -20,11 +20,11 @@ from turnlog.agent.answering.pieces import ToolUsed as ToolUsed
 from turnlog.agent.answering.progress import ProgressStep, piece_of
 from turnlog.agent.answering.request import AGENT, FAILURE, Question, answer_id, question_events
 from turnlog.agent.answering.request import ask as append_question
+from turnlog.agent.answering.thread_turns import in_turn
 from turnlog.agent.context.plain_text import content_text
 from turnlog.agent.models.errors import ModelTimedOut
 from turnlog.agent.models.language import is_chinese
 from turnlog.agent.runtime import Runtime
-from turnlog.agent.throttle.thread_turns import in_turn
 from turnlog.agent.use_cases.agents import check_answers
 from turnlog.agent.use_cases.own_threads import append_as_owner, check_not_deleted, own_thread
 from turnlog.events.contracts import REMOVALS, AnswerRequested, Event, UsageMetered

@@ -15,6 +15,7 @@ from turnlog.agent.answering.pieces import Round
 from turnlog.agent.answering.pieces import Text as Text
 from turnlog.agent.answering.record import Author, answer_of, record
 from turnlog.agent.answering.run import run
+from turnlog.agent.answering.thread_turns import in_turn, tell_waiting
 from turnlog.agent.context.plain_text import content_text
 from turnlog.agent.context.wire import with_tool_calls
 from turnlog.agent.models import observed
@@ -22,7 +23,6 @@ from turnlog.agent.models.protocol import CallPiece, ChatRequest, Completion, as
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.throttle.admission import admitted
 from turnlog.agent.throttle.shares import in_share
-from turnlog.agent.throttle.thread_turns import in_turn, tell_waiting
 from turnlog.agent.use_cases.client_tasks import ends_with_a_prompt
 from turnlog.agent.use_cases.context import AnswerBasis, context_of
 from turnlog.agent.use_cases.forks import fork_thread

@@ -10,9 +10,9 @@ from uuid import UUID
 from uuid_utils.compat import uuid7
 
 from turnlog.agent.answering.fallback import ended_early
+from turnlog.agent.answering.thread_turns import in_turn, tell_waiting
 from turnlog.agent.context import Tier
 from turnlog.agent.runtime import Runtime
-from turnlog.agent.throttle.thread_turns import in_turn, tell_waiting
 from turnlog.agent.use_cases import asking, threads, turns
 from turnlog.agent.use_cases.context import AnswerBasis, context_of
 from turnlog.agent.use_cases.forks import fork_thread

@@ -15,8 +15,9 @@ from helpers.openai_bodies import Step
 from helpers.servers import eventually
 from helpers.stage import MemoryServer
 
+from turnlog.agent.answering import thread_turns
 from turnlog.agent.context.titles import OTHER_CONVERSATIONS
-from turnlog.agent.throttle import thread_turns
+from turnlog.agent.use_cases import asking
 from turnlog.projectors.engine.locks import LockFor
 
 ROUNDS = ((2, 1), (3, 1))
@@ -162,3 +163,23 @@ async def test_a_question_waits_for_the_answer_of_another_process_until_that_pro
         assert (await waiting).status_code == 200
         await eventually(lambda: asyncio.sleep(0, not queues))
         await other.close()
+
+
+@pytest.mark.parametrize("ask", [completion, answer])
+async def test_a_question_waits_for_the_agents_answer_though_who_asked_has_left(
+    api: Api, model: MemoryServer, ask: Any
+) -> None:
+    async with api.client("ann", role="vip") as ann:
+        go_on, before = threading.Event(), len(model.requests)
+        model.first["answer"] = [Step(text="first", until=go_on)]
+        left = asking.ask(api.runtime, "default", "t", "One?", user="ann")
+        assert isinstance(await anext(left), asking.Asked)
+        await asyncio.to_thread(model.wait_for_requests, before + 1)
+        await left.aclose()
+        waiting = asyncio.create_task(ask(ann, "t", "Two?"))
+        queues = api.runtime.kept(thread_turns._Queues)
+        await eventually(lambda: asyncio.sleep(0, bool(queues.locks._held)))
+        done, _ = await asyncio.wait([waiting], timeout=0.2)
+        go_on.set()
+        assert (await waiting).status_code // 100 == 2 and not done
+        assert await turns(ann, "t") == ["One?", "first", "Two?", "echo: Two?"]

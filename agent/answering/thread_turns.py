@@ -2,7 +2,8 @@
 
 Requests of one process wait in the order in which they came; of several processes, an advisory lock of Postgres lets
 one at a time. It ends with the connection of its process, so a killed one holds up nobody. Who waits is woken by a
-message, and looks again after LOOK_AGAIN_S, since messages may be lost.
+message, and looks again after LOOK_AGAIN_S, since messages may be lost. The agent goes on with its answer when the
+process that asked for it is killed, so that answer is waited for, too.
 """
 
 import asyncio
@@ -10,16 +11,18 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 import psycopg
 from psycopg_pool import PoolTimeout
 
 from turnlog.agent import metrics
+from turnlog.agent.answering.request import FAILURE, answer_id
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.threads.shared_locks import SharedLocks
 from turnlog.agent.throttle.shares import TooManyWaiting
-from turnlog.events.errors import cause
+from turnlog.events.errors import NotFound, cause
 from turnlog.events.subjects import THREAD_TURNS
 from turnlog.projectors.engine.locks import LockFor
 
@@ -69,9 +72,16 @@ async def in_turn(
     async with contextlib.AsyncExitStack() as left:
         left.push_async_callback(leave)
         held = await left.enter_async_context(contextlib.AsyncExitStack())
+        is_locked = False
+
+        async def is_free() -> bool:
+            nonlocal is_locked
+            is_locked = is_locked or (queue[0] is request and await _locked(queues.locks, name, held))
+            return is_locked and not await _is_answered_now(runtime, tenant, thread)
+
         try:
             async with asyncio.timeout(patience_s):
-                other = await _wait(runtime, queues.locks, queue, request, name, held, instead)
+                other = await _wait(runtime, (tenant, thread), is_free, instead)
         except TimeoutError:
             raise _refusal() from None
         if other is not None:
@@ -87,25 +97,38 @@ async def tell_waiting(runtime: Runtime, tenant: str, thread: str) -> None:
 
 async def _wait(
     runtime: Runtime,
-    locks: SharedLocks,
-    queue: deque[object],
-    request: object,
-    name: str,
-    held: contextlib.AsyncExitStack,
+    place: tuple[str, str],
+    is_free: Callable[[], Awaitable[bool]],
     instead: Callable[[], Awaitable[T | None]],
 ) -> T | None:
-    if queue[0] is request and await _locked(locks, name, held):
+    if await is_free():
         return None
-    async with _changes(runtime, name) as changed:
+    async with _changes(runtime, "/".join(place)) as changed:
         while True:
             changed.clear()
-            if queue[0] is request and await _locked(locks, name, held):
+            if await is_free():
                 return None
             if (other := await instead()) is not None:
                 return other
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_AGAIN_S):
                     await changed.wait()
+
+
+async def _is_answered_now(runtime: Runtime, tenant: str, thread: str) -> bool:
+    """Whether the agent may still be making its answer to the last question. False after the time of an answer."""
+    seq = await runtime.log.thread_head(tenant, thread, "answer_requested")
+    if not seq:
+        return False
+    try:
+        asked_at = (await runtime.log.stored(seq, with_key=False)).stored_at
+    except NotFound:  # erased
+        return False
+    if datetime.now(UTC) - asked_at > timedelta(seconds=runtime.settings.answer_timeout_s):
+        return False
+    stored = await runtime.log.stored_ids(tenant, thread, seq)
+    requests = [id_ for id_, at in stored.items() if at == seq]
+    return not any(answer_id(id_, end) in stored for id_ in requests for end in ("answer", FAILURE))
 
 
 async def _locked(locks: SharedLocks, name: str, held: contextlib.AsyncExitStack) -> bool:

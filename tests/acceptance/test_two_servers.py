@@ -1,0 +1,122 @@
+"""Two server processes of one log: questions in one conversation are answered in order, also when one is killed."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from helpers.api import Api, Serve
+from helpers.cli_process import environment
+from helpers.key_rings import KEK
+from helpers.openai_bodies import Step
+from helpers.preloaded_cli import begin_command
+from helpers.servers import eventually
+from helpers.stage import MemoryServer
+
+from turnlog.agent.models.openai_chat import tls_context
+
+pytestmark = pytest.mark.nightly  # each test starts two processes
+Ask = Callable[..., Awaitable[httpx2.Response]]
+
+
+@pytest.fixture
+def model() -> Iterator[MemoryServer]:
+    with MemoryServer() as server:
+        yield server
+
+
+@pytest.fixture
+async def api(serve: Serve, model: MemoryServer) -> AsyncIterator[Api]:
+    """Projectors and the agent, which outlive the two servers."""
+    async with serve("agent", api_base_url=model.url, model="m", topic_extraction=False) as api:
+        yield api
+
+
+@asynccontextmanager
+async def two_servers(
+    api: Api, model: MemoryServer, nats_url: str, database_url: str, folder: Path
+) -> AsyncIterator[list[tuple[Any, httpx2.AsyncClient]]]:
+    """Process and client of each."""
+    given = environment(folder, NATS_URL=nats_url, DATABASE_URL=database_url, TURNLOG_KEK=KEK)
+    given |= {"API_BASE_URL": model.url, "TURNLOG_MODEL": "m", "TOPIC_EXTRACTION": "false"}
+    header = {"Authorization": f"Bearer {api.token(role='vip')}"}
+    async with AsyncExitStack() as stack:
+        outputs = [folder / f"serve-{number}.log" for number in range(2)]
+        processes = [begin_command("serve", environment=given, output=output) for output in outputs]
+        for process in processes:
+            stack.callback(process.kill)
+        found = []
+        for process, output in zip(processes, outputs, strict=True):
+
+            async def is_up(output: Path = output) -> bool:
+                return "worker api runs at " in output.read_text()
+
+            await eventually(is_up)
+            url = output.read_text().split(" runs at ")[1].split()[0]
+            client = httpx2.AsyncClient(base_url=url, headers=header, verify=tls_context(), timeout=60)
+            found.append((process, await stack.enter_async_context(client)))
+        yield found
+
+
+async def completion(client: httpx2.AsyncClient, text: str, **more: str) -> httpx2.Response:
+    body = {"model": "m", "messages": [{"role": "user", "content": text}]}
+    return await client.post("/v1/chat/completions", json=body, headers={"X-Turnlog-Thread": "t", **more})
+
+
+async def answer(client: httpx2.AsyncClient, text: str) -> httpx2.Response:
+    return await client.post("/api/threads/t/answers", json={"message": text})
+
+
+def sent(model: MemoryServer) -> list[list[str]]:
+    """What each answer was asked for with."""
+    asked = model.asked("answer")
+    return [[one["content"] for one in body["messages"] if one["role"] != "system"] for body in asked]
+
+
+async def turns(client: httpx2.AsyncClient) -> list[str]:
+    return [one["content"] for one in (await client.get("/api/threads/t/turns?limit=200")).json()["items"]]
+
+
+@pytest.mark.parametrize("ask", [completion, answer])
+async def test_questions_to_both_are_answered_in_order(
+    api: Api, model: MemoryServer, nats_url: str, database_url: str, tmp_path: Path, ask: Ask
+) -> None:
+    async with two_servers(api, model, nats_url, database_url, tmp_path) as both:
+        clients = [client for _, client in both]
+        done = await asyncio.gather(*(ask(clients[at % 2], f"Question {at}?") for at in range(6)))
+        assert {one.status_code // 100 for one in done} == {2}, [one.text for one in done]
+        said = await turns(clients[0])
+        assert sorted(said[::2]) == [f"Question {at}?" for at in range(6)]
+        assert said[1::2] == [f"echo: {one}" for one in said[::2]]
+        assert sent(model) == [said[: 2 * at + 1] for at in range(6)]
+
+
+@pytest.mark.parametrize("ask", [completion, answer])
+async def test_a_killed_server_holds_up_no_question_to_the_other(
+    api: Api, model: MemoryServer, nats_url: str, database_url: str, tmp_path: Path, ask: Ask
+) -> None:
+    async with two_servers(api, model, nats_url, database_url, tmp_path) as ((victim, first), (_, second)):
+        go_on, before = threading.Event(), len(model.requests)
+        model.first["answer"] = [Step(text="first", until=go_on)]
+        killed = asyncio.create_task(ask(first, "One?"))
+        await asyncio.to_thread(model.wait_for_requests, before + 1)
+        others = [asyncio.create_task(ask(second, text)) for text in ("Two?", "Three?")]
+        done, _ = await asyncio.wait(others, timeout=0.5)
+        assert not done and len(sent(model)) == 1
+        victim.kill()
+        if ask is answer:  # the agent is another process, and goes on with its answer
+            done, _ = await asyncio.wait(others, timeout=1.5)
+            assert not done and len(sent(model)) == 1
+            go_on.set()
+        assert [one.status_code // 100 for one in await asyncio.gather(*others)] == [2, 2]
+        go_on.set()
+        with pytest.raises(httpx2.HTTPError):
+            await killed
+        said = await turns(second)
+        head = ["One?", "first"] if ask is answer else ["One?"]
+        assert said == [*head, "Two?", "echo: Two?", "Three?", "echo: Three?"]
+        assert sent(model) == [["One?"], [*head, "Two?"], [*head, "Two?", "echo: Two?", "Three?"]]
