@@ -279,6 +279,15 @@ async def test_a_signature_of_another_secret_or_tenant_counts_as_none(log: Log, 
         other.loads(*codec.dumps(Plan(["x"])))
 
 
+async def test_an_unsigned_type_of_the_application_is_refused_where_others_are_signed(log: Log, pool: Pool) -> None:
+    saver = TurnlogSaver(signing(log), pool)
+    await one_node(Planned, planning, saver).ainvoke({"plan": Plan(["first"])}, config("signed"))
+    await publish(log, "t", "channel", JsonPlusSerializer().dumps_typed(Plan(["forged"])))
+    with pytest.raises(TypeNotAllowed, match=r"Plan is not signed with the secret"):
+        await saver.aget_tuple(config())
+    assert await saver.aget_tuple(config("signed")) is not None
+
+
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "pickled"])
 async def test_a_signature_of_one_value_does_not_fit_another(log: Log, pool: Pool, tmp_path: Path, name: str) -> None:
     marker, saver = tmp_path / "made", TurnlogSaver(signing(log), pool)
