@@ -20,7 +20,7 @@ USER: I am allergic to nuts.
 ASSISTANT: Noted.
 </chat_history>"""
 FOLLOW_UPS = """### Task:
-Suggest 3-5 relevant follow-up questions or prompts that the user might naturally ask next.
+Predict 3-5 useful messages this user might naturally send next to advance their current objective.
 ### Guidelines:
 - I like short questions.
 ### Chat History:
