@@ -1,0 +1,127 @@
+"""Open WebUI, unchanged, without a browser: what its page sends is stored once, its tasks never (`make clients`)."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import httpx2
+import pytest
+from helpers.api import Api, Serve
+from helpers.openai_bodies import Step
+from helpers.openai_server import Kind
+from helpers.servers import eventually
+from helpers.stage import MemoryServer
+from installed import HOME, started
+
+from turnlog.consumers.servers.nats_server import free_port
+
+DOG, CAT = "My dog is called Sesame.", "And my cat is called Poppy."
+TASKS = {"title_generation": True, "tags_generation": True, "follow_up_generation": True}
+
+
+class TaskServer(MemoryServer):
+    """Answers the tasks of Open WebUI in their form; echoes else."""
+
+    def next_step(self, kind: Kind, body: dict[str, Any]) -> Step:
+        if kind == "chat" and is_task(body):
+            return Step(text='{"title": "Wishes no emojis", "tags": ["pets"], "follow_ups": ["I keep bees?"]}')
+        return super().next_step(kind, body)
+
+
+def is_task(body: dict[str, Any]) -> bool:
+    return str(body["messages"][-1]["content"]).startswith("### Task:")
+
+
+@pytest.fixture
+def model() -> Iterator[TaskServer]:
+    with TaskServer() as server:
+        yield server
+
+
+class Page:
+    """What the page of a signed-in user sends and shows."""
+
+    def __init__(self, client: httpx2.AsyncClient) -> None:
+        self._client, self._chat = client, ""
+        self._history: list[dict[str, str]] = []
+        self._last: str | None = None
+
+    async def sign_up(self) -> None:
+        person = {"name": "Ann", "email": "ann@example.org", "password": "Sesame-and-Poppy-1"}
+        signed = await self._client.post("/api/v1/auths/signup", json=person)
+        assert signed.is_success, signed.text
+        self._client.headers["Authorization"] = f"Bearer {signed.json()['token']}"
+
+    async def ask(self, text: str) -> dict[str, Any]:
+        """The answer's message when it, and the tasks after it, are done."""
+        self._history.append({"role": "user", "content": text})
+        question = {"id": str(uuid4()), "parentId": self._last, "role": "user", "content": text, "models": ["m"]}
+        return await self._answer(question)
+
+    async def _answer(self, question: dict[str, Any]) -> dict[str, Any]:
+        answer = str(uuid4())
+        body = {"model": "m", "stream": True, "messages": self._history, "id": answer, "session_id": "page"}
+        body |= {"parent_id": question["parentId"], "user_message": question, "background_tasks": dict(TASKS)}
+        sent = await self._client.post("/api/chat/completions", json=body | {"chat_id": self._chat})
+        assert sent.is_success, sent.text
+        self._chat = sent.json()["chat_id"]
+        shown: dict[str, Any] = {}
+
+        async def is_done() -> bool:
+            chat = (await self._client.get(f"/api/v1/chats/{self._chat}")).json()["chat"]
+            shown.update(chat["history"]["messages"][answer])
+            return bool(shown.get("done") and (shown.get("error") or shown.get("followUps")))
+
+        await eventually(is_done)
+        if not shown.get("error"):
+            self._history.append({"role": "assistant", "content": shown["content"]})
+            self._last = answer
+        return shown
+
+    @property
+    def chat(self) -> str:
+        return self._chat
+
+
+async def said(api: Api, thread: str) -> list[tuple[str, str]]:
+    async with api.client() as ann:
+        return [
+            (one["role"], one["content"]) for one in (await ann.get(f"/api/threads/{thread}/turns")).json()["items"]
+        ]
+
+
+async def test_a_chat_of_open_webui_is_stored_once_and_its_tasks_never(
+    serve: Serve, model: TaskServer, tmp_path: Path
+) -> None:
+    async with serve("reactors", api_base_url=model.url, model="m") as api:
+        port, program = free_port(), HOME / "open-webui/bin/open-webui"
+        settings = {"DATA_DIR": str(tmp_path), "WEBUI_SECRET_KEY": "s" * 32, "OFFLINE_MODE": "true"}
+        settings |= {
+            "USE_SLIM_DOCKER": "true",
+            "ENABLE_OLLAMA_API": "false",
+            "ENABLE_FORWARD_USER_INFO_HEADERS": "true",
+        }
+        settings |= {"OPENAI_API_BASE_URL": f"{api.url}/v1", "OPENAI_API_KEY": api.token()}
+        words = (program, "serve", "--host", "127.0.0.1", "--port", port)
+        async with (
+            started(tmp_path, f"http://127.0.0.1:{port}/health", *words, **settings) as client,
+            api.client() as ann,
+        ):
+            page = Page(client)
+            await page.sign_up()
+            assert (await page.ask(DOG))["content"] == f"echo: {DOG}"
+            assert (await page.ask(CAT))["content"] == f"echo: {CAT}"
+            assert len([body for body in model.bodies("chat") if is_task(body)]) >= 4
+
+            async def remembered() -> bool:
+                return "Poppy" in (await ann.get("/api/memories")).text
+
+            await eventually(remembered)
+            assert [one["thread"] for one in (await ann.get("/api/threads")).json()["items"]] == [page.chat]
+            assert await said(api, page.chat) == [
+                *(("user", DOG), ("assistant", f"echo: {DOG}")),
+                *(("user", CAT), ("assistant", f"echo: {CAT}")),
+            ]
+            memories = (await ann.get("/api/memories")).text
+            assert "emoji" not in memories and "bees" not in memories
