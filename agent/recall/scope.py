@@ -60,11 +60,15 @@ class ScopeStatistics:
         dates: Mapping[str, Ints],
         unit: Floats | None,
         embedded: NDArray[np.bool_],
+        space: Space | None = None,
     ) -> "ScopeStatistics":
         frequency = {term: len(numbers) for term, (numbers, _) in postings.items()}
         for term, numbers in dates.items():
             frequency[term] = len(np.union1d(numbers, postings[term][0])) if term in postings else len(numbers)
-        space = None if unit is None else Space.of(unit[embedded])
+        if unit is None:
+            space = None
+        elif space is None or not space.fits(int(embedded.sum())):
+            space = Space.of(unit[embedded])
         said = lengths if assistant.all() else lengths[assistant == 0]
         return cls(len(lengths), float(said.mean()) if len(said) else 1.0, frequency, space)
 
@@ -121,6 +125,7 @@ class ScopeIndex:
         vectors: NDArray[np.floating] | None = None,
         statistics: ScopeStatistics | None = None,
         words: Collection[str] | None = None,
+        space: Space | None = None,
     ) -> "ScopeIndex":
         """From parallel columns, sorted by (thread, seq, piece).
 
@@ -128,7 +133,7 @@ class ScopeIndex:
         threads: None for one thread. positions: the row number of each chunk in its thread, the first one's 1; needed
         only when chunks in between were not loaded.
         vectors: (n, dimensions), NaN where there is none. statistics: of the scope, when these are a selection of it.
-        words: the only terms that will be queried; all when None.
+        words: the only terms that will be queried; all when None. space: of a former index, used while it fits.
         """
         count = len(texts)
         dates_of = [time.date() for time in times]
@@ -149,7 +154,7 @@ class ScopeIndex:
         postings, dates = _postings(term_lists), _by_term(days, words)
         return cls(
             count=count,
-            statistics=statistics or ScopeStatistics.of(lengths, assistant, postings, dates, unit, embedded),
+            statistics=statistics or ScopeStatistics.of(lengths, assistant, postings, dates, unit, embedded, space),
             lengths=lengths,
             asks=np.array([asks(text) for text in texts], dtype=np.float32),
             details=np.array([tells_detail(text) for text in texts], dtype=np.float32),

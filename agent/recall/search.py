@@ -23,7 +23,7 @@ from turnlog.agent.recall.large import ScopeSample, candidate_chunks, sample_sco
 from turnlog.agent.recall.questions import Question, read_question
 from turnlog.agent.recall.ranking import Query, Scored, rank_parts
 from turnlog.agent.recall.scope import REACH, ScopeIndex
-from turnlog.agent.recall.space import VectorMismatch
+from turnlog.agent.recall.space import Space, VectorMismatch
 from turnlog.agent.runtime import Runtime
 from turnlog.events.word_caches import holds_words
 from turnlog.projectors.engine.writer import Connection
@@ -36,7 +36,9 @@ from turnlog.projectors.models.chunks.lookup import (
     Scope,
     Stamp,
     Stamps,
+    changed_threads,
     scope_stamps,
+    thread_stamps,
     whole_scope,
     with_parents,
 )
@@ -196,7 +198,7 @@ class Recall:
         """
         scope = await with_parents(conn, scope)
         state = await self._state(conn, scope, before_seq)
-        chunks = await self._chunks_of(conn, scope, state, before_seq)
+        chunks = await self._chunks_of(conn, scope, state, before_seq, without)
         names = chunks.names if chunks else ()
         self.question = question = read_question(query, now, zone, names)
         queries = [Query(part.text, None, part.spans, question.words_of) for part in question.parts]
@@ -250,10 +252,15 @@ class Recall:
         return await _best(conn, scope, queries, question, chunks, k, before_seq, without)
 
     async def _chunks_of(
-        self, conn: Connection, scope: Scope, state: ScopeSample | Stamps, before_seq: int | None
+        self,
+        conn: Connection,
+        scope: Scope,
+        state: ScopeSample | Stamps,
+        before_seq: int | None,
+        without: Collection[str],
     ) -> "ScopeSample | _Loaded | None":
         """Of a small scope all; None without any. They are indexed again where they changed, but not for every turn
-        that is added behind those that are sought."""
+        that is added behind those that are sought, or in a thread that is excluded."""
         if isinstance(state, ScopeSample):
             return state
         if not state.whole.chunks:
@@ -261,9 +268,19 @@ class Recall:
         kept = self._whole.get(scope)
         if kept and (kept[0] == state.whole or (before_seq is not None and kept[1].serves(before_seq, state.before))):
             return kept[1]
-        columns = await whole_scope(conn, scope, self._model)
+        former = kept[1].columns if kept and scope.user is not None else None
+        space = kept[1].index.statistics.space if kept and former else None
+        if former is None:
+            columns = await whole_scope(conn, scope, self._model)
+        else:
+            changed = changed_threads(former, await thread_stamps(conn, scope, self._model))
+            if kept and changed <= set(without):
+                return kept[1]
+            columns = former.replacing(changed, await whole_scope(conn, scope, self._model, changed))
+        if not columns.chunks:
+            return None
         in_thread = len(columns.chunks) > INDEXED_AT_ONCE
-        loaded = await asyncio.to_thread(_indexed, columns) if in_thread else _indexed(columns)
+        loaded = await asyncio.to_thread(_indexed, columns, space) if in_thread else _indexed(columns, space)
         self._whole[scope] = (state.whole, loaded)
         return loaded
 
@@ -327,7 +344,7 @@ def _in_turn(found: Sequence[Sequence[Recalled]], k: int) -> list[Recalled]:
     return list(turns.values())[:k]
 
 
-def _indexed(columns: Columns) -> _Loaded:
+def _indexed(columns: Columns, space: Space | None) -> _Loaded:
     chunks = columns.chunks
     index = ScopeIndex.build(
         texts=[c.text for c in chunks],
@@ -337,6 +354,7 @@ def _indexed(columns: Columns) -> _Loaded:
         roles=[c.role for c in chunks],
         threads=[c.thread for c in chunks],
         vectors=columns.vectors,
+        space=space,
     )
     return _Loaded(index, np.array([c.seqs[0] for c in chunks], dtype=np.int64), columns)
 

@@ -12,6 +12,7 @@ Floats = NDArray[np.float32]
 # Multiple of the mean variance that is added to each variance; 2 to 16 give the same results.
 RIDGE = 6.0
 MIN_ROWS = 3  # for a covariance
+STALE = 0.1  # share of rows that may come or go before it is worth a new inverse, which is most of the cost of an index
 
 
 class VectorMismatch(TurnlogError):
@@ -42,6 +43,11 @@ class Space:
     center: Floats
     covariance: Floats
     inverse: Floats
+    rows: int
+
+    def fits(self, rows: int) -> bool:
+        """Whether it still describes these vectors, if those of then are among them."""
+        return abs(rows - self.rows) <= STALE * self.rows
 
     @classmethod
     def of(cls, rows: Floats) -> "Space | None":
@@ -55,7 +61,7 @@ class Space:
         if not variance > 1e-9:
             return None
         inverse = np.linalg.inv(covariance / variance + RIDGE * np.eye(len(covariance)))
-        return cls(center, covariance, inverse.astype(np.float32))
+        return cls(center, covariance, inverse.astype(np.float32), len(rows))
 
     def direction(self, query: NDArray[np.floating]) -> Direction | None:
         """None when the rows do not differ in the direction of the query. Raises VectorMismatch."""

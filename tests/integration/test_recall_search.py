@@ -6,8 +6,9 @@ import pytest
 from conftest import Settled
 from helpers.sample_events import turn
 
+import turnlog.agent.recall.search as search_module
 from turnlog.agent.recall.search import Recall, Recalled
-from turnlog.events.contracts import ThreadDeleted
+from turnlog.events.contracts import Event, ThreadDeleted
 from turnlog.events.log import Log
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.chunks.lookup import Scope
@@ -202,3 +203,45 @@ async def test_a_turn_that_is_repeated_behind_those_that_are_sought_is_not_found
     assert await kept.search(db, T, "boat sails", 20, 9) == first == await search(db, "boat sails", 20, before=9)
     assert {one.seq for one in first} == set(range(1, 9))
     assert kept._whole[T][1] is index
+
+
+async def test_a_users_turns_are_indexed_again_where_other_threads_changed_and_not_for_the_excluded_one(
+    log: Log, db: Connection, settled: Settled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    indexed = []
+    build = search_module._indexed
+    monkeypatch.setattr(search_module, "_indexed", lambda *given: indexed.append(given) or build(*given))
+    read: list[object] = []
+    whole = search_module.whole_scope
+    monkeypatch.setattr(
+        search_module, "whole_scope", lambda *given: read.append(given[3] if len(given) > 3 else None) or whole(*given)
+    )
+    ann, recall = Scope("default", None, "ann"), Recall(None)
+
+    async def say(text: str, thread: str, minutes: int) -> None:
+        await log.append(turn(text, minutes=minutes, thread=thread, user="ann"))
+        await settled()
+
+    async def found() -> list[Recalled]:
+        return await recall.search(db, ann, "Which boat is moored?", 9, without={"new"})
+
+    for number in range(4):
+        await say(f"The boat number {number} is moored.", f"old{number}", number)
+    first = await found()
+    await say("Which boat is moored?", "new", 10)
+    await say("And which one is not moored?", "new", 11)
+    assert await found() == first
+    assert (len(indexed), read) == (1, [None])
+
+    await say("A red boat is moored too.", "old2", 12)
+    await say("One more boat is moored.", "other", 13)
+    again = await found()
+    assert {one.text for one in again} == {one.text for one in first} | {
+        "A red boat is moored too.",
+        "One more boat is moored.",
+    }
+    assert (len(indexed), read[1:]) == (2, [{"new", "old2", "other"}])
+    await log.append(Event(tenant="default", thread="old3", user="ann", data=ThreadDeleted()))
+    await settled()
+    assert await found() == await Recall(None).search(db, ann, "Which boat is moored?", 9, without={"new"})
+    assert "old3" not in {one.thread for one in await found()}

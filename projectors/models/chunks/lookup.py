@@ -1,9 +1,11 @@
 """Reads chunks for recall: the scope, and all chunks of a small one (of a large one: candidates.py)."""
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import groupby
+from operator import attrgetter
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -98,6 +100,21 @@ class Columns:
     chunks: list[Found]
     vectors: NDArray[np.float32] | None
 
+    def replacing(self, threads: Collection[str], new: "Columns") -> "Columns":
+        """With these chunks of some threads in place of those that it has."""
+        kept = [number for number, chunk in enumerate(self.chunks) if chunk.thread not in threads]
+        chunks = [*(self.chunks[number] for number in kept), *new.chunks]
+        order = sorted(range(len(chunks)), key=lambda number: chunks[number].thread)
+        vectors = [None if self.vectors is None else self.vectors[kept], new.vectors]
+        width = next((some.shape[1] for some in vectors if some is not None), None)
+        if width is None:
+            return Columns([chunks[number] for number in order], None)
+        nothing = np.full((len(chunks), width), np.nan, dtype=np.float32)
+        for some, at in zip(vectors, (slice(len(kept)), slice(len(kept), None)), strict=True):
+            if some is not None:
+                nothing[at] = some
+        return Columns([chunks[number] for number in order], nothing[order])
+
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
@@ -152,12 +169,40 @@ def _stamp(where: str, turns: str) -> str:
     )
 
 
-async def whole_scope(conn: Connection, scope: Scope, model: str | None) -> Columns:
+async def thread_stamps(conn: Connection, scope: Scope, model: str | None) -> dict[str, Stamp]:
+    """The stamp of each thread of a small scope."""
+    rows = await conn.execute(
+        f"SELECT thread_id, {_stamp('true', 'cardinality(seqs)')} "
+        f"FROM ({scope.searched.rows('thread_id, embedding_model, seq, seqs')}) chunks GROUP BY thread_id".encode(),
+        {**scope.params, "model": model},
+    )
+    return {str(row[0]): Stamp(*map(int, row[1:])) for row in await rows.fetchall()}
+
+
+def changed_threads(columns: Columns, now: Mapping[str, Stamp]) -> set[str]:
+    """The threads whose chunks or vectors are others than in these columns."""
+    embedded = np.zeros(len(columns.chunks)) if columns.vectors is None else ~np.isnan(columns.vectors[:, 0])
+    then, start = dict[str, Stamp](), 0
+    for thread, group in groupby(columns.chunks, key=attrgetter("thread")):
+        seqs = [chunk.seqs for chunk in group]
+        end = start + len(seqs)
+        last, turns = max(some[0] for some in seqs), sum(map(len, seqs))
+        then[thread] = Stamp(len(seqs), int(embedded[start:end].sum()), last, turns)
+        start = end
+    return {thread for thread in then.keys() | now.keys() if then.get(thread) != now.get(thread)}
+
+
+async def whole_scope(
+    conn: Connection, scope: Scope, model: str | None, threads: Collection[str] | None = None
+) -> Columns:
+    """All chunks of the scope, or those of some threads of it."""
+    some = "" if threads is None else " AND v.thread_id = ANY(%(threads)s::text[])"
     rows = await conn.execute(
         scope.searched.rows(
             f"{FOUND}, CASE WHEN v.embedding_model = %(model)s THEN halfvec_send(v.embedding) END, v.seq, v.piece"
-        ).encode(),
-        {**scope.params, "model": model},
+        ).encode()
+        + some.encode(),
+        {**scope.params, "model": model, "threads": list(threads or ())},
         binary=True,
     )
     found = sorted(await rows.fetchall(), key=lambda row: (row[0], row[12], row[13], row[1]))
