@@ -4,7 +4,7 @@ Memories are searched on a connection of their own while the conversation is rea
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -33,6 +33,7 @@ from turnlog.projectors.engine.lag import degraded_by_rebuild
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.chunks.lookup import Scope
 from turnlog.projectors.models.memories.lookup import is_memory_off, zone_of
+from turnlog.projectors.models.message import Message
 from turnlog.projectors.models.thread_lookup import Overview, thread_overview
 
 READS = ("messages", "checkpoints", "summaries", "topics", "vectors")
@@ -48,7 +49,7 @@ class ContextRequest:
     turn that is answered; a query gets one. asked_seq: of the question's turn where it is on the log. user: whose
     memories are added. window: of the model in tokens, None the
     setting's; tokens: for all messages instead. relevant: how many older episodes may come first where not everything
-    fits. answer_tokens: most of the answer, 0 if it is unknown.
+    fits. answer_tokens: most of the answer, 0 if it is unknown. turns, places, notes: see thread_context.
     """
 
     tenant: str
@@ -67,6 +68,9 @@ class ContextRequest:
     tokens: int | None = None
     relevant: int = EPISODES
     answer_tokens: int = 0
+    turns: Sequence[Message] | None = None
+    places: Mapping[int, int] | None = None
+    notes: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +138,9 @@ async def prepare(runtime: Runtime, conn: Connection, request: ContextRequest) -
             relevant=older.turns if request.relevant else (),
             memories=searching,
             answer_tokens=request.answer_tokens,
+            turns=request.turns,
+            places=request.places,
+            notes=request.notes,
         )
         reasons = [one for one in (older.degraded, await degraded_by_rebuild(conn, READS)) if one]
         basis = AnswerBasis(
@@ -145,12 +152,10 @@ async def prepare(runtime: Runtime, conn: Connection, request: ContextRequest) -
             turn_id=request.turn_id or uuid7(),
         )
         if request.query is not None:
-            basis = replace(
-                basis,
-                question=storable(request.query),
-                question_seq=context.receipt.as_of_seq,
-                notes=tuple(str(wire["content"]) for wire in (await searching).messages),
-            )
+            basis = replace(basis, question=storable(request.query), question_seq=context.receipt.as_of_seq)
+        if request.query is not None or request.turns is not None:
+            known = (str(wire["content"]) for wire in (await searching).messages)
+            basis = replace(basis, notes=(*request.notes, *known))
         return Prepared(context, basis, "; ".join(reasons) or None)
     finally:
         searching.cancel()  # useless if the thread could not be read

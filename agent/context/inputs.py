@@ -1,6 +1,6 @@
 """The inputs of a context."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from turnlog.agent.context.digest import Summary
@@ -36,7 +36,7 @@ class ContextInput:
     of turns worth keeping, best first: when not everything fits, they come first in tier 2 (C8). budget: tokens, as a
     receipt says; None computes them. doubt: a line after the notes that says that nothing found answers the question;
     left out where neither the turns nor the safety margin leave room for it. answer_tokens: most of the
-    answer; 0 if it is unknown.
+    answer; 0 if it is unknown. places: of every turn of the thread, by sequence, where the conversation lacks some.
     """
 
     messages: Sequence[Message]
@@ -58,3 +58,4 @@ class ContextInput:
     budget: int | None = None
     doubt: str | None = None
     answer_tokens: int = 0
+    places: Mapping[int, int] | None = None

@@ -256,7 +256,8 @@ def _context(made: Prepared, layout: Layout) -> Context:
     messages = _with_notes([*made.system, *(wire for _, wires in layout.tiers for wire in wires)], notes)
     summary_seq = given.summary.seq if given.summary else None
     topics = layout.head.topics if layout.head else ()
-    place = _places(_visible(given), given.pruned_through_seq)
+    shown = _visible(given)
+    place = given.places or _places(shown, given.pruned_through_seq)
     dropped = tuple(sorted(turns.dropped + layout.dropped))
     altered = tuple(sorted(turns.altered + layout.altered))
     receipt = ContextReceipt(
@@ -268,7 +269,7 @@ def _context(made: Prepared, layout: Layout) -> Context:
         tiers=tuple(receipt_tier(tier, summary_seq, topics, place) for tier in tiers),
         dropped=TurnSpans.of((remark.seq for remark in dropped), place),
         remarks=remarks_by_reason((*dropped, *altered), place),
-        state=spans_of(place, place),
+        state=spans_of((one.seq for one in shown), place),
         recalled_chunks=given.recalled_chunks,
         memories=given.memories,
         known=given.known,

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -79,6 +79,9 @@ async def thread_context(
     relevant: Sequence[int] | FindRelevant = (),
     memories: Awaitable[MemoryBlock] | MemoryBlock | None = None,
     answer_tokens: int = 0,
+    turns: Sequence[Message] | None = None,
+    places: Mapping[int, int] | None = None,
+    notes: Sequence[str] = (),
 ) -> Context:
     """The tiered context of a thread now. query: a user message that is not on the log yet.
 
@@ -89,10 +92,15 @@ async def thread_context(
     answer. relevant: turns to prefer when not everything fits, best first, pruned ones included; a function is called
     only then. memories: the block of long-term memories, awaited last. answer_tokens: most of the answer, 0 if it is
     unknown. Where the turns that the function finds hardly answer the question, a line says so.
+    turns: the conversation where its caller keeps it, as a graph does; with the places of all turns of the thread if
+    these are turns of it. notes: of the caller, before the memories.
 
     Raises NotFound when the thread has no messages or has not reached as_of_seq, WindowTooSmall.
     """
-    now, messages = await _state(conn, log, tenant, thread, as_of_seq, transcripts or Transcripts(), overview)
+    if turns is None:
+        now, messages = await _state(conn, log, tenant, thread, as_of_seq, transcripts or Transcripts(), overview)
+    else:
+        now, messages = overview or await thread_overview(conn, tenant, thread), list(turns)
     if query is not None:
         messages.append(_asked(query, messages))
     if not messages:
@@ -113,8 +121,9 @@ async def thread_context(
         recalled_chunks=(block.known and block.known.turns) or (),
         memories=tuple(str(memory) for memory in block.ids),
         known=block.known,
-        notes=block.all_messages,
+        notes=[*({"role": "user", "content": note} for note in notes), *block.all_messages],
         answer_tokens=answer_tokens,
+        places=places,
     )
     return await _with_relevant(conn, tenant, thread, now, given, relevant, block)
 
@@ -158,7 +167,8 @@ async def _with_relevant(
     found = await relevant()
     doubt = _doubt(found, given.messages, block, given.settings.full_recent_count)
     if made is None:
-        pruned = await _pruned(conn, tenant, thread, found.seqs, now)
+        known = {message.seq for message in given.messages}  # a graph's state may hold turns that the thread pruned
+        pruned = await _pruned(conn, tenant, thread, [seq for seq in found.seqs if seq not in known], now)
         whole = replace(given, messages=[*pruned, *given.messages])
         made = await _computed(whole, lambda: prepared(whole))
     chosen = made

@@ -21,6 +21,7 @@ COMMANDS = {
     "doctor": ("running", "Check settings, servers, read models and models"),
     "env": ("running", "Print the servers' addresses for other programs"),
     "chat": ("chatting", "Talk to the agent; the answer streams"),
+    "graph": ("chatting", "Talk to the conversation graph of LangGraph"),
     "demo": ("demo", "Watch everything once, with a killed projector"),
     "import": ("transfer", "Import conversations from a file"),
     "export": ("exporting", "Write a thread, or all there is of a user"),

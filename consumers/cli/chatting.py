@@ -69,6 +69,7 @@ _PARTS = re.compile(rf"\n|[^\S\n]+|[\u2e80-\uffef]|{_WORD.pattern}")
 
 def register(app: typer.Typer) -> None:
     add(app, chat)
+    add(app, graph)
 
 
 def chat(
@@ -132,6 +133,38 @@ def chat(
                 if questions:
                     await questions.put()
         return 0
+
+    run(work)
+
+
+def graph(
+    thread: Annotated[str, typer.Argument(help="Conversation to continue or begin.")] = "graph",
+    message: Annotated[str | None, typer.Option("--message", "-m", help="One message; then end.")] = None,
+    user: Annotated[str, typer.Option(help="Who you are.")] = "",
+) -> None:
+    """Chat with the conversation graph of LangGraph, in this process. Without --message every line of stdin is a
+    message; the turns, a receipt of each answer and what it took are on the log, and the graph's state with them."""
+
+    async def work(settings: Settings) -> None:
+        try:
+            from turnlog.consumers.langgraph.conversation import converse, opened_graph, thread_config
+        except ModuleNotFoundError as error:
+            raise BadOption(f"{error.name} is missing: pip install 'turnlog[langgraph]'") from None
+
+        check_conversation(thread)
+        check_given("user", user or None)
+        async with opened_graph(settings=settings) as made:
+            async for text in _lines(message):
+                async for piece in converse(made, thread, user, text):
+                    if not given().json:
+                        sys.stdout.write(shown(piece))
+                        sys.stdout.flush()
+                state = (await made.aget_state(thread_config(thread))).values
+                if given().json:
+                    about = {"thread": thread, "agent": state["agent_type"], "debug": state["debug"]}
+                    (emit if message else emit_line)(about | {"answer": state["messages"][-1].text})
+                else:
+                    sys.stdout.write("\n")
 
     run(work)
 

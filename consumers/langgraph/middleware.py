@@ -11,8 +11,8 @@ from langgraph.config import get_config
 from turnlog.agent.context import Context, ContextInput, Summary, build_context
 from turnlog.agent.settings import Settings, application_settings
 from turnlog.agent.threads.state import context_settings
+from turnlog.consumers.langgraph.checkpoint.messages import to_messages
 from turnlog.consumers.langgraph.checkpoint.saver import TurnlogSaver
-from turnlog.consumers.langgraph.graph.request import to_messages
 from turnlog.projectors.models.thread_lookup import Overview
 
 Request: TypeAlias = ModelRequest[Any]

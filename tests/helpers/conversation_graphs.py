@@ -9,11 +9,9 @@ from helpers.openai_server import OpenAIServer
 from helpers.stage import Stage, on_stage
 from langgraph.types import StateSnapshot
 
-from turnlog.agent.models.factory import make_models
 from turnlog.agent.settings import Settings
 from turnlog.consumers.langgraph.checkpoint.saver import TurnlogSaver
-from turnlog.consumers.langgraph.graph.build import Deps, Graph, conversation_graph, converse, thread_config
-from turnlog.consumers.langgraph.graph.route import Route
+from turnlog.consumers.langgraph.conversation import Graph, Route, conversation_graph, converse, thread_config
 from turnlog.consumers.langgraph.store.store import TurnlogStore
 
 ESSAYS = Route("essay", ("essay", "draft", "文书", "大纲"), (r"write .*essay", "写.*文书"), "essays", "ESSAY")
@@ -47,15 +45,13 @@ class Instance:
 async def instance(settings: Settings, **more: Any) -> AsyncIterator[Instance]:
     chosen = settings.model_copy(update=more)
     async with on_stage(chosen, ("projectors",)) as stage:
-        runtime, models = stage.runtime, make_models(chosen)
+        runtime = stage.runtime
         store = TurnlogStore(runtime.log, runtime.pool, settings=chosen)
         try:
             saver = TurnlogSaver(runtime.log, runtime.pool)
-            deps = Deps(runtime, models, (ESSAYS,))
-            yield Instance(stage, conversation_graph(deps, checkpointer=saver, store=store), store)
+            yield Instance(stage, conversation_graph(runtime, (ESSAYS,), checkpointer=saver, store=store), store)
         finally:
             await store.aclose()
-            await models.close()
 
 
 def sent(model: OpenAIServer) -> list[tuple[str, str]]:

@@ -35,7 +35,7 @@ from turnlog.agent.use_cases.recall import BadQuery
 from turnlog.agent.use_cases.turns import WrongReceipt
 from turnlog.consumers.api.problems import STATUS
 from turnlog.consumers.langgraph.checkpoint.saver import TurnlogSaver
-from turnlog.consumers.langgraph.graph.build import opened_graph
+from turnlog.consumers.langgraph.conversation import opened_graph
 from turnlog.consumers.servers import stop
 from turnlog.events.errors import InvalidEvent, InvalidToken, NotFound, WrongExpectedVersion
 

@@ -1,7 +1,6 @@
 """LangGraph on turnlog while a server or a model is really stopped, and after it is back (O3; A 6, E 13.3)."""
 
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +11,8 @@ from helpers.stage import Play, Stage, on_stage, player
 from langgraph.graph import END, START, MessagesState, StateGraph
 
 from turnlog.agent.models.errors import ModelUnavailable
-from turnlog.agent.models.factory import make_models
 from turnlog.consumers.langgraph.checkpoint.saver import TurnlogSaver
-from turnlog.consumers.langgraph.graph.build import Deps, Graph, conversation_graph, converse, thread_config
+from turnlog.consumers.langgraph.conversation import Graph, conversation_graph, converse, thread_config
 from turnlog.consumers.langgraph.store.store import TurnlogStore
 from turnlog.events.errors import DatabaseUnavailable
 
@@ -92,15 +90,6 @@ async def test_without_postgres_a_new_thread_begins_all_the_same(own: OwnServers
         assert await said(echo(saver_of(stage))) == ["one", "echo: one", "two", "echo: two"]
 
 
-@asynccontextmanager
-async def conversation(stage: Stage) -> AsyncIterator[Graph]:
-    models = make_models(stage.runtime.settings)
-    try:
-        yield conversation_graph(Deps(stage.runtime, models), checkpointer=saver_of(stage))
-    finally:
-        await models.close()
-
-
 async def ask(graph: Graph, text: str | None) -> str:
     return "".join([piece async for piece in converse(graph, "t", "ann", text)])
 
@@ -108,7 +97,8 @@ async def ask(graph: Graph, text: str | None) -> str:
 async def test_a_graph_whose_model_is_away_keeps_the_question_and_answers_it_later(
     play: Play, model: OpenAIServer
 ) -> None:
-    async with play() as stage, conversation(stage) as graph:
+    async with play() as stage:
+        graph = conversation_graph(stage.runtime, checkpointer=saver_of(stage))
         model.stop()
         with pytest.raises(ModelUnavailable, match="API_BASE_URL"):
             await ask(graph, "Are you there?")

@@ -13,12 +13,13 @@ from helpers.openai_server import OpenAIServer
 from helpers.sample_events import derivation, event
 from helpers.servers import end_deduplication_window, now
 from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage, ToolMessage
+from langgraph.checkpoint.memory import InMemorySaver
 
 from turnlog.agent.memory.deciding.service import Memories
 from turnlog.agent.models.prompts import DOUBT
 from turnlog.agent.settings import Settings
 from turnlog.agent.threads.receipts import RebuiltContext, Received, rebuilt, receipts
-from turnlog.consumers.langgraph.graph.build import thread_config
+from turnlog.consumers.langgraph.conversation import NOT_ON_LOG, conversation_graph, converse, thread_config
 from turnlog.events.contracts import HistoryPruned, ReceiptTier, SummaryWritten, TopicsTagged
 
 FILLER = "weather and traffic " * 12
@@ -204,14 +205,26 @@ async def test_what_was_forgotten_since_is_not_shown_again(settings: Settings) -
     assert "蓝色" not in str(built.context.messages)
 
 
-async def test_settings_that_are_others_by_now_make_no_receipt_and_say_why(settings: Settings) -> None:
+async def test_a_receipt_names_the_settings_that_the_answer_was_made_with(
+    settings: Settings, model: OpenAIServer
+) -> None:
     given = {"messages": [HumanMessage("Hi.")], "user_id": "ann", "conversation_id": THREAD}
     async with instance(settings) as one:
         await one.graph.ainvoke(given, thread_config(THREAD), interrupt_after=["generate"], durability="sync")
     async with instance(settings, system_prompt="Another.") as two:
         await two.ask(None)
-        assert "settings" in (await two.debug())["persist receipt"]
-        assert (await two.stage.all("answer_receipt"), await two.usage()) == ([], [("ann", "general", 1, 0)])
+        [(_, receipt)] = await check_all(two, model)
+        assert (receipt.system_prompt, await two.usage()) == (settings.system_prompt, [("ann", "general", 1, 0)])
+
+
+async def test_turns_that_are_not_on_the_log_make_no_receipt_and_say_why(settings: Settings) -> None:
+    """With another checkpointer than TurnlogSaver."""
+    async with instance(settings) as one:
+        graph = conversation_graph(one.stage.runtime, checkpointer=InMemorySaver())
+        assert [piece async for piece in converse(graph, THREAD, "ann", "Hi.")] == ["echo: ", "Hi."]
+        state = await graph.aget_state(thread_config(THREAD))
+        assert state.values["debug"]["persist receipt"] == NOT_ON_LOG
+        assert (await one.stage.all("answer_receipt"), len(await one.stage.all("usage_metered"))) == ([], 1)
 
 
 async def test_the_commands_tell_what_the_graph_gave_the_model(settings: Settings, turnlog: Cli) -> None:

@@ -9,7 +9,7 @@ import pytest
 from helpers.langgraph_messages import CODEC, MESSAGES, items_of
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
-from turnlog.consumers.langgraph.checkpoint.messages import KIND_OF, KINDS, message_of, turn_of
+from turnlog.consumers.langgraph.checkpoint.messages import KIND_OF, KINDS, message_of, to_messages, turn_of
 from turnlog.consumers.langgraph.checkpoint.recorded import RecordedMessages, Turns
 from turnlog.consumers.langgraph.checkpoint.values import LIST, REFS, Typed, resolved
 from turnlog.events.errors import InvalidEvent
@@ -161,3 +161,29 @@ def test_a_message_without_an_id_is_recognised_as_the_object_that_was_read() -> 
 def test_a_forged_value_is_an_error_with_its_cause(encoding: str, data: bytes) -> None:
     with pytest.raises(InvalidEvent, match="cannot be read as JSON"):
         resolved(Typed(encoding, data), {}, {})
+
+
+def test_blocks_of_langchain_become_ours() -> None:
+    message = HumanMessage(
+        [
+            {"type": "text", "text": "look:"},
+            {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}},
+            {"type": "image", "url": "https://example.org/b.png"},
+            {"type": "audio", "base64": "AAAA", "mime_type": "audio/wav"},
+            "and say",
+        ]
+    )
+    thinking = AIMessage([{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "a dog"}])
+    asked, said = to_messages([message, thinking], "c")
+    assert asked.content == [
+        {"type": "text", "text": "look:"},
+        {"type": "image", "url": "https://example.org/a.png"},
+        {"type": "image", "url": "https://example.org/b.png"},
+        {"type": "text", "text": "and say"},
+    ]
+    assert said.content == [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "a dog"}]
+
+
+def test_a_message_whose_words_changed_is_counted_anew() -> None:
+    before, after = (to_messages([HumanMessage(text, id="1")], "c")[0] for text in ("short", "now much longer"))
+    assert before.event_id != after.event_id

@@ -1,7 +1,10 @@
 """A LangChain message as a turn and what a turn does not hold, and back, exactly (pure)."""
 
 import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
+from uuid import NAMESPACE_OID, uuid5
 
 from langchain_core.messages import (
     AIMessage,
@@ -14,6 +17,7 @@ from langchain_core.messages import (
     ToolMessage,
     convert_to_messages,
 )
+from pydantic_core import to_json
 
 from turnlog.agent.importers.blocks import as_document
 from turnlog.events.contracts import (
@@ -29,7 +33,9 @@ from turnlog.events.contracts import (
 )
 from turnlog.events.errors import InvalidEvent
 from turnlog.events.texts import storable
+from turnlog.projectors.models.message import Message
 
+_EPOCH = datetime.fromtimestamp(0, UTC)
 Fields = dict[str, Any]
 Said = str | Fields  # the content of a turn: its text if it has nothing else, or as said()
 KINDS: dict[str, type[BaseMessage]] = {
@@ -275,3 +281,15 @@ def _text(value: Any) -> str | None:
 
 def _count(value: Any) -> int | None:
     return value if type(value) is int and value >= 0 else None
+
+
+def to_messages(messages: Sequence[BaseMessage], conversation_id: str) -> list[Message]:
+    """The messages with content, as a context is built from them; seq: the place in the list, from 1."""
+    found = []
+    for place, message in enumerate(messages, 1):
+        if (turn := turn_of(message)) is not None:
+            # Token counts are kept by event id, and a message of the same id may get other content.
+            identity = uuid5(NAMESPACE_OID, f"{conversation_id}/{message.id}/{to_json(turn).decode()}")
+            origin = turn.of(None).origin or "person"
+            found.append(Message(place, identity, turn.role, time=_EPOCH, origin=origin, **said(turn)))
+    return found
