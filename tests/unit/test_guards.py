@@ -244,3 +244,10 @@ def test_migrations_are_one_line_of_numbers() -> None:
         down = f'"{number - 1:04}"' if number > 1 else "None"
         assert f'\nrevision = "{number:04}"\n' in text, name
         assert f"\ndown_revision = {down}\n" in text, name
+
+
+def test_every_promise_names_a_module_and_a_test_that_exist() -> None:
+    named = re.findall(r"^\|.*\| `(.+?)` \| `(.+?)` \|$", (ROOT / "docs/requirements.md").read_text(), re.MULTILINE)
+    assert len(named) > 60
+    assert [path for pair in named for path in pair if not (ROOT / path).is_file()] == []
+    assert [test for _, test in named if "def test_" not in (ROOT / test).read_text()] == []
