@@ -3,6 +3,7 @@
 docs/configuration.md lists the same names and defaults; a test compares them.
 """
 
+import os
 import re
 from datetime import tzinfo
 from ipaddress import ip_address
@@ -250,6 +251,13 @@ def load_settings(**given: Any) -> Settings:
     Raises InvalidSetting with the name of the variable or setting, never with a secret's value.
     """
     return _load(Settings, given)
+
+
+def unknown_variables() -> list[str]:
+    """Variables of the environment that are named like settings and are none: misspelt ones do nothing."""
+    aliases = [field.validation_alias for field in Settings.model_fields.values()]
+    known = {name for alias in aliases if isinstance(alias, AliasChoices) for name in alias.choices}
+    return sorted(name for name in os.environ if name.startswith("TURNLOG_") and name not in known)
 
 
 def _load(kind: type[Settings], given: dict[str, Any]) -> Settings:

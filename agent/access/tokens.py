@@ -32,8 +32,10 @@ def peek(token: str) -> Unverified:
         raise Unauthenticated(f"a token is at most {MAX_CHARS:,} ASCII characters")
     try:
         found = jwt.decode_complete(token, options={"verify_signature": False})
-    except jwt.PyJWTError as error:
-        raise Unauthenticated(f"the credential is neither a token nor an API key: {error}") from None
+    except jwt.PyJWTError:
+        raise Unauthenticated(
+            "the credential is neither a token nor an API key; `turnlog token --user NAME` prints a token"
+        ) from None
     return Unverified(str(found["payload"].get("iss", "")), found["header"].get("kid", ""))
 
 

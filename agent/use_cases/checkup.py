@@ -10,7 +10,7 @@ from turnlog.agent.models.factory import make_embedder
 from turnlog.agent.privacy.kek import InvalidKek, WrongKek, keks_of
 from turnlog.agent.privacy.key_admin import uses
 from turnlog.agent.runtime import Runtime
-from turnlog.agent.settings import Settings
+from turnlog.agent.settings import Settings, unknown_variables
 from turnlog.agent.use_cases.lag import embedding_backlog
 from turnlog.agent.use_cases.processes import BLOCKED_S, LoopState, blocked_s, deaths, faults, processes
 from turnlog.events.errors import KeyUnavailable, OtherLog, TurnlogError
@@ -47,13 +47,19 @@ async def checkup(settings: Settings, open_: Callable[[], AbstractAsyncContextMa
     except (InvalidKek, WrongKek) as error:
         found.append(Finding("encryption", False, str(error)))
     except TurnlogError as error:
-        found.append(Finding("servers", False, str(error), "`turnlog up` starts the embedded servers"))
+        fix = "`turnlog up` starts the embedded servers"
+        if settings.nats_url or settings.database_url:
+            fix = "start the given servers, or correct their addresses"
+        found.append(Finding("servers", False, f"{error}; the checks that need them were not made", fix))
     return found
 
 
 def _settings(settings: Settings) -> Finding:
     where = "embedded servers" if not (settings.nats_url and settings.database_url) else "given servers"
-    return Finding("settings", True, f"home {settings.home}, {where}, tenant {settings.tenant}")
+    unknown = unknown_variables()
+    detail = [f"home {settings.home}, {where}, tenant {settings.tenant}", *(f"{one} is no setting" for one in unknown)]
+    fix = "correct the name (docs/configuration.md lists all), or unset it" if unknown else ""
+    return Finding("settings", True, "; ".join(detail), fix, warning=bool(unknown))
 
 
 async def _models(settings: Settings) -> Finding:
@@ -87,6 +93,8 @@ async def _servers(runtime: Runtime) -> Finding:
     version = runtime.log.nc.connected_server_version
     nats = f"{version.major}.{version.minor}.{version.patch}"
     detail = f"nats-server {nats}, Postgres {postgres}, pgvector {vector}"
+    if runtime.started:
+        detail += "; they did not run and were started for this check"
     old = vector is None or tuple(int(n) for n in str(vector).split(".")[:3]) < (0, 8, 0)
     return Finding("servers", not old, detail, "pgvector 0.8 or newer is needed" if old else "")
 
@@ -204,7 +212,9 @@ async def _processes(runtime: Runtime) -> Finding:
         fix = "`turnlog up` starts all roles" if died else "it is started again by itself; the log says more"
         return Finding("processes", False, "; ".join([*died, *broken]), fix, loops)
     if not found:
-        return Finding("processes", True, "none plays a role", "`turnlog up` plays all roles")
+        return Finding(
+            "processes", True, "none plays a role: nothing is served", "`turnlog up` plays all", warning=True
+        )
     playing = ", ".join(f"{one} plays {', '.join(one.roles)}" for one in found)
     blocked = {str(one): blocked_s(one) for one in found if blocked_s(one) > BLOCKED_S}
     slow = [f"event loop of {one} blocked for {seconds * 1_000:,.0f} ms" for one, seconds in blocked.items()]

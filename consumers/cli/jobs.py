@@ -75,7 +75,7 @@ def _document(one: "JobState") -> dict[str, Any]:
 
 
 def _line(one: "JobState") -> str:
-    last = f"{one.last.due_at:%Y-%m-%d %H:%M} UTC  {_counts(one.last.counts)}" if one.last else "never"
+    last = f"for {one.last.due_at:%Y-%m-%d %H:%M} UTC  {_counts(one.last.counts)}" if one.last else "never"
     return f"{one.job:<11} {one.schedule:<11} next {one.next_due_at:%Y-%m-%d %H:%M} UTC  last {last}"
 
 

@@ -114,7 +114,8 @@ def usage(
     user: Annotated[str | None, typer.Option("--user", "-u", help="Only this user's.")] = None,
     by: Annotated[Key, typer.Option(help="What to sum by: user, agent, model, day or month.")] = "day",
 ) -> None:
-    """Calls, tokens, cost and latency of language models, summed by user, agent, model, day or month (UTC)."""
+    """Calls, tokens, cost and mean latency of models, embeddings and offline ones included, summed by user, agent,
+    model, day or month (UTC)."""
     from turnlog.agent.use_cases.usage import usage as usage_of
 
     serve(lambda rt: usage_of(rt, rt.settings.tenant, user, by), usage_lines, projecting=False)

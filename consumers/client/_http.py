@@ -144,7 +144,9 @@ class Http:
         return response
 
     def _unavailable(self, error: Exception) -> ServerUnavailable:
-        return ServerUnavailable(f"the turnlog server at {self.url} cannot be reached ({cause(error)}); does it run?")
+        return ServerUnavailable(
+            f"the turnlog server at {self.url} cannot be reached ({cause(error)}); `turnlog up` starts one"
+        )
 
 
 def error_of(problem: Mapping[str, Any]) -> TurnlogError:

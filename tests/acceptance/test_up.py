@@ -135,7 +135,10 @@ async def test_deleted_durables_and_a_killed_up_are_told_to_who_asks(place: Path
     assert (code, lag["died"]) == (1, [said])
     assert (await command(place, "down"))[0] == 0
     code, findings = await command(place, "doctor")
-    assert (code, [one["detail"] for one in findings if one["check"] == "processes"]) == (0, ["none plays a role"])
+    assert (code, [one["detail"] for one in findings if one["check"] == "processes"]) == (
+        0,
+        ["none plays a role: nothing is served"],
+    )
 
 
 async def test_a_start_that_fails_in_the_background_has_the_code_and_message_of_its_cause(place: Path) -> None:

@@ -324,7 +324,7 @@ async def test_a_write_that_broke_off_is_sent_again_and_stored_once(given: dict[
             sent.clear()
             assert [piece async for piece in thread.ask("Really?")] == ["echo: ", "Really?"]
             assert len(await thread.messages()) == 3
-    with pytest.raises(ServerUnavailable, match="does it run"):
+    with pytest.raises(ServerUnavailable, match="`turnlog up` starts one"):
         async with turnlog.connect(api.url, key="any", patience_s=0) as memory:
             await memory.threads()
 

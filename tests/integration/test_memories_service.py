@@ -171,7 +171,7 @@ async def test_an_edit_takes_the_place_of_what_it_corrects(mind: UserMemories) -
         "I live in Bonn",
     ]
     assert (await mind.row(old)).closed_reason == "edited"
-    with pytest.raises(MemoryNotInUse):
+    with pytest.raises(MemoryNotInUse, match=f"edit {new}, which replaced it"):
         await mind.memories.edit("default", "ann", old, "I live in Rome")
 
 

@@ -175,9 +175,14 @@ async def test_the_log_is_shown_from_a_sequence_to_its_end(runtime: Runtime) -> 
     assert [line.stored.seq async for line in tail(runtime, 1, follow=False, thread="t")] == [1, 3]
 
 
-async def test_a_checkup_names_what_is_wrong_and_what_to_do(settings: Settings, runtime: Runtime) -> None:
+async def test_a_checkup_names_what_is_wrong_and_what_to_do(
+    settings: Settings, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TURNLOG_MODLE", "x")
     findings = {one.check: one for one in await checkup(settings, lambda: opened(settings))}
     assert findings["servers"].ok and findings["log"].ok and findings["projections"].ok
+    assert findings["settings"].warning and "TURNLOG_MODLE is no setting" in findings["settings"].detail
+    assert findings["processes"].warning and "nothing is served" in findings["processes"].detail
     seq = await park_an_event(runtime)
     findings = {one.check: one for one in await checkup(settings, lambda: opened(settings))}
     assert seq and not findings["dead letters"].ok

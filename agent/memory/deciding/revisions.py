@@ -156,7 +156,8 @@ def _overlaps(row: StoredMemory, target: StoredMemory) -> bool:
 
 def _must_be_in_use(row: StoredMemory) -> None:
     if row.status not in _IN_USE:
-        raise MemoryNotInUse(f"memory {row.id} is {row.status} and cannot be edited; edit the one that holds instead")
+        holds = f"{row.replaced_by}, which replaced it" if row.replaced_by else "the one that holds"
+        raise MemoryNotInUse(f"memory {row.id} is {row.status} and cannot be edited; edit {holds}")
 
 
 @dataclass(frozen=True, slots=True)
