@@ -189,7 +189,7 @@ async def _follow(runtime: Runtime, request: Event, seq: int, arrived: Steps) ->
             yield piece
     except NoAnswer as error:
         if await runtime.log.thread_head_of(request.tenant, request.thread, REMOVALS) > seq:
-            raise NotFound(f"thread {request.thread!r} was deleted before the answer came") from error
+            raise NotFound("the conversation was deleted before the answer came") from error
         raise
 
 

@@ -105,13 +105,23 @@ async def _found(runtime: Runtime, tenant: str, name: str, user: str, or_nobody:
     elif (made := _OTHER.fullmatch(name)) is None or other_id(tenant, user, made[1]) == name:
         return name, 0  # nobody can take the id that a name of another user means
     other = other_id(tenant, user, name)
-    if (head := await runtime.log.thread_head(tenant, other)) and not await _is_of(runtime, tenant, other, user, head):
+    head = await runtime.log.thread_head(tenant, other)
+    if head and not await _is_of(runtime, tenant, other, user, head, named=name):
         raise _unknown(name)
     return other, head
 
 
-async def _is_of(runtime: Runtime, tenant: str, thread: str, user: str, head: int, or_nobody: bool = False) -> bool:
-    """head: the thread's last sequence. Raises NotFound where the user has deleted it, or nobody's rows have it.
+async def _is_of(
+    runtime: Runtime,
+    tenant: str,
+    thread: str,
+    user: str,
+    head: int,
+    or_nobody: bool = False,
+    named: str | None = None,
+) -> bool:
+    """head: the thread's last sequence. named: what the user calls it, if not by its id. Raises NotFound where the user
+    has deleted it, or nobody's rows have it.
 
     A thread keeps its user until it is removed. So rows that lack the latest turns are waited for only where they do
     not name the user, or where a removal is among what they lack.
@@ -132,7 +142,12 @@ async def _is_of(runtime: Runtime, tenant: str, thread: str, user: str, head: in
             return False
     if or_nobody and not removed:
         return True
-    raise _unknown(thread)
+    if removed:
+        raise NotFound(
+            f"the conversation {named or thread!r} was deleted, and its name stays with it, so that a late message "
+            "cannot bring it back; begin one with another name"
+        )
+    raise _unknown(named or thread)
 
 
 async def _owner(runtime: Runtime, tenant: str, thread: str, partition: int) -> tuple[bool, str | None, int]:

@@ -73,6 +73,18 @@ async def test_both_users_of_a_name_have_a_conversation_and_their_own(api: Api, 
         assert [turn["blocks"][0]["text"] for turn in history if turn["role"] == "user"] == ["Bob one.", "Bob two."]
 
 
+async def test_errors_say_the_name_that_the_caller_used_and_that_it_was_deleted(api: Api) -> None:
+    async with api.client("ann", role="vip") as ann, api.client("bob", role="vip") as bob:
+        for user in (ann, bob):
+            assert (await completion(user, "Hello.")).status_code == 200
+            assert (await user.delete("/api/threads/main")).status_code < 300
+            for again in (await user.get("/api/threads/main"), await answer(user, "Again."), await message(user, "x")):
+                assert again.status_code == 404
+                assert "'main' was deleted" in again.text and "-of-" not in again.text
+            refused = (await completion(user, "Again.")).json()["error"]
+            assert refused["message"].startswith("the conversation 'main' was deleted, and its name stays with it")
+
+
 async def test_sockets_and_tools_mean_the_conversation_of_their_user(api: Api) -> None:
     async def ask(user: str) -> list[Any]:
         async with socket(api, "main", f"?token={api.token(user)}") as ws:
