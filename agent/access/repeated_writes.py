@@ -37,6 +37,11 @@ UPDATE repeatable_writes w SET answer = %(answer)s FROM fast WHERE tenant = %(te
 _RENEW = """
 UPDATE repeatable_writes SET held_until = now() + make_interval(secs => %(lease)s)
 WHERE tenant = %(tenant)s AND id = %(id)s AND answer IS NULL"""
+_NOTE_TRY = """
+WITH fast AS MATERIALIZED (SELECT set_config('synchronous_commit', 'off', true))
+INSERT INTO repeatable_writes (tenant, id, user_id, request, answer, begun_at, held_until)
+SELECT %(tenant)s, %(id)s, %(user)s, %(request)s, %(answer)s, now(), now() FROM fast
+ON CONFLICT (tenant, id) DO UPDATE SET answer = excluded.answer, begun_at = excluded.begun_at"""
 _GIVE_UP = "DELETE FROM repeatable_writes WHERE tenant = %(tenant)s AND id = %(id)s AND answer IS NULL"
 EXPIRED = "DELETE FROM repeatable_writes WHERE begun_at < %(before)s"
 
@@ -113,6 +118,22 @@ async def give_up(runtime: Runtime, write: Write) -> None:
     """The write failed and changed nothing: the next one with the key is carried out."""
     async with _pool(runtime).connection() as conn:
         await conn.execute(_GIVE_UP, {"tenant": write.tenant, "id": write.id})
+
+
+async def note_try(runtime: Runtime, tenant: str, user: str, request: bytes, answer: UUID, thread: str) -> None:
+    """Notes what a client library's retry of the request finds. request: its SHA-256, in place of a key."""
+    given = {"tenant": tenant, "id": UUID(bytes=request[:16]), "user": user, "request": request}
+    async with _pool(runtime).connection() as conn:
+        await conn.execute(_NOTE_TRY, {**given, "answer": answer.bytes + thread.encode()})
+
+
+async def last_try(runtime: Runtime, tenant: str, request: bytes) -> tuple[UUID, str] | None:
+    """The answer's id and the conversation that `note_try` noted for the request."""
+    async with _pool(runtime).connection() as conn:
+        found = await (await conn.execute(_FIND, {"tenant": tenant, "id": UUID(bytes=request[:16])})).fetchone()
+    if found is None or bytes(found[0]) != request or found[1] is None:
+        return None
+    return UUID(bytes=bytes(found[1])[:16]), bytes(found[1])[16:].decode()
 
 
 def _opened(write: Write, sealed: bytes) -> bytes:

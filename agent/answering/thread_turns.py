@@ -89,6 +89,15 @@ async def in_turn(
         yield other
 
 
+@contextlib.asynccontextmanager
+async def first_of(runtime: Runtime, tenant: str, name: str) -> AsyncIterator[None]:
+    """Lets `in_turn` of the same name wait for the block, which waits for nothing itself."""
+    async with contextlib.AsyncExitStack() as held:
+        held.push_async_callback(tell_waiting, runtime, tenant, name)
+        await _locked(runtime.kept(_Queues).locks, f"{tenant}/{name}", held)
+        yield
+
+
 async def tell_waiting(runtime: Runtime, tenant: str, thread: str) -> None:
     """Wakes those who wait for their turn in the thread."""
     with contextlib.suppress(Exception):  # a closed or lost connection: they look again

@@ -3,19 +3,23 @@ with the caller's own tools, and its record on the log."""
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 from uuid import UUID, uuid5
 
+import psycopg
+from psycopg_pool import PoolTimeout
 from uuid_utils.compat import uuid7
 
 from turnlog.agent.access.identity import Role
+from turnlog.agent.access.repeated_writes import last_try, note_try
 from turnlog.agent.answering.pieces import Round
 from turnlog.agent.answering.pieces import Text as Text
 from turnlog.agent.answering.record import Author, answer_of, record
 from turnlog.agent.answering.run import run
-from turnlog.agent.answering.thread_turns import in_turn, tell_waiting
+from turnlog.agent.answering.thread_turns import first_of, in_turn, tell_waiting
 from turnlog.agent.context.plain_text import content_text
 from turnlog.agent.context.wire import with_tool_calls
 from turnlog.agent.models import observed
@@ -39,14 +43,16 @@ from turnlog.agent.use_cases.resent import (
 from turnlog.agent.use_cases.turns import SOURCE as SOURCE_OF_TURNS
 from turnlog.agent.use_cases.turns import Added, add_turns, turn_of
 from turnlog.events import tracing
-from turnlog.events.contracts import Event
-from turnlog.events.errors import InvalidEvent, NotFound
+from turnlog.events.contracts import Event, TurnRecorded
+from turnlog.events.errors import InvalidEvent, NotFound, cause
+from turnlog.events.read import recorded
 from turnlog.events.subjects import check_place, memory_thread
 from turnlog.events.texts import storable
 from turnlog.projectors.models.message import message_by_event
 
 AGENT, SOURCE = "openai", "turnlog/openai"
 MemoryMode = Literal["off", "read", "full"]
+logger = logging.getLogger("turnlog.answers")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +113,7 @@ class _Prepared:
     basis: AnswerBasis | None = None
 
 
-async def complete(runtime: Runtime, person: Person, wanted: Wanted) -> AsyncIterator[Piece]:
+async def complete(runtime: Runtime, person: Person, wanted: Wanted) -> AsyncGenerator[Piece]:
     """`Begun` first, then text and pieces of tool calls as they come, the whole `Completion` when it is recorded.
 
     The new messages are stored before the model is called, after the answers of the thread that were begun before. A
@@ -140,6 +146,50 @@ async def complete(runtime: Runtime, person: Person, wanted: Wanted) -> AsyncIte
                 case Round():
                     await _record(runtime, person, wanted, prepared, piece)
                     yield piece.completion
+
+
+async def complete_once(
+    runtime: Runtime, person: Person, wanted: Wanted, request: bytes, is_retry: bool
+) -> AsyncGenerator[Piece]:
+    """As `complete`. A retry waits for the try before it, in whichever process that is made, and gets its answer; after
+    one that failed or was killed it is made with that one's id, so its question is stored once.
+
+    request: the SHA-256 of what a client library sends again. Raises TooManyWaiting after the time of an answer, too.
+    """
+    place, name = (runtime, person.tenant), f"tries/{request.hex()}"
+    patience_s = runtime.settings.answer_timeout_s
+    async with in_turn(*place, name, patience_s) if is_retry else first_of(*place, name):
+        if is_retry and (before := await last_try(*place, request)) is not None:
+            if (made := await _recorded(runtime, person.tenant, *before)) is not None:
+                yield Begun(*before, uuid5(before[0], "receipt"))
+                yield Text(made.text)
+                for index, call in enumerate(made.tool_calls):
+                    yield CallPiece(index, call.id, call.name, call.arguments)
+                yield made
+                return
+            wanted = replace(wanted, id=before[0], thread=before[1])
+        async with contextlib.aclosing(complete(runtime, person, wanted)) as pieces:
+            async for piece in pieces:
+                if isinstance(piece, Begun) and piece.thread is not None:
+                    try:
+                        await note_try(*place, person.user, request, piece.id, piece.thread)
+                    except (psycopg.OperationalError, PoolTimeout) as error:
+                        logger.warning("a retry in another process would ask again: %s", cause(error))
+                yield piece
+
+
+async def _recorded(runtime: Runtime, tenant: str, answer: UUID, thread: str) -> Completion | None:
+    """The answer as the log has it; it does not say what it cost and how it ended."""
+    await runtime.settle_thread(tenant, thread, ("messages",))
+    async with runtime.pool.connection() as conn:
+        turn = await message_by_event(conn, tenant, thread, answer)
+    if turn is None:
+        return None
+    said = recorded(await runtime.log.stored(turn.seq)).event.data
+    assert isinstance(said, TurnRecorded)
+    tokens = (said.tokens_in or 0, said.tokens_out or 0)
+    text = content_text(turn.content)
+    return Completion(text, said.tool_calls, *tokens, 0.0, said.model or "", "", said.latency_ms or 0.0)
 
 
 @contextlib.asynccontextmanager

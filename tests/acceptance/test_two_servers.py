@@ -120,3 +120,21 @@ async def test_a_killed_server_holds_up_no_question_to_the_other(
         head = ["One?", "first"] if ask is answer else ["One?"]
         assert said == [*head, "Two?", "echo: Two?", "Three?", "echo: Three?"]
         assert sent(model) == [["One?"], [*head, "Two?"], [*head, "Two?", "echo: Two?", "Three?"]]
+
+
+async def test_a_retry_after_its_server_was_killed_is_answered_by_the_other_and_stored_once(
+    api: Api, model: MemoryServer, nats_url: str, database_url: str, tmp_path: Path
+) -> None:
+    async with two_servers(api, model, nats_url, database_url, tmp_path) as ((victim, first), (_, second)):
+        go_on, before, tries = threading.Event(), len(model.requests), "x-stainless-retry-count"
+        model.first["answer"] = [Step(text="first", until=go_on)]
+        killed = asyncio.create_task(completion(first, "One?", **{tries: "0"}))
+        await asyncio.to_thread(model.wait_for_requests, before + 1)
+        retry = asyncio.create_task(completion(second, "One?", **{tries: "1"}))
+        assert not (await asyncio.wait([retry], timeout=0.5))[0] and len(sent(model)) == 1
+        victim.kill()
+        assert (await retry).json()["choices"][0]["message"]["content"] == "echo: One?"
+        go_on.set()
+        with pytest.raises(httpx2.HTTPError):
+            await killed
+        assert await turns(second) == ["One?", "echo: One?"]

@@ -1,5 +1,6 @@
 """A client library that sends its request again gets the answer under way: one question, one answer."""
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -9,7 +10,10 @@ import openai
 import pytest
 from helpers.api import Serve
 from helpers.openai_bodies import Step
-from helpers.stage import MemoryServer
+from helpers.servers import eventually
+from helpers.stage import MemoryServer, player
+
+from turnlog.agent.answering.thread_turns import _Queues
 
 QUESTION: Any = {"role": "user", "content": "Hello."}
 
@@ -78,3 +82,42 @@ async def test_a_retry_of_a_failed_request_stores_its_question_once(serve: Serve
             assert other.headers["X-Turnlog-Thread"] != first.headers["X-Turnlog-Thread"]
         said = (await ann.get(f"/api/threads/{first.headers['X-Turnlog-Thread']}/turns")).json()["items"]
         assert [turn["content"] for turn in said] == ["Hello.", "echo: Hello."]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("thread", ["t", None])
+async def test_a_retry_at_another_process_gets_the_answer_under_way(
+    serve: Serve, model: MemoryServer, nats_url: str, database_url: str, tmp_path: Any, thread: str | None, stream: bool
+) -> None:
+    """The two have nothing in common but the servers."""
+    settings: dict[str, Any] = {"api_base_url": model.url, "model": "m", "topic_extraction": False}
+    play = player(nats_url, database_url, (), home=tmp_path, api_port=0)
+    async with serve(**settings) as api, play("api", **settings) as other, api.client() as ann:
+
+        async def ask(url: str, retry: int, text: str = "Hello.") -> httpx2.Response:
+            headers = {"x-stainless-retry-count": str(retry), **({"X-Turnlog-Thread": thread} if thread else {})}
+            body = {"model": "m", "messages": [{"role": "user", "content": text}], "stream": stream}
+            return await ann.post(f"{url}/v1/chat/completions", json=body, headers=headers)
+
+        go_on, before = threading.Event(), len(model.requests)
+        model.first["answer"] = [Step(text="answer", until=go_on)]
+        first = asyncio.create_task(ask(api.url, 0))
+        await asyncio.to_thread(model.wait_for_requests, before + 1)
+        assert other.runtime.api_url is not None
+        retry = asyncio.create_task(ask(other.runtime.api_url, 1))
+        await eventually(lambda: asyncio.sleep(0, bool(other.runtime.kept(_Queues))))
+        go_on.set()
+        replies = await asyncio.gather(first, retry)
+        assert [one.status_code for one in replies] == [200, 200] and all("answer" in one.text for one in replies)
+        for name in ("X-Turnlog-Thread", "X-Turnlog-Receipt"):
+            assert replies[0].headers[name] == replies[1].headers[name]
+        model.fail(400)
+        assert (await ask(api.url, 0, "And now?")).status_code == (200 if stream else 400)
+        assert (await ask(other.runtime.api_url, 1, "And now?")).status_code == 200
+        said = [
+            turn["content"]
+            for one in (await ann.get("/api/threads")).json()["items"]
+            for turn in (await ann.get(f"/api/threads/{one['thread']}/turns")).json()["items"]
+        ]
+        assert sorted(said) == sorted(["Hello.", "answer", "And now?", "echo: And now?"])
+        assert len(model.asked("answer")) == 3

@@ -13,7 +13,7 @@ from pydantic import BeforeValidator
 
 from turnlog.agent.models.protocol import Completion
 from turnlog.agent.use_cases.client_tasks import is_client_task
-from turnlog.agent.use_cases.completions import Begun, MemoryMode, Person, Piece, Wanted, complete
+from turnlog.agent.use_cases.completions import Begun, MemoryMode, Person, Piece, Wanted, complete, complete_once
 from turnlog.consumers.api import repeats
 from turnlog.consumers.api.caller import Caller
 from turnlog.consumers.api.streams import Running, Streams
@@ -141,15 +141,21 @@ async def start(request: Request, caller: Caller, named: Named, wanted: Wanted, 
     person = Person(caller.tenant, caller.user, caller.identity.role)
     streams: Streams = request.app.state.streams
     digest = await _digest(request, caller) if wanted.memory == "full" else None
-    is_retry = request.headers.get("x-stainless-retry-count", "0") != "0"
+    tries = request.headers.get("x-stainless-retry-count")
+    is_retry = tries not in (None, "0")
     first = streams.sent(digest) if digest is not None and is_retry else None
     if first is not None and first[1].error is None:
         running = first[1]
     else:
         id_ = first[0] if first else id_  # the question that the failed try stored is not stored again
-        running = streams.run(complete(caller.runtime, person, replace(wanted, id=id_)), digest, id_)
-    async with aclosing(running.read()) as pieces:
-        _, first = await anext(pieces)
+        wanted = replace(wanted, id=id_)
+        if digest is not None and tries is not None:
+            pieces = complete_once(caller.runtime, person, wanted, digest, is_retry)
+        else:
+            pieces = complete(caller.runtime, person, wanted)
+        running = streams.run(pieces, digest, id_)
+    async with aclosing(running.read()) as numbered:
+        _, first = await anext(numbered)
     return Started(cast(Begun, first), running, request, wanted.memory)
 
 
