@@ -296,15 +296,21 @@ class Continued:
         self._notice, self._shown = notice, ""
         self._again: str | None = None
 
-    def restart(self) -> None:
-        self._again = ""
-
-    def tool(self) -> None:
-        """What comes after a tool is a text of its own."""
-        self._shown, self._again = "", None
-
-    def add(self, text: str) -> str:
+    def said(self, piece: Piece) -> str:
         """Returns what to show now."""
+        match piece:
+            case Text(text):
+                return self._add(text)
+            case Restarted():
+                self._again = ""
+            case ToolUsed():  # what comes after a tool is a text of its own
+                self._shown, self._again = "", None
+            case Answered():  # a new text may be only the beginning of the first
+                again, self._again = self._again, None
+                return "" if again is None or again == self._shown else self._notice + again
+        return ""
+
+    def _add(self, text: str) -> str:
         if self._again is None:
             self._shown += text
             return text
@@ -313,8 +319,3 @@ class Continued:
             return ""
         known, self._shown, self._again = self._shown, self._again, None
         return self._shown.removeprefix(known) if self._shown.startswith(known) else self._notice + self._shown
-
-    def end(self) -> str:
-        """Returns what is left to show: a new text that is only the beginning of the first."""
-        again, self._again = self._again, None
-        return "" if again is None or again == self._shown else self._notice + again

@@ -42,6 +42,7 @@ STATUS: Mapping[str, int] = {
     "wrong-expected-version": 409,
     "body-too-large": 413,
     "wrong-host": 421,
+    "bad-form": 422,
     "bad-format": 422,
     "invalid-request": 422,
     "invalid-value": 422,

@@ -265,20 +265,13 @@ class Flow:
         self._text = Continued(_AGAIN[locale])
 
     def show(self, piece: "Piece") -> None:
-        from turnlog.agent.use_cases.asking import Answered, Restarted, Text, ToolUsed
+        from turnlog.agent.use_cases.asking import Answered
 
-        match piece:
-            case Text(text):
-                self._write(shown(self._text.add(text)))
-            case Restarted():
-                self._text.restart()
-            case ToolUsed():
-                self._text.tool()
-            case Answered():
-                self._write(shown(self._text.end()))
-                if note := piece.note(self._locale):
-                    self._write(f" […{note}]")
-                self._end()
+        self._write(shown(self._text.said(piece)))
+        if isinstance(piece, Answered):
+            if note := piece.note(self._locale):
+                self._write(f" […{note}]")
+            self._end()
         sys.stdout.flush()
 
     def _write(self, text: str) -> None:

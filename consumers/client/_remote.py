@@ -15,7 +15,7 @@ from pydantic_core import to_jsonable_python
 
 from turnlog._http import Http, Turn, decoded, error_of
 from turnlog._memory import Memory
-from turnlog._thread import RESTARTED, Context, Thread, early_note
+from turnlog._thread import RESTARTED, Context, Thread, shown
 from turnlog.agent.context import Tier
 from turnlog.agent.importers import ImportFailed
 from turnlog.agent.memory.deciding.outcomes import Outcome
@@ -23,7 +23,7 @@ from turnlog.agent.privacy.receipt import Receipt
 from turnlog.agent.recall.questions import Question
 from turnlog.agent.recall.search import Recalled
 from turnlog.agent.threads.given_receipts import ReceiptGone
-from turnlog.agent.use_cases.asking import Continued
+from turnlog.agent.use_cases.asking import Answered, Continued, Piece, Restarted, Text, ToolUsed
 from turnlog.agent.use_cases.context import AnswerBasis, SignedBasis
 from turnlog.agent.use_cases.forks import Forked
 from turnlog.agent.use_cases.importing import ImportReport
@@ -109,17 +109,8 @@ class RemoteThread(Thread):
         body, answer = {"message": text, "model": model}, Continued(RESTARTED)
         async with aclosing(self._http.events(f"{self._path}/answers", body, self.user, ("done",))) as events:
             async for event in events:
-                said = ""
-                match event.event:
-                    case "content":
-                        said = answer.add(json.loads(event.data)["chunk"])
-                    case "restart":
-                        answer.restart()
-                    case "tool_start":
-                        answer.tool()
-                    case "done":
-                        said = answer.end() + early_note(json.loads(event.data)["response"].get("finish_reason"))
-                if said:
+                piece = _PIECES.get(event.event)
+                if piece is not None and (said := shown(answer, piece(json.loads(event.data)))):
                     yield said
 
     async def messages(
@@ -140,6 +131,15 @@ class RemoteThread(Thread):
 
     async def delete(self) -> None:
         await self._http.call("DELETE", self._path, type(None), user=self.user)
+
+
+# The piece of an answer that is this event of its stream; others show nothing.
+_PIECES: dict[str | None, Callable[[Any], Piece]] = {
+    "content": lambda data: Text(data["chunk"]),
+    "restart": lambda _: Restarted(),
+    "tool_start": lambda data: ToolUsed(data["id"], data["name"], data["args"]),
+    "done": lambda data: decoded(Answered, data["response"]),
+}
 
 
 class RemoteMemory(Memory):

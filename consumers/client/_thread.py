@@ -27,9 +27,10 @@ from turnlog.projectors.models.message import Message
 RESTARTED = "\n[the answer starts again]\n"
 
 
-def early_note(finish_reason: str | None) -> str:
-    note = ended_early(finish_reason, "en")
-    return f"\n[{note}]\n" if note else ""
+def shown(answer: asking.Continued, piece: asking.Piece) -> str:
+    """What a caller of `ask` gets of a piece."""
+    note = ended_early(piece.finish_reason, "en") if isinstance(piece, asking.Answered) else None
+    return answer.said(piece) + (f"\n[{note}]\n" if note else "")
 
 
 Content = str | Sequence[Mapping[str, Any]] | None
@@ -156,17 +157,7 @@ class Thread(LoopBound):
         place = (self._runtime, self.tenant, self.id)
         answer = asking.Continued(RESTARTED)
         async for piece in asking.ask(*place, text, user=self.user, model=model):
-            said = ""
-            match piece:
-                case asking.Text():
-                    said = answer.add(piece.text)
-                case asking.Restarted():
-                    answer.restart()
-                case asking.ToolUsed():
-                    answer.tool()
-                case asking.Answered():
-                    said = answer.end() + early_note(piece.finish_reason)
-            if said:
+            if said := shown(answer, piece):
                 yield said
 
     async def messages(

@@ -1,8 +1,12 @@
 """The text of a restarted answer where what was shown cannot be taken back."""
 
+from uuid import UUID
+
 import pytest
 
-from turnlog.agent.use_cases.asking import Continued
+from turnlog.agent.use_cases.asking import Answered, Continued, Restarted, Text, ToolUsed
+
+END = Answered("t", UUID(int=1), UUID(int=2), 1, None, "")
 
 
 @pytest.mark.parametrize(
@@ -18,16 +22,16 @@ from turnlog.agent.use_cases.asking import Continued
 )
 def test_no_text_is_shown_twice_unless_it_differs(first: list[str], second: list[str], shown: str) -> None:
     answer = Continued("|")
-    pieces = [answer.add(text) for text in first]
-    answer.restart()
-    pieces += [answer.add(text) for text in second]
-    assert "".join([*pieces, answer.end()]) == shown
+    pieces = [answer.said(Text(text)) for text in first]
+    answer.said(Restarted())
+    pieces += [answer.said(Text(text)) for text in second]
+    assert "".join([*pieces, answer.said(END)]) == shown
 
 
 def test_the_text_after_a_tool_is_one_of_its_own() -> None:
     answer = Continued("|")
-    pieces = [answer.add("Let me look. ")]
-    answer.tool()
-    pieces.append(answer.add("You "))
-    answer.restart()
-    assert "".join([*pieces, answer.add("You ran.")]) == "Let me look. You ran."
+    pieces = [answer.said(Text("Let me look. "))]
+    answer.said(ToolUsed("1", "recall_memory", "{}"))
+    pieces.append(answer.said(Text("You ")))
+    answer.said(Restarted())
+    assert "".join([*pieces, answer.said(Text("You ran."))]) == "Let me look. You ran."

@@ -34,7 +34,6 @@ NEVER_OVER_HTTP = {
     "invalid-setting",
     "invalid-time",
     "metrics-port-taken",
-    "no-receipt",
     "no-tenant-role",
     "not-confirmed",
     "not-written",
