@@ -13,3 +13,14 @@ ENTITIES = "People and things:"  # within the memories
 SAID_EARLIER = (OTHER_CONVERSATIONS, EARLIER)
 NOTES = (MEMORIES, DOCUMENTS, *SAID_EARLIER)
 TITLES = (*NOTES, SUMMARY_TITLE, TOPICS_TITLE)
+
+# Lines within the memories that tell a model how to answer; they are not of the user.
+NOT_KEPT = (
+    "what the user asks to remember now holds a password, a key or a number of a card: it is not remembered, because "
+    "memories go to models. Say so, and advise a password manager"
+)
+TO_FORGET = (
+    "the user asks to forget something, which you cannot do. If it still stands here, say that the application's list "
+    "of memories or `turnlog forget` deletes it"
+)
+TOLD = (NOT_KEPT, TO_FORGET)

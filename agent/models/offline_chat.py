@@ -10,7 +10,8 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from turnlog.agent.context.titles import ENTITIES, NOTES, SAID_EARLIER, SUMMARY_TITLE, TOPICS_TITLE
+from turnlog.agent.context.about_memory import asks_for_everything, asks_to_forget
+from turnlog.agent.context.titles import ENTITIES, MEMORIES, NOTES, SAID_EARLIER, SUMMARY_TITLE, TOLD, TOPICS_TITLE
 from turnlog.agent.models.language import is_chinese
 from turnlog.agent.models.offline_tasks import MODEL, PROVIDER
 from turnlog.agent.models.prompts import DOUBT, DOUBT_ZH
@@ -34,18 +35,33 @@ _NOTHING = {
         "设置 API_KEY 和 API_BASE_URL（任何兼容 OpenAI 的服务）即可获得语言模型的回答。"
     ),
 }
-_OWN = (SUMMARY_TITLE, TOPICS_TITLE, DOUBT, DOUBT_ZH, *_FOUND.values(), *_NOTHING.values())
+_TO_FORGET = {
+    "en": (
+        "[offline, no language model configured] You ask to forget something. The list of memories "
+        "(`turnlog memories --user NAME`) shows what is kept; `turnlog forget` and `turnlog clear` remove it."
+    ),
+    "zh": (
+        "[离线，未配置语言模型] 你要求忘记一些内容。记忆列表（`turnlog memories --user 名字`）显示保留了什么；"
+        "`turnlog forget` 和 `turnlog clear` 可以删除。"
+    ),
+}
+_MORE = {
+    "en": "`turnlog memories --user NAME` lists all that is kept.",
+    "zh": "`turnlog memories --user 名字` 会列出保留的全部内容。",
+}
+_OWN = (SUMMARY_TITLE, TOPICS_TITLE, DOUBT, DOUBT_ZH, *(text.partition("]")[0] for text in _FOUND.values()))
 _NOTE = re.compile(r"- (?:(?P<date>\d{4}-\d\d-\d\d) )?(?P<text>.*)")
 _THINKING = re.compile(r"<thinking>.*?(</thinking>|\Z)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class Quote:
-    """A quoted passage. speaker and date are empty if unknown."""
+    """A quoted passage. speaker and date are empty if unknown. is_memory: it is what is known of the user now."""
 
     text: str
     speaker: str = ""
     date: str = ""
+    is_memory: bool = False
 
     def shown(self) -> str:
         source = ", ".join(filter(None, (self.date, self.speaker)))
@@ -62,25 +78,32 @@ def text_of(content: object) -> str:
 
 
 def recalled(content: object) -> list[Quote]:
-    """The quotes in a tool result: JSON `{"items": [{"text", "speaker", "time"}]}` or a list of such, or plain
-    text with one passage a paragraph."""
+    """The quotes in a tool result: JSON `{"items": [{"text", "speaker", "time"}], "memories": [{"text", "since"}]}` or
+    a list of items, or plain text with one passage a paragraph."""
     text = text_of(content)
     try:
         value = json.loads(text)
     except ValueError:
         return [Quote(part.strip()) for part in text.split("\n\n") if part.strip()]
+    memories = value.get("memories") if isinstance(value, dict) else None
     if isinstance(value, dict):
-        value = value.get("items") or value.get("results") or value.get("memories") or []
-    return [quote for item in value if (quote := _quote(item)).text] if isinstance(value, list) else []
+        value = value.get("items") or value.get("results")
+    made = [
+        _quote(item, is_memory)
+        for found, is_memory in ((memories, True), (value, False))
+        if isinstance(found, list)
+        for item in found
+    ]
+    return [quote for quote in made if quote.text]
 
 
-def _quote(item: object) -> Quote:
+def _quote(item: object, is_memory: bool) -> Quote:
     if not isinstance(item, dict):
-        return Quote(str(item))
+        return Quote(str(item), is_memory=is_memory)
     text = item.get("text") or item.get("chunk") or item.get("content") or ""
     speaker = item.get("speaker") or item.get("name") or item.get("role") or ""
-    date = item.get("time") or item.get("date") or item.get("created_at") or ""
-    return Quote(str(text), str(speaker), str(date)[:10])
+    date = item.get("time") or item.get("date") or item.get("created_at") or item.get("since") or ""
+    return Quote(str(text), str(speaker), str(date)[:10], is_memory)
 
 
 def said_before(messages: Sequence[Mapping[str, Any]]) -> list[Quote]:
@@ -99,10 +122,11 @@ def _quotes(words: str, speaker: str) -> list[Quote]:
             title = line
         elif title == ENTITIES:
             continue  # what turnlog knows of them, which nobody said in these words
-        elif note := _NOTE.match(line):
+        elif (note := _NOTE.match(line)) and note["text"] not in TOLD:
             before, colon, after = note["text"].partition(": ")
             is_said = colon and title in SAID_EARLIER
-            quotes.append(Quote(*((after, before) if is_said else (note["text"], "")), note["date"] or ""))
+            text, speaker = (after, before) if is_said else (note["text"], "")
+            quotes.append(Quote(text, speaker, note["date"] or "", title == MEMORIES))
     return quotes
 
 
@@ -178,7 +202,7 @@ class _Turn:
 
     def wants_recall(self, tools: Sequence[Mapping[str, Any]]) -> bool:
         offered = any(_name(tool) == RECALL_TOOL for tool in tools)
-        return offered and not self._results and bool(self.question.strip())
+        return offered and not self._results and bool(self.question.strip()) and not asks_to_forget(self.question)
 
     def recall_call(self, tools: Sequence[Mapping[str, Any]]) -> ToolCall:
         schema = next(tool for tool in tools if _name(tool) == RECALL_TOOL)["function"].get("parameters", {})
@@ -190,13 +214,29 @@ class _Turn:
 
     def answer(self) -> str:
         language = "zh" if is_chinese(self.question) else "en"
+        if asks_to_forget(self.question):  # what is to be forgotten is not quoted
+            return _TO_FORGET[language]
         found = [quote for m in self._results for quote in recalled(m.get("content"))]
-        found = [quote for quote in found if quote.text != self.question][:_RECALLED]
-        known = {self.question, *(quote.text for quote in found)}  # it may have been asked before
+        quotes = {quote.text: quote for quote in [*found, *said_before(self._before)] if self._may_answer(quote)}
+        memories = [quote for quote in quotes.values() if quote.is_memory]
+        if memories and asks_for_everything(self.question):
+            return "\n".join([_FOUND[language], *(quote.shown() for quote in memories), _MORE[language]])
+        near = nearest(self.question, memories, _RECALLED)
+        turns = [quote for quote in found if not quote.is_memory and quote.text in quotes][:_RECALLED]
         # Recall leaves out turns in the window, so the window is searched here.
-        recent = [q for q in nearest(self.question, said_before(self._before), _RECENT) if q.text not in known]
-        lines = [quote.shown() for quote in [*found, *recent]]
+        recent = nearest(self.question, [quote for quote in quotes.values() if not quote.is_memory], _RECENT)
+        # What is known now comes before turns, which may say what has changed since.
+        shown = [*near, *(turns or ([] if near else memories[:_RECALLED])), *recent]
+        lines = [quote.shown() for quote in dict.fromkeys(shown)]
         return "\n".join([_FOUND[language], *lines]) if lines else _NOTHING[language]
+
+    def _may_answer(self, quote: Quote) -> bool:
+        """Neither the same question, asked before, nor a request to forget."""
+        return _letters(quote.text) != _letters(self.question) and not asks_to_forget(quote.text)
+
+
+def _letters(text: str) -> str:
+    return "".join(filter(str.isalnum, text.casefold()))
 
 
 def _name(tool: Mapping[str, Any]) -> str:

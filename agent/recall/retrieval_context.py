@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 from pydantic_core import to_json
 
+from turnlog.agent.context.about_memory import asks_for_everything
 from turnlog.agent.recall.memories import TOP_K, MemoryRecall, RecalledMemory
 from turnlog.events.contracts import UserPreferences
 from turnlog.events.local_time import local, zone_or
@@ -115,6 +116,7 @@ def _first(patterns: dict[str, str], text: str) -> str | None:
 
 
 PREFERENCES = 100
+EVERYTHING = 100  # memories for a question for all of them
 
 
 NONE = Preferences()
@@ -158,7 +160,8 @@ async def retrieval_context(
     now = local(now, zone_or(preferences.named.timezone, UTC))
     found = await recall.search(conn, MemoryScope(tenant, memories, now), message, top_k)
     ids = {one.memory.id for one in found.memories}
-    any_question = await memories_for_any_question(conn, tenant, memories, now, top_k)
+    few = EVERYTHING if asks_for_everything(message) else top_k
+    any_question = await memories_for_any_question(conn, tenant, memories, now, few)
     always = tuple(one for one in any_question if one.id not in ids)
     names = {*found.names, *(name for one in found.memories for name in one.memory.entities)}
     about = await entities_named(conn, tenant, memories, names) if names else []

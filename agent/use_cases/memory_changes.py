@@ -9,12 +9,13 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from turnlog.agent.context.about_memory import asks_to_forget_all, to_forget
 from turnlog.agent.memory.deciding.by_hand import InvalidMemory, checked_reason
 from turnlog.agent.memory.deciding.outcomes import Outcome
 from turnlog.agent.memory.deciding.service import Memories
 from turnlog.agent.memory.deciding.writing import MemoryWriter, Place
 from turnlog.agent.memory.extraction.by_rules import Extractor
-from turnlog.agent.memory.extraction.explicit import to_forget
+from turnlog.agent.memory.extraction.evidence import own_words
 from turnlog.agent.memory.extraction.findings import Turn
 from turnlog.agent.memory.extraction.rules import load_rules
 from turnlog.agent.memory.upkeep.compaction import undo_compaction as compaction_undone
@@ -25,11 +26,16 @@ from turnlog.agent.use_cases.memories import READS, check_kinds, find_memory, li
 from turnlog.events.contracts import Answer, MemoryKind
 from turnlog.events.errors import NotFound, TurnlogError
 from turnlog.events.local_time import local, now_there
-from turnlog.projectors.models.memories.lookup import Conflict, valid_memories
+from turnlog.projectors.models.memories.lookup import Conflict, StoredMemory, valid_memories
 from turnlog.projectors.models.memories.vectors import Compaction, compactions
 from turnlog.projectors.models.terms import terms
 
 MOST_SEARCHED = 10_000
+# What people call the thing that a memory of this key states in other words.
+_ALSO_CALLED = {
+    "phone": "phone telephone cell mobile number 电话 电话号码 手机 手机号 手机号码 联系电话",
+    "email": "email e-mail mail address 邮箱 邮箱地址 电子邮箱 电子邮件 邮件地址",
+}
 _GIVEN = ("kind", "category", "importance", "expires_at", "metadata")
 _FROM_RULES = ("kind", "category", "value", "importance", "rule", "dedupe_key", "strategy", "expires_at")
 
@@ -102,9 +108,10 @@ class Forgotten:
 
 @dataclass(frozen=True, slots=True)
 class ForgottenAsAsked:
-    """named: id and content of the memories that fit the words. done: it was one, and it is forgotten."""
+    """named: id and content of the memories that fit the words. done: it was one, and it is forgotten. words: None
+    where all memories are to be forgotten, which takes more than a sentence in a chat."""
 
-    words: str
+    words: str | None
     named: tuple[tuple[UUID, str], ...]
     done: bool
 
@@ -193,18 +200,32 @@ async def forget_memory(runtime: Runtime, tenant: str, user: str, given: str) ->
 async def forget_as_asked(runtime: Runtime, tenant: str, user: str, text: str) -> ForgottenAsAsked | None:
     """Forgets the memory that a chat message asks to forget, if it names exactly one; None: it asks for no such thing.
 
-    A memory is named by all the words in any form: "that I live in Rome" names "Lives in Rome". Raises InvalidToken.
+    A memory is named by all the words in any form: "that I live in Rome" names "Lives in Rome". Where none has them
+    all, the name of the thing and the words in which it was said count too. Raises InvalidToken.
     """
-    if (what := to_forget(text)) is None:
+    said = own_words(text)
+    if asks_to_forget_all(said):
+        return ForgottenAsAsked(None, (), False)
+    if (what := to_forget(said)) is None:
         return None
     words, thread = set(terms(what)), Place(tenant, user).thread
     await runtime.settle(names=READS)
     async with runtime.pool.connection() as conn:
         held = await valid_memories(conn, tenant, thread, now_there(), limit=MOST_SEARCHED)
     named = [row for row in held if words and words <= set(terms(row.content))]
+    named = named or [row for row in held if words & (names := _names(row)) and words <= names | _said(row)]
     if len(named) == 1:
         await _memories(runtime).forget(tenant, user, named[0].id)
     return ForgottenAsAsked(what, tuple((row.id, row.content) for row in named), len(named) == 1)
+
+
+def _names(row: StoredMemory) -> set[str]:
+    key = row.dedupe_key or ""
+    return {*terms(row.content), *terms(key.replace(":", " ")), *terms(_ALSO_CALLED.get(key, ""))}
+
+
+def _said(row: StoredMemory) -> set[str]:
+    return {term for source in row.sources for term in terms(source.quote)}
 
 
 async def forget_all(runtime: Runtime, tenant: str, user: str) -> int:

@@ -81,7 +81,8 @@ def chat(
     """Chat; the answer streams. Without --message every line of stdin is a message.
 
     A conversation without a label gets what its user said first as one, shortened. "Forget my birthday" forgets the one
-    memory that it names. With --json, `remembered` and `forgotten` are what came of such requests, or null.
+    memory that it names; "forget everything about me" only tells the commands for it. With --json, `remembered` and
+    `forgotten` are what came of such requests, or null.
     """
 
     async def work(settings: Settings) -> int:
@@ -100,8 +101,6 @@ def chat(
         async with opened(settings, "turnlog-chat") as runtime, playing(runtime, roles):
             place = (settings.tenant, thread)
             as_json = given().json
-            if settings.offline and not as_json:
-                err.print("no language model is configured (API_KEY): answers quote what recall finds")
             questions = None if as_json or user is None else Questions(runtime, place[0], user)
             async for text in _lines(message):
                 if questions and await questions.take(text):
@@ -212,11 +211,16 @@ def _show_forgotten(gone: "ForgottenAsAsked | None", user: str, locale: "Locale"
         label = "已忘记：" if gone.done and is_chinese else "Forgotten: " if gone.done else f"{str(id_)[:8]} "
         err.print(f"{label}{content}", markup=False)
     if not gone.done:
-        found = len(gone.named)
-        zh = f"没有忘记：{found} 条记忆符合“{gone.words}”。" if found else f"没有符合“{gone.words}”的记忆。"
-        en = f"Nothing is forgotten: {found or 'no'} memories fit “{gone.words}”. "
-        how = f"turnlog forget --user {user} ID"
-        err.print(f"{zh}请用 `{how}`" if is_chinese else f"{en}Use `{how}`", markup=False)
+        found, whose = len(gone.named), f"--user {user}"
+        listed, one, every = f"`turnlog memories {whose}`", f"`turnlog forget {whose} ID`", f"`turnlog clear {whose}"
+        if gone.words is None:
+            zh = f"{every} --memories` 忘记所有记忆，`turnlog erase {whose}` 抹除此人的全部内容"
+            en = f"{every} --memories` forgets all memories, `turnlog erase {whose}` erases all of the person"
+        else:
+            fit = f"{found} 条记忆" if found else "没有记忆"
+            zh = f"{fit}符合“{gone.words}”。{listed} 列出记忆，{one} 忘记其中一条"
+            en = f"{found or 'no'} memories fit “{gone.words}”. {listed} lists them, {one} forgets one"
+        err.print(f"没有忘记任何内容：{zh}" if is_chinese else f"Nothing is forgotten: {en}", markup=False)
 
 
 class Questions:

@@ -14,7 +14,8 @@ from helpers.questions import Place, answer_to
 from helpers.servers import eventually, now
 from helpers.stage import Play, Stage, player
 
-from turnlog.agent.recall.memory_block import END, FORGOTTEN, NOT_KEPT, TITLE, TO_FORGET
+from turnlog.agent.context.titles import NOT_KEPT, TO_FORGET
+from turnlog.agent.recall.memory_block import END, FORGOTTEN, TITLE
 from turnlog.agent.threads.receipts import RebuiltContext, rebuilt
 from turnlog.events.contracts import (
     EntitiesFound,

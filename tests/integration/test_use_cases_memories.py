@@ -3,13 +3,14 @@
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 from helpers.servers import unlike_a_rebuild
 
 from turnlog.agent.memory.deciding.by_hand import InvalidMemory
 from turnlog.agent.memory.deciding.revisions import MemoryNotInUse
+from turnlog.agent.memory.deciding.service import Memories
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.settings import Settings
 from turnlog.agent.use_cases.memories import (
@@ -22,6 +23,7 @@ from turnlog.agent.use_cases.memories import (
 )
 from turnlog.agent.use_cases.memory_changes import (
     AmbiguousConflict,
+    ForgottenAsAsked,
     MemoryInput,
     answer_conflict,
     archive_memory,
@@ -33,6 +35,7 @@ from turnlog.agent.use_cases.memory_changes import (
     revert_memory,
 )
 from turnlog.consumers.runtime import opened, projecting
+from turnlog.events.contracts import MemorySource
 from turnlog.events.errors import InvalidToken, NotFound
 from turnlog.projectors.models.memories.projection import MEMORIES
 
@@ -209,6 +212,29 @@ async def test_a_message_forgets_the_one_memory_that_it_names(runtime: Runtime) 
     gone = await forget_as_asked(runtime, *ANN, "please forget that I live in Rome.")
     assert gone is not None
     assert gone.done
+
+
+async def test_the_usual_name_of_a_thing_names_its_memory(runtime: Runtime) -> None:
+    now, memories = datetime.now(UTC), Memories(runtime.log, runtime.pool)
+    for who, said, phone, email in (
+        ("ann", "My phone number is +393471 and my email is a@x.org", "Phone: +393471", "Email: a@x.org"),
+        ("mei", "我的电话号码是13800，邮箱是m@x.org", "电话：13800", "邮箱：m@x.org"),
+    ):
+        source = MemorySource(thread="t", seq=1, event_id=uuid4(), quote=said, said_at=now)
+        for key, content in (("phone", phone), ("email", email)):
+            await memories.remember("default", who, content, dedupe_key=key, sources=(source,))
+    for who, text in (("ann", "Forget my phone number"), ("mei", "忘记我的手机号"), ("ann", "Forget my email address")):
+        gone = await forget_as_asked(runtime, "default", who, text)
+        assert gone is not None
+        assert gone.done, gone
+
+
+async def test_everything_is_not_forgotten_by_a_sentence(runtime: Runtime) -> None:
+    await remember(runtime, *ANN, "I live in Rome")
+    for text in ("Please forget everything about me", "请忘记关于我的一切"):
+        assert await forget_as_asked(runtime, *ANN, text) == ForgottenAsAsked(None, (), False)
+    await runtime.settle()
+    assert await contents(runtime) == ["I live in Rome"]
 
 
 async def test_metadata_is_forgotten_with_the_words_and_edited_along(runtime: Runtime) -> None:

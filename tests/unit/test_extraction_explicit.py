@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from helpers.extraction import apply_rules, contents, found, rejection_reasons
 
+from turnlog.agent.context.about_memory import asks_to_forget, asks_to_forget_all, to_forget
+
 REQUESTS = [
     ("remember my favorite color is blue", "my favorite color is blue"),
     ("记住我的名字是 Bob", "我的名字是 Bob"),
@@ -150,3 +152,29 @@ def test_a_statement_beside_a_request_is_read_by_the_rules_as_ever() -> None:
         ("the bin goes out on Mondays", "explicit"),
         ("Lives in Berlin", "rule"),
     ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Please forget everything about me",
+        "Forget everything I told you.",
+        "Delete all my memories, please",
+        "Forget what you know about me",
+        "forget everything",
+        "请忘记关于我的一切",
+        "把你知道的关于我的所有事情都忘掉吧",
+        "清除我的所有数据",
+    ],
+)
+def test_a_request_to_forget_everything_is_understood(text: str) -> None:
+    assert asks_to_forget_all(text)
+    assert asks_to_forget(text)
+    assert to_forget(text) is None
+
+
+@pytest.mark.parametrize(
+    "text", ["Forget it", "Forget everything about my job", "Delete everything", "别忘了我的一切", "我忘了一切"]
+)
+def test_other_words_are_no_request_to_forget_everything(text: str) -> None:
+    assert not asks_to_forget_all(text)

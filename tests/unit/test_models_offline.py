@@ -5,7 +5,7 @@ import json
 import pytest
 from helpers.openai_server import OpenAIServer
 
-from turnlog.agent.context.titles import EARLIER, MEMORIES, OTHER_CONVERSATIONS
+from turnlog.agent.context.titles import EARLIER, MEMORIES, NOT_KEPT, OTHER_CONVERSATIONS, TO_FORGET
 from turnlog.agent.models import keywords
 from turnlog.agent.models.calls import Caller
 from turnlog.agent.models.language import is_chinese, sentences, split_speaker
@@ -266,3 +266,70 @@ async def test_the_line_of_doubt_before_a_question_is_nothing_that_somebody_said
     messages = [{"role": "user", "content": line}, {"role": "user", "content": f"What is this: {line}"}]
     made = await OfflineChat(len).complete(ChatRequest(messages))
     assert "found nothing about this" in made.text or "没有找到相关内容" in made.text
+
+
+def asked(question: str, *turns: str, memories: str = "", items: tuple[str, ...] = ()) -> list[dict]:
+    """A question with the block of memories before it and what the tool found."""
+    found = {"items": [{"text": text, "speaker": "user"} for text in items]}
+    return [
+        *([{"role": "user", "content": f"{MEMORIES}\n{memories}\n[END]"}] if memories else []),
+        *({"role": "user", "content": turn} for turn in turns),
+        {"role": "user", "content": question},
+        {"role": "tool", "content": json.dumps(found)},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("question", "said", "answer"),
+    [
+        ("Forget that I'm allergic to peanuts", "I'm allergic to peanuts.", "You ask to forget something."),
+        ("Please forget everything about me", "I tell you everything about me.", "`turnlog clear`"),
+        ("忘记我的猫", "我有一只猫，叫豆包。", "你要求忘记一些内容"),
+        ("请忘记关于我的一切", "我的一切都好", "`turnlog clear`"),
+    ],
+)
+async def test_a_request_to_forget_is_answered_without_a_quote(question: str, said: str, answer: str) -> None:
+    messages = asked(question, said, memories=f"- 2026-05-01 {said}\nPreferences:\n- {TO_FORGET}", items=(said,))
+    made = await text_of(messages)
+    assert answer in made
+    assert said not in made and TO_FORGET not in made and "\n" not in made
+    searched = await OfflineChat(count).complete(ChatRequest(messages[:-1], tools=TOOLS))
+    assert not searched.tool_calls
+
+
+async def test_lines_for_a_model_and_requests_to_forget_are_not_quoted() -> None:
+    memories = f"- 2026-05-01 My password manager is Keeper\nPreferences:\n- {NOT_KEPT}\n- {TO_FORGET}"
+    messages = asked(
+        "Which password manager do I use to remember a password?", "Forget my password manager", memories=memories
+    )
+    assert (await text_of(messages)).splitlines()[1:] == ["- (2026-05-01) “My password manager is Keeper”"]
+
+
+@pytest.mark.parametrize(
+    ("question", "again", "old", "memory"),
+    [
+        ("Where do I live?", "where do I live", "I live in Berlin since 2020.", "Lives in Oslo"),
+        ("我现在住在哪里？", "我现在住在哪里", "我2020年起住在柏林，住在那里很好。", "住在重庆"),
+    ],
+)
+async def test_what_holds_now_is_quoted_before_turns_and_the_same_question_never(
+    question: str, again: str, old: str, memory: str
+) -> None:
+    made = await text_of(asked(question, again, memories=f"- 2026-05-02 {memory}", items=(question, again, old)))
+    assert [line for line in made.splitlines()[1:] if memory in line or old in line] == [
+        f"- (2026-05-02) “{memory}”",
+        f"- (user) “{old}”",
+    ]
+    assert again not in made
+    found = {"items": [{"text": old}], "memories": [{"text": memory, "since": "2026-05-02"}]}
+    made = await text_of([{"role": "user", "content": question}, {"role": "tool", "content": json.dumps(found)}])
+    assert made.index(memory) < made.index(old)
+
+
+@pytest.mark.parametrize("question", ["What do you know about me?", "你知道我的哪些事？"])
+async def test_a_question_for_everything_lists_all_memories_and_the_command(question: str) -> None:
+    memories = [f"Fact number {number}" for number in range(9)]
+    block = "\n".join(f"- 2026-05-01 {memory}" for memory in memories)
+    made = (await text_of(asked(question, memories=block))).splitlines()
+    assert made[1:-1] == [f"- (2026-05-01) “{memory}”" for memory in memories]
+    assert "`turnlog memories --user" in made[-1]

@@ -121,19 +121,6 @@ _KINDS: tuple[tuple[MemoryKind, re.Pattern[str]], ...] = (
 )
 
 
-# "Forget my birthday", 忘了我的生日吧, 把我的生日忘了; not "I forgot my keys", 别忘了我的药.
-_FORGET = _any(
-    r"^\W*(?:(?:please|pls|can you|could you|would you|ok|okay|hey|now|and|also|then)\W+)*"
-    r"(?:forget|(?:do not|don['’]?t|stop) remember(?:ing)?|(?:delete|erase|remove)(?=.*\bmemor))"
-    r" (?:everything )?(?:(?:about|that|what i (?:said|told you) about|what you know about) )?"
-    r"(?P<en>(?:my|i|i['’]m)\b [^.!?\n]{2,80}?)(?: (?:from|in) (?:your |the )?memor(?:y|ies))?(?:,? please)?[.!?\s]*$",
-    r"^\W*(?:请|麻烦|帮我|你|可以|能不能|把|那|就)*(?:忘[记掉了]+|不要再?记得?住?|别再?记得?住?|从记忆里删[除掉])(?:关于)?"
-    r"(?P<zh_after>我(?!忘)[^。！？\n]{1,40}?)(?:这件事|的事)?[吧吗。！？\s]*$",
-    r"^\W*(?:请|麻烦|帮我|你|可以|能不能|那|就)*把(?P<zh_before>我[^。！？\n]{1,40}?)(?:这件事|的事)?(?:给)?"
-    r"(?:忘[记掉了]+|从(?:你的)?记忆[里中]?删[除掉]+)[吧吗了。！？\s]*$",
-)
-
-
 @dataclass(frozen=True, slots=True)
 class Request:
     """A request to remember something. start, end: of its sentences, the quote. refused: why it is not a request."""
@@ -157,15 +144,6 @@ def requests(text: str) -> list[Request]:
         else:
             made += _requests(words, verb)
     return made
-
-
-def to_forget(text: str) -> str | None:
-    """What a message wants forgotten, without "my" or 我的; None where it asks for something else, or more."""
-    found = _FORGET.match(own_words(text))
-    if found is None:
-        return None
-    what = next(words for words in found.groups() if words)
-    return re.sub(r"^(?:my|i['’]m|i am|i)\s+|^我的?", "", what, flags=re.IGNORECASE).strip() or None
 
 
 def asks_to_keep_a_secret(text: str) -> bool:
