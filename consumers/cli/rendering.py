@@ -27,9 +27,11 @@ def message_line(message: "Message") -> str:
 
 
 def _text(message: "Message") -> str:
+    blocks = message.content if isinstance(message.content, list) else []
     parts = [content_text(message.content)]
+    parts += ["[image]" for block in blocks if block.get("type") == "image"]
     parts += [f"[call {call['name']} {call['arguments']}]" for call in message.tool_calls]
-    return " ".join(part for part in parts if part).replace("\n", " ")
+    return " ".join(part for part in parts if part).replace("\n", " ") or ("[thinking]" if blocks else "")
 
 
 def context_lines(context: "Context") -> list[str]:

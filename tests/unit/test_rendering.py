@@ -1,6 +1,6 @@
 """Read models and contexts as lines for people."""
 
-from helpers.context_messages import assistant, chat, thinking, turn, user
+from helpers.context_messages import assistant, chat, image, thinking, turn, user
 from helpers.context_messages import text as text_block
 from rich.cells import cell_len
 
@@ -31,6 +31,11 @@ def test_thinking_is_not_shown_in_a_transcript() -> None:
     line = message_line(turn("assistant", [thinking("secret doubts"), text_block("Yes.")], seq=9))
     assert "secret" not in line
     assert line.endswith("Yes.")
+
+
+def test_thinking_alone_and_images_are_named_in_a_transcript() -> None:
+    assert message_line(turn("assistant", [thinking("secret doubts")], seq=9)).endswith(" [thinking]")
+    assert message_line(turn("user", [text_block("And this?"), image()], seq=9)).endswith("And this? [image]")
 
 
 def test_a_context_that_fits_is_one_full_line_of_everything() -> None:
