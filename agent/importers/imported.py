@@ -57,7 +57,7 @@ class Defaults:
 class ImportedTurn(NamedTuple):
     """One turn, validated once (in `data`). time is aware and in UTC; id is deterministic.
 
-    is_dated: the file has a time for this turn or an earlier one; else time counts from the base time.
+    is_dated: the file has a time for this turn or its conversation; else it is a second after the turn before it.
     """
 
     id: UUID
@@ -144,17 +144,19 @@ def parse_session_time(value: Any) -> datetime:
 class Clock:
     """Dates the turns of a conversation: one without a time comes one second after the turn before it.
 
-    is_dated: whether the file had a time so far; else times count from the base time.
+    is_dated: whether the file has the time of the last turn or of the conversation.
     """
 
     def __init__(self, start: datetime, is_dated: bool = False) -> None:
-        self._start, self.is_dated = start.astimezone(UTC), is_dated
+        self._start, self._is_conversation_dated = start.astimezone(UTC), is_dated
+        self.is_dated = is_dated
         self._last: datetime | None = None
 
     def time(self, value: Any) -> datetime:
         """The turn's time; `value` is what the file says, or None. Raises ValueError."""
+        self.is_dated = self._is_conversation_dated or value is not None
         if value is not None:
-            time, self.is_dated = parse_time(value), True
+            time = parse_time(value)
         else:
             time = self._start if self._last is None else self._last + ONE_SECOND
         self._last = time

@@ -66,7 +66,8 @@ class ImportReport:
     source_id and the words of an earlier one of the file.
 
     skipped: pieces that were left out on purpose; left_out: their reasons, SHOWN at most. undated: turns of the file
-    without a time, theirs or their conversation's, dated from undated_from on; undated_turns: the first SHOWN.
+    without a time, theirs or their conversation's, dated after the turn before or from undated_from on; undated_turns:
+    the first SHOWN.
     rejected: the first SHOWN, since every line of a large file may be wrong. dry_run: nothing was stored, and turns and
     threads are those of the file.
     """
@@ -112,7 +113,8 @@ class ImportReport:
         for one in self.left_out:
             yield f"left out: {one.reason}: {one.count:,} ({_places(one.first)})"
         if self.undated:
-            yield f"without a time: {_places(self.undated_turns)}"
+            dated = f"dated a second after the turn before, the first of a conversation {self.undated_from:%Y-%m-%d}"
+            yield f"without a time, {dated}: {_places(self.undated_turns)}"
         if self.turns and not self.embedded and not self.dry_run:
             yield (
                 "Vectors follow in the background, newest threads first, while `turnlog up` runs; `turnlog lag` shows "
@@ -129,8 +131,8 @@ class ImportReport:
             parts.append(f"{self.known:,} were there already")
         if self.embedded:
             parts.append(f"{counted(self.embedded, 'chunk')} embedded")
-        if self.undated_from is not None:
-            parts.append(f"{self.undated:,} without a time, dated from {self.undated_from:%Y-%m-%d} on")
+        if self.undated:
+            parts.append(f"{self.undated:,} without a time")
         if self.repeated:
             parts.append(f"{self.repeated:,} repeated under the same source_id, stored once")
         if self.skipped:

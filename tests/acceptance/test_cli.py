@@ -89,7 +89,8 @@ def test_an_import_says_how_many_turns_have_no_time_and_which_they_got(cli: Cli,
     none, dated, told = cli.together((*calls["jsonl"], "--json"), (*calls["locomo"], "--json"), calls["openai"])
     assert (none.document["undated"], none.document["undated_from"]) == (2, "2000-01-01T00:00:00Z")
     assert (dated.document["undated"], dated.document["undated_from"]) == (0, None)
-    said = "; 4 without a time, dated from 2000-01-01 on.\nwithout a time: tools, M1; tools, M2; tools, M3; …\n"
+    how = "dated a second after the turn before, the first of a conversation 2000-01-01"
+    said = f"; 4 without a time.\nwithout a time, {how}: tools, M1; tools, M2; tools, M3; …\n"
     assert told.out.endswith(said)
 
 

@@ -40,7 +40,8 @@ def test_unknown_fields_and_undated_turns_of_jsonl_are_listed(tmp_path: Path) ->
     assert report.undated_turns == [f"t, L{number}" for number in range(1, 6)]
     assert list(report.lines())[1:] == [
         "left out: the unknown field 'timestamp': 5 (line 1; line 2; line 3; …)",
-        "without a time: t, L1; t, L2; t, L3; …",
+        "without a time, dated a second after the turn before, the first of a conversation 2000-01-01: t, L1; t, L2; "
+        "t, L3; …",
     ]
 
 

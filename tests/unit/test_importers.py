@@ -104,12 +104,12 @@ def test_a_bad_line_is_named_with_its_reason_and_the_import_goes_on(tmp_path: Pa
 
 
 @pytest.mark.parametrize(("format", "text", "time"), [("jsonl", "text", "time"), ("openai", "content", "created_at")])
-def test_a_turn_is_dated_from_the_first_time_on_that_its_conversation_tells(
+def test_a_turn_without_a_time_is_undated_after_one_with_a_time_too(
     tmp_path: Path, format: Format, text: str, time: str
 ) -> None:
     said = [{"role": "user", text: "a"}, {"role": "user", text: "b", time: 1778248560}, {"role": "user", text: "c"}]
     path = write(tmp_path / "a.jsonl", *(json.dumps(one).encode() for one in said))
-    assert [turn.is_dated for turn in turns(list(read(path, format)))] == [False, True, True]
+    assert [turn.is_dated for turn in turns(list(read(path, format)))] == [False, True, False]
 
 
 def test_a_lone_surrogate_becomes_the_replacement_character(tmp_path: Path) -> None:
