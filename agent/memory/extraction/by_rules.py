@@ -64,7 +64,8 @@ _CONDITION = regex.compile(
 _REPORTS = regex.compile(
     r"\b(?:he|she|they|mom|mum|dad|mother|father|boss|teacher|friend|someone|somebody|everyone|people|(?-i:\p{Lu})\w+)\s+"
     r"(?:says?|said|tells?|told|asks?|asked|thinks?|thought|wrote|writes|claims?|claimed|replied|answered|joked)\b"
-    r"|(?:他|她|他们|她们|妈妈?|爸爸?|老师|老板|朋友|别人|有人|同事|同学|医生)[^，。,]{0,4}(?:说|问|告诉|觉得|认为|以为|写道|回答)(?!话)",
+    r"|(?:他|她|他们|她们|妈妈?|爸爸?|老师|老板|朋友|别人|有人|同事|同学|医生)[^，。,]{0,4}(?:说|问|告诉|觉得|认为|以为|写道|回答)(?!话)"
+    r"|写的是|写着|[来冒]了句",
     regex.IGNORECASE,
 )
 

@@ -64,6 +64,8 @@ _OPENS = _any(
 _OF_OTHERS = _any(
     r"(?:\b(?:translate|proofread)\b|翻译|润色)[^.。!！\n]*$",
     r"\b(?:says?|said|told|asked|wrote|reads?)(?: (?:me|us|him|her|them))?\s*[,:]\s*$|[说道]\s*[:：，,]\s*$",
+    r"(?<!\bi )(?<!\bwe )(?<!\byou )\b(?:says?|said|wrote|reads?|goes)\b[^.,;!?]{0,60}(?:\bthat|:)\s*$",
+    r"(?:写的?是?|贴着|[来冒]了?句|念的?是?)\s*[:：，,]?\s*$",
 )
 
 # After the verb: LEAD is left out; POINTER means the words before or after it, NOTHING says nothing to remember.

@@ -62,6 +62,8 @@ _LINES = (
         r"[ \t]*[:：][^\n]*",
         re.MULTILINE | re.IGNORECASE,
     ),
+    # Comments and lines of code without fences.
+    re.compile(r"(?<![:/])//[^\n]*|^[^\n]*[{}][ \t]*$", re.MULTILINE),
     # A line of a log, or of an exported chat: it begins with a time.
     re.compile(r"^[ \t]*(?:[\[(]?\d{4}[-/.]\d\d?[-/.]\d\d?[T ,]+\d\d?:\d\d|\[\d\d?:\d\d)[^\n]*", re.MULTILINE),
     _TO_WORK_ON,
@@ -110,10 +112,11 @@ _SHOWS = _any(
     _TEXT_ZH + r"[^，,]{0,4}(?:如下|下面|以下)\W*$",
 )
 # The first line is the title of a text.
+_MARKS = rf"[^\w\n:：{_HIDDEN}]*"
 _TITLE_LINE = re.compile(
-    r"\A\W*(?!(?:i|we)\b)(?:[\w'’-]+ ){0,3}(?:cover letter|lyrics|transcript|complaint|persona|case study|press release"
-    r"|testimonial|character sheet)(?: (?:v|version |draft |no\.? ?|#)?\d+| draft| final)?\W*\n"
-    r"|\A\W*[^，。！？\n我]{0,6}(?:求职信|自荐信|作文|演讲稿|投诉信|歌词|剧本)(?:第.[版稿篇]|[终初]稿|[vV]?\d+)?\W*\n",
+    rf"\A\W*(?!(?:i|we)\b)(?:[\w'’-]+ ){{0,3}}(?:cover letter|persona|case study|character sheet|{_NOUN})"
+    rf"(?: (?:v|version |draft |no\.? ?|#)?\d+| draft| final)?(?: *\([^()\n]*\))?{_MARKS}\n"
+    rf"|\A\W*[^，。！？\n我]{{0,6}}(?:求职信|自荐信|投诉信|剧本|{_TEXT_ZH})(?:第.[版稿篇章回]|[终初]稿|[vV]?\d+)?{_MARKS}\n",
     re.IGNORECASE,
 )
 _TITLES = _any(
@@ -161,7 +164,49 @@ _ARRIVED = _any(
 )
 _FIRST_PERSON = _any(r"\b(?:i|my|we|our)\b|[我咱]")
 _LABEL = _any(r"\W*[\w'’/-]+(?: [\w'’/-]+)?\W*", r"\W*[\u4e00-\u9fff]{1,5}\W*")
+# A short name before "I …" on the same line is of the one who says it, unless it is a remark of the person.
+_NAME = _any(r"(?:.*[,，])?\W*(?:[\w'’-]+ ){0,2}[\w'’-]+\W*", r".*[，,][^，,\w]*[\u4e00-\u9fff]{1,5}\W*")
+_REMARK = _any(
+    r"\b(?:i|we|me|us|my|our|your?|things?|truth|facts?|point|short|background|context|here|please|hi|hey|hello|so|also"
+    r"|but|and|because|anyway|today|now|to be|sure|yes|no|important\w*|careful\w*|clear\w*|simpl[ey]|honest\w*"
+    r"|basically|record|first\w*|second\w*|third\w*|finally|p\.?s|update|edit|note|fyi|btw|by the way|news|correction"
+    r"|warning|reminder|allerg\w+|diet|health|names?|age|job|work|family|hobbies|location|home|pets?|goals?|thanks"
+    r"|confession|problem|issue|reason|result|summary|example|caveat|constraints?|requirements?|preferences?|profile|intro|status|\d+|[a-z])\b",
+    r"我|[你您说请先看]|总之|其实|另外|还有|顺便|重要|补充|更正|更新|备注|注意?|提醒|坦白|对了|原因|结果|问题|过敏|饮食|健康|姓名|名字"
+    r"|年龄|工作|家庭|爱好|地址|目标|要求|首先|其次|第.|一[下句]|知道|是这样",
+)
+_BEGINS_WITH_I = re.compile(
+    r"[^\w\n\ufffc]{0,9}(?:(?:hey|hi|ok|please|请)[^\w\n]{1,3})*(?:i\b|i['’]|my\b|we\b|remember\b|我|记住)",
+    re.IGNORECASE,
+)
 _BLANK_LINE = re.compile(r"[ \t]*\n[ \t]*\n")
+_ITEM = r"[ \t]*(?:\d[.)、]|[A-Da-d][).]|[A-D] |[-*•])"
+_PARAGRAPH_ENDS = re.compile(rf"{_BLANK_LINE.pattern}|(?<![:：])\n(?={_ITEM})")
+# What shows that the person speaks: "I" as a subject, words to the assistant, whole sentences of nobody else.
+_SPEAKS = _any(
+    r"\b(?:i|we)\b|\b(?:about|for|give|help|recommend|show|suggest|tell) (?:me|us)\b|\b(?:your|please|thanks?|thank you"
+    r"|(?:recommend|suggest|plan|find)\b(?=.* for\b))\b",
+    r"(?:^|[\s，,。！？!?、；：:]|[今昨]天|[今昨]晚|最近|现在|因为|所以|但是?|其实|就是|对了)\W*(?:我|咱)|[给帮教]我|关于我|你的|谢谢|推荐|建议",
+    r"^\W*(?:ok(?:ay)?|hi|hey|hello|morning|yes|no|sure|great|cool|update|good \w+)(?: \w+)?\W*$"
+    r"|^\W*(?:你好|您好|嗨|好的?|嗯|早上?好?|晚上好|更新)[呀啊哦呢]?\W*$",
+)
+_WHOLE = re.compile(r"[.!?。！？…~～]\W*$")
+_ABOUT_OTHERS = _any(
+    rf"\b(?:he|she|they|him|her(?:self|s)?|his|them|their|someone|grand\w+|{_PEOPLE})\b(?!.*\b(?:me|us)\b)",
+    r"[他她谁]|有人|别人|[爸妈爷奶哥姐弟妹]|女儿|儿子|老[板师公婆]|同[事学]|朋友|客[人户服]|邻居|房[东客]|租客|医生",
+)
+# Somebody else's words are the matter: who wrote something, what is to be done with a text, "this" without a noun.
+_OF_A_TEXT = _any(
+    r"(?<!\bi )(?<!\bwe )(?<!\byou )\b(?:(?:e-?mail|text|message|post|forward|tweet)(?:s|ed|ing)|wrote|writes|writing"
+    r"|sent|replied|says|said|wants (?:me|us) to sign)\b",
+    r"\b(?:proof-?read|re-?write|rephrase|paraphrase|reword|summari[sz]e|polish|translate|verbatim|word for word"
+    r"|sound)\b",
+    r"(?<!help me with )(?<!help with )\b(?:this|these|those)\W*$"
+    r"|(?<!\bi )\b(?:look|saw|see|read|check|make|turn|of|which|learn|recite|left|put|found|got) (?:at )?"
+    r"(?:this|these|those|what)\b|\bhere(?:['’]s| is| are)\b",
+    r"[发写贴转寄留念](?:来|给我|的|了句|着)|一字不差|原[文话]|签这|[润改]色|改写|校对|[译翻]成|写得|[选挑]哪[个句段]|哪[个句段](?:更?好|合适)",
+)
+_OF_THE_ASSISTANT = _any(r"\b(?:your|you (?:wrote|sent|gave|made|said|told|wrote me))\b|[你您](?:的|写|发|说|给|推荐)")
 # A comment on the text that the clause names, not that text.
 _COMMENT = _any(r"\s{0,9}(?:it|they|he|she|that|this)(?:['’]s| (?:is|was|were|are|has|had|seems))\b")
 
@@ -187,16 +232,22 @@ _STARTS = (
 _ROLE_PLAY = re.compile(
     _STARTS
     + rf"(?:this is \w+['’]s {_PEOPLE}(?: here| speaking| writing)?\s*[.,!]|\w+ here,? (?:using|on|with|from) \w+['’]s "
-    rf"(?:account|phone|laptop|computer)\b|(?:i['’]?m |i am )?asking for (?:an?|my) (?:\w+ )?{_PEOPLE}\b"
+    rf"(?:account|phone|laptop|computer)\b"
+    rf"|(?:on behalf of|(?:i['’]?m |i am )?asking for) (?:an?|my) (?:\w+ )?{_PEOPLE}\b"
+    r"|dear diary\b|chapter (?:\d+|one)\b|亲爱的日记|第[一二三\d]+[章回]"
+    r"|(?:bonus \w+: |riddle: |now )?guess (?:who|which|what i am)\b|猜[^。，\n]{0,3}我是谁"
+    r"|[替帮代]我?[^，。\n我]{1,4}[问咨]"
     r"|in the style of\b|(?:case (?:study|report)|character sheet)\s*[.:]"
     r"|you be (?:the|an?) [^.!?\n]{1,30}[.!,] i(?:['’]m| am|['’]ll be)\b"
     r"|act (?:as\b(?! if)|like (?:you|an?)\b)|(?:take on|play) the (?:role|part)\b|role-?play|pretend\b|simulate\b"
     r"|once upon a time|let['’]?s write\b|you (?:play|are|be) [^.\n]{1,30} and i(?:['’]ll| will)? (?:play|am|be)\b"
     r"|you(?: are|['’]re| will be|['’]ll be) (?:(?:now|going to be) an?\b|[^.!?,\n]{1,40} now\b)"
     r"|for (?:my|the|our|a) [^.:\n]{0,40}\b(?:character|novel|story|game|play|script|role)\b[^.\n]{0,20}:"
-    r"|扮演|假装|模拟|你[来演当][^，。\n]{1,8}[，,]\s*我|(?:玩|做|进行)?(?:一个)?角色扮演|当(?:一[名个位])?[^，。\n]{0,6}[官师员生者长]。"
+    r"|i(?:['’]ll| will)? (?:be|play) [^.!?\n]{1,30}[,;] (?:and )?you(?:['’]ll| will)? (?:be|play)\b"
+    r"|我[来演当扮][^，。\n]{1,8}[，,]\s*你[来演当扮]|扮演|假装|模拟|你[来演当][^，。\n]{1,8}[，,]\s*我|(?:玩|做|进行)?(?:一个)?角色扮演|当(?:一[名个位])?[^，。\n]{0,6}[官师员生者长]。"
     r"|(?:你(?:从)?现在(?:开始|起)?|从?现在(?:开始|起)?[，,]?你)(?:就)?是一[个位名]"
     r"|从前(?:有|[，,])|很久以前|[^。\n：]{0,6}(?:角色|人物)(?:设定|卡)|以[^，。\n]{1,12}的(?:口吻|身份|视角|语气))"
+    r"|\bfor (?:the|an?|my|our) (?:\w+ )?(?:play|novel|story|script|role|character|sketch|drama class)\W*[:–—-]"
     r"|\b(?:from|in) the (?:perspective|point of view|viewpoint|voice|persona|role) of\b",
     re.IGNORECASE,
 )
@@ -216,11 +267,13 @@ _REAL_AGAIN = _any(
     r"(?<=[.!?] )(?:actually|anyway|seriously)\b|现实(?:中|里|生活)|说真的|回到现实|醒来|醒了|言归正传",
 )
 _TAKEN_BACK = _any(
-    r"(?<!not )(?<!no )\b(?:just|only|i['’]?m|i am) (?:just )?(?:kidding|joking)\b(?! (?:around|with|about))|\bjk\b",
-    r"(?<![不没别])(?<!不是)(?:开个?玩笑(?=[的啦而哈])|逗你(?=[的玩])|骗你的|瞎说的|闹着玩的|说笑的)",
+    r"(?<!not )(?<!no )\b(?:just|only|i['’]?m|i am|was) (?:just |only )?(?:kidding|joking|teasing|pulling your leg"
+    r"|messing with you)\b(?! (?:around|with|about))|\bjk\b",
+    r"(?<![不没别])(?<!不是)(?:开个?玩笑(?=[的啦而哈])|逗你(?=[的玩])|骗你[的玩]|[瞎胡]编的|瞎说的|闹着玩的|说笑的)",
 )
 _LAUGHTER = _any(r"(?:ha|nah|no|oh|lol|ok|哈|呵|啊|哦|嘿|我?其实|[\s\W])*")
 _SENTENCE = re.compile(r"[^.!?。！？\n]+(?:\.(?=\S)[^.!?。！？\n]*)*[.!?。！？~]*")
+_MARKED = re.compile(r"“[^”]*”|\"[^\"]*\"|「[^」]*」")
 _SPEAKER = re.compile(r"^[ \t]*(?P<name>[^\W\d][^\n:：.!?。！？]{0,18})[ \t]*[:：]([^\n]*)", re.MULTILINE)
 
 
@@ -232,7 +285,9 @@ def not_own(text: str) -> list[Range]:
         text = hidden(text, spans, _HIDDEN)
         ranges += spans
     ranges += (found.span() for pattern in _LINES for found in pattern.finditer(text))
-    return [*ranges, *_transcript(text), *_introduced(text), *_invented(text), *_taken_back(text)]
+    for find in (_transcript, _introduced, _in_another_voice, _invented, _taken_back):
+        ranges += find(text)
+    return ranges
 
 
 def _spans_of(pattern: re.Pattern[str]) -> Callable[[str], list[Range]]:
@@ -256,12 +311,19 @@ def _introduced(text: str) -> Iterator[Range]:
         if _announces(clause, bool(ended["inline"]), text, at):
             yield at, len(text)
             return
-        if ended["inline"] and _SAYS.search(clause) and (said := _SENTENCE.match(text, at)):
+        if ended["inline"] in (":", "：") and _names_a_speaker(clause) and _BEGINS_WITH_I.match(text, at):
+            end = at + len(text[at:].split("\n", 1)[0])
+            yield at, end
+        elif ended["inline"] and _SAYS.search(clause) and (said := _SENTENCE.match(text, at)):
             end = said.end()
             if _FIRST_PERSON.search(said.group()):  # who says "I" in the next sentence is not known
                 blank = _BLANK_LINE.search(text, end)
                 end = blank.end() if blank else len(text)
             yield at, end
+
+
+def _names_a_speaker(clause: str) -> bool:
+    return bool(_NAME.fullmatch(clause) and not _REMARK.search(clause))
 
 
 def _announces(clause: str, has_colon: bool, text: str, at: int) -> bool:
@@ -276,6 +338,28 @@ def _announces(clause: str, has_colon: bool, text: str, at: int) -> bool:
         return False
     named = _ARRIVED.search(clause) or _SAYS.search(clause) or _POINTS.search(clause)
     return bool(named or (not _FIRST_PERSON.search(clause) and not _LABEL.fullmatch(clause)))
+
+
+def _in_another_voice(text: str) -> Iterator[Range]:
+    """All after the first paragraph that does not show the person speaking: a heading, a task for a text, news of
+    others. Where something is hidden in or after it, such as a fence, that is the text; items of a list go on."""
+    start = 0
+    for gap in _PARAGRAPH_ENDS.finditer(text):
+        paragraph = text[start : gap.start()]
+        passes = _HIDDEN in paragraph or _BEFORE_DELIMITED.match(text, gap.end()) or re.match(_ITEM, paragraph.lstrip())
+        if paragraph.strip() and not passes and not _shows_the_person(paragraph):
+            yield gap.end(), len(text)
+            return
+        start = gap.end()
+
+
+def _shows_the_person(paragraph: str) -> bool:
+    sentences = [one.group().strip() for one in _SENTENCE.finditer(_MARKED.sub("", paragraph))]
+    is_meant = [bool(_MEANT.search(one) or _OF_THE_ASSISTANT.search(one)) for one in sentences]
+    if any(_OF_A_TEXT.search(one) and not meant for one, meant in zip(sentences, is_meant, strict=True)):
+        return False
+    is_of_the_person = not _ABOUT_OTHERS.search(paragraph)
+    return any(is_meant) or any(_SPEAKS.search(one) or (is_of_the_person and _WHOLE.search(one)) for one in sentences)
 
 
 def _invented(text: str) -> Iterator[Range]:

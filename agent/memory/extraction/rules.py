@@ -36,6 +36,7 @@ APPLIED_BY = {
             "subjects",
             "evidence",
             "explicit",
+            "quoted",
             "candidates",
             "findings",
             "normalisers",
@@ -43,6 +44,7 @@ APPLIED_BY = {
         ),
     ),
     "turnlog.agent.memory": ("roles",),
+    "turnlog.agent.context": ("client_texts",),
     "turnlog.agent.dates": ("dates", "spans", "english", "chinese"),
 }
 
