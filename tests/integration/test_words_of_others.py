@@ -1,12 +1,16 @@
 """No memory quotes what the person did not say, whatever role, channel or framework the words came through."""
 
 import json
+from itertools import product
 from pathlib import Path
 from typing import Any
 
+import openai
 import pytest
+from helpers.api import Serve
 from helpers.langgraph_graphs import config
-from helpers.stage import Stage, player
+from helpers.openai_server import OpenAIServer
+from helpers.stage import player
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from langchain.agents import create_agent
@@ -14,10 +18,13 @@ from langchain.agents.middleware import SummarizationMiddleware
 from langchain_core.language_models import FakeMessagesListChatModel
 from langchain_core.messages import AIMessage, ChatMessage, HumanMessage
 
+import turnlog
 from turnlog.agent.importers.imported import Defaults
+from turnlog.agent.importers.reader import events, read
 from turnlog.agent.memory.extraction.by_rules import Extractor
 from turnlog.agent.memory.extraction.evidence import evidence
 from turnlog.agent.memory.extraction.rules import load_rules
+from turnlog.agent.runtime import Runtime
 from turnlog.agent.use_cases.context import context_of
 from turnlog.agent.use_cases.extraction import extract_memories
 from turnlog.agent.use_cases.importing import ImportRequest, import_conversations, prepare_import
@@ -43,6 +50,7 @@ NAMES = (None, "ann", "Ann", "user", "bob", "王伟", "SummarizationMiddleware")
 TURNS = st.tuples(
     st.sampled_from(ROLES), st.sampled_from(NAMES), st.sampled_from(list(FORMS)), st.sampled_from(SAID), st.booleans()
 )
+AT = "2026-05-01T10:00:00Z"
 EXTRACTOR = Extractor(load_rules(None))
 
 
@@ -94,18 +102,74 @@ def test_every_writer_tells_the_persons_words_from_others(write: Any, form: str)
             assert {one.source.quote for one in found} == ({said} if is_own(role, name, form) else set())
 
 
+def as_file(format: str, role: str, name: str | None, text: str) -> Any:
+    """A message as the export of a program has it."""
+    asked = {"id": "m", "parent": None, "role": role, "content": text, "name": name}
+    if format == "chatgpt":
+        author = {"role": role, "name": name}
+        message = {"id": "m", "author": author, "content": {"content_type": "text", "parts": [text]}, "create_time": 1}
+        return [{"id": "c", "mapping": {"m": {"id": "m", "parent": None, "children": [], "message": message}}}]
+    if format == "claude":
+        sender = {"user": "human"}.get(role, role)
+        message = {"uuid": "m", "sender": sender, "content": [{"type": "text", "text": text}], "created_at": AT}
+        return [{"uuid": "c", "name": "c", "created_at": AT, "chat_messages": [message]}]
+    if format == "open-webui":
+        return [{"id": "c", "chat": {"history": {"messages": {"m": asked | {"timestamp": 1}}, "currentId": "m"}}}]
+    if format == "librechat":
+        sender = {"sender": name or "User", "isCreatedByUser": role == "user"}
+        return {"conversationId": "c", "messages": [{"messageId": "m", "createdAt": AT, "text": text, **sender}]}
+    message = {"role": role, "content": text} | ({"name": name} if name else {})
+    return {"messages": [message]} if format == "openai" else message
+
+
+@pytest.mark.parametrize("format", ["jsonl", "openai", "chatgpt", "claude", "open-webui", "librechat"])
+def test_every_import_tells_the_persons_words_from_others(format: Any, tmp_path: Path) -> None:
+    said, file = SAID[0].format(WORDS[0]), tmp_path / "file.json"
+    for role, name, form in product(ROLES, NAMES, FORMS):
+        file.write_text(json.dumps(as_file(format, role, name, FORMS[form].format(said))), "utf-8")
+        made = [*events(read(file, format, Defaults(tenant="default", user="ann")), "default")]
+        turns = [
+            message_of(Recorded(one, at, 0, one.time), one.data)
+            for at, one in enumerate(made, 1)
+            if isinstance(one, Event) and isinstance(one.data, TurnRecorded)
+        ]
+        assert turns or role in ("system", "tool")
+        found = EXTRACTOR.extract(evidence(turns, "t", "ann")[0]).findings
+        keeps_names = format not in ("claude", "open-webui")
+        assert {one.source.quote for one in found} == (
+            {said} if is_own(role, name if keeps_names else None, form) else set()
+        )
+
+
+async def test_the_routes_of_turns_and_a_wrapped_client_tell_the_persons_words_from_others(serve: Serve) -> None:
+    said = [(*one, SAID[3].format(f"{at}x")) for at, one in enumerate(product(ROLES[:3], NAMES, FORMS))]
+    turns = [{"role": role, "name": name, "content": FORMS[form].format(text)} for role, name, form, text in said]
+    messages: Any = [{key: value for key, value in one.items() if value} for one in turns]
+    with OpenAIServer() as model:
+        async with serve() as api, api.client() as http, turnlog.connect(api.url, key=api.token("ann")) as memory:
+            assert (await http.post("/api/threads/t/turns", json={"turns": turns})).status_code == 201
+            own = {text for role, name, form, text in said if is_own(role, name, form)}
+            assert await quotes(api.runtime) == own
+            async with openai.AsyncOpenAI(base_url=model.url, api_key=model.key) as original:
+                client = turnlog.wrap(original, memory=memory, thread="wrapped")
+                await client.chat.completions.create(model="gpt-4o", messages=messages)
+            origins = [one.origin for one in await memory.thread("t").messages()]
+            assert [one.origin for one in await memory.thread("wrapped").messages()][: len(origins)] == origins
+
+
 @pytest.fixture
 def stage_of(nats_url: str, database_url: str) -> Any:
     return player(nats_url, database_url, ("projectors",), extract=True)
 
 
-async def quotes(stage: Stage) -> set[str]:
+async def quotes(runtime: Runtime) -> set[str]:
     """The quotes of all that is remembered of ann."""
-    await stage.runtime.settle()
-    await extract_memories(stage.runtime, "default", user="ann")
-    await stage.runtime.settle()
-    found = await stage.rows("SELECT source ->> 'quote' FROM memories, jsonb_array_elements(sources) AS source")
-    return {quote for (quote,) in found}
+    await runtime.settle()
+    await extract_memories(runtime, "default", user="ann")
+    await runtime.settle()
+    async with runtime.pool.connection() as conn:
+        found = await conn.execute("SELECT source ->> 'quote' FROM memories, jsonb_array_elements(sources) AS source")
+        return {quote for (quote,) in await found.fetchall()}
 
 
 async def test_several_people_in_one_thread_are_told_apart(stage_of: Any, tmp_path: Path) -> None:
@@ -124,7 +188,7 @@ async def test_several_people_in_one_thread_are_told_apart(stage_of: Any, tmp_pa
         file.write_text("\n".join(map(json.dumps, lines)), "utf-8")
         request = ImportRequest(file, None, Defaults(tenant="default", user="ann"), embed=False)
         await import_conversations(stage.runtime, prepare_import(request), no_progress, no_progress, no_progress)
-        assert await quotes(stage) == {"I live in Turin.", "My dog is called Pixel."}
+        assert await quotes(stage.runtime) == {"I live in Turin.", "My dog is called Pixel."}
         page = await transcript(*place)
         assert [turn.origin for turn in page.turns] == ["participant", "program", "participant", "person", "person"]
         made = await context_of(*place, user="ann", query="Who must not eat peanuts?")
@@ -145,7 +209,7 @@ async def test_the_summary_of_a_middleware_is_a_programs(stage_of: Any) -> None:
         for text in ("I live in Turin.", "My dog is called Pixel.", "What shall I cook?"):
             given = {"messages": [HumanMessage(text)]}
             await agent.ainvoke(given, config(user_id="ann"))
-        assert await quotes(stage) == {"I live in Turin.", "My dog is called Pixel."}
+        assert await quotes(stage.runtime) == {"I live in Turin.", "My dog is called Pixel."}
         turns = [shown(turn) for turn in (await transcript(stage.runtime, "default", "t")).turns]
         [made] = [turn for turn in turns if turn.role == "user" and turn.origin == "program"]
         assert summary in str(made.content) and made.quoted == []
