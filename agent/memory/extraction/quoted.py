@@ -285,8 +285,8 @@ def not_own(text: str) -> list[Range]:
         text = hidden(text, spans, _HIDDEN)
         ranges += spans
     ranges += (found.span() for pattern in _LINES for found in pattern.finditer(text))
-    for find in (_transcript, _introduced, _in_another_voice, _invented, _taken_back):
-        ranges += find(text)
+    for unmeant in (_transcript, _introduced, _in_another_voice, _invented, _taken_back):
+        ranges += unmeant(text)
     return ranges
 
 
