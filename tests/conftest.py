@@ -19,6 +19,7 @@ import psutil
 import pytest
 from helpers import nightly
 from helpers.api import Serve, server
+from helpers.databases import Databases
 from helpers.key_rings import keks
 from helpers.prepared_home import copy_database, make_prepared_home, shared_by_workers
 from helpers.servers import database_at, execute, processes_left_in, running_projector
@@ -169,25 +170,24 @@ async def template(servers: TestServers) -> AsyncIterator[str]:
     await execute(servers.database_url, f"DROP DATABASE {name} WITH (FORCE)")
 
 
-@asynccontextmanager
-async def fresh_database(servers: TestServers, template: str) -> AsyncIterator[str]:
-    name = f"turnlog_test_{uuid.uuid4().hex[:12]}"
-    await execute(servers.database_url, f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY FILE_COPY")
-    yield database_at(servers.database_url, name)
-    await execute(servers.database_url, f"DROP DATABASE {name} WITH (FORCE)")
+@pytest.fixture(scope="session")
+async def databases(servers: TestServers, template: str) -> AsyncIterator[Databases]:
+    made = Databases(servers.database_url, template)
+    yield made
+    await made.close()
 
 
 @pytest.fixture
-async def database_url(servers: TestServers, template: str) -> AsyncIterator[str]:
-    """A fresh, migrated database of this test alone."""
-    async with fresh_database(servers, template) as url:
+async def database_url(databases: Databases) -> AsyncIterator[str]:
+    """A migrated database without any row, of this test alone."""
+    async with databases.empty() as url:
         yield url
 
 
 @pytest.fixture
-async def empty_database_url(servers: TestServers, template: str) -> AsyncIterator[str]:
+async def empty_database_url(databases: Databases) -> AsyncIterator[str]:
     """A second one: the log is read as after the loss of Postgres."""
-    async with fresh_database(servers, template) as url:
+    async with databases.empty() as url:
         yield url
 
 
