@@ -59,14 +59,17 @@ async def take_locks(conn: Connection, names: Sequence[str], build: str, partiti
 
     The locks end with the connection, as does every transaction that relied on them.
     """
-    for name in sorted(names):
-        row = await (
-            await conn.execute("SELECT pg_try_advisory_lock(%s, %s)", (lock_key(name, build), partition))
-        ).fetchone()
-        if row is None or not row[0]:
-            await conn.execute("SELECT pg_advisory_unlock_all()")
-            return False
-    return True
+    keys = [lock_key(name, build) for name in sorted(names)]
+    # Of two that come at once the second stops at the first lock, so that it takes none of the others from the first.
+    rows = await conn.execute(
+        "SELECT CASE WHEN pg_try_advisory_lock(%s, %s) "
+        "THEN (SELECT bool_and(pg_try_advisory_lock(key, %s)) FROM unnest(%s::int[]) AS key) END",
+        (keys[0], partition, partition, keys),
+    )
+    if await rows.fetchone() == (True,):
+        return True
+    await conn.execute("SELECT pg_advisory_unlock_all()")
+    return False
 
 
 async def end_frozen(conn: Connection, key: int, partition: int) -> None:
