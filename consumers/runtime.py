@@ -29,7 +29,7 @@ from turnlog.events.signing import Signer
 from turnlog.events.subjects import watch_type_anywhere
 from turnlog.events.word_caches import forget_all
 from turnlog.migrations.upgrade import is_current, upgrade
-from turnlog.projectors.engine.database import configure, connect, session_options
+from turnlog.projectors.engine.database import configure, session_options
 from turnlog.projectors.engine.row_security import ROLE, SETTING, make_usable
 from turnlog.projectors.engine.same_log import guarded
 from turnlog.projectors.engine.writer import Connection
@@ -178,7 +178,6 @@ class _LastUse:
 @contextlib.asynccontextmanager
 async def connection_pool(database_url: str, role: str | None = None, most: int = CONNECTIONS) -> AsyncIterator[Pool]:
     """role: of row-level security, taken on by every connection at its start, so that RESET ROLE returns to it."""
-    await (await connect(database_url)).close()
     last_use = _LastUse()
     pool: AsyncConnectionPool[Connection] = AsyncConnectionPool(
         database_url,
