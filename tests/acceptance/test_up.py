@@ -6,6 +6,7 @@ import json
 import re
 from asyncio.subprocess import DEVNULL
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from pathlib import Path
 from socket import create_server
 from typing import Any
@@ -18,13 +19,14 @@ import pytest
 from helpers.cli_process import COMMAND, environment
 from helpers.embedded_home import kill, pids
 from helpers.preloaded_cli import run_command
+from helpers.prepared_home import copy_database
 from helpers.sample_events import event, turn
 from helpers.servers import eventually, files_with, processes_left_in
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 from turnlog.agent.settings import Settings
-from turnlog.consumers.servers import Servers, background, start
+from turnlog.consumers.servers import Servers, background, start, stop
 from turnlog.consumers.servers.home import home_at, locked
 from turnlog.events.contracts import AnswerRequested
 from turnlog.events.log import Log
@@ -37,6 +39,38 @@ async def place(home: Path) -> AsyncIterator[Path]:
     """A home whose `up` ends with the test."""
     yield home
     await background.stop(Settings(home=home))
+
+
+@dataclass(frozen=True, slots=True)
+class Up:
+    """An `up` whose port was taken and that logs everything."""
+
+    home: Path
+    pid: int
+    url: str
+    log: Path
+
+
+@pytest.fixture(scope="module")
+async def up(prepared_home: Path, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Up]:
+    """One for all tests that follow; the last of them kills it."""
+    home = copy_database(prepared_home, tmp_path_factory.mktemp("up") / "home")
+    home.chmod(0o755)
+    log = background.log_path(Settings(home=home))
+    log.touch(0o644)
+    given = environment(home, TURNLOG_LOG_LEVEL="DEBUG")
+    del given["TURNLOG_API_PORT"]
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):  # another program has the port already
+            stack.enter_context(create_server(("127.0.0.1", 8484)))
+        done = await asyncio.to_thread(run_command, "up", "--detach", environment=given)
+    assert done.code == 0, done.err
+    said = re.search(r"at (http://127.0.0.1:\d+) \(pid (\d+)\)", done.out)
+    assert said is not None, done.out
+    yield Up(home, int(said[2]), said[1], log)
+    await background.stop(Settings(home=home))
+    await stop(home)
+    assert processes_left_in(home) == []
 
 
 async def command(home: Path, *words: str) -> tuple[int, Any]:
@@ -82,65 +116,6 @@ async def test_an_up_that_is_still_starting_is_seen_and_ended(place: Path) -> No
     assert (ups_of(place), processes_left_in(place)) == ([], [])
 
 
-async def test_killed_servers_run_again_and_what_is_said_then_is_projected_and_answered(place: Path) -> None:
-    code, up = await command(place, "up", "--detach")
-    assert code == 0
-    servers = await start(place)
-    for name in ("nats", "postgres"):
-        before = pids(place)[name]
-        await kill(place, name)
-
-        async def runs_again(name: str = name, before: int = before) -> bool:
-            return pids(place).get(name, before) != before
-
-        await eventually(runs_again)
-        await is_answered(servers, name)
-    assert ups_of(place) == [up["pid"]]
-    lines = background.log_path(Settings(home=place)).read_text("utf-8")
-    for name in ("nats-server", "Postgres"):
-        assert re.search(f"{name} ended unexpectedly and is started again.*{name} runs again", lines, re.DOTALL)
-
-
-async def test_deleted_durables_and_a_killed_up_are_told_to_who_asks(place: Path) -> None:
-    """Readiness is red until the durables are there again; then a question is answered. After a kill nobody says ok."""
-    code, up = await command(place, "up", "--detach")
-    assert code == 0
-    found = re.search(r"is up \(.*\) at (http://\S+);", background.log_path(Settings(home=place)).read_text("utf-8"))
-    assert found is not None
-    servers, seen = await start(place), set[str]()
-    async with httpx2.AsyncClient(base_url=found[1]) as http, await nats.connect(servers.nats_url) as client:
-        js, durables = client.jetstream(), ("agent", "extraction", "memory", "segments", "analytics")
-        for name in durables:
-            await js.delete_consumer(STREAM, name)
-
-        async def all_were_red() -> bool:
-            ready = await http.get("/health/ready")
-            seen.update(ready.json()["broken"])
-            assert (ready.status_code == 503) == bool(ready.json()["broken"])
-            return seen >= {f"{name}-fetch" for name in durables}
-
-        async def is_green() -> bool:
-            return (await http.get("/health/ready")).status_code == 200
-
-        await eventually(all_were_red)
-        await eventually(is_green)
-    await is_answered(servers, "after")
-    process = psutil.Process(up["pid"])
-    process.kill()
-    await asyncio.to_thread(psutil.wait_procs, [process], 10)
-    said = f"turnlog up (pid {up['pid']}) died, no role runs"
-    code, findings = await command(place, "doctor")
-    assert (code, [one["detail"] for one in findings if not one["ok"]]) == (1, [said])
-    code, lag = await command(place, "lag")
-    assert (code, lag["died"]) == (1, [said])
-    assert (await command(place, "down"))[0] == 0
-    code, findings = await command(place, "doctor")
-    assert (code, [one["detail"] for one in findings if one["check"] == "processes"]) == (
-        0,
-        ["none plays a role: nothing is served"],
-    )
-
-
 async def test_a_start_that_fails_in_the_background_has_the_code_and_message_of_its_cause(place: Path) -> None:
     with create_server(("127.0.0.1", 0)) as taken:
         given = environment(place, TURNLOG_API_PORT=str(taken.getsockname()[1]))
@@ -167,41 +142,78 @@ async def is_answered(servers: Servers, thread: str) -> None:
     await eventually(has_both)
 
 
-async def test_where_the_port_is_taken_up_serves_on_another_and_its_folder_is_closed_to_others(
-    place: Path,
-) -> None:
-    place.chmod(0o755)
-    (place / "turnlog.log").touch(0o644)
-    given = environment(place)
-    del given["TURNLOG_API_PORT"]
-    with contextlib.ExitStack() as stack:
-        with contextlib.suppress(OSError):  # another program has the port already
-            stack.enter_context(create_server(("127.0.0.1", 8484)))
-        up = await asyncio.to_thread(run_command, "up", "--detach", environment=given)
-    printed = re.search(r"at (http://127.0.0.1:\d+) ", up.out)
-    assert up.code == 0 and printed is not None, up.err
-    assert printed[1] == f"http://127.0.0.1:{(place / 'api-port').read_text()}"
-    async with httpx2.AsyncClient(base_url=printed[1]) as http:
+async def test_where_the_port_is_taken_up_serves_on_another_and_its_folder_is_closed_to_others(up: Up) -> None:
+    assert up.url == f"http://127.0.0.1:{(up.home / 'api-port').read_text()}"
+    async with httpx2.AsyncClient(base_url=up.url) as http:
         assert (await http.get("/health/live")).status_code == 200
-    assert [path.name for path in (place, *place.iterdir()) if path.stat().st_mode & 0o066] == []
+    assert [path.name for path in (up.home, *up.home.iterdir()) if path.stat().st_mode & 0o066] == []
 
 
-async def test_no_log_has_the_token_of_a_socket(place: Path) -> None:
+async def test_no_log_has_the_token_of_a_socket(up: Up) -> None:
     """In the query of a WebSocket, of a refused one, and of a request, while everything that is logged is written."""
-    given = environment(place, TURNLOG_LOG_LEVEL="DEBUG")
-    assert (await asyncio.to_thread(run_command, "up", "--detach", environment=given)).code == 0
-    log = background.log_path(Settings(home=place))
-    found = re.search(r"is up \(.*\) at http://(\S+);", log.read_text("utf-8"))
-    assert found is not None
-    token = (await command(place, "token", "--user", "ann"))[1]["token"]
+    token = (await command(up.home, "token", "--user", "ann"))[1]["token"]
+    socket_url = up.url.replace("http", "ws")
     chat = f"/xyzen/ws/v1/chat/sessions/s/topics/t?token={token}"
-    async with connect(f"ws://{found[1]}{chat}", proxy=None) as socket:
+    async with connect(f"{socket_url}{chat}", proxy=None) as socket:
         await socket.send('{"message": "hello"}')
         assert json.loads(await socket.recv())["type"] == "message_saved"
     for path, headers in ((f"{chat}x", {}), (chat, {"Origin": "http://evil.example"}), (f"/mcp?token={token}", {})):
         with pytest.raises(InvalidStatus):
-            async with connect(f"ws://{found[1]}{path}", proxy=None, additional_headers=headers):
+            async with connect(f"{socket_url}{path}", proxy=None, additional_headers=headers):
                 pass
-    assert (await command(place, "down"))[0] == 0
-    assert re.search(r"^\d{4}-\d{2}-\d{2} \d{2}:\d{2}:\d{2},\d+ DEBUG", log.read_text("utf-8"), re.MULTILINE)
-    assert files_with(place, [token.rpartition(".")[2]]) == set()
+    assert re.search(r"^\d{4}-\d{2}-\d{2} \d{2}:\d{2}:\d{2},\d+ DEBUG", up.log.read_text("utf-8"), re.MULTILINE)
+    assert files_with(up.home, [token.rpartition(".")[2]]) == set()
+
+
+async def test_killed_servers_run_again_and_what_is_said_then_is_projected_and_answered(up: Up) -> None:
+    servers = await start(up.home)
+    for name in ("nats", "postgres"):
+        before = pids(up.home)[name]
+        await kill(up.home, name)
+
+        async def runs_again(name: str = name, before: int = before) -> bool:
+            return pids(up.home).get(name, before) != before
+
+        await eventually(runs_again)
+        await is_answered(servers, name)
+    assert ups_of(up.home) == [up.pid]
+    lines = up.log.read_text("utf-8")
+    for name in ("nats-server", "Postgres"):
+        assert re.search(f"{name} ended unexpectedly and is started again.*{name} runs again", lines, re.DOTALL)
+
+
+async def test_deleted_durables_and_a_killed_up_are_told_to_who_asks(up: Up) -> None:
+    """Readiness is red until the durables are there again; then a question is answered. After a kill nobody says ok."""
+    servers, seen = await start(up.home), set[str]()
+    async with httpx2.AsyncClient(base_url=up.url) as http, await nats.connect(servers.nats_url) as client:
+        js, durables = client.jetstream(), ("agent", "extraction", "memory", "segments", "analytics")
+
+        async def all_were_red() -> bool:
+            ready = await http.get("/health/ready")
+            seen.update(ready.json()["broken"])
+            assert (ready.status_code == 503) == bool(ready.json()["broken"])
+            return seen >= {f"{name}-fetch" for name in durables}
+
+        async def is_green() -> bool:
+            return (await http.get("/health/ready")).status_code == 200
+
+        await eventually(is_green)
+        for name in durables:
+            await js.delete_consumer(STREAM, name)
+        await eventually(all_were_red)
+        await eventually(is_green)
+    await is_answered(servers, "after")
+    process = psutil.Process(up.pid)
+    process.kill()
+    await asyncio.to_thread(psutil.wait_procs, [process], 10)
+    said = f"turnlog up (pid {up.pid}) died, no role runs"
+    code, findings = await command(up.home, "doctor")
+    assert (code, [one["detail"] for one in findings if not one["ok"]]) == (1, [said])
+    code, lag = await command(up.home, "lag")
+    assert (code, lag["died"]) == (1, [said])
+    assert (await command(up.home, "down"))[0] == 0
+    code, findings = await command(up.home, "doctor")
+    assert (code, [one["detail"] for one in findings if one["check"] == "processes"]) == (
+        0,
+        ["none plays a role: nothing is served"],
+    )
