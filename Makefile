@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # numpy's threads spin while they wait for each other, and every process has as many as there are cores.
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: demo test nightly check lint types install bench eval chaos peer clients llm-test alerts clean
+.PHONY: demo test quick nightly check lint types install bench eval chaos peer clients llm-test alerts clean
 
 demo: $(STAMP)
 	$(BIN)/turnlog demo
@@ -22,6 +22,10 @@ demo: $(STAMP)
 # are cores, because a test waits for a fifth of its time.
 test: $(STAMP)
 	$(BIN)/pytest $(if $(NATS_URL),,-n $(WORKERS) --dist worksteal)
+
+# For the inner loop, within a minute: what reads the code, and the tests without servers of their own.
+quick: $(STAMP) lint
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal tests/unit
 
 # Everything that takes long: projection specifications at every size of batch, slow properties with all examples, and
 # parts killed at random.
