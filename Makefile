@@ -66,7 +66,7 @@ peer: $(STAMP)
 # need older versions of what turnlog needs too; Node comes with them. Agents on TurnlogSaver use turnlog's environment and
 # what it lacks. LiteLLM's proxy and Open WebUI, without its local models, have one each: 1.4 GB.
 clients: $(STAMP) $(CLIENTS)/.installed
-	$(BIN)/pytest -n auto --dist worksteal tests/clients/check_*.py
+	$(BIN)/pytest -n auto --dist worksteal tests/clients/check_*.py tests/clients/test_*.py
 
 $(CLIENTS)/.installed: requirements-clients.lock requirements-agents.lock requirements-open-webui.lock \
   requirements-litellm.lock tests/clients/package.json tests/clients/package-lock.json

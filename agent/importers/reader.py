@@ -96,7 +96,7 @@ def _detected(path: Path) -> Format:
         known = "".join(f"\n  {name}: {example}" for name, example in EXAMPLES.items())
         raise ImportFailed(
             f"{path} has none of the formats that can be read: it begins with {looks_like(path)}. "
-            f"If it has one of these, name it (--format):{known}"
+            f"If it has one of these, name it (--format, over HTTP format=):{known}"
         )
     return found
 

@@ -100,7 +100,7 @@ def create_app(runtime: Runtime, react: React) -> FastAPI:
     problems.add_handlers(app)
     errors.add_handler(app)
     app.router.routes.extend(_routes())
-    app.openapi = _document  # type: ignore[method-assign]  # as FastAPI's page says
+    app.openapi = document  # type: ignore[method-assign]  # as FastAPI's page says
     assert app.openapi_url is not None
     app.router.routes.insert(0, Route(app.openapi_url, _as_json, include_in_schema=False))
     mount(app, runtime)
@@ -142,14 +142,14 @@ def _routes() -> list[BaseRoute]:
 
 
 @cache
-def _document() -> dict[str, Any]:
+def document() -> dict[str, Any]:
     """Takes a second, and is the same for all applications of a process, as their routes are."""
     return documented(get_openapi(**TITLES, routes=_routes()))
 
 
 def _as_json(request: Request) -> Response:
     """In a thread, since it is no coroutine."""
-    return JSONResponse(_document())
+    return JSONResponse(document())
 
 
 def names_in(text: str | None) -> list[str]:

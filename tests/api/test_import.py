@@ -81,6 +81,50 @@ async def test_a_form_brings_a_file_with_its_name(serve: Serve) -> None:
         assert broken.status_code == 400, broken.text
 
 
+CLAUDE = [
+    {"uuid": "claude-1", "name": "去杭州", "chat_messages": [{"uuid": "a", "sender": "human", "text": "吃什么？"}]}
+]
+OPEN_WEBUI_CHAT = {
+    "title": "Plants",
+    "history": {
+        "currentId": "c",
+        "messages": {
+            "a": {"id": "a", "parentId": None, "role": "user", "content": "Which plants?", "timestamp": 1756000000},
+            "b": {"id": "b", "parentId": "a", "role": "assistant", "content": "Cactus."},
+            "c": {"id": "c", "parentId": "a", "role": "assistant", "content": "Ferns."},
+        },
+    },
+}
+LIBRECHAT = {
+    "conversationId": "librechat-1",
+    "title": "吉他",
+    "messages": [{"messageId": "a", "parentMessageId": None, "isCreatedByUser": True, "text": "我弹吉他。"}],
+}
+
+
+async def test_exports_of_other_chat_programs_are_brought_once(serve: Serve) -> None:
+    exports: list[tuple[Any, str, str | None, list[str], list[str]]] = [
+        (CLAUDE, "claude-1", "去杭州", ["吃什么？"], []),
+        (
+            [{"id": "owui-1", "chat": OPEN_WEBUI_CHAT}],
+            "owui-1",
+            "Plants",
+            ["Which plants?", "Ferns."],
+            ["owui-1, message b"],
+        ),
+        (LIBRECHAT, "librechat-1", "吉他", ["我弹吉他。"], []),
+    ]
+    async with serve() as api, api.client() as ann:
+        for export, thread, label, texts, left_out in exports:
+            files = {"file": ("conversations.json", json.dumps(export).encode())}
+            first, again = [await ended(ann, await ann.post("/api/import", files=files)) for _ in range(2)]
+            assert (first["result"]["turns"], first["result"]["known"]) == (len(texts), 0), first
+            assert (again["result"]["turns"], again["result"]["known"]) == (0, len(texts)), again
+            assert [place for one in first["result"]["left_out"] for place in one["first"]] == left_out
+            assert (await ann.get(f"/api/threads/{thread}")).json()["label"] == label
+            assert await said(ann, thread) == texts
+
+
 async def test_nobody_imports_into_a_conversation_of_another_user(serve: Serve) -> None:
     async with serve() as api, api.client() as ann, api.client("bob") as bob:
         await ann.post("/api/threads/trip/turns", json={"turns": [{"role": "user", "content": "mine"}]})

@@ -321,7 +321,7 @@ async def test_routes_and_their_document_are_made_beside_the_event_loop(
     monkeypatch.setattr(routing, "get_dependant", partial(noted, get_dependant))
     monkeypatch.setattr(app_of_api, "documented", partial(noted, documented))
     app_of_api._routes.cache_clear()
-    app_of_api._document.cache_clear()
+    app_of_api.document.cache_clear()
     async with serve() as api, api.client() as ann:
         before = len(made[get_dependant])
         assert (await ann.get("/openapi.json")).status_code == 200
