@@ -160,3 +160,17 @@ def assert_pairs_are_whole(sent: list[BaseMessage]) -> None:
     calls = [call["id"] for message in sent if isinstance(message, AIMessage) for call in message.tool_calls]
     assert calls == [message.tool_call_id for message in sent if isinstance(message, ToolMessage)]
     assert calls
+
+
+async def test_two_runs_at_once_in_one_thread_each_answer_their_own_question(log: Log, pool: Pool) -> None:
+    """LangGraph puts runs of one thread in no order; each has the messages of the checkpoint that it began with."""
+    saver, model = TurnlogSaver(log, pool), Listener()
+    await agent(saver, model).ainvoke({"messages": [HumanMessage("first")]}, config())
+    model.sent.clear()
+    questions = ["Two?", "Three?"]
+    runs = [agent(saver, model).ainvoke({"messages": [HumanMessage(text)]}, config()) for text in questions]
+    done = await asyncio.gather(*runs)
+    assert sorted(messages[-1].text for messages in model.sent) == sorted(questions)
+    assert [[one.text for one in state["messages"][-2:]] for state in done] == [[text, "noted"] for text in questions]
+    said = [one.event.data.content async for one in log.read_thread("default", "t", types=("turn_recorded",))]
+    assert sorted(said) == sorted(["first", *questions, *["noted"] * 3])
