@@ -132,3 +132,38 @@ def test_each_strategy_is_that_of_a_rule(strategy: str, first: str, second: str,
     assert [one.strategy for one in said] == [strategy] * 2
     rows = sorted(decided(said).rows, key=lambda row: row.origin == "compaction")
     assert [row.closed_reason or row.status for row in rows] == outcome
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("Hi, I'm Marco. I moved to Genoa last week.", "Name is Marco"),
+        ("I'm Marco.", "Name is Marco"),
+        ("Good morning, I'm Brian!", "Name is Brian"),
+        ("Hello there, I am Anna, nice to meet you", "Name is Anna"),
+        ("你好，我叫小梅，我对花生过敏", "名字是小梅"),
+        ("我叫小梅。", "名字是小梅"),
+        ("你好，我是小王。", "名字是小王"),
+    ],
+)
+def test_a_greeting_or_a_sentence_of_its_own_gives_a_name(text: str, name: str) -> None:
+    assert name in contents(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "I'm Tired.",
+            "Hi, I'm Sick.",
+            "I'm Korean.",
+            "Hello! I'm Canadian",
+            "I'm Vegan.",
+            "I'm Virgo.",
+            "Hi, I'm Ready, let's go",
+        ),
+        *("He said: I'm Anna.", "I'm Marco if you like.", "我叫外卖", "我叫妈妈", "你好，我是小白", "你好，我是小学生"),
+    ],
+)
+def test_a_state_or_a_kind_of_person_is_no_name(text: str) -> None:
+    assert not [content for content in contents(text) if content.startswith(("Name", "名字"))]
