@@ -180,22 +180,45 @@ def revert(which: Which, user: User, yes: Yes = False) -> None:
 
 
 def forget(which: Which, user: User, yes: Yes = False) -> None:
-    """Remove a memory's text, and that of its duplicates, from every read model. It cannot be restored."""
+    """Remove a memory, and its duplicates, from what is remembered. It cannot be restored.
 
-    from turnlog.agent.use_cases.memories import find_memory
+    The turn in which it was said stays in its conversation, where messages, recall and exports still have the words:
+    `turnlog delete` removes a conversation, `turnlog erase` all of a person.
+    """
+
+    from turnlog.agent.use_cases.memories import find_memory, list_memories
     from turnlog.agent.use_cases.memory_changes import forget_memory
+
+    stays: list[str] = []
 
     async def use(runtime: "Runtime") -> "Forgotten":
         place = runtime.settings.tenant, user
         row = await find_memory(runtime, *place, which)
         await confirm(f"Forget “{row.content}”? It cannot be undone", yes)
-        return await forget_memory(runtime, *place, str(row.id))
+        made = await forget_memory(runtime, *place, str(row.id))
+        stays.extend(_said_in(row, await list_memories(runtime, *place)))
+        return made
 
     def lines(made: "Forgotten") -> list[str]:
         more = counted(len(made.forgotten) - 1, "version or copy", "versions and copies")
-        return [f"forgot 1 memory{'' if len(made.forgotten) == 1 else f' and {more} of it'}"]
+        return [f"forgot 1 memory{'' if len(made.forgotten) == 1 else f' and {more} of it'}", *stays]
 
     serve(use, lines, confirmed=yes)
+
+
+def _said_in(forgotten: "MemoryView", held: "list[MemoryView]") -> list[str]:
+    """The turns in which a forgotten memory was said, and the memories whose quotes may have its words."""
+    if not forgotten.sources:
+        return []
+    threads = sorted({one.thread for one in forgotten.sources})
+    turns = ", ".join(f"{one.thread} #{one.seq}" for one in forgotten.sources)
+    events = {one.event_id for one in forgotten.sources}
+    sharing = [one for one in held if any(source.event_id in events for source in one.sources)]
+    return [
+        f"what was said stays, and messages, recall and exports have it: {turns}",
+        *(f"“{one.content}” was said there too, and its quote may hold the words" for one in sharing),
+        f"`turnlog delete {threads[0]}` removes the conversation, `turnlog erase --user {forgotten.user}` the person",
+    ]
 
 
 def _stats_lines(found: "DecayStats") -> list[str]:
