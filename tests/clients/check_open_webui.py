@@ -16,17 +16,19 @@ from installed import HOME, started
 
 from turnlog.consumers.servers.nats_server import free_port
 
-DOG, CAT = "My dog is called Sesame.", "And my cat is called Poppy."
+DOG, CAT, BIRD = "My dog is called Sesame.", "And my cat is called Poppy.", "And my bird is called Coco."
 TASKS = {"title_generation": True, "tags_generation": True, "follow_up_generation": True}
 
 
 class TaskServer(MemoryServer):
-    """Answers the tasks of Open WebUI in their form; echoes else."""
+    """Answers the tasks of Open WebUI in their form; echoes else, or fails."""
+
+    is_failing = False
 
     def next_step(self, kind: Kind, body: dict[str, Any]) -> Step:
         if kind == "chat" and is_task(body):
             return Step(text='{"title": "Wishes no emojis", "tags": ["pets"], "follow_ups": ["I keep bees?"]}')
-        return super().next_step(kind, body)
+        return Step(status=500) if self.is_failing else super().next_step(kind, body)
 
 
 def is_task(body: dict[str, Any]) -> bool:
@@ -56,8 +58,12 @@ class Page:
     async def ask(self, text: str) -> dict[str, Any]:
         """The answer's message when it, and the tasks after it, are done."""
         self._history.append({"role": "user", "content": text})
-        question = {"id": str(uuid4()), "parentId": self._last, "role": "user", "content": text, "models": ["m"]}
-        return await self._answer(question)
+        self._question = {"id": str(uuid4()), "parentId": self._last, "role": "user", "content": text, "models": ["m"]}
+        return await self._answer(self._question)
+
+    async def again(self) -> dict[str, Any]:
+        """As its button for another answer to the last question does."""
+        return await self._answer(self._question)
 
     async def _answer(self, question: dict[str, Any]) -> dict[str, Any]:
         answer = str(uuid4())
@@ -112,6 +118,10 @@ async def test_a_chat_of_open_webui_is_stored_once_and_its_tasks_never(
             await page.sign_up()
             assert (await page.ask(DOG))["content"] == f"echo: {DOG}"
             assert (await page.ask(CAT))["content"] == f"echo: {CAT}"
+            model.is_failing = True
+            assert (await page.ask(BIRD))["error"]
+            model.is_failing = False
+            assert (await page.again())["content"] == f"echo: {BIRD}"
             assert len([body for body in model.bodies("chat") if is_task(body)]) >= 4
 
             async def remembered() -> bool:
@@ -122,6 +132,7 @@ async def test_a_chat_of_open_webui_is_stored_once_and_its_tasks_never(
             assert await said(api, page.chat) == [
                 *(("user", DOG), ("assistant", f"echo: {DOG}")),
                 *(("user", CAT), ("assistant", f"echo: {CAT}")),
+                *(("user", BIRD), ("assistant", f"echo: {BIRD}")),
             ]
             memories = (await ann.get("/api/memories")).text
             assert "emoji" not in memories and "bees" not in memories
