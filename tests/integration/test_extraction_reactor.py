@@ -12,7 +12,7 @@ from turnlog.agent.models.factory import make_models
 from turnlog.agent.use_cases.extraction import Remembered, extract_memories, remembered
 from turnlog.agent.use_cases.preferences import set_preferences
 from turnlog.consumers.workers.reactors.extraction import NAME, ExtractionReactor
-from turnlog.events.contracts import MemoryRecorded, TextBlock, ToolResultBlock
+from turnlog.events.contracts import Event, MemoryRecorded, TextBlock, ToolResultBlock, TurnRecorded
 
 ROLES = ("projectors", "reactors")
 LONG = "The committee met on Tuesday and talked about the roof of the school for a long time. " * 8
@@ -183,3 +183,19 @@ async def test_without_the_setting_nothing_is_extracted(offline: Play) -> None:
         await append_texts(stage, "I live in Berlin.")
         await stage.rest("memory")
         assert await stored_memories(stage) == []
+
+
+@pytest.mark.parametrize(
+    ("joke", "retraction"), [("I live in Atlantis.", "haha, just kidding!"), ("我住在月球。", "哈哈，开玩笑的")]
+)
+async def test_a_later_turn_takes_back_what_the_one_before_stated(offline: Play, joke: str, retraction: str) -> None:
+    """What the joke replaced is valid again, and what was said in earnest before it stays."""
+    said = ["I live in Turin.", "I am allergic to nuts.", joke, retraction, "My dog is called Pluto.", "only joking"]
+    held = [{"Lives in Turin"}, {"Lives in Turin", "Allergic to nuts"}]
+    expected = [*held, None, held[1], None, held[1]]
+    async with offline() as stage:
+        for text, contents in zip(said, expected, strict=True):
+            await stage.runtime.log.append(Event(thread="t", user="ann", data=TurnRecorded(role="user", content=text)))
+            await stage.rest(NAME)
+            valid = {content for content, status in await stored_memories(stage) if status == "valid"}
+            assert valid == contents if contents is not None else valid != held[1]

@@ -32,6 +32,12 @@ def test_own_words_that_look_alike_are_still_remembered(language: str) -> None:
     assert {text: made for text, made in found.items() if not all(word in made for word in kept[text])} == {}
 
 
+@pytest.mark.parametrize("retraction", ["Just kidding!", "haha only joking", "开玩笑的", "哈哈，骗你的"])
+def test_a_turn_may_take_back_the_one_before(retraction: str) -> None:
+    assert contents("I live in Rome.", "My dog is called Pluto.", retraction) == ["Lives in Rome"]
+    assert contents("My dog is called Pluto.", "No joke!", retraction) == contents("My dog is called Pluto.")
+
+
 @pytest.mark.parametrize("title", TITLES)
 def test_what_turnlog_adds_to_a_conversation_gives_nothing(title: str) -> None:
     said = ["Parts.", "- 2026-05-01 user: I am allergic to bees.", "- 2026-05-01 assistant: Remember: I like tea."]

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 import regex
 
 from turnlog.agent.memory.deciding.policy import first_importance
-from turnlog.agent.memory.extraction.evidence import MAX_SENTENCE, Statement, statements
+from turnlog.agent.memory.extraction.evidence import MAX_SENTENCE, Statement, not_taken_back, statements
 from turnlog.agent.memory.extraction.explicit import Request, kind_of, requests
 from turnlog.agent.memory.extraction.findings import ExtractionResult, Finding, Rejection, Turn
 from turnlog.agent.memory.extraction.normalisers import NORMALISERS
@@ -97,7 +97,8 @@ class Extractor:
     slow: set[str] = field(default_factory=set)
 
     def extract(self, turns: Iterable[Turn]) -> ExtractionResult:
-        """Reads each turn independently of the others."""
+        """Reads each turn independently of the others, but for turns that the next one takes back."""
+        turns = list(turns)
         findings: list[Finding] = []
         rejections: list[Rejection] = []
         for turn in turns:
@@ -106,7 +107,7 @@ class Extractor:
                     findings.append(one)
                 else:
                     rejections.append(one)
-        return ExtractionResult(tuple(findings), tuple(rejections))
+        return not_taken_back(ExtractionResult(tuple(findings), tuple(rejections)), turns)
 
     def only_finding(self, turn: Turn) -> Finding | None:
         """The single finding that covers the whole text; None when the text says more, or when no rule matches."""

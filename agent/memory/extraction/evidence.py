@@ -5,12 +5,13 @@ conversation, so that rules and models never read their own output.
 """
 
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
-from turnlog.agent.memory.extraction.findings import Turn
-from turnlog.agent.memory.extraction.quoted import not_own
+from turnlog.agent.memory.extraction.findings import ExtractionResult, Turn
+from turnlog.agent.memory.extraction.quoted import not_own, takes_back
 from turnlog.projectors.models.message import Message
 
 
@@ -56,6 +57,15 @@ def said_text(content: str | list[dict[str, Any]]) -> str:
     if isinstance(content, str):
         return content
     return "\n".join(str(block["text"]) for block in content if block.get("type") == "text")
+
+
+def not_taken_back(found: ExtractionResult, turns: Sequence[Turn]) -> ExtractionResult:
+    """Without what a turn says whose next turn takes it back ("just kidding")."""
+    said = [turn for turn in turns if not turn.is_tool]
+    gone = {one.event_id for one, later in pairwise(said) if takes_back(later.text)}
+    findings = tuple(one for one in found.findings if one.source.event_id not in gone)
+    left = tuple(one for one in found.entities if not any(source.event_id in gone for source in one.sources))
+    return replace(found, findings=findings, entities=left) if gone else found
 
 
 MAX_TURN = 20_000

@@ -290,6 +290,12 @@ def not_own(text: str) -> list[Range]:
     return ranges
 
 
+def takes_back(text: str) -> bool:
+    """Whether a turn begins by saying that the one before was not meant."""
+    found = _TAKEN_BACK.search(text)
+    return found is not None and _LAUGHTER.fullmatch(text, 0, found.start()) is not None
+
+
 def _spans_of(pattern: re.Pattern[str]) -> Callable[[str], list[Range]]:
     return lambda text: [found.span() for found in pattern.finditer(text)]
 

@@ -24,8 +24,9 @@ from turnlog.agent.memory.extraction.by_model import (
 )
 from turnlog.agent.memory.extraction.by_rules import Extractor
 from turnlog.agent.memory.extraction.candidates import without_repeats, without_secrets
-from turnlog.agent.memory.extraction.evidence import MAX_TURN, evidence, roles
+from turnlog.agent.memory.extraction.evidence import MAX_TURN, evidence, not_taken_back, roles
 from turnlog.agent.memory.extraction.findings import ExtractionResult, Turn
+from turnlog.agent.memory.extraction.quoted import takes_back
 from turnlog.agent.memory.extraction.rules import RuleSet, load_rules
 from turnlog.agent.memory.extraction.stages import (
     Batch,
@@ -47,7 +48,13 @@ from turnlog.events.contracts import Derivation, EventData, MemoriesExtracted, M
 from turnlog.projectors.engine.locks import LockFor, work_lock
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.extraction_lookup import is_among_people, user_turns
-from turnlog.projectors.models.memories.lookup import extraction_progress, is_memory_off, turns_of_forgotten, zone_of
+from turnlog.projectors.models.memories.lookup import (
+    extraction_progress,
+    is_memory_off,
+    memories_of_turn_before,
+    turns_of_forgotten,
+    zone_of,
+)
 from turnlog.projectors.models.message import Message
 from turnlog.projectors.models.thread_lookup import archived_lineage
 
@@ -97,8 +104,11 @@ class Extraction:
             if not size:
                 return
             result = self._allowed(await asyncio.to_thread(self._extractor.extract, turns), turns)
-            if not result.findings and size < QUIET_TURNS and not finish:
+            is_taken_back = bool(turns) and takes_back(turns[0].text)
+            if not (result.findings or is_taken_back) and size < QUIET_TURNS and not finish:
                 return
+            if is_taken_back and self._shadow is None:
+                await self._take_back(conversation, turns[0])
             if result.findings and await self._are_gone(conn, conversation, turns):
                 return
             await self._store(conversation, proposal(conversation, result, span, "rules", self._rules.version))
@@ -193,7 +203,22 @@ class Extraction:
             rest = rest[APPEND_MEMORIES:]
         await self._remember(conversation, rest, proposed.extra)
 
+    async def _take_back(self, conversation: UserConversation, turn: Turn) -> None:
+        """Forgets what the user's turn before this one alone stated, or makes what that replaced valid again."""
+
+        async def find(rows: Rows) -> list[tuple[UUID, UUID | None]]:
+            place = (conversation.tenant, rows.place.thread, conversation.thread, conversation.user)
+            return await memories_of_turn_before(rows.conn, *place, turn.seq)
+
+        user = (conversation.tenant, conversation.user)
+        for memory_id, replaced in await self._reading.read(self._place(conversation), find):
+            if replaced is None:
+                await self._memories.forget(*user, memory_id)
+            else:
+                await self._memories.revert(*user, replaced)
+
     def _allowed(self, found: ExtractionResult, turns: Sequence[Turn]) -> ExtractionResult:
+        found = not_taken_back(found, turns)
         return found if self._settings.remember_secrets else without_secrets(found, turns)
 
     async def _remember(

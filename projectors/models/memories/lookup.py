@@ -328,6 +328,26 @@ async def turns_of_forgotten(conn: Connection, tenant: str, thread: str, event_i
     return {UUID(found) for (found,) in await rows.fetchall()}
 
 
+async def memories_of_turn_before(
+    conn: Connection, tenant: str, thread: str, conversation: str, user: str, seq: int
+) -> list[tuple[UUID, UUID | None]]:
+    """Valid memories without another source than the user's turn before a sequence of the conversation, each with the
+    one that it replaced."""
+    rows = await conn.execute(
+        "WITH said AS (SELECT event_id::text AS id FROM messages WHERE tenant = %(tenant)s "
+        "AND thread_id = %(conversation)s AND user_id = %(user)s AND role = 'user' AND origin = 'person' "
+        "AND seq < %(seq)s ORDER BY seq DESC LIMIT 1) "
+        "SELECT m.id, (SELECT r.id FROM memories r WHERE r.tenant = m.tenant AND r.thread_id = m.thread_id "
+        "AND r.replaced_by = m.id AND r.status = 'closed' AND r.closed_reason = 'superseded' "
+        "AND (r.expires_at IS NULL OR r.expires_at > now()) ORDER BY r.valid_from DESC LIMIT 1) "
+        "FROM memories m, said WHERE m.tenant = %(tenant)s AND m.thread_id = %(thread)s "
+        "AND m.status = 'valid' AND m.sources <> '[]' AND NOT EXISTS "
+        "(SELECT FROM jsonb_array_elements(m.sources) s WHERE s ->> 'event_id' <> said.id) ORDER BY m.seq, m.id",
+        {"tenant": tenant, "thread": thread, "conversation": conversation, "user": user, "seq": seq},
+    )
+    return await rows.fetchall()
+
+
 async def unforgotten(conn: Connection, tenant: str, thread: str, limit: int) -> list[UUID]:
     """Ids of memories with words, in any other status, oldest first."""
     rows = await conn.execute(
