@@ -42,6 +42,8 @@ WALKS = (
 )
 READS = ("threads", "context", "recall", "memories", "lag", "tail", "verify", "jobs", "doctor")
 PATIENCE_S = 60.0
+PRELOADED = {"turnlog": run_command, "python": run_program}
+NOTHING = Ended(0, "", "")
 
 
 def program(label: str) -> str:
@@ -126,29 +128,29 @@ def home(tmp_path: Path) -> Iterator[Path]:
 def turnlog(line: str, home: Path, port: int = 0) -> Ended:
     """Runs a command line of the page as its reader would, with this Python's turnlog and no settings of ours.
 
-    What is more than one command of turnlog or one program is for bash.
+    What is more than one command of turnlog or one program is for bash, and so is where their output goes.
     """
     kept = {"PATH", "HOME", "LANG", "PYTHONPATH", "TMPDIR"}
     environment = {name: value for name, value in os.environ.items() if name in kept}
     environment |= {"TURNLOG_HOME": str(home), "COLUMNS": "200", "PYTHONIOENCODING": "utf-8"}
     environment |= {"TURNLOG_API_PORT": str(port)}
-    if not set(line) & set("|<>$;&"):
-        first, *words = shlex.split(line)
-        if run := {"turnlog": run_command, "python": run_program}.get(first):
-            return run(*words, environment=environment, folder=home.parent)
+    command, rest = re.fullmatch(r"([^|<>$;&]*)(.*)", line, re.DOTALL).groups()
+    if not set(rest) & set("<$;&") and (run := PRELOADED.get(command.split()[0])):
+        done = run(*shlex.split(command)[1:], environment=environment, folder=home.parent)
+        return in_bash(f"cat {rest}", home.parent, environment, done) if rest else done
     python = shlex.quote(sys.executable)
     functions = (
         f'python() {{ {python} "$@"; }}\nturnlog() {{ python -m turnlog.consumers.cli "$@"; }}\nset -o pipefail\n'
     )
+    return in_bash(functions + line, home.parent, environment)
+
+
+def in_bash(line: str, folder: Path, environment: dict[str, str], before: Ended = NOTHING) -> Ended:
+    """before: what its first command reads, as behind it in a pipe."""
     done = subprocess.run(
-        ["bash", "-c", functions + line],
-        cwd=home.parent,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=90,
+        ["bash", "-c", line], cwd=folder, env=environment, input=before.out, capture_output=True, text=True, timeout=90
     )
-    return Ended(done.returncode, done.stdout, done.stderr)
+    return Ended(before.code or done.returncode, done.stdout, before.err + done.stderr)
 
 
 @pytest.mark.parametrize("page", WALKS)
