@@ -51,6 +51,9 @@ async def main():
         await thread.add("assistant", "Sesame.", receipt=context.receipt)
         print(*[message.content for message in await thread.messages()], sep="\\n")
         print("".join([piece async for piece in thread.ask("What is my dog called?")]))
+        while not (found := await memory.recall("corgi", user="ann", k=5)).memories:
+            pass  # until the turn is read
+        print(found.memories[0].memory.content)
 
 asyncio.run(main())
 """
@@ -401,3 +404,4 @@ async def test_the_ten_lines_run_in_an_empty_folder_with_nothing_else(tmp_path: 
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[:3] == ["My corgi is called Sesame.", "What is my dog called?", "Sesame."]
     assert "Sesame" in done.stdout.split("offline", 1)[1]
+    assert done.stdout.splitlines()[-1] == "Pet: corgi is called Sesame"
