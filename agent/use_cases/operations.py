@@ -13,6 +13,10 @@ from turnlog.projectors.rebuild.replay import rebuild_tenant, rebuild_thread
 from turnlog.projectors.rebuild.verify import Verified, verify_several
 
 
+def projection_names() -> list[str]:
+    return [projection.name for projection in PROJECTIONS]
+
+
 async def rebuild(runtime: Runtime, name: str | None, on_progress: OnProgress) -> list[Rebuilt]:
     """Rebuilds one projection, or all with None, beside the live rows and switches.
 

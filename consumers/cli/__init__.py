@@ -4,12 +4,13 @@ import atexit
 import gc
 import os
 import resource
-from collections.abc import Iterator, MutableMapping
-from importlib import import_module
 from typing import Any
 
 import typer
+from typer._click.shell_completion import CompletionItem
 from typer.core import TyperGroup
+
+from turnlog.consumers.cli.lazy import import_lazily
 
 # Name: (module in this package, what `turnlog --help` says).
 COMMANDS = {
@@ -65,45 +66,17 @@ COMMANDS = {
 }
 
 
-class Loaded(MutableMapping[str, Any]):
-    """The command objects by name, each made from its module at the first look-up."""
-
-    def __init__(self) -> None:
-        self._made: dict[str, Any] = {}
-
-    def __getitem__(self, name: str) -> Any:
-        if name not in self._made:
-            self._made |= commands_of(COMMANDS[name][0])
-        return self._made[name]
-
-    def __setitem__(self, name: str, command: Any) -> None:
-        self._made[name] = command
-
-    def __delitem__(self, name: str) -> None:
-        raise TypeError("commands are not removed")
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(COMMANDS)
-
-    def __len__(self) -> int:
-        return len(COMMANDS)
-
-
-def commands_of(module: str) -> dict[str, Any]:
-    """The command objects that a module registers, by name."""
-    part = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
-    import_module(f"turnlog.consumers.cli.{module}").register(part)
-    return dict(typer.main.get_group(part).commands)
-
-
-class Commands(TyperGroup):
-    """The root of the command line. Lists and completes names without importing any command's module."""
+class LazyGroup(TyperGroup):
+    """A group that imports a command's module when the command is looked up, as click's documentation shows it. Names
+    and help of all commands come from the table."""
 
     def __init__(self, **attributes: Any) -> None:
-        super().__init__(**{**attributes, "commands": Loaded()})
+        super().__init__(**{**attributes, "commands": dict.fromkeys(COMMANDS)})
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        return list(COMMANDS)
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name in COMMANDS and self.commands[cmd_name] is None:
+            self.commands.update(commands_of(COMMANDS[cmd_name][0]))
+        return super().get_command(ctx, cmd_name)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):
@@ -112,14 +85,12 @@ class Commands(TyperGroup):
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
         if incomplete and not incomplete[0].isalnum():
             return super().shell_complete(ctx, incomplete)
-        from typer._click.shell_completion import CompletionItem
-
         return [CompletionItem(name, help=text) for name, (_, text) in COMMANDS.items() if name.startswith(incomplete)]
 
 
 app = typer.Typer(
     name="turnlog",
-    cls=Commands,
+    cls=LazyGroup,
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -129,6 +100,17 @@ app = typer.Typer(
 @app.callback()
 def root() -> None:
     """Event-sourced memory for chat agents."""
+
+
+def commands_of(module: str) -> dict[str, Any]:
+    """Returns the commands that a module of this package defines, by name."""
+    return dict(typer.main.get_group(import_lazily(f"turnlog.consumers.cli.{module}").app).commands)
+
+
+def every_command() -> dict[str, Any]:
+    """Returns all commands by name, for documentation and tests."""
+    group: Any = typer.main.get_command(app)
+    return {name: group.get_command(None, name) for name in COMMANDS}
 
 
 def main() -> None:

@@ -1,20 +1,16 @@
 """token, key: what a program shows to say who it acts for (S3)."""
 
 import re
-from collections.abc import Iterator
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from turnlog.consumers.cli.console import BadOption, check_given, report
-from turnlog.consumers.cli.options import add, group
-from turnlog.consumers.cli.runner import run, serve
-
-if TYPE_CHECKING:
-    from turnlog.agent.runtime import Runtime
-    from turnlog.agent.settings import Settings
-    from turnlog.agent.use_cases.access import KeyInfo, NewKey
+from turnlog.agent.settings import Settings
+from turnlog.agent.use_cases import access
+from turnlog.consumers.cli.console import BadOption, Result, check_given, rows
+from turnlog.consumers.cli.options import commands, group
+from turnlog.consumers.cli.runner import Runtime, command
 
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 User = Annotated[str, typer.Option("--user", "-u", help="The user that it acts for.")]
@@ -26,67 +22,53 @@ Scopes = Annotated[
     ),
 ]
 
-
-def register(app: typer.Typer) -> None:
-    add(app, token)
-    key = group(app, "key", "API keys: make, list, revoke.")
-    add(key, create)
-    add(key, list_, "list")
-    add(key, revoke)
+app = commands()
+below = group(app, "key", "API keys: make, list, revoke.")
 
 
-def token(
+@command(app)
+async def token(
+    settings: Settings,
     user: User,
     role: Role = "user",
     ttl: Annotated[str, typer.Option(help="How long it is valid, such as 30m, 12h or 7d.")] = "12h",
     scope: Scopes = None,
-) -> None:
+) -> Result:
     """Print a token for a user. It is signed, not stored, and cannot be revoked; a key can."""
-    from turnlog.agent.use_cases.access import issue_token
-
-    async def work(settings: "Settings") -> None:
-        made = issue_token(settings, settings.tenant, user, role, _duration(ttl), scope)
-        report(made, made.token)
-
-    run(work)
+    made = access.issue_token(settings, settings.tenant, user, role, _duration(ttl), scope)
+    return Result(made, made.token)
 
 
-def create(
+@command(below)
+async def create(
+    rt: Runtime,
     user: User,
     role: Role = "user",
     scope: Scopes = None,
     label: Annotated[str | None, typer.Option(help="What it is for; shown by `key list`.")] = None,
     ttl: Annotated[str | None, typer.Option(help="How long it is valid, such as 90d. Until it is revoked.")] = None,
-) -> None:
+) -> Result:
     """Make an API key. It is shown once: turnlog keeps only a digest of it."""
-    from turnlog.agent.use_cases.access import create_key
-
-    async def use(runtime: "Runtime") -> "NewKey":
-        valid = None if ttl is None else _duration(ttl)
-        return await create_key(runtime, runtime.settings.tenant, user, role, scope, label, valid)
-
-    serve(use, _created)
+    valid = None if ttl is None else _duration(ttl)
+    made = await access.create_key(rt, rt.settings.tenant, user, role, scope, label, valid)
+    return Result(made, [made.key, "Keep it now: it is not shown again."])
 
 
-def list_(user: Annotated[str | None, typer.Option("--user", "-u", help="Only this user's.")] = None) -> None:
+@command(below, "list", projecting=False, checks=lambda user: check_given("user", user))
+async def list_(
+    rt: Runtime, user: Annotated[str | None, typer.Option("--user", "-u", help="Only this user's.")] = None
+) -> Result:
     """List the API keys of a tenant, without their secrets."""
-    from turnlog.agent.use_cases.access import list_keys
-
-    serve(
-        lambda rt: list_keys(rt, rt.settings.tenant, user),
-        lambda keys: [_line(one) for one in keys],
-        projecting=False,
-        first=lambda: check_given("user", user),
-    )
+    return rows(await access.list_keys(rt, rt.settings.tenant, user), _line)
 
 
-def revoke(key_id: Annotated[str, typer.Argument(help="The key's id, as `key list` shows it.")]) -> None:
+@command(below)
+async def revoke(
+    rt: Runtime, key_id: Annotated[str, typer.Argument(help="The key's id, as `key list` shows it.")]
+) -> Result:
     """Revoke an API key; it is refused at once."""
-    from turnlog.agent.use_cases.access import revoke_key
-
-    serve(
-        lambda rt: revoke_key(rt, rt.settings.tenant, key_id), lambda key: [f"revoked key {key.id} of user {key.user}"]
-    )
+    key = await access.revoke_key(rt, rt.settings.tenant, key_id)
+    return Result(key, f"revoked key {key.id} of user {key.user}")
 
 
 def _duration(text: str) -> timedelta:
@@ -96,12 +78,7 @@ def _duration(text: str) -> timedelta:
     return timedelta(**{_UNITS[parts[2]]: int(parts[1])})
 
 
-def _created(made: "NewKey") -> Iterator[str]:
-    yield made.key
-    yield "Keep it now: it is not shown again."
-
-
-def _line(key: "KeyInfo") -> str:
+def _line(key: "access.KeyInfo") -> str:
     now = f"revoked {key.revoked_at:%F}" if key.revoked_at else f"until {key.expires_at:%F}" if key.expires_at else ""
     used = f"used {key.used_at:%F %H:%M}" if key.used_at else "never used"
     return "  ".join(filter(None, (key.id, key.user, key.role, ",".join(key.scopes), used, now, key.label)))

@@ -11,23 +11,17 @@ import typer
 from rich.cells import cell_len
 
 from turnlog.agent.settings import Settings
-from turnlog.consumers.cli.console import (
-    BadOption,
-    check_given,
-    emit,
-    emit_line,
-    err,
-    out,
-    shown,
-    stdin_lines,
-)
-from turnlog.consumers.cli.options import add, given
-from turnlog.consumers.cli.runner import run
+from turnlog.agent.use_cases import asking, extraction, memories, memory_changes, threads
+from turnlog.consumers import roles
+from turnlog.consumers import runtime as composed
+from turnlog.consumers.cli.console import BadOption, check_given, emit, emit_line, err, out, shown, stdin_lines, warn
+from turnlog.consumers.cli.options import commands, given
+from turnlog.consumers.cli.runner import Runtime, command
+from turnlog.consumers.langgraph import conversation
 from turnlog.events.errors import TurnlogError
 from turnlog.events.subjects import check_conversation
 
 if TYPE_CHECKING:
-    from turnlog.agent.runtime import Runtime
     from turnlog.agent.use_cases.asking import Answered, Locale, Piece
     from turnlog.agent.use_cases.extraction import Remembered
     from turnlog.agent.use_cases.memory_changes import ForgottenAsAsked
@@ -67,12 +61,12 @@ _WORD = re.compile(r"[^\s\u2e80-\uffef]+")
 _PARTS = re.compile(rf"\n|[^\S\n]+|[\u2e80-\uffef]|{_WORD.pattern}")
 
 
-def register(app: typer.Typer) -> None:
-    add(app, chat)
-    add(app, graph)
+app = commands()
 
 
-def chat(
+@command(app)
+async def chat(
+    settings: Settings,
     thread: Annotated[str, typer.Argument(help="Conversation to continue or begin.")] = "chat",
     message: Annotated[str | None, typer.Option("--message", "-m", help="One message; then end.")] = None,
     user: Annotated[str | None, typer.Option(help="Who you are.")] = None,
@@ -84,88 +78,72 @@ def chat(
     memory that it names; "forget everything about me" only tells the commands for it. With --json, `remembered` and
     `forgotten` are what came of such requests, or null.
     """
-
-    async def work(settings: Settings) -> int:
-        from turnlog.agent.use_cases.asking import Answered, NoAnswer, ask, locale_of_text
-        from turnlog.agent.use_cases.extraction import remembered
-        from turnlog.agent.use_cases.memory_changes import forget_as_asked
-        from turnlog.agent.use_cases.threads import label_thread
-        from turnlog.consumers.roles import playing
-        from turnlog.consumers.runtime import opened
-
-        if message is not None and not message.strip():
-            raise BadOption("--message holds no words, so there is nothing to answer; give some")
-        check_conversation(thread)
-        check_given("user", user)
-        roles = ("projectors", "reactors", "agent")
-        async with opened(settings, "turnlog-chat") as runtime, playing(runtime, roles):
-            place = (settings.tenant, thread)
-            as_json = given().json
-            questions = None if as_json or user is None else Questions(runtime, place[0], user)
-            async for text in _lines(message):
-                if questions and await questions.take(text):
-                    continue
-                locale = locale_of_text(text)
-                gone = await forget_as_asked(runtime, place[0], user, text) if user else None
-                flow = Flow(locale)
-                try:
-                    async for piece in ask(runtime, *place, text, user=user, model=model):
-                        if not as_json:
-                            flow.show(piece)
-                        if isinstance(piece, Answered):
-                            place = (place[0], piece.thread)
-                            made = await remembered(runtime, *place, user, piece.question_id, text)
-                            if as_json:
-                                (emit if message else emit_line)(
-                                    {**asdict(piece), "remembered": made, "forgotten": gone}
-                                )
-                            else:
-                                _show_remembered(made)
-                                _show_forgotten(gone, user or "", locale)
-                                if note := answered_elsewhere(settings, piece):
-                                    err.print(note)
-                except NoAnswer as error:
+    if message is not None and not message.strip():
+        raise BadOption("--message holds no words, so there is nothing to answer; give some")
+    check_conversation(thread)
+    check_given("user", user)
+    played = ("projectors", "reactors", "agent")
+    async with composed.opened(settings, "turnlog-chat") as runtime, roles.playing(runtime, played):
+        place = (settings.tenant, thread)
+        as_json = given().json
+        questions = None if as_json or user is None else Questions(runtime, place[0], user)
+        async for text in _lines(message):
+            if questions and await questions.take(text):
+                continue
+            locale = asking.locale_of_text(text)
+            gone = await memory_changes.forget_as_asked(runtime, place[0], user, text) if user else None
+            flow = Flow(locale)
+            try:
+                async for piece in asking.ask(runtime, *place, text, user=user, model=model):
                     if not as_json:
-                        err.print(error.said(locale), markup=False)
-                    raise
-                await label_thread(runtime, *place)
-                if questions:
-                    await questions.put()
-        return 0
+                        flow.show(piece)
+                    if isinstance(piece, asking.Answered):
+                        place = (place[0], piece.thread)
+                        made = await extraction.remembered(runtime, *place, user, piece.question_id, text)
+                        if as_json:
+                            document = {**asdict(piece), "remembered": made, "forgotten": gone}
+                            (emit if message else emit_line)(document)
+                        else:
+                            _show_remembered(made)
+                            _show_forgotten(gone, user or "", locale)
+                            warn(answered_elsewhere(settings, piece))
+            except asking.NoAnswer as error:
+                if not as_json:
+                    warn(error.said(locale))
+                raise
+            await threads.label_thread(runtime, *place)
+            if questions:
+                await questions.put()
 
-    run(work)
 
-
-def graph(
+@command(app)
+async def graph(
+    settings: Settings,
     thread: Annotated[str, typer.Argument(help="Conversation to continue or begin.")] = "graph",
     message: Annotated[str | None, typer.Option("--message", "-m", help="One message; then end.")] = None,
     user: Annotated[str, typer.Option(help="Who you are.")] = "",
 ) -> None:
     """Chat with the conversation graph of LangGraph, in this process. Without --message every line of stdin is a
     message; the turns, a receipt of each answer and what it took are on the log, and the graph's state with them."""
+    try:
+        opened_graph = conversation.opened_graph
+    except ModuleNotFoundError as error:
+        raise BadOption(f"{error.name} is missing: pip install 'turnlog[langgraph]'") from None
 
-    async def work(settings: Settings) -> None:
-        try:
-            from turnlog.consumers.langgraph.conversation import converse, opened_graph, thread_config
-        except ModuleNotFoundError as error:
-            raise BadOption(f"{error.name} is missing: pip install 'turnlog[langgraph]'") from None
-
-        check_conversation(thread)
-        check_given("user", user or None)
-        async with opened_graph(settings=settings) as made:
-            async for text in _lines(message):
-                async for piece in converse(made, thread, user, text):
-                    if not given().json:
-                        sys.stdout.write(shown(piece))
-                        sys.stdout.flush()
-                state = (await made.aget_state(thread_config(thread))).values
-                if given().json:
-                    about = {"thread": thread, "agent": state["agent_type"], "debug": state["debug"]}
-                    (emit if message else emit_line)(about | {"answer": state["messages"][-1].text})
-                else:
-                    sys.stdout.write("\n")
-
-    run(work)
+    check_conversation(thread)
+    check_given("user", user or None)
+    async with opened_graph(settings=settings) as made:
+        async for text in _lines(message):
+            async for piece in conversation.converse(made, thread, user, text):
+                if not given().json:
+                    sys.stdout.write(shown(piece))
+                    sys.stdout.flush()
+            state = (await made.aget_state(conversation.thread_config(thread))).values
+            if given().json:
+                about = {"thread": thread, "agent": state["agent_type"], "debug": state["debug"]}
+                (emit if message else emit_line)(about | {"answer": state["messages"][-1].text})
+            else:
+                sys.stdout.write("\n")
 
 
 async def _lines(message: str | None) -> AsyncIterator[str]:
@@ -196,11 +174,9 @@ def _show_remembered(made: "Remembered | None") -> None:
         return
     is_chinese = made.language == "zh"
     for content in made.contents:
-        err.print(f"{'已记住：' if is_chinese else 'Remembered: '}{content}", markup=False)
+        warn(f"{'已记住：' if is_chinese else 'Remembered: '}{content}")
     if made.why_not:
-        err.print(
-            f"{'未记住：' if is_chinese else 'Not remembered: '}{_WHY_NOT[made.why_not][is_chinese]}", markup=False
-        )
+        warn(f"{'未记住：' if is_chinese else 'Not remembered: '}{_WHY_NOT[made.why_not][is_chinese]}")
 
 
 def _show_forgotten(gone: "ForgottenAsAsked | None", user: str, locale: "Locale") -> None:
@@ -209,7 +185,7 @@ def _show_forgotten(gone: "ForgottenAsAsked | None", user: str, locale: "Locale"
     is_chinese = locale == "zh"
     for id_, content in gone.named:
         label = "已忘记：" if gone.done and is_chinese else "Forgotten: " if gone.done else f"{str(id_)[:8]} "
-        err.print(f"{label}{content}", markup=False)
+        warn(f"{label}{content}")
     if not gone.done:
         found, whose = len(gone.named), f"--user {user}"
         listed, one, every = f"`turnlog memories {whose}`", f"`turnlog forget {whose} ID`", f"`turnlog clear {whose}"
@@ -220,38 +196,34 @@ def _show_forgotten(gone: "ForgottenAsAsked | None", user: str, locale: "Locale"
             fit = f"{found} 条记忆" if found else "没有记忆"
             zh = f"{fit}符合“{gone.words}”。{listed} 列出记忆，{one} 忘记其中一条"
             en = f"{found or 'no'} memories fit “{gone.words}”. {listed} lists them, {one} forgets one"
-        err.print(f"没有忘记任何内容：{zh}" if is_chinese else f"Nothing is forgotten: {en}", markup=False)
+        warn(f"没有忘记任何内容：{zh}" if is_chinese else f"Nothing is forgotten: {en}")
 
 
 class Questions:
     """Puts each contradiction that waits for the user's decision once, and takes the line after it if it decides."""
 
-    def __init__(self, runtime: "Runtime", tenant: str, user: str) -> None:
+    def __init__(self, runtime: Runtime, tenant: str, user: str) -> None:
         self._runtime, self._whose = runtime, (tenant, user)
         self._put: set[UUID] = set()
         self._waiting: Conflict | None = None
 
     async def put(self) -> None:
-        from turnlog.agent.use_cases.memories import list_conflicts
-
-        is_new = (one for one in await list_conflicts(self._runtime, *self._whose) if one.conflict_id not in self._put)
-        self._waiting = next(is_new, None)
+        found = await memories.list_conflicts(self._runtime, *self._whose)
+        self._waiting = next((one for one in found if one.conflict_id not in self._put), None)
         if self._waiting:
             self._put.add(self._waiting.conflict_id)
-            err.print(f"{self._waiting.question} (new 新 / old 旧 / both 都)", markup=False)
+            warn(f"{self._waiting.question} (new 新 / old 旧 / both 都)")
 
     async def take(self, text: str) -> bool:
         """Whether the text was the answer to the question just put."""
-        from turnlog.agent.use_cases.memory_changes import answer_conflict, answer_in
-
-        question, self._waiting, answer = self._waiting, None, answer_in(text)
+        question, self._waiting, answer = self._waiting, None, memory_changes.answer_in(text)
         if question is None or answer is None:
             return False
         try:
-            await answer_conflict(self._runtime, *self._whose, answer, str(question.conflict_id))
-            err.print(f"{answer} ✓", markup=False)
+            await memory_changes.answer_conflict(self._runtime, *self._whose, answer, str(question.conflict_id))
+            warn(f"{answer} ✓")
         except TurnlogError as error:  # answered elsewhere meanwhile
-            err.print(str(error), markup=False)
+            warn(str(error))
         await self.put()
         return True
 
@@ -263,16 +235,12 @@ class Flow:
     """
 
     def __init__(self, locale: "Locale") -> None:
-        from turnlog.agent.use_cases.asking import Continued
-
         self._column, self._word, self._locale = 0, "", locale
-        self._text = Continued(_AGAIN[locale])
+        self._text = asking.Continued(_AGAIN[locale])
 
     def show(self, piece: "Piece") -> None:
-        from turnlog.agent.use_cases.asking import Answered
-
         self._write(shown(self._text.said(piece)))
-        if isinstance(piece, Answered):
+        if isinstance(piece, asking.Answered):
             if note := piece.note(self._locale):
                 self._write(f" […{note}]")
             self._end()

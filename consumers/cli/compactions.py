@@ -6,57 +6,40 @@ from uuid import UUID
 import typer
 
 from turnlog.agent.counting import counted
-from turnlog.consumers.cli.options import add, group
-from turnlog.consumers.cli.runner import serve
+from turnlog.agent.use_cases import extraction, memory_changes
+from turnlog.consumers.cli.console import Result, rows
+from turnlog.consumers.cli.options import commands, group
+from turnlog.consumers.cli.runner import Runtime, command, listed
 
 if TYPE_CHECKING:
-    from turnlog.agent.use_cases.memory_changes import UndoneCompaction
     from turnlog.projectors.models.memories.vectors import Compaction
 
 User = Annotated[str, typer.Option(help="Whose memories.")]
 
-
-def register(app: typer.Typer) -> None:
-    compactions = group(app, "compactions", "Memories that were merged.", listed)
-    add(compactions, undone, "undo")
+app = commands()
+below = group(app, "compactions", "Memories that were merged.")
 
 
-def listed(user: Annotated[str | None, typer.Option(help="Whose memories.")] = None) -> None:
+def _named(user: str | None) -> None:
+    if user is None:
+        raise extraction.NothingChosen("say whose memories: `turnlog compactions --user USER`")
+
+
+@listed(below, checks=_named)
+async def list_(rt: Runtime, user: Annotated[str | None, typer.Option(help="Whose memories.")] = None) -> Result:
     """Which memories of a user the compaction has merged, the newest first."""
-
-    def chosen() -> None:
-        if user is None:
-            from turnlog.agent.use_cases.extraction import NothingChosen
-
-            raise NothingChosen("say whose memories: `turnlog compactions --user USER`")
-
-    from turnlog.agent.use_cases.memory_changes import list_compactions
-
-    serve(
-        lambda rt: list_compactions(rt, rt.settings.tenant, user or ""),
-        lambda found: [_line(one) for one in found] or ["nothing was merged"],
-        first=chosen,
-        projecting=False,
-    )
+    return rows(await memory_changes.list_compactions(rt, rt.settings.tenant, user or ""), _line, "nothing was merged")
 
 
-def undone(compaction: UUID, user: User) -> None:
+@command(below, "undo")
+async def undone(rt: Runtime, compaction: UUID, user: User) -> Result:
     """Make the members valid again as before; they are not merged again."""
-    from turnlog.agent.use_cases.memory_changes import undo_compaction
-
-    def lines(made: "UndoneCompaction") -> list[str]:
-        return [f"{counted(len(made.memories), 'memory', 'memories')} valid again"]
-
-    serve(lambda rt: undo_compaction(rt, rt.settings.tenant, user, compaction), lines)
+    made = await memory_changes.undo_compaction(rt, rt.settings.tenant, user, compaction)
+    return Result(made, f"{counted(len(made.memories), 'memory', 'memories')} valid again")
 
 
 def _line(one: "Compaction") -> str:
-    alike = [f"similarity {one.similarity:.2f}"] if one.similarity else []
-    state = ["taken back"] if one.undone else alike
-    about = [
-        str(one.event_id),
-        f"{one.compacted_at:%Y-%m-%d %H:%M}",
-        counted(len(one.members), "memory", "memories"),
-        one.method,
-    ]
-    return "  ".join([*about, *state])
+    alike = f"similarity {one.similarity:.2f}" if one.similarity else ""
+    members = counted(len(one.members), "memory", "memories")
+    about = (str(one.event_id), f"{one.compacted_at:%Y-%m-%d %H:%M}", members, one.method)
+    return "  ".join(filter(None, (*about, "taken back" if one.undone else alike)))

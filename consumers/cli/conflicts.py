@@ -4,47 +4,40 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from turnlog.consumers.cli.memories import User
-from turnlog.consumers.cli.options import add
-from turnlog.consumers.cli.runner import serve
+from turnlog.agent.use_cases import memories, memory_changes
+from turnlog.consumers.cli.console import Result, rows
+from turnlog.consumers.cli.options import commands
+from turnlog.consumers.cli.remembering import User
+from turnlog.consumers.cli.runner import Runtime, command
 from turnlog.events.contracts import Answer
 
 if TYPE_CHECKING:
     from turnlog.projectors.models.memories.lookup import Conflict
 
-
-def register(app: typer.Typer) -> None:
-    add(app, conflicts)
-    add(app, answer)
+app = commands()
 
 
-def conflicts(user: User, every: Annotated[bool, typer.Option("--all", help="Answered ones too.")] = False) -> None:
+@command(app, projecting=False)
+async def conflicts(
+    rt: Runtime, user: User, every: Annotated[bool, typer.Option("--all", help="Answered ones too.")] = False
+) -> Result:
     """Contradictions that wait for the user's decision."""
-
-    from turnlog.agent.use_cases.memories import list_conflicts
-
-    serve(
-        lambda rt: list_conflicts(rt, rt.settings.tenant, user, every),
-        lambda found: [line for one in found for line in _lines(one, user)] or ["no question is open"],
-        projecting=False,
-    )
+    found = await memories.list_conflicts(rt, rt.settings.tenant, user, every)
+    return rows(found, lambda one: _lines(one, user), "no question is open")
 
 
-def answer(
+@command(app)
+async def answer(
+    rt: Runtime,
     holds: Annotated[Answer, typer.Argument(metavar="ANSWER", help="new, old or both.")],
     user: User,
     question: Annotated[
         str | None, typer.Argument(help="Its id or the beginning; not needed for the only one.")
     ] = None,
-) -> None:
+) -> Result:
     """Decide which memory of a contradiction holds: the new one, the old one or both."""
-
-    from turnlog.agent.use_cases.memory_changes import answer_conflict
-
-    serve(
-        lambda rt: answer_conflict(rt, rt.settings.tenant, user, holds, question),
-        lambda made: [made.question, f"answered: {made.answer}"],
-    )
+    made = await memory_changes.answer_conflict(rt, rt.settings.tenant, user, holds, question)
+    return Result(made, [made.question, f"answered: {made.answer}"])
 
 
 def _lines(conflict: "Conflict", user: str) -> list[str]:

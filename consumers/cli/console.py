@@ -4,9 +4,10 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic_core import to_jsonable_python
 from rich.cells import cell_len
@@ -17,6 +18,8 @@ from rich.text import Text
 from turnlog.consumers.cli.options import given
 from turnlog.events.errors import TurnlogError
 from turnlog.events.subjects import check_id
+
+T = TypeVar("T")
 
 # NATS takes no larger one.
 LAST_SEQ = 2**63 - 1
@@ -98,12 +101,48 @@ def say(lines: Iterable[str | Text]) -> None:
         out.print(line, markup=False)
 
 
-def report(document: Any, *lines: str) -> None:
-    """The result of a command: with --json the document, else the lines."""
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a command shows: with --json the document, else the lines, or one sentence. code: the exit code."""
+
+    document: Any
+    lines: str | Iterable[str | Text]
+    code: int = 0
+
+
+def rows(
+    found: Sequence[T],
+    show: Callable[[T], str | Iterable[str | Text]],
+    none: str | None = None,
+    document: Callable[[T], Any] = lambda row: row,
+) -> Result:
+    """Several rows, each of a line or more. none: the sentence where there are no rows."""
+    lines = [line for row in found for line in _lines(show(row))]
+    return Result([document(row) for row in found], lines if found or none is None else none)
+
+
+def render(result: Result) -> int:
+    """Prints the result of a command and returns its exit code."""
     if given().json:
-        emit(document)
+        emit(result.document)
     else:
-        say(lines)
+        say(_lines(result.lines))
+    return result.code
+
+
+def report(document: Any, said: str) -> None:
+    """Prints a result at once, from a command that goes on."""
+    render(Result(document, said))
+
+
+def warn(text: str | None) -> None:
+    """Prints a note on stderr, if there is one."""
+    if text:
+        err.print(text, markup=False)
+
+
+def _lines(shown: str | Iterable[str | Text]) -> Iterable[str | Text]:
+    return [shown] if isinstance(shown, str) else shown
 
 
 def emit_line(document: Any) -> None:

@@ -24,11 +24,11 @@ from turnlog.agent.threads.state import thread_context
 from turnlog.agent.use_cases.asking import Answered, ask
 from turnlog.agent.use_cases.lag import projection_lag
 from turnlog.agent.use_cases.tailing import line_at
-from turnlog.consumers.cli.console import report, say
-from turnlog.consumers.cli.options import add, given
+from turnlog.consumers.cli.console import Result, say
+from turnlog.consumers.cli.options import commands, given
 from turnlog.consumers.cli.progress_bars import progress
 from turnlog.consumers.cli.rendering import context_lines
-from turnlog.consumers.cli.runner import run
+from turnlog.consumers.cli.runner import command
 from turnlog.consumers.roles import playing
 from turnlog.consumers.runtime import opened
 from turnlog.events.contracts import Event
@@ -44,19 +44,16 @@ TIMEOUT_S = 150.0
 TABLES = tuple(table.name for projection in PROJECTIONS for table in projection.tables)
 
 
-def register(app: typer.Typer) -> None:
-    add(app, demo, tenant=False)
+app = commands()
 
 
-def demo(keep: Annotated[bool, typer.Option(help="Leave the demo's data in place.")] = False) -> None:
+@command(app, tenant=False)
+async def demo(
+    settings: Settings, keep: Annotated[bool, typer.Option(help="Leave the demo's data in place.")] = False
+) -> Result:
     """Watch it all once: turns → events → rows → context → answer, a killed projector, a rebuild, equal rows."""
-
-    async def work(settings: Settings) -> int:
-        found = await demonstrate(settings, keep, (lambda text: None) if given().json else (lambda text: say([text])))
-        report(found)
-        return int(not found["ok"])
-
-    run(work)
+    found = await demonstrate(settings, keep, (lambda text: None) if given().json else (lambda text: say([text])))
+    return Result(found, (), code=int(not found["ok"]))
 
 
 async def demonstrate(settings: Settings, keep: bool, say: Say) -> dict[str, Any]:

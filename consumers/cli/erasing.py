@@ -1,31 +1,51 @@
 """erase: a person's data, out of everything, with a receipt (M9)."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from turnlog.agent.counting import counted
+from turnlog.agent.use_cases import personal_data
+from turnlog.consumers import erasing
 from turnlog.consumers.cli.confirming import Yes, confirm
-from turnlog.consumers.cli.console import BadOption, err
-from turnlog.consumers.cli.options import add
-from turnlog.consumers.cli.runner import serve
+from turnlog.consumers.cli.console import BadOption, Result, warn
+from turnlog.consumers.cli.options import commands
+from turnlog.consumers.cli.progress_bars import progress
+from turnlog.consumers.cli.runner import Runtime, command
 
 if TYPE_CHECKING:
     from turnlog.agent.privacy.plan import Plan
     from turnlog.agent.privacy.receipt import Receipt
-    from turnlog.agent.runtime import Runtime
 
 MOST_NAMED = 20
 _STRINGS = "Name a text file in UTF-8 with a string a line, or leave --strings out; nothing was erased"
 
 
-def register(app: typer.Typer) -> None:
-    add(app, erase)
+app = commands()
 
 
-def erase(
+@cache  # a pipe can be read once
+def _strings_of(strings: Path | None) -> list[str]:
+    """The strings of the file, read before anything is opened. Raises BadOption."""
+    if strings is None:
+        return []
+    try:
+        found = [line.strip() for line in strings.read_text("utf-8-sig").splitlines() if line.strip()]
+    except OSError as error:
+        raise BadOption(f"--strings {strings} cannot be read: {error.strerror}. {_STRINGS}") from error
+    except UnicodeDecodeError as error:
+        raise BadOption(f"--strings {strings} is not text in UTF-8 (byte {error.start}). {_STRINGS}") from error
+    if not found:
+        raise BadOption(f"--strings {strings} holds no string. {_STRINGS}")
+    return found
+
+
+@command(app, process="turnlog-erase", checks=_strings_of)
+async def erase(
+    rt: Runtime,
     user: Annotated[str, typer.Option("--user", "-u", help="Whose data.")],
     reason: Annotated[str | None, typer.Option(help="Reason for the receipt; it is kept, so name no person.")] = None,
     yes: Yes = False,
@@ -37,64 +57,21 @@ def erase(
         Path | None, typer.Option(help="File with more strings to search for afterwards, one a line.")
     ] = None,
     full: Annotated[bool, typer.Option("--full", help="Rewrite each table under a lock (VACUUM FULL).")] = False,
-) -> None:
+) -> Result:
     """Erase a person: keys, rows, caches, archives and what is readable in the log; then search for what is left.
 
     Killed on the way it is run again. Exit 1 when the search found something.
     """
-
-    searched: list[str] = []
-
-    def checked() -> None:
-        searched.extend(_lines(strings))
-
-    async def planned(runtime: "Runtime") -> "Plan":
-        from turnlog.agent.use_cases.personal_data import plan_erasure
-        from turnlog.consumers.cli.progress_bars import progress
-        from turnlog.consumers.erasing import erasure_reach
-
-        reach = erasure_reach(runtime.settings, progress)
-        place = runtime.settings.tenant, user
-        return await plan_erasure(runtime, *place, reach, namespace or (), searched)
-
-    async def erased(runtime: "Runtime") -> "Receipt":
-        from turnlog.agent.use_cases.personal_data import erase_person
-        from turnlog.consumers.cli.progress_bars import progress
-        from turnlog.consumers.erasing import erasure_reach
-
-        plan = await planned(runtime)
-        for line in () if yes else _plan_lines(plan):
-            err.print(line, markup=False)
-        await confirm(f"Erase all of this? It cannot be undone. User {user}", yes)
-        return await erase_person(runtime, plan, erasure_reach(runtime.settings, progress), reason, full)
-
+    reach = erasing.erasure_reach(rt.settings, progress)
+    place = (rt.settings.tenant, user)
+    plan = await personal_data.plan_erasure(rt, *place, reach, namespace or (), _strings_of(strings))
     if dry_run:
-        serve(planned, _plan_lines, document=_plan_document, name="turnlog-erase", first=checked)
-        return
-    serve(
-        erased,
-        lambda receipt: _receipt_lines(user, receipt),
-        document=lambda receipt: _document(user, receipt),
-        code=lambda receipt: int(bool(receipt.data.found_in)),
-        name="turnlog-erase",
-        first=checked,
-        confirmed=yes,
-    )
-
-
-def _lines(path: Path | None) -> list[str]:
-    """The strings of the file, read before anything is opened. Raises BadOption."""
-    if path is None:
-        return []
-    try:
-        found = [line.strip() for line in path.read_text("utf-8-sig").splitlines() if line.strip()]
-    except OSError as error:
-        raise BadOption(f"--strings {path} cannot be read: {error.strerror}. {_STRINGS}") from error
-    except UnicodeDecodeError as error:
-        raise BadOption(f"--strings {path} is not text in UTF-8 (byte {error.start}). {_STRINGS}") from error
-    if not found:
-        raise BadOption(f"--strings {path} holds no string. {_STRINGS}")
-    return found
+        return Result(_plan_document(plan), _plan_lines(plan))
+    for line in () if yes else _plan_lines(plan):
+        warn(line)
+    await confirm(f"Erase all of this? It cannot be undone. User {user}", yes)
+    receipt = await personal_data.erase_person(rt, plan, reach, reason, full)
+    return Result(_document(user, receipt), _receipt_lines(user, receipt), code=int(bool(receipt.data.found_in)))
 
 
 def _plan_document(plan: "Plan") -> dict[str, Any]:

@@ -12,16 +12,22 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
+from turnlog.agent import importers
 from turnlog.agent.counting import counted
+from turnlog.agent.sanitiser import sanitise
 from turnlog.agent.settings import Settings
+from turnlog.agent.use_cases import personal_data
+from turnlog.consumers import runtime as composed
 from turnlog.consumers.cli.console import BadOption, check_known, emit, pretty, report
-from turnlog.consumers.cli.options import add, given
-from turnlog.consumers.cli.runner import run
+from turnlog.consumers.cli.options import commands, given
+from turnlog.consumers.cli.progress_bars import progress
+from turnlog.consumers.cli.runner import command
 from turnlog.events.errors import TurnlogError
 
 if TYPE_CHECKING:
-    from turnlog.agent.sanitiser.sanitise import SanitiseLevel
     from turnlog.events.progress import OnProgress
+
+app = commands()
 
 
 class ExportFailed(TurnlogError):
@@ -30,11 +36,9 @@ class ExportFailed(TurnlogError):
     code = "export-failed"
 
 
-def register(app: typer.Typer) -> None:
-    add(app, export)
-
-
-def export(
+@command(app)
+async def export(
+    settings: Settings,
     thread: Annotated[str | None, typer.Argument(help="A thread; or --user for all data of one.")] = None,
     format: Annotated[
         str, typer.Option(help="Of a thread: jsonl (--raw imports again to the same), openai.")
@@ -45,67 +49,53 @@ def export(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="File; stdout when not given.")] = None,
 ) -> None:
     """Write a thread's transcript as JSON lines or OpenAI messages, or all data of a user; sanitised."""
-
-    async def work(settings: Settings) -> int:
-        check_known("format", format, ("jsonl", "openai"))
-        from turnlog.agent.importers import export_jsonl, export_openai
-        from turnlog.agent.use_cases.personal_data import export_thread
-        from turnlog.consumers.cli.progress_bars import progress
-        from turnlog.consumers.runtime import opened, projecting
-
-        masked = None if raw else _level_named(level)
-        if user is not None and thread is None:
-            with progress("exporting conversations") as shown:
-                size = await write_user(settings, settings.tenant, user, masked, output, shown)
-            if output is not None:
-                made = {"user": user, "characters": size, "output": str(output)}
-                report(made, f"wrote {size:,} characters to {output}")
-            return 0
-        if thread is None or user is not None:
-            raise BadOption("say what to export: a thread, or --user USER")
-
-        async with opened(settings) as runtime, projecting(runtime):
-            found = await export_thread(runtime, settings.tenant, thread, masked)
-        rows = found.turns
-        lines = list(export_jsonl(rows, tenant=settings.tenant, thread=thread, label=found.label))
+    check_known("format", format, ("jsonl", "openai"))
+    masked = None if raw else _level_named(level)
+    if user is not None and thread is None:
+        with progress("exporting conversations") as shown:
+            size = await write_user(settings, settings.tenant, user, masked, output, shown)
         if output is not None:
-            with _whole_file(output) as file:
-                file.write("".join(lines) if format == "jsonl" else pretty(export_openai(rows)) + "\n")
-            wrote = {"thread": thread, "messages": len(rows), "output": str(output)}
-            report(wrote, f"wrote {counted(len(rows), 'message')} to {output}")
-        elif given().json or format == "openai":
-            emit(export_openai(rows) if format == "openai" else [loads(line) for line in lines])
-        else:
-            print("".join(lines), end="")
-        return 0
+            made = {"user": user, "characters": size, "output": str(output)}
+            report(made, f"wrote {size:,} characters to {output}")
+        return
+    if thread is None or user is not None:
+        raise BadOption("say what to export: a thread, or --user USER")
 
-    run(work)
+    async with composed.opened(settings) as runtime, composed.projecting(runtime):
+        found = await personal_data.export_thread(runtime, settings.tenant, thread, masked)
+    turns = found.turns
+    lines = list(importers.export_jsonl(turns, tenant=settings.tenant, thread=thread, label=found.label))
+    if output is not None:
+        with _whole_file(output) as file:
+            file.write("".join(lines) if format == "jsonl" else pretty(importers.export_openai(turns)) + "\n")
+        wrote = {"thread": thread, "messages": len(turns), "output": str(output)}
+        report(wrote, f"wrote {counted(len(turns), 'message')} to {output}")
+    elif given().json or format == "openai":
+        emit(importers.export_openai(turns) if format == "openai" else [loads(line) for line in lines])
+    else:
+        print("".join(lines), end="")
 
 
-def _level_named(name: str) -> "SanitiseLevel":
+def _level_named(name: str) -> "sanitise.SanitiseLevel":
     """Raises ExportFailed."""
-    from turnlog.agent.sanitiser.sanitise import SanitiseLevel
-
-    if name.upper() not in SanitiseLevel.__members__:
-        raise ExportFailed(f"there is no level {name!r}; there are {', '.join(SanitiseLevel.__members__)}, and --raw")
-    return SanitiseLevel[name.upper()]
+    levels = sanitise.SanitiseLevel.__members__
+    if name.upper() not in levels:
+        raise ExportFailed(f"there is no level {name!r}; there are {', '.join(levels)}, and --raw")
+    return levels[name.upper()]
 
 
 async def write_user(
     settings: Settings,
     tenant: str,
     user: str,
-    level: "SanitiseLevel | None",
+    level: "sanitise.SanitiseLevel | None",
     output: Path | None,
     progress: "OnProgress",
 ) -> int:
     """Returns how many characters it wrote. output: None is stdout. Raises ExportFailed."""
-    from turnlog.agent.use_cases.personal_data import export_person
-    from turnlog.consumers.runtime import opened, projecting
-
     size = 0
-    async with opened(settings, "turnlog-export") as runtime, projecting(runtime):
-        pieces = export_person(runtime, tenant, user, level, progress)
+    async with composed.opened(settings, "turnlog-export") as runtime, composed.projecting(runtime):
+        pieces = personal_data.export_person(runtime, tenant, user, level, progress)
         with _whole_file(output) as file:
             async with contextlib.aclosing(pieces):
                 async for piece in pieces:

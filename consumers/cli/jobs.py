@@ -1,18 +1,17 @@
 """jobs, jobs run: what is done by the clock, when it ran last, and doing it now."""
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from turnlog.agent.counting import counted
-from turnlog.consumers.cli.options import add, group
-from turnlog.consumers.cli.runner import serve
-
-if TYPE_CHECKING:
-    from turnlog.agent.runtime import Runtime
-    from turnlog.agent.use_cases.jobs import JobState
-    from turnlog.events.contracts import JobRan
+from turnlog.agent.use_cases import jobs
+from turnlog.consumers.cli.console import Result, rows
+from turnlog.consumers.cli.options import commands, group
+from turnlog.consumers.cli.progress_bars import progress
+from turnlog.consumers.cli.remembering import InvalidTime
+from turnlog.consumers.cli.runner import Runtime, command, listed
 
 NAMES = ("decay", "compaction", "archive", "caches")
 JobName = Annotated[
@@ -20,41 +19,32 @@ JobName = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
-    jobs = group(app, "jobs", "Scheduled jobs.", listed, tenant=False)
-    add(jobs, run_by_hand, "run", tenant=False)
+app = commands()
+below = group(app, "jobs", "Scheduled jobs.")
 
 
-def listed() -> None:
+@listed(below, tenant=False)
+async def list_(rt: Runtime) -> Result:
     """The jobs with their schedule, their last run and their next."""
-    from turnlog.agent.use_cases.jobs import list_jobs
-
-    serve(
-        list_jobs,
-        lambda found: map(_line, found),
-        document=lambda found: [_document(one) for one in found],
-        projecting=False,
-    )
+    return rows(await jobs.list_jobs(rt), _line, document=_document)
 
 
-def run_by_hand(
-    job: JobName, now: Annotated[str | None, typer.Option(help="Run as of this time (ISO 8601); default: now.")] = None
-) -> None:
+@command(below, "run", tenant=False, checks=lambda now: _time(now))
+async def run_by_hand(
+    rt: Runtime,
+    job: JobName,
+    now: Annotated[str | None, typer.Option(help="Run as of this time (ISO 8601); default: now.")] = None,
+) -> Result:
     """Run a job now."""
-    from turnlog.agent.use_cases.jobs import run_job
-    from turnlog.consumers.cli.progress_bars import progress
-
-    async def use(runtime: "Runtime") -> "JobRan":
-        with progress(job) as update:
-            return await run_job(runtime, job, _time(now), update)
-
-    serve(use, lambda ran: [_ran(ran)], code=lambda ran: int(bool(ran.errors)), first=lambda: _time(now))
+    with progress(job) as update:
+        ran = await jobs.run_job(rt, job, _time(now), update)
+    failed = f", {counted(ran.errors, 'error')} (see the log)" if ran.errors else ""
+    said = f"{ran.job}: {_counts(ran.counts)} in {ran.duration_ms / 1000:.1f} s{failed}"
+    return Result(ran, said, code=int(bool(ran.errors)))
 
 
 def _time(given: str | None) -> datetime:
     """Raises InvalidTime."""
-    from turnlog.consumers.cli.remembering import InvalidTime
-
     if given is None:
         return datetime.now(UTC)
     try:
@@ -64,7 +54,7 @@ def _time(given: str | None) -> datetime:
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
-def _document(one: "JobState") -> dict[str, Any]:
+def _document(one: "jobs.JobState") -> dict[str, Any]:
     return {
         "job": one.job,
         "schedule": one.schedule,
@@ -74,14 +64,9 @@ def _document(one: "JobState") -> dict[str, Any]:
     }
 
 
-def _line(one: "JobState") -> str:
+def _line(one: "jobs.JobState") -> str:
     last = f"for {one.last.due_at:%Y-%m-%d %H:%M} UTC  {_counts(one.last.counts)}" if one.last else "never"
     return f"{one.job:<11} {one.schedule:<11} next {one.next_due_at:%Y-%m-%d %H:%M} UTC  last {last}"
-
-
-def _ran(ran: "JobRan") -> str:
-    failed = f", {counted(ran.errors, 'error')} (see the log)" if ran.errors else ""
-    return f"{ran.job}: {_counts(ran.counts)} in {ran.duration_ms / 1000:.1f} s{failed}"
 
 
 def _counts(counts: dict[str, int]) -> str:

@@ -1,65 +1,51 @@
 """keys: what encrypts users' words in the log."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from turnlog.agent.counting import counted
-from turnlog.consumers.cli.console import report
-from turnlog.consumers.cli.options import add, group
-from turnlog.consumers.cli.runner import serve
+from turnlog.agent.privacy import kek
+from turnlog.agent.use_cases import keys
+from turnlog.consumers.cli.console import Result, report
+from turnlog.consumers.cli.options import commands, group
+from turnlog.consumers.cli.runner import Runtime, command
 
-if TYPE_CHECKING:
-    from turnlog.agent.use_cases.keys import KeyStatus
-
-
-def register(app: typer.Typer) -> None:
-    keys = group(app, "keys", "The keys that encrypt users' words in the log.")
-    add(keys, status, tenant=False)
-    add(keys, new_kek, "new-kek", tenant=False)
-    add(keys, rotate)
-    add(keys, rewrap, tenant=False)
+app = commands()
+below = group(app, "keys", "The keys that encrypt users' words in the log.")
 
 
-def status() -> None:
+@command(below, tenant=False, projecting=False)
+async def status(rt: Runtime) -> Result:
     """Which key-encryption key is in use, and how many keys of users it wraps."""
-    from turnlog.agent.use_cases.keys import key_status
+    found = await keys.key_status(rt)
+    return Result(found, _status_lines(found))
 
-    serve(key_status, _status_lines, projecting=False)
 
-
+@command(below, "new-kek", tenant=False)
 def new_kek() -> None:
     """Print a new value for TURNLOG_KEK. It is not stored."""
-    from turnlog.agent.privacy import kek
-
     made = kek.new_kek()
     report({"kek": made}, made)
 
 
-def rotate(user: Annotated[str, typer.Option(help="Whose key.")]) -> None:
+@command(below, projecting=False)
+async def rotate(rt: Runtime, user: Annotated[str, typer.Option(help="Whose key.")]) -> Result:
     """Give a user a new key for new events; the old one still opens what it sealed."""
-    from turnlog.agent.use_cases.keys import rotate_key
-
-    serve(
-        lambda rt: rotate_key(rt, rt.settings.tenant, user),
-        lambda made: [f"user {user} has key {made.key_id} from now on"],
-        projecting=False,
-    )
+    made = await keys.rotate_key(rt, rt.settings.tenant, user)
+    return Result(made, f"user {user} has key {made.key_id} from now on")
 
 
-def rewrap() -> None:
+@command(below, tenant=False, projecting=False)
+async def rewrap(rt: Runtime) -> Result:
     """Encrypt every user's key again under TURNLOG_KEK, after a change of it; needs TURNLOG_KEK_OLD."""
-    from turnlog.agent.use_cases.keys import rewrap_keys
-
-    serve(
-        rewrap_keys,
-        lambda made: [f"{counted(made.rewrapped, 'key')} wrapped again; all are under key-encryption key {made.kek}"],
-        projecting=False,
-    )
+    made = await keys.rewrap_keys(rt)
+    wrapped = f"{counted(made.rewrapped, 'key')} wrapped again"
+    return Result(made, f"{wrapped}; all are under key-encryption key {made.kek}")
 
 
-def _status_lines(found: "KeyStatus") -> Iterator[str]:
+def _status_lines(found: "keys.KeyStatus") -> Iterator[str]:
     if found.kek is None:
         yield "Users' words in the log are not encrypted: there is no key-encryption key. Set TURNLOG_KEK to"
         yield "what `turnlog keys new-kek` prints; it holds for what is said from then on."

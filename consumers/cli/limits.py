@@ -5,55 +5,49 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from turnlog.consumers.cli.console import BadOption
-from turnlog.consumers.cli.options import add, group
-from turnlog.consumers.cli.runner import serve
+from turnlog.agent.use_cases import limits as use_case
+from turnlog.consumers.cli.console import BadOption, Result, rows
+from turnlog.consumers.cli.options import commands, group
+from turnlog.consumers.cli.runner import Runtime, command, listed
 
 if TYPE_CHECKING:
     from turnlog.agent.throttle.guards import Guard
-    from turnlog.agent.use_cases.limits import Limits
+
+app = commands()
+below = group(app, "limits", "How much users may ask for.")
 
 
-def register(app: typer.Typer) -> None:
-    limits = group(app, "limits", "How much users may ask for.", show)
-    add(limits, change, "set")
-    add(limits, reset)
-
-
-def show(
+@listed(below)
+async def show(
+    rt: Runtime,
     user: Annotated[str | None, typer.Option("--user", "-u", help="What this user has left.")] = None,
     role: Annotated[
         Literal["user", "vip", "admin"], typer.Option(help="The user's role: user, vip or admin.")
     ] = "user",
-) -> None:
+) -> Result:
     """The limits of a tenant, or what one user has used of them and has left."""
-    from turnlog.agent.use_cases.limits import limits_of, usage_left
-
-    if user is None:
-        serve(lambda rt: limits_of(rt, rt.settings.tenant), _limits, projecting=False)
-    else:
-        serve(
-            lambda rt: usage_left(rt, rt.settings.tenant, user or "", role),
-            lambda found: map(_left, found),
-            projecting=False,
-        )
+    if user is not None:
+        return rows(await use_case.usage_left(rt, rt.settings.tenant, user, role), _left)
+    found = await use_case.limits_of(rt, rt.settings.tenant)
+    return Result(found, _limits(found))
 
 
-def change(
+@command(below, "set")
+async def change(
+    rt: Runtime,
     limits: Annotated[list[str], typer.Argument(help="NAME=NUMBER, such as user_per_minute=60.")],
     plan: Annotated[str, typer.Option(help="Whose: user, or vip (admins too).")] = "user",
-) -> None:
+) -> Result:
     """Change limits; they hold for the next request."""
-    from turnlog.agent.use_cases.limits import change_limits
+    found = await use_case.change_limits(rt, rt.settings.tenant, plan, _numbers(limits))
+    return Result(found, _limits(found))
 
-    serve(lambda rt: change_limits(rt, rt.settings.tenant, plan, _numbers(limits)), _limits)
 
-
-def reset(user: Annotated[str, typer.Option("--user", "-u", help="Whose.")]) -> None:
+@command(below, projecting=False)
+async def reset(rt: Runtime, user: Annotated[str, typer.Option("--user", "-u", help="Whose.")]) -> Result:
     """Let a user's windows begin empty; the quota stays as it is."""
-    from turnlog.agent.use_cases.limits import reset_rate
-
-    serve(lambda rt: reset_rate(rt, rt.settings.tenant, user), lambda _: ["the windows are empty"], projecting=False)
+    await use_case.reset_rate(rt, rt.settings.tenant, user)
+    return Result(None, "the windows are empty")
 
 
 def _numbers(given: Sequence[str]) -> dict[str, float]:
@@ -67,10 +61,10 @@ def _numbers(given: Sequence[str]) -> dict[str, float]:
     return numbers
 
 
-def _limits(found: "Limits") -> Iterator[str]:
+def _limits(found: "use_case.Limits") -> Iterator[str]:
     yield f"{'':<24}" + "".join(f"{plan:>12}" for plan in found)
     for name in found["user"]:
-        yield f"{name:<24}" + "".join(f"{limits[name]:>12,.10g}" for limits in found.values())
+        yield f"{name:<24}" + "".join(f"{plan[name]:>12,.10g}" for plan in found.values())
 
 
 def _left(guard: "Guard") -> str:

@@ -2,17 +2,20 @@
 
 import io
 import sys
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+from typing import Annotated, Any, BinaryIO
 
 import typer
 
+from turnlog.agent.access import identity
+from turnlog.agent.settings import Settings
+from turnlog.consumers import roles
+from turnlog.consumers import runtime as composed
+from turnlog.consumers.api import caller
+from turnlog.consumers.api.mcp import tools
 from turnlog.consumers.cli.console import check_given, check_known, emit
-from turnlog.consumers.cli.options import add, group
-from turnlog.consumers.cli.runner import run
+from turnlog.consumers.cli.options import commands, group
+from turnlog.consumers.cli.runner import command
 from turnlog.events.texts import valid_json
-
-if TYPE_CHECKING:
-    from turnlog.agent.settings import Settings
 
 ROLES = ("projectors", "reactors")
 # The key that each client's configuration file has the servers under.
@@ -20,31 +23,23 @@ CLIENTS = {"claude": "mcpServers", "cursor": "mcpServers", "vscode": "servers"}
 User = Annotated[str, typer.Option("--user", "-u", help="Whose memory it is.")]
 
 
-def register(app: typer.Typer) -> None:
-    mcp = group(app, "mcp", "Give a model turnlog's memory as tools, by the Model Context Protocol.")
-    add(mcp, stdio)
-    add(mcp, install)
+app = commands()
+below = group(app, "mcp", "Give a model turnlog's memory as tools, by the Model Context Protocol.")
 
 
-def stdio(user: User) -> None:
+@command(below)
+async def stdio(settings: Settings, user: User) -> None:
     """Speak MCP on standard input and output, until the client closes them."""
-
-    async def work(settings: "Settings") -> None:
-        from turnlog.agent.access.identity import granted
-
-        check_given("user", user)
-        identity = granted(settings.tenant, user, "user", None, None, key=False)
-        from turnlog.consumers.api.caller import Caller  # loads the MCP library, which takes seconds
-        from turnlog.consumers.api.mcp.tools import make_server
-        from turnlog.consumers.roles import playing
-        from turnlog.consumers.runtime import opened, row_security
-
-        async with opened(settings, "turnlog-mcp") as runtime, row_security(runtime), playing(runtime, ROLES):
-            server = make_server(Caller(identity, runtime.for_tenant(identity.tenant), runtime))
-            sys.stdin = io.TextIOWrapper(io.BufferedReader(_ValidLines(sys.stdin.buffer)), "utf-8")
-            await server.run_stdio_async()
-
-    run(work)
+    check_given("user", user)
+    person = identity.granted(settings.tenant, user, "user", None, None, key=False)
+    async with (
+        composed.opened(settings, "turnlog-mcp") as runtime,
+        composed.row_security(runtime),
+        roles.playing(runtime, ROLES),
+    ):
+        server = tools.make_server(caller.Caller(person, runtime.for_tenant(person.tenant), runtime))
+        sys.stdin = io.TextIOWrapper(io.BufferedReader(_ValidLines(sys.stdin.buffer)), "utf-8")
+        await server.run_stdio_async()
 
 
 class _ValidLines(io.RawIOBase):
@@ -63,13 +58,12 @@ class _ValidLines(io.RawIOBase):
         return len(part)
 
 
-def install(user: User, client: Annotated[str, typer.Option(help=", ".join(CLIENTS))] = "claude") -> None:
+@command(below)
+async def install(
+    settings: Settings, user: User, client: Annotated[str, typer.Option(help=", ".join(CLIENTS))] = "claude"
+) -> None:
     """Print what to add to a client's configuration file, as JSON. Nothing is written."""
-
-    async def work(settings: "Settings") -> None:
-        check_known("client", client, CLIENTS)
-        check_given("user", user)
-        words = ["mcp", "stdio", "--user", user, "--tenant", settings.tenant]
-        emit({CLIENTS[client]: {"turnlog": {"command": "turnlog", "args": words}}})
-
-    run(work)
+    check_known("client", client, CLIENTS)
+    check_given("user", user)
+    words = ["mcp", "stdio", "--user", user, "--tenant", settings.tenant]
+    emit({CLIENTS[client]: {"turnlog": {"command": "turnlog", "args": words}}})

@@ -32,45 +32,45 @@ def given() -> Given:
     return _given.get(Given())
 
 
-def add(app: typer.Typer, function: Callable[..., None], name: str | None = None, *, tenant: bool = True) -> None:
-    """Makes a function a command of the app: its parameters are options, and --json and, unless False, --tenant."""
-    app.command(name)(_with_shared(function, tenant))
+def commands() -> typer.Typer:
+    """Returns what a module's commands are added to; its name in the module is `app`."""
+    return typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
 
 
-def group(
-    app: typer.Typer, name: str, help: str, listed: Callable[..., None] | None = None, *, tenant: bool = True
-) -> typer.Typer:
-    """A command with commands below it. listed: what it does by itself, with options as those of `add`."""
-    made = typer.Typer(help=help, no_args_is_help=listed is None, invoke_without_command=listed is not None)
-    if listed is not None:
-        made.callback()(_unless_below(_with_shared(listed, tenant)))
-    app.add_typer(made, name=name)
-    return made
+def group(app: typer.Typer, name: str, help: str) -> typer.Typer:
+    """Adds a command that has commands below it, which are added to the result."""
+    below = typer.Typer(help=help, no_args_is_help=True)
+    app.add_typer(below, name=name)
+    return below
 
 
-def _with_shared(function: Callable[..., None], tenant: bool) -> Callable[..., None]:
+def with_shared(
+    function: Callable[..., None], like: Callable[..., Any], hidden: int, tenant: bool
+) -> Callable[..., None]:
+    """Returns the function as typer reads it: with --json and, unless `tenant` is False, --tenant, whose values `given`
+    returns, and otherwise with the name, docstring and parameters of `like`, without the first `hidden` of them."""
     shared = [_TENANT, _JSON] if tenant else [_JSON]
 
     def command(**options: Any) -> None:
         _given.set(Given(**{one.name: options.pop(one.name) for one in shared}))
         function(**options)
 
-    return _wrapped(command, function, shared)
+    functools.update_wrapper(command, like)
+    known = inspect.signature(like)
+    parameters = [*known.parameters.values()][hidden:]
+    vars(command)["__signature__"] = known.replace(parameters=[*parameters, *shared], return_annotation=None)
+    return command
 
 
-def _unless_below(function: Callable[..., None]) -> Callable[..., None]:
-    """Does nothing where a command below the group follows."""
+def unless_below(function: Callable[..., None]) -> Callable[..., None]:
+    """Returns a group's own command, which does nothing where a command below the group follows."""
 
     def callback(context: typer.Context, **options: Any) -> None:
         if context.invoked_subcommand is None:
             function(**options)
 
-    return _wrapped(callback, function, [Parameter("context", Parameter.KEYWORD_ONLY, annotation=typer.Context)])
-
-
-def _wrapped(made: Callable[..., None], function: Callable[..., None], more: list[Parameter]) -> Callable[..., None]:
-    """`made` with a function's name, docstring and parameters, and more parameters, where typer looks for them."""
+    functools.update_wrapper(callback, function)
     known = inspect.signature(function)
-    functools.update_wrapper(made, function)
-    vars(made)["__signature__"] = known.replace(parameters=[*known.parameters.values(), *more])
-    return made
+    context = Parameter("context", Parameter.KEYWORD_ONLY, annotation=typer.Context)
+    vars(callback)["__signature__"] = known.replace(parameters=[*known.parameters.values(), context])
+    return callback

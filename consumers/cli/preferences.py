@@ -1,26 +1,24 @@
 """preferences: how a user wants to be answered, and whether to remember what they say (E 10.5)."""
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 import typer
 
-from turnlog.consumers.cli.console import BadOption
-from turnlog.consumers.cli.options import add
-from turnlog.consumers.cli.runner import serve
-
-if TYPE_CHECKING:
-    from turnlog.agent.runtime import Runtime
-    from turnlog.events.contracts import UserPreferences
+from turnlog.agent.use_cases import preferences as use_case
+from turnlog.consumers.cli.console import BadOption, Result
+from turnlog.consumers.cli.options import commands
+from turnlog.consumers.cli.runner import Runtime, command
 
 _LISTS = ("school_regions", "school_size", "school_type")
 
 
-def register(app: typer.Typer) -> None:
-    add(app, preferences)
+app = commands()
 
 
-def preferences(
+@command(app, projecting=False)
+async def preferences(
+    rt: Runtime,
     user: Annotated[str, typer.Option("--user", "-u", help="Whose.")],
     given: Annotated[
         list[str] | None,
@@ -29,20 +27,17 @@ def preferences(
         ),
     ] = None,
     cleared: Annotated[list[str] | None, typer.Option("--clear", help="A name to set no longer.")] = None,
-) -> None:
+) -> Result:
     """How a user wants to be answered, and whether to remember what they say; --set changes it.
 
     With enable_memory=no nothing is extracted from what the user says, and no memory goes to a model. What is not set
     is read from what the user said."""
-    from turnlog.agent.use_cases.preferences import set_preferences, show_preferences
-
-    async def use(runtime: "Runtime") -> "UserPreferences":
-        place = (runtime.settings.tenant, user)
-        if given or cleared:
-            return await set_preferences(runtime, *place, _values(given or ()), cleared or ())
-        return await show_preferences(runtime, *place)
-
-    serve(use, _lines, projecting=bool(given or cleared))
+    place = (rt.settings.tenant, user)
+    if given or cleared:
+        found = await use_case.set_preferences(rt, *place, _values(given or ()), cleared or ())
+    else:
+        found = await use_case.show_preferences(rt, *place)
+    return Result(found, [f"{name:<20}  {_shown(value)}" for name, value in found.model_dump().items()])
 
 
 def _values(given: Sequence[str]) -> dict[str, Any]:
@@ -53,11 +48,6 @@ def _values(given: Sequence[str]) -> dict[str, Any]:
             raise BadOption(f"--set {one!r} cannot be read; write NAME=VALUE, or --clear NAME to set it no longer")
         values[name] = [part.strip() for part in value.split(",")] if name in _LISTS else value
     return values
-
-
-def _lines(found: "UserPreferences") -> Iterator[str]:
-    for name, value in found.model_dump().items():
-        yield f"{name:<20}  {_shown(value)}"
 
 
 def _shown(value: Any) -> str:

@@ -10,22 +10,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from turnlog.consumers.cli.console import emit_line, err
-from turnlog.consumers.cli.options import add
-from turnlog.consumers.cli.runner import run, serve
+from turnlog.agent.settings import Settings
+from turnlog.agent.use_cases import embedding, recall
+from turnlog.consumers import runtime as composed
+from turnlog.consumers.cli.console import Result, emit_line, warn
+from turnlog.consumers.cli.options import commands
+from turnlog.consumers.cli.progress_bars import progress
+from turnlog.consumers.cli.remembering import source_line, time_of, validity, words_of
+from turnlog.consumers.cli.runner import Runtime, command, run, serve
+from turnlog.events.errors import NotFound
 
 if TYPE_CHECKING:
     from turnlog.agent.recall.questions import Question
     from turnlog.agent.recall.search import Recalled
-    from turnlog.agent.runtime import Runtime
-    from turnlog.agent.settings import Settings
     from turnlog.agent.use_cases.recall import Found, FoundMemory
 
 EMBED_FIRST_S = 60.0
 
 
-def register(app: typer.Typer) -> None:
-    add(app, recall_command, "recall")
+app = commands()
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,7 @@ class Asked:
     keyword_only: bool
 
 
+@command(app, "recall")
 def recall_command(
     query: Annotated[str | None, typer.Argument(help="What to look for.")] = None,
     thread: Annotated[str | None, typer.Option("--thread", "-t")] = None,
@@ -63,27 +67,23 @@ def recall_command(
         run(lambda settings: _batch(settings, Asked(thread, user, topic, k, keyword_only), batch))
 
     def check() -> None:
-        from turnlog.agent.use_cases.recall import BadQuery
-
         if not query and topic is None:
-            raise BadQuery("give a question: `turnlog recall QUESTION --thread T`, or --batch FILE")
+            raise recall.BadQuery("give a question: `turnlog recall QUESTION --thread T`, or --batch FILE")
         if user is None and (as_of or past or kind or min_importance):
-            raise BadQuery("--as-of, --history, --kind and --min-importance are about memories: say whose with --user")
+            about = "--as-of, --history, --kind and --min-importance are about memories"
+            raise recall.BadQuery(f"{about}: say whose with --user")
 
-    async def use(runtime: "Runtime") -> "tuple[Found, dict[str, Any]]":
-        from turnlog.agent.use_cases.recall import recall, recall_document
-        from turnlog.consumers.cli.remembering import time_of
-
+    async def use(rt: Runtime) -> Result:
         now, started = datetime.now(UTC), time.perf_counter()
-        found = await recall(
-            runtime,
-            runtime.settings.tenant,
+        found = await recall.recall(
+            rt,
+            rt.settings.tenant,
             query or "",
             user=user,
             thread=thread,
             topic=topic,
             k=k,
-            as_of=None if as_of is None else time_of(as_of, now, runtime.settings.zone),
+            as_of=None if as_of is None else time_of(as_of, now, rt.settings.zone),
             history=past,
             max_tokens=max_tokens,
             keyword_only=keyword_only,
@@ -92,18 +92,14 @@ def recall_command(
         )
         milliseconds = (time.perf_counter() - started) * 1000
         for why in dict.fromkeys((found.degraded, found.memories_degraded)):
-            if why:
-                err.print(why, markup=False)
-        document = recall_document(query or topic or "", found, explain)
+            warn(why)
+        document = recall.recall_document(query or topic or "", found, explain)
         if user is None:
             del document["memories"], document["memories_degraded"]
-        return found, document | {"milliseconds": round(milliseconds, 1)}
-
-    def lines(made: "tuple[Found, dict[str, Any]]") -> Iterator[str]:
         nothing = "nothing found" if max_tokens is None else f"nothing found that fits in {max_tokens:,} tokens"
-        return _lines(made[0], explain, nothing)
+        return Result(document | {"milliseconds": round(milliseconds, 1)}, _lines(found, explain, nothing))
 
-    serve(use, lines, document=lambda made: made[1], first=check, projecting=False)
+    serve(use, check)
 
 
 def _lines(found: "Found", explain: bool, nothing: str) -> Iterator[str]:
@@ -132,8 +128,6 @@ def _question_lines(question: "Question") -> Iterator[str]:
 
 def _memory_lines(one: "FoundMemory", explain: bool) -> Iterator[str]:
     """With explain: similarity 0.52 (words 0.80 × 1, vector 0.31 × 0.5) × importance 0.75^0.1."""
-    from turnlog.consumers.cli.remembering import source_line, validity, words_of
-
     row = one.memory
     yield f"{one.relevance:7.3f}  {row.kind:<10}  {words_of(row)}"
     yield f"         {row.id}  {validity(row)}"
@@ -156,49 +150,39 @@ def _turn_line(turn: "Recalled", explain: bool) -> str:
     return f"{turn.score:7.2f}  {turn.seq:>7}{source}  {turn.time:%Y-%m-%d}  {turn.speaker}: {text}{parts}"
 
 
-async def _batch(settings: "Settings", asked: Asked, path: Path) -> int:
+async def _batch(settings: Settings, asked: Asked, path: Path) -> int:
     """One JSON line per line of the file, in its order; a bad line's answer is its error. Exit 1 if any is bad."""
-    from turnlog.agent.use_cases.recall import BadQuery
-    from turnlog.consumers.runtime import opened, projecting
-    from turnlog.events.errors import NotFound
-
     bad, lines = 0, list(_numbered(path))
     left: str | None = None
-    async with opened(settings) as runtime, projecting(runtime):
+    async with composed.opened(settings) as runtime, composed.projecting(runtime):
         if not asked.keyword_only:
             left = await _embed_first(runtime, asked, [line for _, line in lines])
         for number, line in lines:
             try:
                 emit_line(await _line_answer(runtime, asked, line, left))
-            except (BadQuery, NotFound, ValueError) as error:
+            except (recall.BadQuery, NotFound, ValueError) as error:
                 bad += 1
                 emit_line({"line": number, "error": str(error), "items": []})
     return int(bad > 0)
 
 
-async def _embed_first(runtime: "Runtime", asked: Asked, lines: Sequence[str]) -> str | None:
+async def _embed_first(runtime: Runtime, asked: Asked, lines: Sequence[str]) -> str | None:
     """Embeds the threads asked about, for EMBED_FIRST_S at most; returns why something in them has no vector."""
-    from turnlog.agent.use_cases.embedding import embed_threads
-    from turnlog.consumers.cli.progress_bars import progress
-
     threads = {thread for line in lines if (thread := _thread(line) or asked.thread)}
     with progress("embedding") as update:
-        left = await embed_threads(runtime, runtime.settings.tenant, threads, EMBED_FIRST_S, update)
-    if left is not None:
-        err.print(left, markup=False)
+        left = await embedding.embed_threads(runtime, runtime.settings.tenant, threads, EMBED_FIRST_S, update)
+    warn(left)
     return left
 
 
-async def _line_answer(runtime: "Runtime", asked: Asked, line: str, left: str | None) -> dict[str, Any]:
-    from turnlog.agent.use_cases.recall import BadQuery, recall
-
+async def _line_answer(runtime: Runtime, asked: Asked, line: str, left: str | None) -> dict[str, Any]:
     given = json.loads(line)
     texts = ("query", "topic") if isinstance(given, dict) and "topic" in given else ("query",)
     if not isinstance(given, dict) or not all(isinstance(given.get(name), str) for name in texts):
-        raise BadQuery('a line must be an object with "query", "thread" (or "user"), "topic" and "k"')
+        raise recall.BadQuery('a line must be an object with "query", "thread" (or "user"), "topic" and "k"')
     k = int(given.get("k") or asked.k or runtime.settings.recall_top_k)
     thread, user = given.get("thread") or asked.thread, given.get("user") or asked.user
-    found = await recall(
+    found = await recall.recall(
         runtime,
         runtime.settings.tenant,
         given["query"],
@@ -223,10 +207,8 @@ def _thread(line: str) -> str | None:
 
 
 def _numbered(path: Path) -> Iterator[tuple[int, str]]:
-    from turnlog.agent.use_cases.recall import BadQuery
-
     try:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise BadQuery(f"cannot read {path}: {error}") from error
+        raise recall.BadQuery(f"cannot read {path}: {error}") from error
     return ((n, line) for n, line in enumerate(text.splitlines(), 1) if line.strip())

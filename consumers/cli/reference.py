@@ -7,9 +7,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-import typer
-
-from turnlog.consumers.cli import app
+from turnlog.consumers.cli import every_command
 
 HEAD = """# Commands
 
@@ -25,8 +23,9 @@ This page is made by `python -m turnlog.consumers.cli.reference > docs/cli.md`; 
 
 
 def text() -> str:
-    root: Any = typer.main.get_command(app)
-    return HEAD + "".join(part for name in root.commands for part in _command(root.commands[name], ("turnlog", name)))
+    return HEAD + "".join(
+        part for name, command in every_command().items() for part in _command(command, ("turnlog", name))
+    )
 
 
 def _command(command: Any, path: tuple[str, ...]) -> Iterator[str]:

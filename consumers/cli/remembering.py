@@ -3,18 +3,23 @@
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
+from typing import TYPE_CHECKING, Annotated
 from uuid import UUID
 
+import typer
 from pydantic_core import to_json
 
-from turnlog.agent.dates.dates import dates_in
-from turnlog.agent.use_cases.memories import MemoryView
+from turnlog.agent.dates import dates
 from turnlog.consumers.cli.console import minute
 from turnlog.events.contracts import MemorySource
 from turnlog.events.contracts.base import is_undated
 from turnlog.events.errors import TurnlogError
-from turnlog.projectors.models.memories.lookup import MemoryRow
 
+if TYPE_CHECKING:
+    from turnlog.agent.use_cases.memories import MemoryView
+    from turnlog.projectors.models.memories.lookup import MemoryRow
+
+User = Annotated[str, typer.Option("--user", "-u", help="Whose memories.")]
 _MOMENT = timedelta(microseconds=1)
 _LATEST = datetime(9999, 1, 1, tzinfo=UTC)
 
@@ -37,7 +42,7 @@ def time_of(given: str, now: datetime, zone: tzinfo = UTC) -> datetime:
             at = at.replace(tzinfo=UTC)
         return at if re.search(r"[T ]", given) else at + timedelta(days=1) - _MOMENT
     except (ValueError, OverflowError):
-        found = dates_in(given, now, zone)
+        found = dates.dates_in(given, now, zone)
     if len(found) != 1:
         raise InvalidTime(
             f"cannot read the time {given!r}; give one such as 2026-03-31, 2026-03-31T18:00 or 'last March'"
@@ -45,7 +50,7 @@ def time_of(given: str, now: datetime, zone: tzinfo = UTC) -> datetime:
     return min(found[0].to_time, _LATEST) - _MOMENT
 
 
-def memory_lines(row: MemoryView) -> list[str]:
+def memory_lines(row: "MemoryView") -> list[str]:
     """A memory with its score, tier, validity and first source."""
     head = f"{row.score.total:.2f}  {row.score.tier:<7}  {row.kind:<10}  {words_of(row)}"
     more = f" (and {len(row.sources) - 1} more)" if len(row.sources) > 1 else ""
@@ -54,7 +59,7 @@ def memory_lines(row: MemoryView) -> list[str]:
     return [head, f"      {row.id}  {validity(row)}", *about, *(said if row.status != "forgotten" else [])]
 
 
-def history_lines(rows: Sequence[MemoryView], asked: UUID) -> list[str]:
+def history_lines(rows: "Sequence[MemoryView]", asked: UUID) -> list[str]:
     """Every version, oldest first, with each of its sources."""
     lines: list[str] = []
     for row in rows:
@@ -66,11 +71,11 @@ def history_lines(rows: Sequence[MemoryView], asked: UUID) -> list[str]:
     return lines
 
 
-def words_of(row: MemoryRow) -> str:
+def words_of(row: "MemoryRow") -> str:
     return "(forgotten)" if row.status == "forgotten" else " ".join(row.content.split())
 
 
-def validity(row: MemoryRow) -> str:
+def validity(row: "MemoryRow") -> str:
     """Since when it holds, until when, and why it ended."""
     until = f" until {_minute(row.valid_to)}" if row.valid_to else ""
     ends = f", lives until {_minute(row.expires_at)}" if row.expires_at and not row.valid_to else ""

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from turnlog.agent.context.plain_text import content_text, speaker_of
+from turnlog.agent.context import plain_text
 from turnlog.agent.counting import counted
 from turnlog.consumers.cli.console import minute, padded
 
@@ -21,14 +21,14 @@ NAMES = {
 
 
 def message_line(message: "Message") -> str:
-    name = speaker_of(message)
+    name = plain_text.speaker_of(message)
     speaker = message.role if name == message.role else f"{message.role}/{name}"
     return f"{message.seq:>8}  {minute(message.time)}  {padded(speaker, 12)} {_text(message)}"
 
 
 def _text(message: "Message") -> str:
     blocks = message.content if isinstance(message.content, list) else []
-    parts = [content_text(message.content)]
+    parts = [plain_text.content_text(message.content)]
     parts += ["[image]" for block in blocks if block.get("type") == "image"]
     parts += [f"[call {call['name']} {call['arguments']}]" for call in message.tool_calls]
     return " ".join(part for part in parts if part).replace("\n", " ") or ("[thinking]" if blocks else "")
@@ -45,7 +45,7 @@ def context_lines(context: "Context") -> list[str]:
     lines.append("")
     for message in context.messages:
         content = message.get("content")
-        text = content if isinstance(content, str) else content_text(content or [])
+        text = content if isinstance(content, str) else plain_text.content_text(content or [])
         calls = "".join(f" [call {c['function']['name']}]" for c in message.get("tool_calls", ()))
         lines.append(f"{message['role']:>10}  {_short(text)}{calls}")
     return lines

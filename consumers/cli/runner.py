@@ -1,90 +1,125 @@
-"""Runs a command: settings, logging, a runtime, one use case, its result as lines or JSON, errors, exit code."""
+"""Makes functions commands and runs them: settings, logging, a runtime, the result, errors, exit code."""
 
 import asyncio
 import errno
+import inspect
 import logging
 import os
 import signal
 import sys
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import typer
 from rich.text import Text
 
+from turnlog.agent.sanitiser import sanitise
 from turnlog.agent.settings import Settings, load_settings
+from turnlog.consumers import runtime as composed
+from turnlog.consumers import servers
 from turnlog.consumers.cli.confirming import someone_to_ask
-from turnlog.consumers.cli.console import emit, emit_line, err, out, say
-from turnlog.consumers.cli.options import given
+from turnlog.consumers.cli.console import Result, emit_line, err, render
+from turnlog.consumers.cli.options import given, unless_below, with_shared
 from turnlog.events.errors import TurnlogError
 from turnlog.events.subjects import check_tenant
 
 if TYPE_CHECKING:
-    from turnlog.agent.runtime import Runtime
+    from turnlog.agent.runtime import Runtime as Runtime
+else:
+    Runtime = Any  # its libraries are not needed for --help and completion
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 _DISK_FULL, _DISK_FULL_IN_POSTGRES = (errno.ENOSPC, errno.EDQUOT), "53100"
 
 
-def serve(
-    use: "Callable[[Runtime], Awaitable[T]]",
-    show: Callable[[T], Iterable[str | Text]],
+def command(
+    app: typer.Typer,
+    name: str | None = None,
     *,
-    document: Callable[[T], Any] = lambda result: result,
-    code: Callable[[T], int] = lambda _: 0,
-    name: str = "turnlog",
+    tenant: bool = True,
     projecting: bool = True,
-    first: Callable[[], object] = lambda: None,
-    confirmed: bool = True,
-) -> None:
-    """Runs one use case to the exit code of the command.
+    process: str = "turnlog",
+    checks: Callable[..., object] = lambda: None,
+) -> Callable[[F], F]:
+    """Makes a function a command of the app, with --json and, unless `tenant` is False, --tenant.
 
-    use: awaits the use case on the open runtime. show: the lines for people. document: what --json prints instead; the
-    result itself when not given. code: the exit code for the result. projecting: apply events in this process from
-    the start where no other process does; a use case that only reads needs it only when `settle` finds rows behind, and
-    starts sooner without. first: checks of the options, before any server starts. confirmed: False where the command
-    asks with `confirm` first.
+    Its parameters are options. A first parameter `rt` is the open runtime, on which the function is awaited; a first
+    parameter `settings` is for a function that opens what it needs itself. It returns a Result, which is printed.
+    name: of the command if it is not the function's. projecting: see `serve`. process: the name of the connections.
+    checks: gets the options that it has parameters for, before any server starts. A parameter `yes` says that the
+    command asks with `confirm` first, but not for a `dry_run`.
     """
 
-    async def work(settings: Settings) -> int:
-        someone_to_ask(confirmed)
-        first()
-        from turnlog.consumers import runtime as composed
+    def add(function: F) -> F:
+        app.command(name)(_as_command(function, tenant, projecting, process, checks))
+        return function
 
-        applying = composed.projecting if projecting else composed.projecting_when_behind
-        async with composed.opened(settings, name) as runtime, applying(runtime):
-            result = await use(runtime)
-        if given().json:
-            emit(document(result))
-        else:
-            say(show(result))
-        return code(result)
-
-    run(work)
+    return add
 
 
-def stream(
-    use: "Callable[[Runtime], AsyncIterator[T]]", show: Callable[[T], str], document: Callable[[T], Any]
+def listed(
+    below: typer.Typer,
+    *,
+    tenant: bool = True,
+    projecting: bool = False,
+    checks: Callable[..., object] = lambda: None,
+) -> Callable[[F], F]:
+    """Makes a function what a group does without a command below it; see `command`."""
+
+    def add(function: F) -> F:
+        made = _as_command(function, tenant, projecting, "turnlog", checks)
+        below.callback(invoke_without_command=True, no_args_is_help=False)(unless_below(made))
+        return function
+
+    return add
+
+
+def _as_command(
+    function: Callable[..., Any], tenant: bool, projecting: bool, process: str, checks: Callable[..., object]
+) -> Callable[..., None]:
+    first = next(iter(inspect.signature(function).parameters), None)
+    checked = inspect.signature(checks).parameters
+
+    def on_runtime(**options: Any) -> None:
+        def check() -> None:
+            someone_to_ask(options.get("yes", True) or options.get("dry_run", False))
+            checks(**{name: options[name] for name in checked})
+
+        serve(lambda rt: function(rt, **options), check, process, projecting)
+
+    def on_settings(**options: Any) -> None:
+        run(lambda settings: function(settings, **options))
+
+    ways = {"rt": on_runtime, "settings": on_settings}
+    return with_shared(ways.get(first or "", function), function, int(first in ways), tenant)
+
+
+def serve(
+    use: Callable[[Runtime], Awaitable[Result | None]],
+    check: Callable[[], object],
+    process: str = "turnlog",
+    projecting: bool = False,
 ) -> None:
-    """Prints what a use case yields as it comes, a line each; with --json one JSON document a line."""
+    """Awaits `use` on the open runtime and prints its result, after a check of the options before any server starts.
 
-    async def work(settings: Settings) -> None:
-        from turnlog.consumers.runtime import opened
+    projecting: apply events in this process from the start where no other process does; a use case that only reads
+    needs it only when `settle` finds rows behind, and starts sooner without.
+    """
 
-        async with opened(settings) as runtime:
-            async for item in use(runtime):
-                if given().json:
-                    emit_line(document(item))
-                else:
-                    out.print(show(item), markup=False)
+    async def work(settings: Settings) -> Result | None:
+        check()
+        applying = composed.projecting if projecting else composed.projecting_when_behind
+        async with composed.opened(settings, process) as runtime, applying(runtime):
+            return await use(runtime)
 
     run(work)
 
 
-def run(work: Callable[[Settings], Coroutine[Any, Any, int | None]], **changed: object) -> None:
-    """Runs a command that opens what it needs itself, with the tenant it works for in the settings. An error becomes
-    one line with its code, and with --json a document on stdout.
+def run(work: Callable[[Settings], Coroutine[Any, Any, Result | int | None]], **changed: object) -> None:
+    """Runs a command, with the tenant it works for in the settings, and ends it with its exit code or its result's. An
+    error becomes one line with its code, and with --json a document on stdout.
 
     changed: settings that come before those of the environment.
     """
@@ -94,19 +129,20 @@ def run(work: Callable[[Settings], Coroutine[Any, Any, int | None]], **changed: 
         tenant = settings.tenant if (asked := given().tenant) is None else asked
         settings = settings.model_copy(update={"tenant": check_tenant(tenant)})
         if settings.nats_url or settings.database_url:
-            from turnlog.consumers.servers import without_own_addresses
-
-            settings = without_own_addresses(settings)
+            settings = servers.without_own_addresses(settings)
         when = "" if sys.stderr.isatty() else "%(asctime)s "
         logging.basicConfig(
             level=settings.log_level.upper(), stream=sys.stderr, format=f"{when}%(levelname)s %(name)s: %(message)s"
         )
         sanitise_log_lines()
-        code = asyncio.run(_cancelled_by_sigterm(work(settings))) or 0
+        result = asyncio.run(_cancelled_by_sigterm(work(settings)))
+        code = render(result) if isinstance(result, Result) else result or 0
         sys.stdout.flush()  # here, so that an error in the last lines still gets a code
     except TurnlogError as error:
         more = {"candidates": list(found)} if (found := getattr(error, "candidates", ())) else {}
         fail(error.code, str(error), **more)
+    except typer.BadParameter:
+        raise
     except (KeyboardInterrupt, asyncio.CancelledError):
         raise typer.Exit(130) from None
     except BrokenPipeError:
@@ -132,7 +168,7 @@ def fail(code: str, message: str, **more: Any) -> NoReturn:
     raise typer.Exit(1)
 
 
-async def _cancelled_by_sigterm(work: Coroutine[Any, Any, int | None]) -> int | None:
+async def _cancelled_by_sigterm(work: Coroutine[Any, Any, T]) -> T:
     """SIGTERM ends a command as Ctrl-C does: leases are given back, servers stopped, temporary folders removed."""
     task = asyncio.current_task()
     assert task is not None
@@ -160,13 +196,12 @@ class SanitisedLines(logging.Filter):
     """A filter for logging handlers that sanitises messages and tracebacks."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        from turnlog.agent.sanitiser.sanitise import SanitiseLevel, sanitise
-
-        record.msg, record.args = sanitise(record.getMessage(), SanitiseLevel.LIGHT), None
+        light = sanitise.SanitiseLevel.LIGHT
+        record.msg, record.args = sanitise.sanitise(record.getMessage(), light), None
         if record.exc_info and not record.exc_text:
             record.exc_text = logging.Formatter().formatException(record.exc_info)
         if record.exc_text:
-            record.exc_text = sanitise(record.exc_text, SanitiseLevel.LIGHT)
+            record.exc_text = sanitise.sanitise(record.exc_text, light)
         return True
 
 

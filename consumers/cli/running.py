@@ -5,171 +5,132 @@ import contextlib
 import gc
 import shlex
 import signal
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import unquote, urlsplit
 
 import typer
 
 from turnlog.agent.settings import Settings
-from turnlog.consumers.cli.console import emit, err, report
-from turnlog.consumers.cli.options import add, given
-from turnlog.consumers.cli.runner import run
+from turnlog.agent.use_cases import checkup, keys, model_checkup
+from turnlog.consumers import roles, runtime, servers
+from turnlog.consumers.cli.console import Result, emit, err, report, rows
+from turnlog.consumers.cli.options import commands, given
+from turnlog.consumers.cli.runner import command, run
+from turnlog.consumers.servers import background
 from turnlog.events.errors import LogUnavailable, TurnlogError
 
 if TYPE_CHECKING:
-    from turnlog.agent.use_cases.checkup import Finding
     from turnlog.events.log import Log
 
 Partitions = Annotated[str | None, typer.Option(help="Such as 0-3 or 0,2; when not given, workers share them.")]
 
 
-def register(app: typer.Typer) -> None:
-    for command in (up, down, serve, worker, doctor, env):
-        add(app, command, tenant=False)
+app = commands()
 
 
-def up(
+@command(app, tenant=False)
+async def up(
+    settings: Settings,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="In the background; `turnlog down` ends it.")] = False,
 ) -> None:
     """Start the servers (where none are given) and play every role until Ctrl-C or `turnlog down`."""
-
-    async def work(settings: Settings) -> int:
-        from turnlog.agent.use_cases.keys import refuse_plaintext
-        from turnlog.consumers import servers as embedded
-        from turnlog.consumers.roles import ROLES, playing
-        from turnlog.consumers.runtime import opened
-        from turnlog.consumers.servers import background
-
-        refuse_plaintext(settings)
-        if detach:
-            pid, url = await background.start(settings)
-            log = str(background.log_path(settings))
-            where = {"pid": pid, "home": str(settings.home), "log": log, "api_url": url}
-            report(where, f"turnlog runs in the background at {url} (pid {pid}); log: {log}")
-            return 0
-        port_file = None if "api_port" in settings.model_fields_set else settings.home.expanduser() / "api-port"
-        with background.only_one(settings) as say_ready:
-            async with (
-                opened(settings, "turnlog-up") as runtime,
-                playing(runtime, ROLES, shared=True, metrics_port=settings.metrics_port, port_file=port_file),
-                background.kept_servers(settings, runtime.nats_url, runtime.heartbeats),
-                _until_signal() as stopped,
-            ):
-                say_ready(runtime.api_url or "")
-                ready = {"nats_url": _clean(runtime.nats_url), "home": str(settings.home), "roles": list(ROLES)}
-                said = f"turnlog is up ({', '.join(ROLES)}) at {runtime.api_url}; Ctrl-C ends it"
-                report(ready | {"api_url": runtime.api_url}, said)
-                await _ended(stopped, runtime.log)
-                err.print("finishing what is under way …")
-            if not settings.nats_url or not settings.database_url:
-                await embedded.stop(settings.home)
-        return 0
-
-    run(work)
+    keys.refuse_plaintext(settings)
+    if detach:
+        pid, url = await background.start(settings)
+        log = str(background.log_path(settings))
+        where = {"pid": pid, "home": str(settings.home), "log": log, "api_url": url}
+        report(where, f"turnlog runs in the background at {url} (pid {pid}); log: {log}")
+        return
+    port_file = None if "api_port" in settings.model_fields_set else settings.home.expanduser() / "api-port"
+    with background.only_one(settings) as say_ready:
+        async with (
+            runtime.opened(settings, "turnlog-up") as rt,
+            roles.playing(rt, roles.ROLES, shared=True, metrics_port=settings.metrics_port, port_file=port_file),
+            background.kept_servers(settings, rt.nats_url, rt.heartbeats),
+            _until_signal() as stopped,
+        ):
+            say_ready(rt.api_url or "")
+            ready = {"nats_url": _clean(rt.nats_url), "home": str(settings.home), "roles": list(roles.ROLES)}
+            said = f"turnlog is up ({', '.join(roles.ROLES)}) at {rt.api_url}; Ctrl-C ends it"
+            report(ready | {"api_url": rt.api_url}, said)
+            await _ended(stopped, rt.log)
+            err.print("finishing what is under way …")
+        if not settings.nats_url or not settings.database_url:
+            await servers.stop(settings.home)
 
 
-def down() -> None:
+@command(app, tenant=False)
+async def down(settings: Settings) -> Result:
     """Stop what `up` started: its roles, then the embedded servers. Data stays."""
-
-    async def work(settings: Settings) -> int:
-        from turnlog.consumers import servers as embedded
-        from turnlog.consumers.servers import background
-
-        ended = await background.stop(settings)
-        if ended is None:
-            await background.forget_killed_up(settings)
-        await embedded.stop(settings.home)
-        said = "stopped" if ended else "`turnlog up` was not running; the servers are stopped"
-        report({"stopped": True, "pid": ended}, said)
-        return 0
-
-    run(work)
+    ended = await background.stop(settings)
+    if ended is None:
+        await background.forget_killed_up(settings)
+    await servers.stop(settings.home)
+    said = "stopped" if ended else "`turnlog up` was not running; the servers are stopped"
+    return Result({"stopped": True, "pid": ended}, said)
 
 
+@command(app, tenant=False)
 def serve(
     host: Annotated[str | None, typer.Option(help="Address to listen on; TURNLOG_API_HOST or 127.0.0.1.")] = None,
     port: Annotated[int | None, typer.Option(help="0 picks a free one; TURNLOG_API_PORT or 8484.")] = None,
 ) -> None:
     """Serve the HTTP API in this process until a signal, where `turnlog up` or workers play the other roles."""
     changed = {name: value for name, value in (("api_host", host), ("api_port", port)) if value is not None}
-    _play("api", None, changed)
+    run(lambda settings: worker(settings, "api"), **changed)
 
 
-def worker(
+@command(app, tenant=False)
+async def worker(
+    settings: Settings,
     role: Annotated[str, typer.Argument(help="projectors, reactors, agent, analytics, jobs or api.")],
     partitions: Partitions = None,
 ) -> None:
     """Play one role in this process until a signal."""
-    _play(role, partitions, {})
+    keys.refuse_plaintext(settings)
+    if role not in roles.ROLES:
+        raise TurnlogError(f"there is no role {role!r}; there are {', '.join(roles.ROLES)}")
+    async with runtime.opened_in_time(settings, f"turnlog-worker-{role}", err.print) as rt:
+        chosen = parse_partitions(partitions, rt.log.partitions)
+        async with roles.playing(rt, [role], chosen, chosen is None, settings.metrics_port):
+            where = {"api_url": rt.api_url} if rt.api_url else {}
+            said = f"worker {role} runs" + "".join(f" at {url}" for url in where.values())
+            report({"role": role, "partitions": chosen} | where, said)
+            async with _until_signal() as stopped:
+                await _ended(stopped, rt.log)
 
 
-def _play(role: str, partitions: str | None, changed: Mapping[str, object]) -> None:
-    """changed: settings that come before those of the environment."""
-
-    async def work(settings: Settings) -> int:
-        from turnlog.agent.use_cases.keys import refuse_plaintext
-        from turnlog.consumers.roles import ROLES, playing
-        from turnlog.consumers.runtime import opened_in_time
-
-        refuse_plaintext(settings)
-        if role not in ROLES:
-            raise TurnlogError(f"there is no role {role!r}; there are {', '.join(ROLES)}")
-        async with opened_in_time(settings, f"turnlog-worker-{role}", err.print) as runtime:
-            chosen = parse_partitions(partitions, runtime.log.partitions)
-            async with playing(runtime, [role], chosen, chosen is None, settings.metrics_port):
-                where = {"api_url": runtime.api_url} if runtime.api_url else {}
-                said = f"worker {role} runs" + "".join(f" at {url}" for url in where.values())
-                report({"role": role, "partitions": chosen} | where, said)
-                async with _until_signal() as stopped:
-                    await _ended(stopped, runtime.log)
-        return 0
-
-    run(work, **changed)
-
-
-def doctor(
+@command(app, tenant=False)
+async def doctor(
+    settings: Settings,
     model: Annotated[bool, typer.Option("--model", help="Also call the models: what can they do? Four calls.")] = False,
-) -> None:
+) -> Result:
     """Check settings, servers, schema, projections and models. Exit 1 when something is wrong."""
-
-    async def work(settings: Settings) -> int:
-        from turnlog.agent.use_cases.checkup import checkup
-        from turnlog.agent.use_cases.model_checkup import configured_models
-        from turnlog.consumers.runtime import opened
-
-        findings = await checkup(settings, lambda: opened(settings, "turnlog-doctor"))
-        if model:
-            findings += await configured_models(settings)
-        report(findings, *(line for finding in findings for line in _finding_lines(finding)))
-        return int(not all(finding.ok for finding in findings))
-
-    run(work)
+    findings = await checkup.checkup(settings, lambda: runtime.opened(settings, "turnlog-doctor"))
+    if model:
+        findings += await model_checkup.configured_models(settings)
+    return replace(rows(findings, _finding_lines), code=int(not all(finding.ok for finding in findings)))
 
 
-def env() -> None:
+@command(app, tenant=False)
+async def env(settings: Settings) -> None:
     """Where the servers are, secrets included, for other programs: eval "$(turnlog env)"."""
-
-    async def work(settings: Settings) -> int:
-        from turnlog.consumers.runtime import servers
-
-        async with servers(settings) as where:
-            found = {"NATS_URL": where.nats_url, "DATABASE_URL": where.database_url}
-        nats = urlsplit(where.nats_url.split(",")[0])
-        if nats.username and nats.password:  # apart too: nats.js and others ignore them in the URL
-            found |= {"NATS_USER": unquote(nats.username), "NATS_PASSWORD": unquote(nats.password)}
-        if where.started:
-            err.print("the servers do not run now; `turnlog up` starts them at these addresses")
-        if given().json:
-            emit(found)
-        else:
-            print(*(f"export {name}={shlex.quote(value)}" for name, value in found.items()), sep="\n")
-        return 0
-
-    run(work)
+    async with runtime.servers(settings) as where:
+        found = {"NATS_URL": where.nats_url, "DATABASE_URL": where.database_url}
+    nats = urlsplit(where.nats_url.split(",")[0])
+    if nats.username and nats.password:  # apart too: nats.js and others ignore them in the URL
+        found |= {"NATS_USER": unquote(nats.username), "NATS_PASSWORD": unquote(nats.password)}
+    if where.started:
+        err.print("the servers do not run now; `turnlog up` starts them at these addresses")
+    if given().json:
+        emit(found)
+    else:
+        print(*(f"export {name}={shlex.quote(value)}" for name, value in found.items()), sep="\n")
 
 
-def _finding_lines(finding: "Finding") -> Iterator[str]:
+def _finding_lines(finding: "checkup.Finding") -> Iterator[str]:
     state = "FAIL" if not finding.ok else "warn" if finding.warning else "ok"
     yield f"{state:<4}  {finding.check:<16} {finding.detail}"
     if finding.fix:

@@ -1,29 +1,30 @@
 """session create|show|context|checkpoints|checkpoint|reset: short-term memory by hand."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from json import dumps
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from turnlog.agent.counting import counted
-from turnlog.consumers.cli.options import add, group
-from turnlog.consumers.cli.runner import serve
+from turnlog.agent.use_cases import sessions
+from turnlog.consumers.cli.console import Result, rows
+from turnlog.consumers.cli.options import commands, group
+from turnlog.consumers.cli.runner import Runtime, command
 
 if TYPE_CHECKING:
-    from turnlog.agent.sessions.value import MemoryContext, SessionValue
+    from turnlog.agent.sessions.value import SessionValue
     from turnlog.projectors.models.sessions.lookup import SegmentCheckpoint
 
 Conversation = Annotated[str, typer.Argument(help="The conversation, which is a thread with a session.")]
 
-
-def register(app: typer.Typer) -> None:
-    session = group(app, "session", "Short-term memory: the session of a conversation.")
-    for command in (create, show, context, checkpoints, checkpoint, reset):
-        add(session, command)
+app = commands()
+below = group(app, "session", "Short-term memory: the session of a conversation.")
 
 
-def create(
+@command(below)
+async def create(
+    rt: Runtime,
     conversation: Conversation,
     user: Annotated[str | None, typer.Option("--user", "-u", help="Owner; default: the first speaker.")] = None,
     window: Annotated[
@@ -36,76 +37,68 @@ def create(
     recent_turns: Annotated[
         int | None, typer.Option(min=0, help="Newest turns that a summary leaves in full; MEMORY_RECENT_TURNS.")
     ] = None,
-) -> None:
+) -> Result:
     """Begin a session over the conversation so far. An existing session begins again, without earlier turns."""
-    from turnlog.agent.use_cases.sessions import create_session
-
-    serve(
-        lambda rt: create_session(
+    return _session(
+        await sessions.create_session(
             rt, rt.settings.tenant, conversation, user, window=window, threshold=threshold, recent_turns=recent_turns
-        ),
-        _session_lines,
+        )
     )
 
 
-def show(conversation: Conversation) -> None:
+@command(below, projecting=False)
+async def show(rt: Runtime, conversation: Conversation) -> Result:
     """The session: mode, summary, newest turns, global state, user."""
-    from turnlog.agent.use_cases.sessions import show_session
-
-    serve(lambda rt: show_session(rt, rt.settings.tenant, conversation), _session_lines, projecting=False)
+    return _session(await sessions.show_session(rt, rt.settings.tenant, conversation))
 
 
-def context(
+@command(below)
+async def context(
+    rt: Runtime,
     conversation: Conversation,
     query: Annotated[str | None, typer.Option("--query", "-q", help="The next question, which counts too.")] = None,
-) -> None:
+) -> Result:
     """The history for a prompt. Requests a summary if one is due, as an agent does."""
-    from turnlog.agent.use_cases.sessions import session_context
-
-    serve(
-        lambda rt: session_context(rt, rt.settings.tenant, conversation, query or ""),
-        lambda found: [_weight(found), found.history or "(no history yet)"],
-    )
+    found = await sessions.session_context(rt, rt.settings.tenant, conversation, query or "")
+    due = ", a summary is due" if found.should_checkpoint_summary else ""
+    tokens = f"{counted(found.estimated_tokens, 'token')}, {found.token_ratio:.0%} of the window{due}"
+    return Result(found, [f"{found.mode}  {tokens}", found.history or "(no history yet)"])
 
 
-def checkpoints(conversation: Conversation) -> None:
+@command(below, projecting=False)
+async def checkpoints(rt: Runtime, conversation: Conversation) -> Result:
     """Every checkpoint of the session, oldest first."""
-    from turnlog.agent.use_cases.sessions import list_checkpoints
+    found = await sessions.list_checkpoints(rt, rt.settings.tenant, conversation)
+    return rows(found, _checkpoint_lines, "no checkpoints: the whole history is in use")
 
-    serve(lambda rt: list_checkpoints(rt, rt.settings.tenant, conversation), _checkpoint_lines, projecting=False)
 
-
-def checkpoint(
+@command(below)
+async def checkpoint(
+    rt: Runtime,
     conversation: Conversation,
     summary: Annotated[str, typer.Option(help="Summary of every turn before the kept ones.")],
     recent_turns: Annotated[
         int | None, typer.Option(min=0, help="Newest turns that stay in full; the session's rule.")
     ] = None,
-) -> None:
+) -> Result:
     """End the segment now, with a summary of your own."""
-    from turnlog.agent.use_cases.sessions import write_checkpoint
+    place = (rt.settings.tenant, conversation)
+    return _session(await sessions.write_checkpoint(rt, *place, summary, recent_turns))
 
-    serve(lambda rt: write_checkpoint(rt, rt.settings.tenant, conversation, summary, recent_turns), _session_lines)
 
-
-def reset(conversation: Conversation) -> None:
+@command(below)
+async def reset(rt: Runtime, conversation: Conversation) -> Result:
     """Begin the session again: earlier turns leave the short-term memory, not the transcript."""
-    from turnlog.agent.use_cases.sessions import reset_session
-
-    serve(lambda rt: reset_session(rt, rt.settings.tenant, conversation), _session_lines)
+    return _session(await sessions.reset_session(rt, rt.settings.tenant, conversation))
 
 
-def _checkpoint_lines(found: "Sequence[SegmentCheckpoint]") -> Iterator[str]:
-    if not found:
-        yield "no checkpoints: the whole history is in use"
-    for one in found:
-        yield f"{one.seq:>8}  {one.created_at:%Y-%m-%d %H:%M}  {one.trigger:<9}  {counted(one.turns_covered, 'turn')}"
-        yield f"          {' '.join(one.summary.split())}"
+def _checkpoint_lines(one: "SegmentCheckpoint") -> Iterator[str]:
+    yield f"{one.seq:>8}  {one.created_at:%Y-%m-%d %H:%M}  {one.trigger:<9}  {counted(one.turns_covered, 'turn')}"
+    yield f"          {' '.join(one.summary.split())}"
 
 
-def _weight(found: "MemoryContext") -> str:
-    due = ", a summary is due" if found.should_checkpoint_summary else ""
-    return f"{found.mode}  {counted(found.estimated_tokens, 'token')}, {found.token_ratio:.0%} of the window{due}"
+def _session(value: "SessionValue") -> Result:
+    return Result(value, _session_lines(value))
 
 
 def _session_lines(value: "SessionValue") -> Iterator[str]:

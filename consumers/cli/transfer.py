@@ -12,20 +12,23 @@ from typing import IO, Annotated
 
 import typer
 
+from turnlog.agent import importers
 from turnlog.agent.settings import Settings
-from turnlog.consumers.cli.console import LAST_SEQ, check_given, check_known, err, report
-from turnlog.consumers.cli.options import Tenant, add
-from turnlog.consumers.cli.runner import fail, run, stream
+from turnlog.agent.use_cases import importing, tailing
+from turnlog.consumers import runtime as composed
+from turnlog.consumers.cli.console import LAST_SEQ, Result, check_given, check_known, emit_line, out, warn
+from turnlog.consumers.cli.options import Tenant, commands, given
+from turnlog.consumers.cli.progress_bars import progress
+from turnlog.consumers.cli.runner import command, fail, run
 from turnlog.events.subjects import check_conversation
 
 STDIN = Path("-")
 
 
-def register(app: typer.Typer) -> None:
-    add(app, import_file, "import")
-    add(app, tail, tenant=False)
+app = commands()
 
 
+@command(app, "import")
 def import_file(
     file: Annotated[Path, typer.Argument(help="The file, or - for stdin; .gz and the zip of an export too.")],
     format: Annotated[
@@ -43,37 +46,28 @@ def import_file(
 
     Turns without a time are dated from 2000-01-01 on: a date of the day would make others of them the next time.
     """
-    from turnlog.consumers.cli.progress_bars import progress
 
-    async def work(settings: Settings) -> int:
-        from turnlog.agent.importers import FORMATS, Defaults, ImportFailed
-        from turnlog.agent.use_cases.importing import (
-            ImportRequest,
-            check_import,
-            import_conversations,
-            prepare_import,
-        )
-        from turnlog.consumers.runtime import opened, projecting
-
-        check_known("format", format, FORMATS)
+    async def work(settings: Settings) -> Result:
+        check_known("format", format, importers.FORMATS)
         check_given("user", user)
         if thread is not None:
             check_conversation(thread)
-        request = ImportRequest(source, format, Defaults(tenant=settings.tenant, user=user, thread=thread), embed)
+        defaults = importers.Defaults(tenant=settings.tenant, user=user, thread=thread)
+        request = importing.ImportRequest(source, format, defaults, embed)
         with progress("importing") as appended, progress("projecting") as projected, progress("embedding") as vectors:
             try:
-                prepared = prepare_import(request)
+                prepared = importing.prepare_import(request)
                 if dry_run:
-                    made = check_import(prepared)
+                    made = importing.check_import(prepared)
                 else:
-                    async with opened(settings, "turnlog-import") as runtime, projecting(runtime):
-                        made = await import_conversations(runtime, prepared, appended, projected, vectors)
-            except ImportFailed as error:
-                raise ImportFailed(str(error).replace(str(source), "stdin" if file == STDIN else str(file))) from error
+                    async with composed.opened(settings, "turnlog-import") as rt, composed.projecting(rt):
+                        made = await importing.import_conversations(rt, prepared, appended, projected, vectors)
+            except importers.ImportFailed as error:
+                named = str(error).replace(str(source), "stdin" if file == STDIN else str(file))
+                raise importers.ImportFailed(named) from error
         for rejected in made.rejected[:20]:
-            err.print(f"rejected: {rejected.where}: {rejected.error}", markup=False)
-        report(made.document(), *made.lines())
-        return int(made.rejected_count > 0)
+            warn(f"rejected: {rejected.where}: {rejected.error}")
+        return Result(made.document(), made.lines(), code=int(made.rejected_count > 0))
 
     with ExitStack() as stack:
         try:
@@ -83,7 +77,9 @@ def import_file(
         run(work)
 
 
-def tail(
+@command(app, tenant=False)
+async def tail(
+    settings: Settings,
     start: Annotated[
         int | None, typer.Option("--from", min=0, max=LAST_SEQ, help="Sequence to start at; only new events if absent.")
     ] = None,
@@ -92,14 +88,12 @@ def tail(
     tenant: Tenant = None,
 ) -> None:
     """Show events as they are stored (with --json one document a line)."""
-
-    from turnlog.agent.use_cases import tailing
-
-    stream(
-        lambda rt: tailing.tail(rt, start, follow, tenant, thread),
-        lambda line: line.text(),
-        lambda line: line.document(),
-    )
+    async with composed.opened(settings) as rt:
+        async for line in tailing.tail(rt, start, follow, tenant, thread):
+            if given().json:
+                emit_line(line.document())
+            else:
+                out.print(line.text(), markup=False)
 
 
 @contextmanager

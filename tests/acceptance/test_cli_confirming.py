@@ -4,11 +4,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import typer
 from helpers.cli import Cli as Cli
 from helpers.cli import turnlog as turnlog
 
-from turnlog.consumers.cli import app
+from turnlog.consumers.cli import every_command
 from turnlog.events.log import Log
 
 COMMANDS = {
@@ -25,7 +24,7 @@ COMMANDS = {
 }
 
 
-def asking(command: Any, path: tuple[str, ...] = ()) -> Iterator[str]:
+def asking(command: Any, path: tuple[str, ...]) -> Iterator[str]:
     if any("--yes" in parameter.opts for parameter in command.params):
         yield " ".join(path)
     for name, child in getattr(command, "commands", {}).items():
@@ -33,7 +32,7 @@ def asking(command: Any, path: tuple[str, ...] = ()) -> Iterator[str]:
 
 
 def test_every_command_that_asks_is_tried_here() -> None:
-    assert set(asking(typer.main.get_command(app))) == COMMANDS.keys()
+    assert {name for top, command in every_command().items() for name in asking(command, (top,))} == COMMANDS.keys()
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -5,14 +5,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import typer
 from helpers.cli import Cli as Cli
 from helpers.cli import ManyCommands
 from helpers.cli import turnlog as turnlog
 from helpers.cli import turnlog_in_one_process as turnlog_in_one_process
 from helpers.nightly import part
 
-from turnlog.consumers.cli import app
+from turnlog.consumers.cli import every_command
 from turnlog.events.log import Log
 
 # What each command with --user or --tenant needs beside them.
@@ -81,14 +80,18 @@ WORDS = {
 }
 
 
-def options(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, set[str]]]:
+def options(command: Any, path: tuple[str, ...]) -> Iterator[tuple[str, set[str]]]:
     """Every command by its name, with its options."""
     yield " ".join(path), {name for parameter in command.params for name in parameter.opts}
     for name, child in getattr(command, "commands", {}).items():
         yield from options(child, (*path, name))
 
 
-OPTIONS = {name: found & {"--user", "--tenant"} for name, found in options(typer.main.get_command(app))}
+OPTIONS = {
+    name: found & {"--user", "--tenant"}
+    for top, command in every_command().items()
+    for name, found in options(command, (top,))
+}
 
 
 def test_every_command_that_takes_an_id_is_tried_here() -> None:

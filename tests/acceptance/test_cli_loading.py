@@ -45,6 +45,11 @@ def test_help_loads_nothing_heavy() -> None:
     assert loaded("--help") & heavy == set()
 
 
+@pytest.mark.parametrize("command", ["chat", "up", "memories", "erase"])
+def test_help_of_a_command_loads_nothing_heavy(command: str) -> None:
+    assert loaded(command, "--help") & {*OTHERS, "sqlalchemy", "tiktoken"} <= {"rich.progress"}
+
+
 def test_mcp_refuses_a_wrong_user_before_its_library_is_loaded(tmp_path: Path) -> None:
     said = loaded("mcp", "stdio", "--user", "", code=1, TURNLOG_HOME=str(tmp_path))
     assert said & {"mcp", "fastapi"} == set()
