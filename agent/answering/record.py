@@ -3,12 +3,11 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, tzinfo
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from pydantic import ValidationError
 
-from turnlog.agent.answering.pieces import Round
-from turnlog.agent.answering.prepare import AnswerBasis
 from turnlog.agent.context import answer_receipt
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.throttle.pace import in_pace
@@ -18,6 +17,10 @@ from turnlog.events.local_time import now_there
 from turnlog.events.log import Log
 from turnlog.events.publish import Appended
 from turnlog.events.texts import storable
+
+if TYPE_CHECKING:
+    from turnlog.agent.answering.pieces import Round
+    from turnlog.agent.answering.prepare import AnswerBasis
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +59,7 @@ class Answer:
     chunks: that tools fetched after the context was built."""
 
     author: Author
-    basis: AnswerBasis
+    basis: "AnswerBasis"
     receipt_id: UUID
     turns: Sequence[Event]
     usages: Sequence[Event]
@@ -67,8 +70,8 @@ class Answer:
 
 def answer_of(
     author: Author,
-    basis: AnswerBasis,
-    rounds: Sequence[Round],
+    basis: "AnswerBasis",
+    rounds: "Sequence[Round]",
     agent: str,
     id_of: Callable[[str], UUID],
     request_id: UUID | None = None,
@@ -134,7 +137,7 @@ async def record(
         return await runtime.log.append_many(events, expected)
 
 
-async def _is_removed(log: Log, basis: AnswerBasis) -> bool:
+async def _is_removed(log: Log, basis: "AnswerBasis") -> bool:
     """Whether the thread was deleted or erased after the context was built."""
     as_of, place = basis.context.as_of_seq, (basis.tenant, basis.thread)
     if not as_of or await log.thread_head(*place) == as_of:
@@ -142,7 +145,7 @@ async def _is_removed(log: Log, basis: AnswerBasis) -> bool:
     return await log.thread_head_of(*place, REMOVALS) > as_of
 
 
-def _with_question(basis: AnswerBasis, seq: int) -> AnswerBasis:
+def _with_question(basis: "AnswerBasis", seq: int) -> "AnswerBasis":
     """The basis with the question's sequence in place of the one that the context gave it.
 
     It is a span of its own, because other turns may have come before it meanwhile.

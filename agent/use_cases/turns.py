@@ -4,13 +4,12 @@ import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid5
 
 from pydantic import ValidationError
 from uuid_utils.compat import uuid7
 
-from turnlog.agent.answering.prepare import AnswerBasis
 from turnlog.agent.answering.record import Answer, Author, record
 from turnlog.agent.archive.restoring import restored_if_archived
 from turnlog.agent.context.wire import called, message_content
@@ -32,6 +31,9 @@ from turnlog.events.subjects import check_place
 from turnlog.events.texts import storable
 from turnlog.projectors.models.message import Cost, Message, costs_at, messages_page
 from turnlog.projectors.models.thread_lookup import is_there
+
+if TYPE_CHECKING:
+    from turnlog.agent.answering.prepare import AnswerBasis
 
 SOURCE = "turnlog/turns"
 READS = ("messages", "thread_activity", "archives")
@@ -104,7 +106,7 @@ async def add_turn(
     *,
     user: str | None = None,
     expected: int | None = None,
-    receipt: AnswerBasis | None = None,
+    receipt: "AnswerBasis | None" = None,
     usage: UsageMetered | None = None,
 ) -> Appended:
     """As add_turns, for one."""
@@ -120,7 +122,7 @@ async def add_turns(
     *,
     user: str | None = None,
     expected: int | None = None,
-    receipt: AnswerBasis | None = None,
+    receipt: "AnswerBasis | None" = None,
     usage: UsageMetered | None = None,
 ) -> Added:
     """Appends the turns in order; the result has one entry per turn, with `duplicate` for an id that was stored.
@@ -222,7 +224,7 @@ async def _append(runtime: Runtime, events: Sequence[Event], expected: int | Non
     return done
 
 
-def _check_receipt(basis: AnswerBasis, tenant: str, thread: str, user: str | None, turns: Sequence[NewTurn]) -> None:
+def _check_receipt(basis: "AnswerBasis", tenant: str, thread: str, user: str | None, turns: Sequence[NewTurn]) -> None:
     """A receipt holds memories of its user: under another user's key an erasure would not reach them."""
     if (basis.tenant, basis.thread) != (tenant, thread):
         raise WrongReceipt(f"the receipt is of thread {basis.thread!r}, and the turns are for {thread!r}")

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from json import loads
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TextIO
+from typing import Annotated, TextIO
 
 import typer
 
@@ -23,9 +23,6 @@ from turnlog.consumers.cli.options import commands, given
 from turnlog.consumers.cli.progress_bars import progress
 from turnlog.consumers.cli.runner import command
 from turnlog.events.errors import TurnlogError
-
-if TYPE_CHECKING:
-    from turnlog.events.progress import OnProgress
 
 app = commands()
 
@@ -52,8 +49,7 @@ async def export(
     check_known("format", format, ("jsonl", "openai"))
     masked = None if raw else _level_named(level)
     if user is not None and thread is None:
-        with progress("exporting conversations") as shown:
-            size = await write_user(settings, settings.tenant, user, masked, output, shown)
+        size = await write_user(settings, settings.tenant, user, masked, output)
         if output is not None:
             made = {"user": user, "characters": size, "output": str(output)}
             report(made, f"wrote {size:,} characters to {output}")
@@ -90,13 +86,12 @@ async def write_user(
     user: str,
     level: "sanitise.SanitiseLevel | None",
     output: Path | None,
-    progress: "OnProgress",
 ) -> int:
     """Returns how many characters it wrote. output: None is stdout. Raises ExportFailed."""
     size = 0
     async with composed.opened(settings, "turnlog-export") as runtime, composed.projecting(runtime):
-        pieces = personal_data.export_person(runtime, tenant, user, level, progress)
-        with _whole_file(output) as file:
+        with progress("exporting conversations") as update, _whole_file(output) as file:
+            pieces = personal_data.export_person(runtime, tenant, user, level, update)
             async with contextlib.aclosing(pieces):
                 async for piece in pieces:
                     size += file.write(piece)

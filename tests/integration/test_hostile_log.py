@@ -166,7 +166,7 @@ async def test_an_export_is_whole_and_says_what_it_passed_over(stage: Stage, tmp
     await stage.runtime.log.append_many(conversation("ann", 2))
     seq = await put(stage, "default.talk-ann.erased", forged(event(Erased()), tenant="acme", thread="talk-ann"))
     await parked(stage)
-    await write_user(stage.runtime.settings, "default", "ann", None, tmp_path / "ann.json", lambda *_: None)
+    await write_user(stage.runtime.settings, "default", "ann", None, tmp_path / "ann.json")
     document = json.loads((tmp_path / "ann.json").read_text("utf-8"))
     jsonschema.validate(document, SCHEMA)
     assert len(document["conversations"][0]["receipts"]) == 2

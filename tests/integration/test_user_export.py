@@ -88,7 +88,7 @@ async def test_a_pipe_or_a_device_is_written_to_and_not_replaced_by_a_file(stage
     os.mkfifo(pipe)
     reading = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     try:
-        size = await write_user(stage.runtime.settings, "default", "ann", None, pipe, lambda done, total: None)
+        size = await write_user(stage.runtime.settings, "default", "ann", None, pipe)
         assert pipe.is_fifo()
         assert len(os.read(reading, 4 * size).decode()) == size
     finally:
