@@ -74,7 +74,7 @@ async def playing(
     if runtime.log.keyring is None:
         logger.warning(
             "personal data in the log is not encrypted, and erasing a user leaves it there: set TURNLOG_KEK to what "
-            "`turnlog keys new-kek` prints"
+            "`turnlog encryption-key new-kek` prints"
         )
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(exported(runtime.settings))

@@ -115,8 +115,8 @@ def _kek(text: str, source: str) -> Kek:
         raw = b""
     if len(raw) != KEK_BYTES:
         raise InvalidKek(
-            f"{source} is not base64 of {KEK_BYTES} bytes; `turnlog keys new-kek` prints one that is. Users' words "
-            "that were sealed under another one open only with that"
+            f"{source} is not base64 of {KEK_BYTES} bytes; `turnlog encryption-key new-kek` prints one that is. Users' "
+            "words that were sealed under another one open only with that"
         )
     return Kek(sha256(b"turnlog kek " + raw).hexdigest()[:16], AESGCM(raw))
 

@@ -69,8 +69,8 @@ def _wrong(kek_id: str, keks: Keks | None) -> WrongKek:
     given = "and none is given" if keks is None else f"not by {keks.current.id} from {keks.source}"
     return WrongKek(
         f"the personal data of this turnlog's users is encrypted under key-encryption key {kek_id}, {given}. Set "
-        "TURNLOG_KEK to that one; to change it, set TURNLOG_KEK_OLD to it and run `turnlog keys rewrap`. With an "
-        "embedded Postgres it is the file `kek` in TURNLOG_HOME"
+        "TURNLOG_KEK to that one; to change it, set TURNLOG_KEK_OLD to it and run `turnlog encryption-key rewrap`. "
+        "With an embedded Postgres it is the file `kek` in TURNLOG_HOME"
     )
 
 

@@ -144,7 +144,7 @@ async def _key(runtime: Runtime, tenant: str, key_id: str, by: Identity | None) 
     for found in await list_keys(runtime, tenant, by=by):
         if found.id == key_id:
             return found
-    raise NotFound(f"there is no API key {key_id[:80]!r}; `turnlog key list` shows the keys by id")
+    raise NotFound(f"there is no API key {key_id[:80]!r}; `turnlog api-key list` shows the keys by id")
 
 
 async def _append(runtime: Runtime, tenant: str, user: str, data: ApiKeyCreated | ApiKeyRevoked) -> None:

@@ -185,12 +185,12 @@ async def _encryption(runtime: Runtime) -> Finding:
             "encryption",
             runtime.settings.plaintext,
             "personal data in the log is not encrypted, and erasing a user leaves it there",
-            "" if runtime.settings.plaintext else "set TURNLOG_KEK to what `turnlog keys new-kek` prints",
+            "" if runtime.settings.plaintext else "set TURNLOG_KEK to what `turnlog encryption-key new-kek` prints",
         )
     async with runtime.pool.connection() as conn:
         found = await uses(conn, keks)
     old = sum(one.current + one.retired for one in found if one.kek_id != keks.current.id)
-    fix = "`turnlog keys rewrap`, then unset TURNLOG_KEK_OLD" if old else ""
+    fix = "`turnlog encryption-key rewrap`, then unset TURNLOG_KEK_OLD" if old else ""
     detail = f"personal data in the log is encrypted, key-encryption key {keks.current.id} from {keks.source}"
     return Finding("encryption", True, detail + (f"; {counted(old, 'key')} still under another" if old else ""), fix)
 

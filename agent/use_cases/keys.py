@@ -47,8 +47,8 @@ def refuse_plaintext(settings: Settings) -> None:
     if keks_of(settings) is None and settings.database_url is not None and not settings.plaintext:
         raise InvalidKek(
             "TURNLOG_KEK is not set: on servers of your own, what users say would be stored in the log in clear, and "
-            "erasing a user would leave it there. Set it, for every process, to what `turnlog keys new-kek` prints and "
-            "keep a copy; or set TURNLOG_PLAINTEXT=yes to store everything in clear"
+            "erasing a user would leave it there. Set it, for every process, to what `turnlog encryption-key new-kek` "
+            "prints and keep a copy; or set TURNLOG_PLAINTEXT=yes to store everything in clear"
         )
 
 
@@ -85,5 +85,7 @@ async def rewrap_keys(runtime: Runtime) -> RewrappedKeys:
 def _stream(runtime: Runtime) -> KeyStream:
     keks = keks_of(runtime.settings)
     if keks is None:
-        raise InvalidKek("there is no key-encryption key; set TURNLOG_KEK to what `turnlog keys new-kek` prints")
+        raise InvalidKek(
+            "there is no key-encryption key; set TURNLOG_KEK to what `turnlog encryption-key new-kek` prints"
+        )
     return KeyStream(runtime.log.nc, keks)

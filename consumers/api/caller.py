@@ -22,7 +22,9 @@ from turnlog.events.local_time import caller_zone, zone_named, zone_or
 
 _WRITES = UUID("0193b5a2-6d5e-7c1f-9a43-5f0c8e2b7d11")
 Place = tuple[Runtime, str, str]
-bearer = HTTPBearer(auto_error=False, description="A token of `turnlog token`, or an API key of `turnlog key create`.")
+bearer = HTTPBearer(
+    auto_error=False, description="A token of `turnlog token`, or an API key of `turnlog api-key create`."
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,8 +52,8 @@ COMMANDS = {
     "preferences": ("preferences", "Show or set how a user wants to be answered"),
     "erase": ("erasing", "Erase a person, and search for what is left"),
     "token": ("access", "Print a token for a user"),
-    "key": ("access", "Make, list or revoke API keys"),
-    "keys": ("keys", "Show and change the keys that encrypt users' words"),
+    "api-key": ("access", "Make, list or revoke API keys"),
+    "encryption-key": ("keys", "Show and change the keys that encrypt users' words"),
     "subscribers": ("subscribers", "Let a tenant's own program read its log from NATS"),
     "usage": ("operating", "Show calls, tokens and cost of language models"),
     "limits": ("limits", "Show or change how much users may ask for"),
@@ -65,6 +65,9 @@ COMMANDS = {
     "restore": ("archiving", "Bring a conversation back from the archive"),
 }
 
+# Earlier name: name. They go in the release after 0.1.
+RENAMED = {"key": "api-key", "keys": "encryption-key"}
+
 
 class LazyGroup(TyperGroup):
     """A group that imports a command's module when the command is looked up, as click's documentation shows it. Names
@@ -74,6 +77,10 @@ class LazyGroup(TyperGroup):
         super().__init__(**{**attributes, "commands": dict.fromkeys(COMMANDS)})
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name in RENAMED:
+            if not ctx.resilient_parsing:
+                typer.echo(f"`turnlog {cmd_name}` is now `turnlog {RENAMED[cmd_name]}`; use that name", err=True)
+            cmd_name = RENAMED[cmd_name]
         if cmd_name in COMMANDS and self.commands[cmd_name] is None:
             self.commands.update(commands_of(COMMANDS[cmd_name][0]))
         return super().get_command(ctx, cmd_name)

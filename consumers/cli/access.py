@@ -1,4 +1,4 @@
-"""token, key: what a program shows to say who it acts for (S3)."""
+"""token, api-key: what a program shows to say who it acts for (S3)."""
 
 import re
 from datetime import timedelta
@@ -23,7 +23,7 @@ Scopes = Annotated[
 ]
 
 app = commands()
-below = group(app, "key", "API keys: make, list, revoke.")
+below = group(app, "api-key", "API keys: make, list, revoke.")
 
 
 @command(app)
@@ -45,7 +45,7 @@ async def create(
     user: User,
     role: Role = "user",
     scope: Scopes = None,
-    label: Annotated[str | None, typer.Option(help="What it is for; shown by `key list`.")] = None,
+    label: Annotated[str | None, typer.Option(help="What it is for; shown by `api-key list`.")] = None,
     ttl: Annotated[str | None, typer.Option(help="How long it is valid, such as 90d. Until it is revoked.")] = None,
 ) -> Result:
     """Make an API key. It is shown once: turnlog keeps only a digest of it."""
@@ -64,7 +64,7 @@ async def list_(
 
 @command(below)
 async def revoke(
-    rt: Runtime, key_id: Annotated[str, typer.Argument(help="The key's id, as `key list` shows it.")]
+    rt: Runtime, key_id: Annotated[str, typer.Argument(help="The key's id, as `api-key list` shows it.")]
 ) -> Result:
     """Revoke an API key; it is refused at once."""
     key = await access.revoke_key(rt, rt.settings.tenant, key_id)

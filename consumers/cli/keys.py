@@ -1,4 +1,4 @@
-"""keys: what encrypts users' words in the log."""
+"""encryption-key: what encrypts users' words in the log."""
 
 from collections.abc import Iterator
 from typing import Annotated
@@ -13,7 +13,7 @@ from turnlog.consumers.cli.options import commands, group
 from turnlog.consumers.cli.runner import Runtime, command
 
 app = commands()
-below = group(app, "keys", "The keys that encrypt users' words in the log.")
+below = group(app, "encryption-key", "The keys that encrypt users' words in the log.")
 
 
 @command(below, tenant=False, projecting=False)
@@ -48,10 +48,10 @@ async def rewrap(rt: Runtime) -> Result:
 def _status_lines(found: "keys.KeyStatus") -> Iterator[str]:
     if found.kek is None:
         yield "Users' words in the log are not encrypted: there is no key-encryption key. Set TURNLOG_KEK to"
-        yield "what `turnlog keys new-kek` prints; it holds for what is said from then on."
+        yield "what `turnlog encryption-key new-kek` prints; it holds for what is said from then on."
         return
     yield f"key-encryption key {found.kek.id} from {found.kek.source}"
     for one in found.keys:
-        old = "" if one.kek_id == found.kek.id else "  old: `turnlog keys rewrap`"
+        old = "" if one.kek_id == found.kek.id else "  old: `turnlog encryption-key rewrap`"
         counts = f"keys: {one.current:,} seal, {one.retired:,} only open, {one.destroyed:,} destroyed"
         yield f"{one.kek_id}  {counted(one.users, 'user')}, {counts}{old}"

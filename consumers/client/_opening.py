@@ -87,10 +87,10 @@ def open(
 def connect(url: str, *, key: str, patience_s: float = 10.0) -> Opening:
     """Connects to a turnlog server: the methods of `turnlog.open`, over HTTP, with `async with` or `with`.
 
-    url: such as http://127.0.0.1:8484. key: a token (`turnlog token`) or an API key (`turnlog key create`); tenant and
-    user are those that it names, so `user` may be None everywhere, and only a key with the scope act-as-user may name
-    another one. patience_s: for how long a request is sent again while the server is away; a write that is sent again
-    happens once.
+    url: such as http://127.0.0.1:8484. key: a token (`turnlog token`) or an API key (`turnlog api-key create`); tenant
+    and user are those that it names, so `user` may be None everywhere, and only a key with the scope act-as-user may
+    name another one. patience_s: for how long a request is sent again while the server is away; a write that is sent
+    again happens once.
 
     Raises InvalidSetting here, and ServerUnavailable, Unauthenticated, TokenExpired or Forbidden by each method.
     """

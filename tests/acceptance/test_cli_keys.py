@@ -1,4 +1,4 @@
-"""`turnlog keys …` as processes of their own."""
+"""`turnlog encryption-key …` as processes of their own."""
 
 import asyncio
 import json
@@ -25,30 +25,30 @@ async def turnlog(environment: dict[str, str], *words: str, **more: str) -> tupl
 
 
 async def test_keys_from_no_encryption_to_a_changed_kek(environment: dict[str, str]) -> None:
-    code, status = await turnlog(environment, "keys", "status")
+    code, status = await turnlog(environment, "encryption-key", "status")
     assert (code, status) == (0, {"sealing": False, "kek": None, "keys": []})
     code, findings = await turnlog(environment, "doctor")
     [finding] = [one for one in findings if one["check"] == "encryption"]
     assert (code, finding["ok"], "TURNLOG_KEK" in finding["fix"]) == (1, False, True)
-    code, refused = await turnlog(environment, "keys", "rotate", "--user", "ann")
+    code, refused = await turnlog(environment, "encryption-key", "rotate", "--user", "ann")
     assert (code, refused["error"]["code"]) == (1, "invalid-kek")
 
-    code, unseen = await turnlog(environment, "keys", "rotate", "--user", "ann", TURNLOG_KEK=KEK)
+    code, unseen = await turnlog(environment, "encryption-key", "rotate", "--user", "ann", TURNLOG_KEK=KEK)
     assert (code, unseen["error"]["code"]) == (1, "not-found")
     await turnlog(environment, "remember", "I like tea", "--user", "ann", TURNLOG_KEK=KEK)
-    code, rotated = await turnlog(environment, "keys", "rotate", "--user", "ann", TURNLOG_KEK=KEK)
+    code, rotated = await turnlog(environment, "encryption-key", "rotate", "--user", "ann", TURNLOG_KEK=KEK)
     assert (code, rotated["user"]) == (0, "ann")
-    code, refused = await turnlog(environment, "keys", "status")
+    code, refused = await turnlog(environment, "encryption-key", "status")
     assert (code, refused["error"]["code"]) == (1, "wrong-kek")
 
-    _, made = await turnlog(environment, "keys", "new-kek")
+    _, made = await turnlog(environment, "encryption-key", "new-kek")
     both = {"TURNLOG_KEK": made["kek"], "TURNLOG_KEK_OLD": KEK}
     code, findings = await turnlog(environment, "doctor", **both)
     [finding] = [one for one in findings if one["check"] == "encryption"]
-    assert (finding["ok"], "turnlog keys rewrap" in finding["fix"]) == (True, True)
-    code, done = await turnlog(environment, "keys", "rewrap", **both)
+    assert (finding["ok"], "turnlog encryption-key rewrap" in finding["fix"]) == (True, True)
+    code, done = await turnlog(environment, "encryption-key", "rewrap", **both)
     assert (code, done["rewrapped"]) == (0, 2)
-    code, status = await turnlog(environment, "keys", "status", TURNLOG_KEK=made["kek"])
+    code, status = await turnlog(environment, "encryption-key", "status", TURNLOG_KEK=made["kek"])
     assert (code, status["sealing"], status["kek"]["source"]) == (0, True, "TURNLOG_KEK")
     [use] = status["keys"]
     assert (use["kek_id"], use["users"], use["current"]) == (done["kek"], 1, 1)
@@ -62,3 +62,10 @@ async def test_up_and_workers_store_nothing_in_clear_unless_that_is_asked_for(en
     code, findings = await turnlog(environment, "doctor", TURNLOG_PLAINTEXT="yes")
     [finding] = [one for one in findings if one["check"] == "encryption"]
     assert finding["ok"] and "not encrypted" in finding["detail"]
+
+
+async def test_the_earlier_names_of_commands_work_with_a_note_on_stderr(environment: dict[str, str]) -> None:
+    for earlier, name in (("keys status", "encryption-key"), ("key list", "api-key")):
+        done = await asyncio.to_thread(run_command, *earlier.split(), "--json", environment=environment)
+        assert (done.code, bool(json.loads(done.out))) == (0, name == "encryption-key")
+        assert done.err == f"`turnlog {earlier.split()[0]}` is now `turnlog {name}`; use that name\n"

@@ -75,7 +75,9 @@ async def test_after_a_rotation_in_another_process_the_new_key_seals_and_the_old
     async with play() as stage:
         log = stage.runtime.log
         first = await key_of(log, (await log.append(turn("one", user="ann"))).seq)
-        done = await OwnServers(tmp_path, _Where(nats_url, database_url)).turnlog("keys", "rotate", "--user", "ann")
+        done = await OwnServers(tmp_path, _Where(nats_url, database_url)).turnlog(
+            "encryption-key", "rotate", "--user", "ann"
+        )
         assert done.returncode == 0, done.stderr
 
         async def is_rotated() -> bool:
