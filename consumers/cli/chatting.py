@@ -121,7 +121,7 @@ async def graph(
     settings: Settings,
     thread: Annotated[str, typer.Argument(help="Conversation to continue or begin.")] = "graph",
     message: Annotated[str | None, typer.Option("--message", "-m", help="One message; then end.")] = None,
-    user: Annotated[str, typer.Option(help="Who you are.")] = "",
+    user: Annotated[str | None, typer.Option(help="Who you are.")] = None,
 ) -> None:
     """Chat with the conversation graph of LangGraph, in this process. Without --message every line of stdin is a
     message; the turns, a receipt of each answer and what it took are on the log, and the graph's state with them."""
@@ -131,10 +131,10 @@ async def graph(
         raise BadOption(f"{error.name} is missing: pip install 'turnlog[langgraph]'") from None
 
     check_conversation(thread)
-    check_given("user", user or None)
+    check_given("user", user)
     async with opened_graph(settings=settings) as made:
         async for text in _lines(message):
-            async for piece in conversation.converse(made, thread, user, text):
+            async for piece in conversation.converse(made, thread, user or "", text):
                 if not given().json:
                     sys.stdout.write(shown(piece))
                     sys.stdout.flush()

@@ -37,6 +37,7 @@ WORDS = {
     "api-key list": (),
     "api-key revoke": ("0123456789abcdef",),
     "encryption-key rotate": (),
+    "graph": ("t", "--message", "tea"),
     "limits": (),
     "limits reset": (),
     "limits set": ("user_per_hour=1",),
