@@ -147,7 +147,7 @@ async def forget(rt: Runtime, which: Which, user: User, yes: Yes = False) -> Res
     """Remove a memory, and its duplicates, from what is remembered. It cannot be restored.
 
     The turn in which it was said stays in its conversation, where messages, recall and exports still have the words:
-    `turnlog delete` removes a conversation, `turnlog erase` all of a person.
+    `turnlog threads delete` removes a conversation, `turnlog erase` all of a person.
     """
     place = (rt.settings.tenant, user)
     row = await memories.find_memory(rt, *place, which)
@@ -169,7 +169,8 @@ def _said_in(forgotten: "memories.MemoryView", held: "list[memories.MemoryView]"
     return [
         f"what was said stays, and messages, recall and exports have it: {turns}",
         *(f"“{one.content}” was said there too, and its quote may hold the words" for one in sharing),
-        f"`turnlog delete {threads[0]}` removes the conversation, `turnlog erase --user {forgotten.user}` the person",
+        f"`turnlog threads delete {threads[0]}` removes the conversation, "
+        f"`turnlog erase --user {forgotten.user}` the person",
     ]
 
 

@@ -146,7 +146,7 @@ async def test_what_is_forgotten_leaves_no_words(log: Log, turnlog: Cli) -> None
     assert (await turnlog("forget", "cats", "--user", "ann", "--yes")).out.splitlines() == [
         "forgot 1 memory",
         "what was said stays, and messages, recall and exports have it: chat #1",
-        "`turnlog delete chat` removes the conversation, `turnlog erase --user ann` the person",
+        "`turnlog threads delete chat` removes the conversation, `turnlog erase --user ann` the person",
     ]
     rows = (await turnlog("memories", "--user", "ann", "--all", "--json")).document
     assert sorted(row["content"] for row in rows) == ["", "I like tea"]
