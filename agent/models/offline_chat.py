@@ -226,7 +226,7 @@ class _Turn:
         # Recall leaves out turns in the window, so the window is searched here.
         recent = nearest(self.question, [quote for quote in quotes.values() if not quote.is_memory], _RECENT)
         # What is known now comes before turns, which may say what has changed since.
-        shown = [*near, *(turns or ([] if near else memories[:_RECALLED])), *recent]
+        shown = [*near, *turns, *recent] or memories[:_RECALLED]
         lines = [quote.shown() for quote in dict.fromkeys(shown)]
         return "\n".join([_FOUND[language], *lines]) if lines else _NOTHING[language]
 
