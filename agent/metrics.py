@@ -1,4 +1,4 @@
-"""Every Prometheus metric of turnlog, in prometheus_client's registry of the process (B, E 12.1, E appendix B).
+"""Every Prometheus metric of turnlog, in prometheus_client's registry of the process.
 
 No label names a thread, a user or a tenant, nor anything else that a client or a model may choose: their number is
 unbounded. An embedding application that serves its own /metrics serves these too; `served` is for a process that has
@@ -228,7 +228,7 @@ SampleOf = tuple[str, Mapping[str, str], float]  # name, labels, value
 
 
 def summary(samples: Iterable[SampleOf]) -> dict[str, Any]:
-    """The main numbers of these samples, summed over processes, as one JSON object (E 11.1)."""
+    """The main numbers of these samples, summed over processes, as one JSON object."""
     by_name: dict[str, list[SampleOf]] = {}
     for one in samples:
         by_name.setdefault(one[0], []).append(one)

@@ -1,4 +1,4 @@
-"""The latest traces of this process, for administrators (E 12.2): an agent's request, its model and tool calls, and
+"""The latest traces of this process, for administrators: an agent's request, its model and tool calls, and
 its search for memories. Bounded, in memory alone; TURNLOG_TRACES_URL sends all spans to a collector.
 
 A span names the code of an error, never a text: that may hold what people said.
@@ -17,7 +17,7 @@ from turnlog.events.errors import TurnlogError
 from turnlog.events.word_caches import caches_words
 
 KEPT, MAX_SPANS = 500, 100
-SLOW_MS = 5_000  # E 12.2
+SLOW_MS = 5_000
 Tag = str | int | float
 
 

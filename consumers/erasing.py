@@ -1,4 +1,4 @@
-"""What an erasure searches outside of the runtime: the servers' and the archive's files (M9)."""
+"""What an erasure searches outside of the runtime: the servers' and the archive's files."""
 
 from collections.abc import Iterator
 from pathlib import Path

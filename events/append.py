@@ -1,4 +1,4 @@
-"""Appending: one event, many in atomic batches, and group commit of concurrent single appends (L4).
+"""Appending: one event, many in atomic batches, and group commit of concurrent single appends.
 
 When an answer is lost, the threads are read back and the event ids decide. An id that is already stored is not stored
 again; its first sequence is returned.

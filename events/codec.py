@@ -1,4 +1,4 @@
-"""Event ⇄ bytes: a CloudEvents 1.0 structured-mode JSON envelope (L3).
+"""Event ⇄ bytes: a CloudEvents 1.0 structured-mode JSON envelope.
 
 Extension attributes tenant, thread, user, causation, correlation and traceparent are lower-case names with
 string values, as CloudEvents demands; `dataschema` carries the contract's version as urn:turnlog:<type>:<n>.

@@ -218,7 +218,7 @@ class Log:
         return Stored(seq, subject, body, _ns(found.time), pending=0, keyring=self.keyring)
 
     async def overwrite(self, seq: int) -> bool:
-        """Deletes one message so that its bytes on disk are overwritten (M9); False if it no longer exists.
+        """Deletes one message so that its bytes on disk are overwritten; False if it no longer exists.
 
         Raises LogUnavailable.
         """

@@ -1,4 +1,4 @@
-"""Personal fields of an event, sealed under a key of its user (M9): destroying the key erases them from the log.
+"""Personal fields of an event, sealed under a key of its user: destroying the key erases them from the log.
 
 On the wire `data` lacks the fields; the CloudEvents extension attributes `sealed` (base64 of a nonce of 12 bytes and
 AES-256-GCM's ciphertext of their JSON, from 4 KB on as a zlib stream) and `sealedkey` (the key's id) are added to the

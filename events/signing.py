@@ -1,4 +1,4 @@
-"""Signatures of the events that say who may do what: all on the threads of limits, agents and API keys (S3, G1, G6).
+"""Signatures of the events that say who may do what: all on the threads of limits, agents and API keys.
 
 Whoever can publish to NATS could change them otherwise. The last attribute of their envelope is `signature`: the
 HMAC-SHA256 of all bytes before it, under a key that only turnlog's processes have. Other readers ignore it. Values of

@@ -115,7 +115,7 @@ async def ensured(js: JetStreamContext, wanted: StreamConfig) -> StreamInfo:
 
 
 async def overwrite(js: JetStreamContext, stream: str, seq: int) -> bool:
-    """Deletes one message so that its bytes on disk are overwritten (M9); False if it no longer exists.
+    """Deletes one message so that its bytes on disk are overwritten; False if it no longer exists.
 
     Raises what NATS raises.
     """

@@ -1,7 +1,7 @@
 """All stream, subject and durable names (security: subjects are built only here).
 
 Producers publish   turnlog.<tenant>.<thread>.<type>
-the stream stores   turnlog.log.<partition>.<tenant>.<thread>.<type>   (server-side subject transform, L5)
+the stream stores   turnlog.log.<partition>.<tenant>.<thread>.<type>   (server-side subject transform)
 token streams use   turnlog.progress.<tenant>.<thread>.<request>       (core NATS, never stored)
 hot sessions are    in the bucket turnlog_sessions under <tenant>.<thread>
 tickets are in the   bucket turnlog_tickets under their digests
@@ -187,7 +187,7 @@ def progress_subject(tenant: str, thread: str, request: str) -> str:
 
 
 def memory_thread(user: str, shadow: str | None = None) -> str:
-    """The thread of a user's memory events, or of a shadow's (the memories that another extractor would make, M2)."""
+    """The thread of a user's memory events, or of a shadow's (the memories that another extractor would make)."""
     name = _name_of(user)
     return MEMORIES + name if shadow is None else shadow_prefix(shadow) + MEMORIES + name
 

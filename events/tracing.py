@@ -1,4 +1,4 @@
-"""Traces across the log: an event carries the W3C trace context of the span that published it (E 12.3).
+"""Traces across the log: an event carries the W3C trace context of the span that published it.
 
 Off until `use` gets a provider: until then nothing of OpenTelemetry is imported and no span is made, but the context of
 an event that is being worked on is passed on to the events made of it.

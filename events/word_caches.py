@@ -1,4 +1,4 @@
-"""Registers caches in this process's memory that hold people's words, so that an erasure empties them (M9)."""
+"""Registers caches in this process's memory that hold people's words, so that an erasure empties them."""
 
 import asyncio
 from collections.abc import Callable

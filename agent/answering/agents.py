@@ -1,4 +1,4 @@
-"""The agent that answers a request: what its tenant set for it, over the server's settings (G1; E 2.2)."""
+"""The agent that answers a request: what its tenant set for it, over the server's settings."""
 
 from turnlog.events.errors import NotFound, TurnlogError
 from turnlog.projectors.engine.writer import Connection

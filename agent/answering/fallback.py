@@ -1,4 +1,4 @@
-"""What a person reads when there is no answer: by the kind of error, in Chinese or English (G5; E 5.2)."""
+"""What a person reads when there is no answer: by the kind of error, in Chinese or English."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

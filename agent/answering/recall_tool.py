@@ -1,4 +1,4 @@
-"""recall_memory: the tool the model may call for what is not in its window (C9)."""
+"""recall_memory: the tool the model may call for what is not in its window."""
 
 import json
 from dataclasses import dataclass, replace

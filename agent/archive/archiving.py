@@ -1,4 +1,4 @@
-"""Archives cold conversations: first the file, then the event that removes them from the read models (L4)."""
+"""Archives cold conversations: first the file, then the event that removes them from the read models."""
 
 import asyncio
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Archived conversations as Parquet files: one per conversation, in folders by tenant and last month (L4).
+"""Archived conversations as Parquet files: one per conversation, in folders by tenant and last month.
 
 What is in clear in the log, as a conversation without a user is, is sealed in the file with a key of the tenant.
 """

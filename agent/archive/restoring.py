@@ -1,4 +1,4 @@
-"""Restores an archived conversation: its events are appended again, in parts, for the read models to apply (L4)."""
+"""Restores an archived conversation: its events are appended again, in parts, for the read models to apply."""
 
 import asyncio
 import logging

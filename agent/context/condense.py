@@ -1,4 +1,4 @@
-"""The condenser of tier 2 (C3, A 4.3): the same message, smaller. Condensing twice changes nothing."""
+"""The condenser of tier 2: the same message, smaller. Condensing twice changes nothing."""
 
 from dataclasses import replace
 from typing import Any

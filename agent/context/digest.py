@@ -1,4 +1,4 @@
-"""Tier 1: the summary of what came before and the topics that can be recalled, as one message (A 4.4)."""
+"""Tier 1: the summary of what came before and the topics that can be recalled, as one message."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -49,7 +49,7 @@ def digest(summary: str, topics: Sequence[str], limit: int, counter: TokenCounte
 
 
 def digest_text(summary: str, topics: Sequence[str]) -> str:
-    """The text in the format of A 4.4, without empty parts."""
+    """The text, without empty parts."""
     parts = [f"{SUMMARY_TITLE}\n{summary}"] if summary else []
     if topics:
         parts.append(f"{TOPICS_TITLE}: {', '.join(topics)}\n{RECALL_HINT}")

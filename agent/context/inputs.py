@@ -32,8 +32,8 @@ class ContextInput:
     that tier 1 covers them even if the rest fits. window: tokens, 0 infers it. as_of_seq: omits later turns. topics:
     most important first. tools: OpenAI tool schemas. recalled_chunks, memories, known: what was added to the prompt,
     for the receipt. reserved: tokens of messages that the caller adds. notes: messages outside the conversation; placed
-    right before the latest user message, so that the prefix stays the same from turn to turn (C4). relevant: sequences
-    of turns worth keeping, best first: when not everything fits, they come first in tier 2 (C8). budget: tokens, as a
+    right before the latest user message, so that the prefix stays the same from turn to turn. relevant: sequences
+    of turns worth keeping, best first: when not everything fits, they come first in tier 2. budget: tokens, as a
     receipt says; None computes them. doubt: a line after the notes that says that nothing found answers the question;
     left out where neither the turns nor the safety margin leave room for it. answer_tokens: most of the
     answer; 0 if it is unknown. places: of every turn of the thread, by sequence, where the conversation lacks some.

@@ -1,4 +1,4 @@
-"""The receipt of a context (C10): exactly what the model saw, from which events, and what was left out."""
+"""The receipt of a context: exactly what the model saw, from which events, and what was left out."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Selects the units of each tier when not everything fits (C2, C8). Works on indexes."""
+"""Selects the units of each tier when not everything fits. Works on indexes."""
 
 from collections.abc import Collection, Sequence
 from itertools import accumulate
@@ -78,7 +78,7 @@ class Selection(NamedTuple):
 def select(weights: Weights, shares: Shares, pin: Pin | None, relevant: Sequence[int] = ()) -> Selection:
     """Fills tier 3 from the newest backwards, then tier 2 backwards from there; the pin is in the tier of its place.
 
-    relevant: units that come first in tier 2, best first, wherever in the thread they are (C8).
+    relevant: units that come first in tier 2, best first, wherever in the thread they are.
 
     The total is at most `shares.total`, if the pin alone is.
     """

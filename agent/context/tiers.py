@@ -1,4 +1,4 @@
-"""The tiered context (C1, C2; A 4): messages and memory in, the request's messages and a receipt out."""
+"""The tiered context: messages and memory in, the request's messages and a receipt out."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

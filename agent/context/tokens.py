@@ -69,7 +69,7 @@ def encoding(name: EncodingName) -> "tiktoken.Encoding":
 def encoding_name(model: str) -> EncodingName:
     """The encoding of a model, by tiktoken's table.
 
-    Other makers' models have other vocabularies; o200k_base approximates them, within the budget's 10 % margin (A 6).
+    Other makers' models have other vocabularies; o200k_base approximates them, within the budget's 10 % margin.
     The retired GPT-3 encodings count as cl100k_base.
     """
     from tiktoken.model import encoding_name_for_model

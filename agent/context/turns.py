@@ -1,4 +1,4 @@
-"""Groups messages into units that are never split (C4): an assistant's tool calls with all their results are one.
+"""Groups messages into units that are never split: an assistant's tool calls with all their results are one.
 
 The output is valid for the API for any log: results are matched to their call even if late or out of order, a second
 result for a call is dropped, a result without a call is shown as text, a call without a result gets a placeholder.

@@ -1,4 +1,4 @@
-"""A model's context window, and the conversation's share of it (C1, A 4.1)."""
+"""A model's context window, and the conversation's share of it."""
 
 from dataclasses import dataclass
 from functools import cache

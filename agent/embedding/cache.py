@@ -1,4 +1,4 @@
-"""The content-addressed cache of vectors: what it lacks is embedded, within the budget, and never twice (L7)."""
+"""The content-addressed cache of vectors: what it lacks is embedded, within the budget, and never twice."""
 
 from collections.abc import Sequence
 

@@ -1,5 +1,5 @@
-"""The embedder: puts vectors into the content-addressed cache, then appends an event that names their chunks (L7), or
-their memories, in the append that also closes duplicates (M5)."""
+"""The embedder: puts vectors into the content-addressed cache, then appends an event that names their chunks, or
+their memories, in the append that also closes duplicates."""
 
 import asyncio
 import logging
@@ -101,7 +101,10 @@ def embedding_ledger(settings: Settings, embedder: Embedder) -> Ledger:
 async def embed_chunks(
     runtime: Runtime, conn: Connection, embedder: Embedder, batch: Sequence[Pending], budget: Ledger
 ) -> None:
-    """Fills the cache, appends the events and waits until P5 applied them: they are pending no longer. Raises Later."""
+    """Fills the cache, appends the events and waits until memory_vectors has them: they are pending no longer.
+
+    Raises Later.
+    """
     events = await embedding_events(conn, embedder, batch, budget)
     dimensions = next(event.data.dimensions for event in events if isinstance(event.data, ChunksEmbedded))
     await ensure_neighbour_index(conn, memory_vectors, embedder.model, dimensions)

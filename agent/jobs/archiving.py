@@ -1,4 +1,4 @@
-"""The archive job: archives conversations without a recent turn (L4)."""
+"""The archive job: archives conversations without a recent turn."""
 
 import logging
 from collections import Counter

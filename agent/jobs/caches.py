@@ -1,4 +1,4 @@
-"""The caches job: deletes cached vectors and answers of models that no row needs (E 13.5.5), requests
+"""The caches job: deletes cached vectors and answers of models that no row needs, requests
 that are in no window of the throttle, and answers of writes that may have been sent again.
 
 A rebuild takes vectors from the cache, so those of texts in the read models stay. One that is younger than a day may

@@ -1,4 +1,4 @@
-"""The compaction job: closes duplicate memories and merges old ones, user by user (M6; E 8.8).
+"""The compaction job: closes duplicate memories and merges old ones, user by user.
 
 Input: every user's valid memories that have a vector, read in batches into temporary files. Output: one
 MemoriesCompacted event per group.

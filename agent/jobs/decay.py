@@ -1,4 +1,4 @@
-"""The decay job: archives, expires and deletes memories by their age and importance (M4; E 8.5).
+"""The decay job: archives, expires and deletes memories by their age and importance.
 
 Input: every memory of all tenants. Output: MemoriesReviewed events, one per user and batch.
 """

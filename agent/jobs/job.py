@@ -1,4 +1,4 @@
-"""Runs scheduled jobs once per due time, across all workers, and records each run as an event (M4, M6; E 13.5.5)."""
+"""Runs scheduled jobs once per due time, across all workers, and records each run as an event."""
 
 import asyncio
 import contextlib

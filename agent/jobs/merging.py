@@ -1,4 +1,4 @@
-"""Merges groups of memories with a language model, within the run's limit of calls (M6).
+"""Merges groups of memories with a language model, within the run's limit of calls.
 
 Input: merge groups of one user. Output: one MemoriesCompacted event for each text that passes the checks of
 merge_prompt.py. An answer is cached under its user before it is used, so that an interrupted run repeats no call. A

@@ -1,4 +1,4 @@
-"""When a job is due: cron expressions in a time zone (M4, M6; E 13.5.5). Pure."""
+"""When a job is due: cron expressions in a time zone. Pure."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

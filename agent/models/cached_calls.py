@@ -1,4 +1,4 @@
-"""Calls a model once per question: its answer is cached, under its owner, before it is used (L7)."""
+"""Calls a model once per question: its answer is cached, under its owner, before it is used."""
 
 import hashlib
 from collections.abc import Awaitable, Callable, Sequence
@@ -16,7 +16,7 @@ from turnlog.projectors.engine.writer import Connection
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The person whose words a model reads: erasing them deletes the cached answers (M9)."""
+    """The person whose words a model reads: erasing them deletes the cached answers."""
 
     tenant: str
     thread: str

@@ -1,4 +1,4 @@
-"""The prompts of the reactors. A changed prompt is a new hash in every `derivation` it makes (L7)."""
+"""The prompts of the reactors. A changed prompt is a new hash in every `derivation` it makes."""
 
 import hashlib
 import json

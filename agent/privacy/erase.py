@@ -1,4 +1,4 @@
-"""Erasing a person: from every read model, cache, bucket and archive, and from the log itself (M9, E 13.4).
+"""Erasing a person: from every read model, cache, bucket and archive, and from the log itself.
 
 Every step does only what is left to do, so that a killed erasure can be run again from the beginning. The keys are
 destroyed first: from then on nothing the person said can be read from the log.

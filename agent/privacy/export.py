@@ -1,4 +1,4 @@
-"""Everything stored about a user as one JSON document, written piece by piece (M9, E 13.4).
+"""Everything stored about a user as one JSON document, written piece by piece.
 
 Of a thread with several speakers only the user's own turns are exported.
 """

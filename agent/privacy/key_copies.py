@@ -1,4 +1,4 @@
-"""At the start: the key-encryption key is the one that users' keys need, and stream and table have the same keys (M9).
+"""At the start: the key-encryption key is the one that users' keys need, and stream and table have the same keys.
 
 Either copy brings the other back: an empty database gets its keys from the stream, a stream that is new, lost or older
 gets them from the table. What was destroyed in one is destroyed in both.

@@ -1,4 +1,4 @@
-"""Users' keys on a stream of their own, wrapped by the key-encryption key: the loss of Postgres loses none (M9).
+"""Users' keys on a stream of their own, wrapped by the key-encryption key: the loss of Postgres loses none.
 
 A message says of one key that it was issued, or that it was destroyed. Both are sealed with the KEK: an issued key
 unwraps to its bytes, a destroyed one to nothing. So nobody else can issue or destroy a key by publishing here, and what

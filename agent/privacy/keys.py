@@ -1,4 +1,4 @@
-"""Users' keys, held by a process for sealing and opening what is in the log (M9).
+"""Users' keys, held by a process for sealing and opening what is in the log.
 
 A key is looked up once and then held: the log goes on while Postgres is away. Whoever reads or writes a batch of events
 fetches its keys first; opening and sealing look only at what is held. Other processes send a NOTIFY for keys that they

@@ -1,4 +1,4 @@
-"""Searches bytes for a person's strings, in every form in which a store may write them (M9). Pure.
+"""Searches bytes for a person's strings, in every form in which a store may write them. Pure.
 
 The forms: plain, escaped as JSON once and twice, and base64 at each of its three alignments, ignoring case.
 A rolling hash of 8 bytes is compared, so that thousands of forms cost no more than one.

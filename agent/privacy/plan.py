@@ -1,4 +1,4 @@
-"""What is stored about a person, found in the log and the read models before an erasure (M9, E 13.4)."""
+"""What is stored about a person, found in the log and the read models before an erasure."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager

@@ -1,4 +1,4 @@
-"""What an erasure did and found: as the event that proves it and as text for people (M9, E 13.4)."""
+"""What an erasure did and found: as the event that proves it and as text for people."""
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime

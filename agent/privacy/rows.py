@@ -1,4 +1,4 @@
-"""What Postgres stores about a person outside the read models: caches, dead letters; and their known threads (M9).
+"""What Postgres stores about a person outside the read models: caches, dead letters; and their known threads.
 
 Only projectors remove rows of read models. These tables are not read models, so they are cleared here.
 """

@@ -1,4 +1,4 @@
-"""The scan after an erasure: every table, the stream, the buckets, archives and log files, for a person's strings (M9).
+"""The scan after an erasure: every table, the stream, the buckets, archives and log files, for a person's strings.
 
 Tables are read by binary COPY, in which every type has the bytes that were written, so that one search fits all. The
 database is read once, however many strings there are.

@@ -1,4 +1,4 @@
-"""Sanitises turns before they are published, if the settings say so (M8). Pure.
+"""Sanitises turns before they are published, if the settings say so. Pure.
 
 What is removed is stored nowhere, not even for its user. Only turns are changed: summaries and memories are made from
 them.

@@ -1,4 +1,4 @@
-"""Where a person's events are in the log: in threads of their own, and in threads shared with others (M9).
+"""Where a person's events are in the log: in threads of their own, and in threads shared with others.
 
 The log says whose turn it is (`user`), so it is read once from beginning to end: read models lack deleted threads and
 may be behind.

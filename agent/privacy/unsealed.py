@@ -1,4 +1,4 @@
-"""Which of a person's events must be overwritten in the log, because no destroyed key makes them unreadable (M9).
+"""Which of a person's events must be overwritten in the log, because no destroyed key makes them unreadable.
 
 These are events without a seal, written before there were keys or by a reactor without a user; events sealed by a key
 that is still in use; and, in shared threads, what was derived from the person's turns. JetStream overwrites the bytes

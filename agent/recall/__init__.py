@@ -1,6 +1,6 @@
-"""Recall: finds the past turns that answer a question. (C9, A 4.4, D 2.2)
+"""Recall: finds the past turns that answer a question.
 
-1. The projector of P5 cuts every turn into chunks (projectors/models/chunks/chunking.py) and into search terms
+1. The projector of chunks cuts every turn into chunks (projectors/models/chunks/chunking.py) and into search terms
    (projectors/models/terms.py: stemmed English, segmented Chinese); the embedder adds vectors when it gets to it.
 2. The scope is one thread or all threads of a user. A small one is loaded whole as a `ScopeIndex` (scope.py), which is
    immutable and cached until the scope changes. Of a large one (large.py) indexes give candidates with their

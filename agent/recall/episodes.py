@@ -1,4 +1,4 @@
-"""Relevant episodes: past questions with their answers that are relevant to a new question (C8, D 2.2)."""
+"""Relevant episodes: past questions with their answers that are relevant to a new question."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Hybrid history: the newest turns and the older episodes that a question is about, in time order (C8, D 2.2.5)."""
+"""Hybrid history: the newest turns and the older episodes that a question is about, in time order."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

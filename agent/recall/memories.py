@@ -1,5 +1,4 @@
-"""Recall of a user's memories: the most relevant to a question, best first, with the parts of their scores (M7, E
-9.2)."""
+"""Recall of a user's memories: the most relevant to a question, best first, with the parts of their scores."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -66,7 +65,7 @@ class Part(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Ranked:
     """similarity: the parts' weighted mean. score: similarity × importance ^ power, importance reinforced by
-    access and decayed until now (M4). worth: the policy's total score (M3)."""
+    access and decayed until now. worth: the policy's total score."""
 
     candidate: Candidate
     score: float
@@ -189,7 +188,7 @@ def memory_query(
 
 
 class MemoryRecall:
-    """Finds memories. Without an embedder, or when it fails: by words, entities and dates (E 13.3); the result has the
+    """Finds memories. Without an embedder, or when it fails: by words, entities and dates; the result has the
     reason.
 
     asker: as of a ChatRequest. patience_s: how long to wait for the question's vector. zone: in which dates in

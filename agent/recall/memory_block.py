@@ -1,4 +1,4 @@
-"""The block of memories, preferences and entities that a model gets with a question (M1, M7, seed C).
+"""The block of memories, preferences and entities that a model gets with a question.
 
 A separate message with the user's role, not the system's: it contains words of users, which must not gain the system's
 authority. Of a memory it contains only what never changes, so that the ids in a receipt give the same lines again;

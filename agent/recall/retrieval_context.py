@@ -1,5 +1,6 @@
-"""The retrieval context of a user's message: memories, preferences, entities and their numbers in one value (M7,
-E 8.1.3, 10.5). memory_block.py makes it a message to the model; the turns come from the tiers.
+"""The retrieval context of a user's message: memories, preferences, entities and their numbers in one value.
+
+memory_block.py makes it a message to the model; the turns come from the tiers.
 
 A caller that uses the memories records the access with `Memories.accessed` afterwards.
 """
@@ -126,7 +127,7 @@ NONE = Preferences()
 class RetrievalContext:
     """memories: best first, each with `explain()`. always: others that go to a model whatever is asked: all where the
     user has no more than top_k, else those on health. entities: named in the message or in the memories, most mentioned
-    first, as rows of P8. message_count: turns of the conversation. degraded: why vectors were not used, or None."""
+    first. message_count: turns of the conversation. degraded: why vectors were not used, or None."""
 
     memories: tuple[RecalledMemory, ...] = ()
     always: tuple[StoredMemory, ...] = ()
@@ -178,7 +179,7 @@ async def preferences_of(conn: Connection, tenant: str, user: str, now: datetime
 
 
 def entity_line(entity: Mapping[str, Any]) -> str:
-    """An entity of P8 for a model: type and name, then what is known of it."""
+    """An entity for a model: type and name, then what is known of it."""
     known = [entity["description"]] if entity["description"] else []
     known += [f"{name} {_value(value)}" for name, value in entity["attributes"].items()]
     known += [f"{one['type']} {one['target']}" for one in entity["relations"]]

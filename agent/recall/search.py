@@ -156,7 +156,7 @@ class _Best:
 
 
 class Recall:
-    """Finds turns. Without an embedder, or when it fails: keyword search (A 6); `degraded` then has the reason. A
+    """Finds turns. Without an embedder, or when it fails: keyword search; `degraded` then has the reason. A
     reranker orders what was found; when it fails or is slow, the order stays, and `degraded` says that too.
 
     asker: as of a ChatRequest. question: how the last search read its query. evidence: what there is for an answer to

@@ -1,4 +1,4 @@
-"""Numbers and addresses that name a person: identity cards, payment cards, mail, phones; and grades (M8, E 8.9). Pure.
+"""Numbers and addresses that name a person: identity cards, payment cards, mail, phones; and grades. Pure.
 
 A payment card counts only if its check digit and issuer are valid, so that order numbers and timestamps stay. With
 `exact`, the same holds of identity numbers; without it one with a typing error counts too, known by its form. Digits

@@ -1,4 +1,4 @@
-"""Masks what is sensitive in a text, by level (M8, E 8.9). Pure.
+"""Masks what is sensitive in a text, by level. Pure.
 
 LIGHT, for turnlog's own logs: secrets, identity numbers and cards. MODERATE, for exports: mail addresses, phone
 numbers and identity numbers with a typing error too. FULL, for publication: grades too. The result is deterministic,

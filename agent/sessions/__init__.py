@@ -1,1 +1,1 @@
-"""Short-term memory: sessions, their segments and their hot copies (P9, C7; seed B)."""
+"""Short-term memory: sessions, their segments and their hot copies."""

@@ -1,4 +1,4 @@
-"""Copies of sessions in a JetStream key-value bucket, where B has Redis (M10, L2). A cache: a failure counts as a
+"""Copies of sessions in a JetStream key-value bucket, where B has Redis. A cache: a failure counts as a
 miss."""
 
 import asyncio
@@ -143,7 +143,7 @@ class Bucket:
 
 
 class Removals:
-    """Subscribes to the removals of a tenant's threads and purges their copies, read again or not (M9).
+    """Subscribes to the removals of a tenant's threads and purges their copies, read again or not.
 
     It purges twice: a process that read the session just before the removal may store a copy after the first time.
     """

@@ -1,4 +1,4 @@
-"""Where a segment ends: which turns the summary covers, and which stay in full (C7, B). Pure."""
+"""Where a segment ends: which turns the summary covers, and which stay in full. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""A session from the nearest level that has it: memory, bucket, Postgres, and last the log (M10).
+"""A session from the nearest level that has it: memory, bucket, Postgres, and last the log.
 
 Each copy is compared with the end of the log and completed from it. Only while the log is unavailable a copy is
 returned as it is.

@@ -1,4 +1,4 @@
-"""A thread with the turns it shares with its parents if it is a fork, read from the log alone (C10)."""
+"""A thread with the turns it shares with its parents if it is a fork, read from the log alone."""
 
 from dataclasses import dataclass
 from uuid import UUID

@@ -1,4 +1,4 @@
-"""Short-term memory: the five operations of the seed (B) over sessions that are events (C7, P9).
+"""Short-term memory: the five operations of the seed (B) over sessions that are events.
 
 Summaries are not made here: a query that finds the threshold crossed asks for a checkpoint on the log, and a
 reactor makes it while the answer is on its way.
@@ -78,7 +78,7 @@ class ShortTermMemory:
         await self._sessions.close()
 
     async def create(self, request: MemoryCreateRequest) -> SessionValue:
-        """Begins a session, or restarts an existing one: earlier turns are not part of it (B, Q7).
+        """Begins a session, or restarts an existing one: earlier turns are not part of it.
 
         A conversation with turns but no session, such as an imported one, begins with its whole history, in
         FULL_HISTORY; a fork's is that of its shared past. Raises NotFound when the conversation is another user's,
@@ -171,7 +171,7 @@ class ShortTermMemory:
         return session_value(state)
 
     async def reset(self, conversation_id: str) -> SessionValue:
-        """Restarts the session with the same user, rules and user snapshot (B, Q7). Log and transcript are
+        """Restarts the session with the same user, rules and user snapshot. Log and transcript are
         unchanged."""
 
         def decide(state: SessionState) -> list[EventData]:
@@ -180,7 +180,7 @@ class ShortTermMemory:
         return session_value(await self._sessions.change(conversation_id, decide))
 
     async def checkpoints(self, conversation_id: str) -> list[SegmentCheckpoint]:
-        """The session's checkpoints, oldest first: summary, what it covers, when, by whom (B, Q3)."""
+        """The session's checkpoints, oldest first: summary, what it covers, when, by whom."""
         return await self._sessions.checkpoints(conversation_id)
 
     async def update(self, conversation_id: str, change: Callable[[SessionValue], SessionValue]) -> SessionValue:

@@ -1,4 +1,4 @@
-"""Sessions of one tenant: read from the nearest copy, changed through the log (P9, M10).
+"""Sessions of one tenant: read from the nearest copy, changed through the log.
 
 A change is decided on the newest state and appended with the thread's last sequence as expectation. After a concurrent
 append the new events are applied and the change is decided again. Nothing is locked, and no change is lost.

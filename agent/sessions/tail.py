@@ -36,8 +36,7 @@ class Copy:
 
     @property
     def borrows(self) -> bool:
-        """Whether it holds turns of other threads. Their removal does not reach this copy, so it is not kept (C10,
-        M9)."""
+        """Whether it holds turns of other threads. Their removal does not reach this copy, so it is not kept."""
         return self.state is not None and self.state.shared_seq > 0
 
     @property
@@ -142,7 +141,7 @@ def _messages(events: Iterable[Recorded]) -> tuple[Message, ...]:
 
 
 async def _first_ones(log: Log, tenant: str, thread: str, tail: Sequence[Recorded], known: set[UUID]) -> list[Recorded]:
-    """The tail without repeated events, which the read models leave out too (L4).
+    """The tail without repeated events, which the read models leave out too.
 
     Only an event from after the server's deduplication window can be a repeat; then the thread's ids are looked up.
     """

@@ -58,7 +58,7 @@ class Deriver:
     calls: list[ModelCall] = field(default_factory=list)
 
     async def summary(self, texts: Sequence[str], previous: str) -> Derived:
-        """The rolling summary of the texts and the one before (A 3.1): the old one shrinks to a third when both
+        """The rolling summary of the texts and the one before: the old one shrinks to a third when both
         together exceed the limit, and all of it again if that is not enough; what is still over is cut.
 
         Raises ModelError, Later.

@@ -1,4 +1,4 @@
-"""Decides what is due for a thread: summary, topics, pruning (C6, A 3.1, D 2.1). Pure."""
+"""Decides what is due for a thread: summary, topics, pruning. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -47,9 +47,9 @@ def plan(facts: Facts, settings: Settings) -> Plan:
 
 
 def prune_through(messages: Sequence[Message], limit: int) -> int | None:
-    """The sequence to prune through: over the limit the oldest total − limit + 20 messages (A 3.1); None below it.
+    """The sequence to prune through: over the limit the oldest total − limit + 20 messages; None below it.
 
-    A tool call and its results are pruned together (C4): the cut moves after the last result, or before the call where
+    A tool call and its results are pruned together: the cut moves after the last result, or before the call where
     that would leave fewer than KEPT messages.
     """
     if len(messages) <= limit:

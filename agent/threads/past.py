@@ -1,4 +1,4 @@
-"""A thread as it was at a sequence (C10): its turns from `messages`, what was derived from them folded from the log.
+"""A thread as it was at a sequence: its turns from `messages`, what was derived from them folded from the log.
 
 The read models hold only the present: one summary, the sum of topics, the last pruning. Each of these is an event, so
 folding the events up to a sequence gives what the read models held then.

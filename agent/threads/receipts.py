@@ -1,4 +1,4 @@
-"""Receipts of answers (C10): those of a thread, and the context of any of them rebuilt."""
+"""Receipts of answers: those of a thread, and the context of any of them rebuilt."""
 
 from bisect import bisect_right
 from collections.abc import Sequence

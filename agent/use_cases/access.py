@@ -1,4 +1,4 @@
-"""API keys: make, list, revoke (S3)."""
+"""API keys: make, list, revoke."""
 
 from collections.abc import Collection
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Agents of a tenant as stored, changeable data: list, configure, switch off and on (G1; E 2.2, 11.1)."""
+"""Agents of a tenant as stored, changeable data: list, configure, switch off and on."""
 
 import contextlib
 from dataclasses import replace

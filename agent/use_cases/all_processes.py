@@ -1,4 +1,4 @@
-"""What each process that plays roles has in its memory: metrics, latest traces, circuit breakers (E 11.1, 12).
+"""What each process that plays roles has in its memory: metrics, latest traces, circuit breakers.
 
 Whoever asks, asks all processes over core NATS, and each answers for itself: nothing of it is stored.
 """

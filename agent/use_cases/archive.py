@@ -1,4 +1,4 @@
-"""Conversations without a turn for long: which they are, moving them into files, and back (L4, M10)."""
+"""Conversations without a turn for long: which they are, moving them into files, and back."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""Circuit breakers of all processes: their states, and closing them by hand (G5; E 11.1).
+"""Circuit breakers of all processes: their states, and closing them by hand.
 
 A breaker is in the memory of the process that calls the model.
 """

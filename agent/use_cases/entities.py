@@ -1,4 +1,4 @@
-"""Entities of a user: the people, schools, events and topics that they speak of (P8, E 11.5)."""
+"""Entities of a user: the people, schools, events and topics that they speak of."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

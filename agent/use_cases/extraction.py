@@ -1,4 +1,4 @@
-"""Extracting memories from conversations at once, or a preview of what the rules would store and reject (M2)."""
+"""Extracting memories from conversations at once, or a preview of what the rules would store and reject."""
 
 import asyncio
 from collections.abc import Iterator

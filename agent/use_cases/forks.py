@@ -1,4 +1,4 @@
-"""A fork: a new thread that begins with another one's turns up to a sequence, without a copy of them (C10)."""
+"""A fork: a new thread that begins with another one's turns up to a sequence, without a copy of them."""
 
 import uuid
 from collections.abc import Sequence

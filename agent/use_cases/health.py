@@ -1,4 +1,4 @@
-"""The parts of the service and whether each works (E 11.1)."""
+"""The parts of the service and whether each works."""
 
 from collections.abc import Awaitable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Scheduled jobs: when each ran last, when it is due, running one now, and what decay does next (M4, M6; E 10.6)."""
+"""Scheduled jobs: when each ran last, when it is due, running one now, and what decay does next."""
 
 from collections import Counter
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The keys that encrypt users' words in the log: what is in use, a new one for a user, all under another KEK (M9)."""
+"""The keys that encrypt users' words in the log: what is in use, a new one for a user, all under another KEK."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Limits of a tenant's users: what they are, changing them, what one user has left (G6; E 5.3, 11.1)."""
+"""Limits of a tenant's users: what they are, changing them, what one user has left."""
 
 from collections.abc import Mapping
 from uuid import UUID

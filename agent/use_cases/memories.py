@@ -1,4 +1,4 @@
-"""Reading what is remembered of a user: lists, one memory, its history, open questions (E 7.4, M5)."""
+"""Reading what is remembered of a user: lists, one memory, its history, open questions."""
 
 import re
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence

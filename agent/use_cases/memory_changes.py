@@ -1,4 +1,4 @@
-"""Changing memories by hand: remember, edit, rate, archive, revert, forget, answer, undo a compaction (M5, E 11.5).
+"""Changing memories by hand: remember, edit, rate, archive, revert, forget, answer, undo a compaction.
 
 `given` names a memory as in memories.find_memory: its id, the beginning of it, or words that only it has.
 """
@@ -55,7 +55,7 @@ class AmbiguousConflict(TurnlogError):
 
 @dataclass(frozen=True, slots=True)
 class MemoryInput:
-    """A memory as a person gives it (E 11.5). None: what the extraction rules read in the content, or the default of
+    """A memory as a person gives it. None: what the extraction rules read in the content, or the default of
     its kind. importance: 0 to 1. expires_at: when it ends by itself, with a time zone. metadata: a JSON object of up to
     4,000 bytes, kept with the memory and personal as its words are; no model gets it."""
 
@@ -256,7 +256,7 @@ def answer_in(text: str) -> Answer | None:
 
 
 async def list_compactions(runtime: Runtime, tenant: str, user: str) -> list[Compaction]:
-    """Which memories the compaction job merged (M6), the newest first. Raises InvalidToken."""
+    """Which memories the compaction job merged, the newest first. Raises InvalidToken."""
     thread = Place(tenant, user).thread
     await runtime.settle(names=READS)
     async with runtime.pool.connection() as conn:

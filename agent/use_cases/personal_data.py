@@ -1,4 +1,4 @@
-"""All that there is of a person: as one document, cleared in part, and erased with a receipt (M9, E 13.4); a
+"""All that there is of a person: as one document, cleared in part, and erased with a receipt; a
 transcript, masked."""
 
 from collections.abc import AsyncGenerator, Iterable, Sequence
@@ -95,7 +95,7 @@ class NothingNamed(TurnlogError):
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What to clear of a person (E 13.4 ClearOptions)."""
+    """What to clear of a person."""
 
     memories: bool = False
     conversations: bool = False

@@ -1,4 +1,4 @@
-"""A user's preferences: how to answer, and whether to remember (E 10.5)."""
+"""A user's preferences: how to answer, and whether to remember."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime

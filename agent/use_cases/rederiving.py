@@ -1,4 +1,4 @@
-"""Another extractor over recorded history: into a shadow, compared, then promoted or dropped (M2, L7).
+"""Another extractor over recorded history: into a shadow, compared, then promoted or dropped.
 
 The shadow is a memory thread of its own, written by the same code and projected by the same projector, so that it
 shows what would be remembered with every conflict decided. A call of a model that was paid for once is taken from the

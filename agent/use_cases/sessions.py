@@ -1,4 +1,4 @@
-"""Sessions: the short-term memory of a conversation (C7). One call each; a program that stays uses ShortTermMemory.
+"""Sessions: the short-term memory of a conversation. One call each; a program that stays uses ShortTermMemory.
 
 Every function raises NotFound for a conversation without a session, and InvalidToken for an id that cannot be one.
 """

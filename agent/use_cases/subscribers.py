@@ -1,4 +1,4 @@
-"""Programs of a tenant that read its log from NATS with a credential of their own: make, list, remove (L9).
+"""Programs of a tenant that read its log from NATS with a credential of their own: make, list, remove.
 
 The durable in JetStream is the record of a subscriber, and NATS keeps its password: turnlog does not.
 """

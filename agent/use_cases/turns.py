@@ -279,7 +279,7 @@ def _call(call: Mapping[str, Any] | ToolCall) -> ToolCall:
 
 
 def blocks_of(turn: Message) -> list[dict[str, Any]]:
-    """A turn as a front-end draws it (A 2.3): blocks text, thinking, tool_use, tool_result and others as stored."""
+    """A turn as a front-end draws it: blocks text, thinking, tool_use, tool_result and others as stored."""
     blocks: list[dict[str, Any]] = [{"type": "text", "text": turn.content}] if turn.content else []
     if not isinstance(turn.content, str):
         blocks = list(turn.content)

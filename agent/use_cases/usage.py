@@ -1,4 +1,4 @@
-"""Usage of language models: calls, tokens, cost and latency by user, agent, model, day or month (E 11.1, 12)."""
+"""Usage of language models: calls, tokens, cost and latency by user, agent, model, day or month."""
 
 from dataclasses import dataclass
 from typing import Literal, get_args

@@ -1,4 +1,4 @@
-"""What is known of a user, read now: there is no copy of it to refresh (E 7.2, 7.3; docs/decisions/0023)."""
+"""What is known of a user, read now: there is no copy of it to refresh (docs/decisions/0023)."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""token, api-key: what a program shows to say who it acts for (S3)."""
+"""token, api-key: what a program shows to say who it acts for."""
 
 import re
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""clear: a person's memories, conversations or entities alone (E 13.4)."""
+"""clear: a person's memories, conversations or entities alone."""
 
 from collections.abc import Iterator
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""conflicts, answer: contradictions of memories that the user decides (M5)."""
+"""conflicts, answer: contradictions of memories that the user decides."""
 
 from typing import TYPE_CHECKING, Annotated
 

@@ -1,4 +1,4 @@
-"""entities: whom and what a user speaks of (P8); list, add, update."""
+"""entities: whom and what a user speaks of; list, add, update."""
 
 from collections.abc import Iterator, Sequence
 from json import loads

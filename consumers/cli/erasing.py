@@ -1,4 +1,4 @@
-"""erase: a person's data, out of everything, with a receipt (M9)."""
+"""erase: a person's data, out of everything, with a receipt."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache

@@ -1,4 +1,4 @@
-"""export: a thread's transcript, or the document of a user, to a file or to stdout (M9)."""
+"""export: a thread's transcript, or the document of a user, to a file or to stdout."""
 
 import contextlib
 import os

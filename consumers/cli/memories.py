@@ -1,4 +1,4 @@
-"""memories (list, show, archive, stats), remember, edit, rate, revert, forget: long-term memory by hand (E 11.5)."""
+"""memories (list, show, archive, stats), remember, edit, rate, revert, forget: long-term memory by hand."""
 
 from datetime import UTC, datetime
 from json import loads

@@ -1,4 +1,4 @@
-"""preferences: how a user wants to be answered, and whether to remember what they say (E 10.5)."""
+"""preferences: how a user wants to be answered, and whether to remember what they say."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any

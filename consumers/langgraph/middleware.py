@@ -1,4 +1,4 @@
-"""TurnlogMiddleware: an agent of LangChain sends its model turnlog's tiered context; its state stays whole (A 3.2)."""
+"""TurnlogMiddleware: an agent of LangChain sends its model turnlog's tiered context; its state stays whole."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeAlias

@@ -1,4 +1,4 @@
-"""A real nats-server and a real Postgres under one data folder, from wheels: no Docker, no service (O1).
+"""A real nats-server and a real Postgres under one data folder, from wheels: no Docker, no service.
 
 `start` starts the servers or attaches to running ones; `lease` keeps both running while a process needs them, and the
 last lease stops them; `stop` ends both; `status` shows what runs.

@@ -1,4 +1,4 @@
-"""Usage analytics, written as an independent subscriber: its own durable, tables and pace (L9).
+"""Usage analytics, written as an independent subscriber: its own durable, tables and pace.
 
 It uses the JSON of the events and no read model. docs/subscribe.md shows the same in twenty lines of plain nats-py.
 Every message is counted once: its sequence is stored with the counts.

@@ -83,7 +83,7 @@ class AgentConsumer:
     async def _answer(self, request: Event, delivery: Delivery) -> None:
         progress = progress_of(self._runtime.log.nc, request.tenant, request.thread, request.id, delivery.attempt)
         if not await self._is_first(request, delivery):
-            return  # the same request again, much later: one event (L4)
+            return  # the same request again, much later: one event
         async with answered_alone(self._locks, request, delivery.attempt):
             before = await outcome(self._runtime.log, request, delivery.seq)
             if before.answered or before.failed:  # delivered again: who asked reads it on the log

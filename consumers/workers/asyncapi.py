@@ -1,4 +1,4 @@
-"""docs/asyncapi.json: every channel, by FastStream from the code (L8). Nothing is connected.
+"""docs/asyncapi.json: every channel, by FastStream from the code. Nothing is connected.
 
     python -m turnlog.consumers.workers.asyncapi > docs/asyncapi.json
 

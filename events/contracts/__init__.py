@@ -1,4 +1,4 @@
-"""The events: frozen contracts in one discriminated union (L2). The wire form is in codec.py.
+"""The events: frozen contracts in one discriminated union. The wire form is in codec.py.
 
 A contract never changes once released: a new shape is a new VERSION with an upcaster (upcasters.py) and
 the old golden file stays. `type` is the subject's last token and the CloudEvents type without its prefix.

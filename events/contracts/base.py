@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
-# Replaces a text whose key was destroyed (M9).
+# Replaces a text whose key was destroyed.
 ERASED = "[erased]"
 # Imported turns without a time are dated from here on, a second apart.
 UNDATED_FROM = datetime(2000, 1, 1, tzinfo=UTC)
@@ -82,7 +82,7 @@ def _at(value: Any, path: str) -> Any:
 
 
 class Derivation(Frozen):
-    """How a model's result came about (L7): enough to audit it and to know when it is outdated."""
+    """How a model's result came about: enough to audit it and to know when it is outdated."""
 
     provider: str
     model: str

@@ -1,4 +1,4 @@
-"""Events of a conversation: threads, turns, forks, requests for answers (A 1, C10, G8)."""
+"""Events of a conversation: threads, turns, forks, requests for answers."""
 
 from typing import Annotated, Any, ClassVar, Literal
 from uuid import UUID
@@ -15,7 +15,7 @@ class TextBlock(Frozen):
 
 
 class ThinkingBlock(Frozen):
-    """Reasoning of a model; the condenser drops it (A 4.3)."""
+    """Reasoning of a model; the condenser drops it."""
 
     type: Literal["thinking"] = "thinking"
     thinking: str
@@ -62,7 +62,7 @@ class ToolCall(Frozen):
 
 
 class ThreadOpened(EventContract):
-    """metadata: what a client wants to keep with the conversation (E 10.3); it replaces the one before. None: stays."""
+    """metadata: what a client wants to keep with the conversation; it replaces the one before. None: stays."""
 
     VERSION: ClassVar[int] = 2
     PERSONAL: ClassVar[dict[str, Any]] = {"label": ERASED, "metadata": None}
@@ -82,7 +82,7 @@ class ThreadRenamed(EventContract):
 
 
 class ThreadDeleted(EventContract):
-    """The user deleted the conversation: every read model drops its rows (A 1.3); the log keeps the events."""
+    """The user deleted the conversation: every read model drops its rows; the log keeps the events."""
 
     PERSONAL: ClassVar[dict[str, Any]] = {}
     REMOVES: ClassVar[bool] = True
@@ -141,7 +141,7 @@ class ForkedSummary(Frozen):
 
 
 class ThreadForked(EventContract):
-    """This thread begins with the turns of `parent` up to at_seq; they are not copied (C10).
+    """This thread begins with the turns of `parent` up to at_seq; they are not copied.
 
     It carries what was derived from those turns by then: summary, topics with their mentions, how far turns were
     tagged, and the pruning. Turn counts are those at at_seq.
@@ -164,7 +164,7 @@ class ThreadForked(EventContract):
 
 
 class AnswerRequested(EventContract):
-    """Requests an answer to the user turn `turn_id`; the agent consumer answers it once (G8).
+    """Requests an answer to the user turn `turn_id`; the agent consumer answers it once.
 
     agent: type of the tenant's agent that answers; None is the default one.
     """

@@ -1,4 +1,4 @@
-"""What reactors and the agent derive from turns: summaries, topics, vectors, receipts, usage (L7)."""
+"""What reactors and the agent derive from turns: summaries, topics, vectors, receipts, usage."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Literal
@@ -10,7 +10,7 @@ from turnlog.events.contracts.base import ERASED, Amount, Derivation, EventContr
 
 
 class SummaryWritten(EventContract):
-    """The whole rolling summary of a thread; it replaces the one before (C6, D 2.1)."""
+    """The whole rolling summary of a thread; it replaces the one before."""
 
     PERSONAL: ClassVar[dict[str, Any]] = {"summary": ERASED}
     MIXES_SPEAKERS: ClassVar[bool] = True
@@ -22,7 +22,7 @@ class SummaryWritten(EventContract):
 
 
 class TopicsTagged(EventContract):
-    """Topics found in the turns `derivation.from_seq … through_seq`; mentions adds up per topic (A 1.2)."""
+    """Topics found in the turns `derivation.from_seq … through_seq`; mentions adds up per topic."""
 
     PERSONAL: ClassVar[dict[str, Any]] = {"topics": {}}
     MIXES_SPEAKERS: ClassVar[bool] = True
@@ -32,7 +32,7 @@ class TopicsTagged(EventContract):
 
 
 class ChunksEmbedded(EventContract):
-    """The vectors of these chunks are stored in the embedding cache under `model` (L7); P5 reads them there."""
+    """The vectors of these chunks are stored in the embedding cache under `model`; memory_vectors reads them there."""
 
     PERSONAL: ClassVar[dict[str, Any]] = {"chunk_ids": ()}
     MIXES_SPEAKERS: ClassVar[bool] = False
@@ -44,7 +44,7 @@ class ChunksEmbedded(EventContract):
 
 
 class HistoryPruned(EventContract):
-    """Turns up to `through_seq` left the conversation state; log and transcript keep them (A 3.1, C5)."""
+    """Turns up to `through_seq` left the conversation state; log and transcript keep them."""
 
     PERSONAL: ClassVar[dict[str, Any]] = {}
     type: Literal["history_pruned"] = "history_pruned"
@@ -115,7 +115,7 @@ class ReceiptSettings(Frozen):
 
 
 class KnownOfUser(Frozen):
-    """What the block of long-term memories shows besides memories, line by line (M7). message_count: turns of the
+    """What the block of long-term memories shows besides memories, line by line. message_count: turns of the
     conversation. turns: ids of the chunks of the user's other conversations that are shown; None without any."""
 
     preferences: tuple[str, ...] = ()
@@ -125,7 +125,7 @@ class KnownOfUser(Frozen):
 
 
 class AnswerReceipt(EventContract):
-    """Exactly what the model saw for one answer (C10). v1 had no system_prompt and no settings, v2 no notes, v3 no
+    """Exactly what the model saw for one answer. v1 had no system_prompt and no settings, v2 no notes, v3 no
     known, v4 no doubt, v5 listed every turn.
 
     Its size does not grow with the thread: turns are named by spans, and `turnlog context THREAD --as-of SEQ` makes the
@@ -133,7 +133,7 @@ class AnswerReceipt(EventContract):
     tool fetched, the first MOST_CHUNKS.
 
     as_of_seq: nothing later went into the context; budget: tokens, after system prompt and tools. relevant: turns
-    that came first in tier 2 for being relevant to the question, best first (C8). notes: the text placed right before
+    that came first in tier 2 for being relevant to the question, best first. notes: the text placed right before
     the question, if the context was built from a state of its own and not from the thread in the log (the
     conversation graph); then it is made again from `state`. Otherwise None. known: what was
     shown with the memories; None without a block of memories. doubt: the line before the question that says that
@@ -177,7 +177,7 @@ class AnswerReceipt(EventContract):
 
 
 class UsageMetered(EventContract):
-    """Tokens, cost, latency and outcome of one piece of model work (P10)."""
+    """Tokens, cost, latency and outcome of one piece of model work."""
 
     PERSONAL: ClassVar[dict[str, Any]] = {}
     QUOTES_ERRORS: ClassVar[bool] = True

@@ -1,5 +1,4 @@
-"""Events of long-term memory (M1–M7, P7, P8; seeds C and E 7–10). All memory events of a user are on one thread, in
-one order.
+"""Events of long-term memory. All memory events of a user are on one thread, in one order.
 
 A memory is a claim about a user, with the words that support it. Decisions are not repeated when a read model is
 rebuilt: every conflict, closing and merging is an event with its outcome.
@@ -131,10 +130,10 @@ class Comparison(Frozen):
 
 
 class MemoryCompared(EventContract):
-    """A model compared a new memory with earlier ones that are near it (M5), also if nothing follows from it.
+    """A model compared a new memory with earlier ones that are near it, also if nothing follows from it.
 
     intervals: of memories that end because of it; a question or a merge is an event of its own. error: why no model
-    compared it, so that only the rules decided (E 13.3).
+    compared it, so that only the rules decided.
     """
 
     PERSONAL: ClassVar[dict[str, Any]] = {}
@@ -180,7 +179,7 @@ class MemoryForgotten(EventContract):
 
 
 class MemoryConflictRaised(EventContract):
-    """ASK_USER: the memory, new or valid until now, is not valid until the user decides which one holds (M5)."""
+    """ASK_USER: the memory, new or valid until now, is not valid until the user decides which one holds."""
 
     VERSION: ClassVar[int] = 2
     PERSONAL: ClassVar[dict[str, Any]] = {**WORDS_OF_A_MEMORY, "question": ERASED}
@@ -204,7 +203,7 @@ class MemoryConflictAnswered(EventContract):
 
 
 class MemoriesAccessed(EventContract):
-    """Memories that an answer or a person read, each once: access reinforces them (M4)."""
+    """Memories that an answer or a person read, each once: access reinforces them."""
 
     PERSONAL: ClassVar[dict[str, Any]] = {}
     type: Literal["memories_accessed"] = "memories_accessed"
@@ -212,7 +211,7 @@ class MemoriesAccessed(EventContract):
 
 
 class MemoriesEmbedded(EventContract):
-    """The vectors of these memories are stored in the embedding cache under `model` (L7)."""
+    """The vectors of these memories are stored in the embedding cache under `model`."""
 
     PERSONAL: ClassVar[dict[str, Any]] = {}
     type: Literal["memories_embedded"] = "memories_embedded"
@@ -222,7 +221,7 @@ class MemoriesEmbedded(EventContract):
 
 
 class MemoriesReviewed(EventContract):
-    """What the daily job decided about one user's memories (M4), by age and importance at `due_at`."""
+    """What the daily job decided about one user's memories, by age and importance at `due_at`."""
 
     PERSONAL: ClassVar[dict[str, Any]] = {}
     type: Literal["memories_reviewed"] = "memories_reviewed"
@@ -233,7 +232,7 @@ class MemoriesReviewed(EventContract):
 
 
 class MemoriesCompacted(EventContract):
-    """Several memories became one (M6). The members are closed and kept; the result refers to their sources.
+    """Several memories became one. The members are closed and kept; the result refers to their sources.
 
     memory: None if one of the members is kept as the result (kept). members: all of them, including the kept one.
     """
@@ -262,7 +261,7 @@ class CompactionUndone(EventContract):
 
 
 class UserPreferences(Frozen):
-    """How a user wants to be answered (E 10.5). None: not set. language: ISO 639 code. timezone: such as
+    """How a user wants to be answered. None: not set. language: ISO 639 code. timezone: such as
     Asia/Shanghai.
 
     enable_memory False: nothing is extracted from what the user says, and no memory goes into a prompt.
@@ -312,7 +311,7 @@ class Entity(Frozen):
 
 
 class EntitiesFound(EventContract):
-    """Entities of a user, new or known: one row per type and name; the given fields are added to it (P8)."""
+    """Entities of a user, new or known: one row per type and name; the given fields are added to it."""
 
     PERSONAL: ClassVar[dict[str, Any]] = {"entities": ()}
     MIXES_SPEAKERS: ClassVar[bool] = False
@@ -322,17 +321,17 @@ class EntitiesFound(EventContract):
 
 
 class EntitiesCleared(EventContract):
-    """Every entity that was found or written of the user before is removed; memories stay (E 13.4)."""
+    """Every entity that was found or written of the user before is removed; memories stay."""
 
     PERSONAL: ClassVar[dict[str, Any]] = {}
     type: Literal["entities_cleared"] = "entities_cleared"
 
 
 class MemoriesExtracted(EventContract):
-    """An extraction over some turns of a conversation has ended, also if it found nothing (M2).
+    """An extraction over some turns of a conversation has ended, also if it found nothing.
 
     extractor: hash of the rules, or of prompt and model. rejected: reason → how many. error: why the model was left
-    out (only the rules ran, E 13.3).
+    out (only the rules ran).
     """
 
     PERSONAL: ClassVar[dict[str, Any]] = {}

@@ -1,4 +1,4 @@
-"""Events of operation: erasures, the archive, scheduled jobs, limits, agents (M9, L4, G1, G6, E 11.1, 13.5.5)."""
+"""Events of operation: erasures, the archive, scheduled jobs, limits, agents."""
 
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -9,7 +9,7 @@ from turnlog.events.contracts.memory import MAX_TYPE_CHARS
 
 
 class Erased(EventContract):
-    """The person's data in this thread must go from every read model, cache and index (M9)."""
+    """The person's data in this thread must go from every read model, cache and index."""
 
     PERSONAL: ClassVar[dict[str, Any]] = {}
     REMOVES: ClassVar[bool] = True
@@ -18,7 +18,7 @@ class Erased(EventContract):
 
 
 class JobRan(EventContract):
-    """A scheduled job's run for one due time has ended (M4, M6); the event's id is derived from job and due time."""
+    """A scheduled job's run for one due time has ended; the event's id is derived from job and due time."""
 
     PERSONAL: ClassVar[dict[str, Any]] = {}
     type: Literal["job_ran"] = "job_ran"
@@ -29,7 +29,7 @@ class JobRan(EventContract):
     errors: int = Field(default=0, ge=0)
 
 
-# In the order in which they are checked (E 5.3).
+# In the order in which they are checked.
 LimitName = Literal[
     "concurrent",
     "user_per_minute",
@@ -44,7 +44,7 @@ Limit = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
 
 
 class LimitsChanged(EventContract):
-    """How much a tenant's users may ask for was changed (G6; E 11.1); limits that are not given stay as they are.
+    """How much a tenant's users may ask for was changed; limits that are not given stay as they are.
 
     plan: vip is for admins too. 0 admits nothing.
     """
@@ -59,7 +59,7 @@ AgentType = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,63}$")]
 
 
 class AgentConfigured(EventContract):
-    """How an agent of the tenant answers from now on, as a whole (G1; E 2.2, 11.1). None: as the server's settings."""
+    """How an agent of the tenant answers from now on, as a whole. None: as the server's settings."""
 
     PERSONAL: ClassVar[dict[str, Any]] = {}
     type: Literal["agent_configured"] = "agent_configured"
@@ -71,7 +71,7 @@ class AgentConfigured(EventContract):
 
 
 class AgentSwitched(EventContract):
-    """Whether an agent of the tenant answers from now on (E 11.1)."""
+    """Whether an agent of the tenant answers from now on."""
 
     PERSONAL: ClassVar[dict[str, Any]] = {}
     type: Literal["agent_switched"] = "agent_switched"
@@ -80,7 +80,7 @@ class AgentSwitched(EventContract):
 
 
 class ApiKeyCreated(EventContract):
-    """An API key of this event's user exists from now on (S3). digest: an HMAC over the secret and all fields here."""
+    """An API key of this event's user exists from now on. digest: an HMAC over the secret and all fields here."""
 
     PERSONAL: ClassVar[dict[str, Any]] = {"label": None}
     MIXES_SPEAKERS: ClassVar[bool] = False
@@ -102,7 +102,7 @@ class ApiKeyRevoked(EventContract):
 
 
 class ThreadArchived(EventContract):
-    """A cold conversation's events were written to a file (L4); the read models drop its turns, the log keeps them.
+    """A cold conversation's events were written to a file; the read models drop its turns, the log keeps them.
 
     path: the file, relative to the archive folder. sha256: of the file's bytes.
     """
@@ -143,7 +143,7 @@ class ThreadRestored(EventContract):
 
 
 class UserErased(EventContract):
-    """The receipt of an erasure (M9): counts of what was destroyed and of what the scan then found. No text.
+    """The receipt of an erasure: counts of what was destroyed and of what the scan then found. No text.
 
     found_in: table or kind of place → how often the person's words were found there by this search, or by an earlier
     one, for whose words nobody could search again.

@@ -1,4 +1,4 @@
-"""Events of a session, the short-term memory of one conversation (P9, C7; seed B)."""
+"""Events of a session, the short-term memory of one conversation."""
 
 from typing import Any, ClassVar, Literal
 
@@ -16,7 +16,7 @@ class SegmentRules(Frozen):
 
 
 class SessionCreated(EventContract):
-    """A session begins, or begins again: turns before this event do not belong to it (B, Q7).
+    """A session begins, or begins again: turns before this event do not belong to it.
 
     after_seq: for a conversation that existed before its session: turns after this sequence belong to the session,
     and turn_count and last_bot_message are computed from them.
@@ -64,7 +64,7 @@ class SegmentCheckpointRequested(EventContract):
 
 
 class SegmentCheckpointed(EventContract):
-    """A segment ends with a summary of everything up to covered_seq; later turns make the next segment (C7).
+    """A segment ends with a summary of everything up to covered_seq; later turns make the next segment.
 
     turns_covered: number of the session's turns that summaries cover now. derivation: None if written by hand.
     """
@@ -81,7 +81,7 @@ class SegmentCheckpointed(EventContract):
 
 
 class SegmentCheckpointFailed(EventContract):
-    """All tries of a checkpoint failed: the session goes on in FULL_HISTORY (C7)."""
+    """All tries of a checkpoint failed: the session goes on in FULL_HISTORY."""
 
     PERSONAL: ClassVar[dict[str, Any]] = {}
     QUOTES_ERRORS: ClassVar[bool] = True

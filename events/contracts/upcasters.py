@@ -1,4 +1,4 @@
-"""Upgrades old versions of event data on read, one version at a time (L2).
+"""Upgrades old versions of event data on read, one version at a time.
 
 An upcaster takes and returns plain JSON data; they are chained until the contract's VERSION is reached. Personal
 fields are missing in it when their key was destroyed: tombstones come afterwards (codec.py).

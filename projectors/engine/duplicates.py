@@ -1,4 +1,4 @@
-"""Drops events whose id is already stored, also long after JetStream's dedup window (L4).
+"""Drops events whose id is already stored, also long after JetStream's dedup window.
 
 The first sequence of an id in its thread is a fact of the log, so the first reader of an event fills this table (the
 engine does so in the transaction of its rows); every reader of a partition reads in order and gets the same result.

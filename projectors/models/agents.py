@@ -1,4 +1,4 @@
-"""agents: how a tenant's agents answer, where it was changed, and whether they do (G1; E 2.2, 11.1)."""
+"""agents: how a tenant's agents answer, where it was changed, and whether they do."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

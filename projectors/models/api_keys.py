@@ -1,4 +1,4 @@
-"""api_keys: which keys there are, what each may do and until when (S3); beside it, when each was used last."""
+"""api_keys: which keys there are, what each may do and until when; beside it, when each was used last."""
 
 from collections.abc import Sequence
 

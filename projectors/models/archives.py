@@ -1,4 +1,4 @@
-"""thread_archives: which conversations are in files, and whether they are back (L4)."""
+"""thread_archives: which conversations are in files, and whether they are back."""
 
 import re
 from collections.abc import Sequence

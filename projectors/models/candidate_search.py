@@ -1,7 +1,7 @@
 """Candidate search: the rows of a scope that may answer a query, found by an index and bounded in number.
 
 Shared by all read models with the columns terms (GIN), embedding and embedding_model (one HNSW index per model): chunks
-(P5) and memories (P7). Input: a `SearchScope` (table, condition, parameters). Output: SQL that a caller runs by itself
+ and memories. Input: a `SearchScope` (table, condition, parameters). Output: SQL that a caller runs by itself
 or builds into a larger statement, and `nearest_rows`, which runs a search by vector. Ranking is the caller's.
 """
 

@@ -1,4 +1,4 @@
-"""P8 entities: people and things that a user mentions, one row per type and name (E 7.4, 10.4).
+"""entities: people and things that a user mentions, one row per type and name.
 
 Events are applied in order: a later description or attribute replaces an earlier one, relations and sources add up.
 

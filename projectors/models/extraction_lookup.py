@@ -1,4 +1,4 @@
-"""What the extraction reads (M2): a user's turns in a conversation, and who has turns that no model has looked at."""
+"""What the extraction reads: a user's turns in a conversation, and who has turns that no model has looked at."""
 
 from collections.abc import Sequence
 from datetime import tzinfo

@@ -1,4 +1,4 @@
-"""Which thread began as a fork of which, and where: the past of a fork is read from its parents (C10).
+"""Which thread began as a fork of which, and where: the past of a fork is read from its parents.
 
 Turns and chunks of the past stay rows of the parent. Whoever reads a thread reads its lineage: the thread itself,
 and of each parent what it had when the fork began. The rows are those of MESSAGES (messages.py).

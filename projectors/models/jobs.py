@@ -1,4 +1,4 @@
-"""job_runs: which due times of a scheduled job have been run, and what came of them (M4, M6)."""
+"""job_runs: which due times of a scheduled job have been run, and what came of them."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""P2 messages: the full transcript, content blocks intact, in the order of the log."""
+"""messages: the full transcript, content blocks intact, in the order of the log."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""What a thread_restored event brings back: events of the log, to be applied as if they came now (L4)."""
+"""What a thread_restored event brings back: events of the log, to be applied as if they came now."""
 
 from collections.abc import Sequence
 from dataclasses import replace

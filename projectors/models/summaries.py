@@ -1,4 +1,4 @@
-"""P4 conversation_summaries: one rolling summary per thread (A 1.2, D 2.1)."""
+"""conversation_summaries: one rolling summary per thread."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Text to search terms: one pure function for chunks and queries, English, Chinese and mixed (C9).
+"""Text to search terms: one pure function for chunks and queries, English, Chinese and mixed.
 
 Postgres has no Chinese parser and its English one drops what chats search for (`snake_case`, `bob@x.org`), so
 turnlog makes the terms itself and stores them with `array_to_tsvector`. A term holds no space, quote,

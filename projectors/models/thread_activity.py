@@ -1,4 +1,4 @@
-"""P1 thread_activity: one row a thread, for the list of conversations, newest first (A 1.2)."""
+"""thread_activity: one row a thread, for the list of conversations, newest first."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""P6 memory_topics: the topics of a thread with mentions and last time (A 1.2)."""
+"""memory_topics: the topics of a thread with mentions and last time."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""P10 usage: tokens, cost, latency and errors by user, tenant, agent, model and day (E 12)."""
+"""usage: tokens, cost, latency and errors by user, tenant, agent, model and day."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Rebuild side by side: shadow tables → catch up → one short transaction that swaps tables and positions (L6)."""
+"""Rebuild side by side: shadow tables → catch up → one short transaction that swaps tables and positions."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""verify: a projection is rebuilt into a shadow up to the live position and compared row for row (L6)."""
+"""verify: a projection is rebuilt into a shadow up to the live position and compared row for row."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

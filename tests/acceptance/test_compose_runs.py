@@ -1,4 +1,4 @@
-"""compose.yaml without Docker: real nats-servers with its configuration, and its services as processes (O2)."""
+"""compose.yaml without Docker: real nats-servers with its configuration, and its services as processes."""
 
 import asyncio
 import contextlib

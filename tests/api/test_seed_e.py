@@ -17,7 +17,7 @@ from turnlog.projectors.models.agents import AGENTS_THREAD
 from turnlog.projectors.models.limits import LIMITS_THREAD
 
 AGENT, ADMIN = "/ai-agent", "/admin/ai-agent"
-# As the design documents name them (A 2.3, E 11.1, 11.5), with turnlog's names of what a path varies by.
+# As the design documents name them, with turnlog's names of what a path varies by.
 ENDPOINTS = """
 GET /api/conversations
 GET /api/chat/history

@@ -1,4 +1,4 @@
-"""Whether the context of a question holds what answers it, and what the contexts of a conversation cost (C2, C8).
+"""Whether the context of a question holds what answers it, and what the contexts of a conversation cost.
 
 LoCoMo names the turns that answer each of its questions, their evidence. Where its file is not there, nothing is
 measured.
@@ -124,5 +124,5 @@ _METHODS = {
     "Summaries are extracts by the offline provider, no language model; over 200 messages are pruned, as by default.",
     "tiers, relevant episodes first": f"The same, with the {EPISODES} most relevant episodes first in tier 2 and the "
     "pruned ones of them brought back.",
-    "hybrid history": "The last 3 turns and the 3 most relevant episodes (D 2.2.5), without any window.",
+    "hybrid history": "The last 3 turns and the 3 most relevant episodes, without any window.",
 }

@@ -34,8 +34,8 @@ class Read:
 
 READS = (
     Read("ram", "a session from memory (L1)", 0.1, "the process has read it before"),
-    Read("kv", "a session from the bucket (L2)", 2.0, "a new process"),
-    Read("postgres", "a session from Postgres (L3)", 10.0, "a new process, nothing in the bucket"),
+    Read("kv", "a session from the bucket", 2.0, "a new process"),
+    Read("postgres", "a session from Postgres", 10.0, "a new process, nothing in the bucket"),
     Read("log", "a session from the log itself", None, "a new process, nothing in the bucket and no row in Postgres"),
 )
 

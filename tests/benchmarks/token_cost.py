@@ -1,4 +1,4 @@
-"""Tokens sent over a conversation of 50 turns, against sending everything each time (D 2.1.6)."""
+"""Tokens sent over a conversation of 50 turns, against sending everything each time."""
 
 from collections import defaultdict
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The agent consumer over the OpenAI wire: streams, tools, receipts, refusals, order (C9, C10, G8)."""
+"""The agent consumer over the OpenAI wire: streams, tools, receipts, refusals, order."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""A request is answered exactly once by real agent processes, though they are killed or frozen in mid-answer (G8)."""
+"""A request is answered exactly once by real agent processes, though they are killed or frozen in mid-answer."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Long-term memories in answers: in the request, on the receipt, in time travel, and counted as read (M1, M4)."""
+"""Long-term memories in answers: in the request, on the receipt, in time travel, and counted as read."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""API keys on real servers: made and revoked by events, used, acted with, erased; and the row of every case (S3)."""
+"""API keys on real servers: made and revoked by events, used, acted with, erased; and the row of every case."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -1,4 +1,4 @@
-"""Appending to a real JetStream: every event is stored once, in order, whatever happens on the way (L4)."""
+"""Appending to a real JetStream: every event is stored once, in order, whatever happens on the way."""
 
 import asyncio
 

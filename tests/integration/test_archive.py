@@ -1,4 +1,4 @@
-"""The archive: cold conversations stand in Parquet files, and come back as they were (L4)."""
+"""The archive: cold conversations stand in Parquet files, and come back as they were."""
 
 import asyncio
 import hashlib

@@ -1,4 +1,4 @@
-"""Who reads an archived conversation, writes in it or has it erased: it comes back, or is gone (L4)."""
+"""Who reads an archived conversation, writes in it or has it erased: it comes back, or is gone."""
 
 import asyncio
 import json

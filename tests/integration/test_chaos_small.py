@@ -1,4 +1,4 @@
-"""The small form of `make chaos`: real worker processes and servers are killed while events are appended (O4)."""
+"""The small form of `make chaos`: real worker processes and servers are killed while events are appended."""
 
 import asyncio
 import gc

@@ -1,4 +1,4 @@
-"""The log on three real nats-servers: a node dies while events are appended, nothing acknowledged is lost (O2)."""
+"""The log on three real nats-servers: a node dies while events are appended, nothing acknowledged is lost."""
 
 import asyncio
 import gc

@@ -1,4 +1,4 @@
-"""Memories that say the same become one, by events that can be taken back (M6)."""
+"""Memories that say the same become one, by events that can be taken back."""
 
 import hashlib
 from collections.abc import AsyncIterator, Mapping

@@ -1,4 +1,4 @@
-"""Old memories that a language model makes one: asked once, judged, within the night's calls (M6)."""
+"""Old memories that a language model makes one: asked once, judged, within the night's calls."""
 
 import asyncio
 from datetime import timedelta

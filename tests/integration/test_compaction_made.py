@@ -1,4 +1,4 @@
-"""What a language model made of memories, afterwards: recalled, taken back, forgotten, erased, rebuilt (M6)."""
+"""What a language model made of memories, afterwards: recalled, taken back, forgotten, erased, rebuilt."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""A language model finds contradictions that no rule and no likeness shows, once and off the answer's path (M5)."""
+"""A language model finds contradictions that no rule and no likeness shows, once and off the answer's path."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""LangGraph on turnlog while a server or a model is really stopped, and after it is back (O3; A 6, E 13.3)."""
+"""LangGraph on turnlog while a server or a model is really stopped, and after it is back."""
 
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path

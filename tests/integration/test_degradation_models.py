@@ -1,4 +1,4 @@
-"""Short-term memory while a model is away or talks too much, and after it is well again (O3; A 6, E 13.3)."""
+"""Short-term memory while a model is away or talks too much, and after it is well again."""
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager

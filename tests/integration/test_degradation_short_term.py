@@ -1,4 +1,4 @@
-"""Sessions while a server is really stopped, and after it is back (O3; A 6, E 13.3)."""
+"""Sessions while a server is really stopped, and after it is back."""
 
 import json
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""The embedder: vectors come by events from a content-addressed cache, and never twice from the model (L7, A 6)."""
+"""The embedder: vectors come by events from a content-addressed cache, and never twice from the model."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""A graph's thread that two people share, after one of them was erased: it goes on from what is whole (M9)."""
+"""A graph's thread that two people share, after one of them was erased: it goes on from what is whole."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

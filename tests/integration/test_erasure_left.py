@@ -1,4 +1,4 @@
-"""What was left behind before somebody is erased, and what a search for their words meets: none of it stays (M9)."""
+"""What was left behind before somebody is erased, and what a search for their words meets: none of it stays."""
 
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""What is under way when somebody is erased: none of it keeps their words (M9)."""
+"""What is under way when somebody is erased: none of it keeps their words."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""What a user had forgotten does not come back when the model reads the same turn later (M1, M2)."""
+"""What a user had forgotten does not come back when the model reads the same turn later."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""A fork begins with another thread's turns without a copy of them; from there both go their own way (C10)."""
+"""A fork begins with another thread's turns without a copy of them; from there both go their own way."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""Hundreds of malformed and hostile messages, while two people talk: each concerns its own thread at most (O6)."""
+"""Hundreds of malformed and hostile messages, while two people talk: each concerns its own thread at most."""
 
 import asyncio
 import os

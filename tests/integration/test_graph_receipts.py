@@ -1,4 +1,4 @@
-"""An answer of the conversation graph leaves a receipt, and time travel builds what the model was given again (C10)."""
+"""An answer of the conversation graph leaves a receipt, and time travel builds what the model was given again."""
 
 from collections.abc import Iterator
 from datetime import timedelta

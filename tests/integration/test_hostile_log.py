@@ -1,4 +1,4 @@
-"""Events that anyone may have published: they are parked and named, and every reader of the log goes on (O6)."""
+"""Events that anyone may have published: they are parked and named, and every reader of the log goes on."""
 
 import json
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Hybrid history: the newest turns and the older episodes a question is about (C8, D 2.2)."""
+"""Hybrid history: the newest turns and the older episodes a question is about."""
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager

@@ -1,4 +1,4 @@
-"""Scheduled jobs on real servers: owed after a rest, once on two workers, the rest done after a crash (M4)."""
+"""Scheduled jobs on real servers: owed after a rest, once on two workers, the rest done after a crash."""
 
 import asyncio
 from collections.abc import AsyncIterator

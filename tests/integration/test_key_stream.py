@@ -1,4 +1,4 @@
-"""The stream of users' keys: Postgres may be lost, forged keys stop nobody, a destroyed key leaves no byte (M9, O5)."""
+"""The stream of users' keys: Postgres may be lost, forged keys stop nobody, a destroyed key leaves no byte."""
 
 import base64
 import json

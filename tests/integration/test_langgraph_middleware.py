@@ -1,4 +1,4 @@
-"""TurnlogMiddleware in an agent of LangChain: its model gets a tiered context, its state stays whole (A 3.2)."""
+"""TurnlogMiddleware in an agent of LangChain: its model gets a tiered context, its state stays whole."""
 
 import asyncio
 from collections.abc import AsyncIterator

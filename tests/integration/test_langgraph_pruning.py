@@ -1,4 +1,4 @@
-"""TurnlogSaver(prune=True): a graph's state loses the messages that turnlog pruned from the conversation (C5)."""
+"""TurnlogSaver(prune=True): a graph's state loses the messages that turnlog pruned from the conversation."""
 
 from typing import Any
 

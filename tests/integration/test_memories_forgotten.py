@@ -1,4 +1,4 @@
-"""Forgetting by hand: the words go wherever a memory has them, and what others said holds again (M9)."""
+"""Forgetting by hand: the words go wherever a memory has them, and what others said holds again."""
 
 from collections.abc import AsyncIterator
 from uuid import UUID

@@ -1,4 +1,4 @@
-"""The memory reactor as a FastStream consumer, against a language model server that can fail (C5, C6, A 3.1, A 6)."""
+"""The memory reactor as a FastStream consumer, against a language model server that can fail."""
 
 import json
 import threading

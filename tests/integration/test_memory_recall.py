@@ -1,4 +1,4 @@
-"""Recall of memories on real rows: words, vectors, entities, dates; what holds, what held; one user's alone (M7)."""
+"""Recall of memories on real rows: words, vectors, entities, dates; what holds, what held; one user's alone."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Preferences that a user sets by hand: kept, cleared, exported, rebuilt; with names and values checked (E 10.5)."""
+"""Preferences that a user sets by hand: kept, cleared, exported, rebuilt; with names and values checked."""
 
 import pytest
 from helpers.servers import rows

@@ -1,4 +1,4 @@
-"""P3 checkpoints: LangGraph's state in rows that name turns and lists, and what leaves with a checkpoint."""
+"""checkpoints: LangGraph's state in rows that name turns and lists, and what leaves with a checkpoint."""
 
 from base64 import b64encode
 from typing import Any

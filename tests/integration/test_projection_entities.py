@@ -1,4 +1,4 @@
-"""P8 entities and job_runs: one row per type and name, one per job and due time."""
+"""entities and job_runs: one row per type and name, one per job and due time."""
 
 from datetime import timedelta
 from uuid import UUID

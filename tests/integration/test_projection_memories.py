@@ -1,4 +1,4 @@
-"""P7 memories: what holds of a user, since when, until when and by which words."""
+"""memories: what holds of a user, since when, until when and by which words."""
 
 from datetime import datetime, timedelta
 from typing import Any

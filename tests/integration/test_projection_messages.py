@@ -1,4 +1,4 @@
-"""P2 messages: the whole transcript, in the order of the log."""
+"""messages: the whole transcript, in the order of the log."""
 
 import json
 from uuid import UUID

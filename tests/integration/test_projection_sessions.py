@@ -1,4 +1,4 @@
-"""P9 sessions: rows that equal a fold of the log, with the turns of the current segment, in one question."""
+"""sessions: rows that equal a fold of the log, with the turns of the current segment, in one question."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""P4 conversation_summaries: one rolling summary a thread."""
+"""conversation_summaries: one rolling summary a thread."""
 
 from helpers.projection_spec import Spec, seq
 from helpers.sample_events import DERIVED, MAY_8, event

@@ -1,4 +1,4 @@
-"""P1 thread_activity: one row a thread."""
+"""thread_activity: one row a thread."""
 
 from datetime import timedelta
 

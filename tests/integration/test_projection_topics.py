@@ -1,4 +1,4 @@
-"""P6 memory_topics: topics add up per thread."""
+"""memory_topics: topics add up per thread."""
 
 from datetime import timedelta
 

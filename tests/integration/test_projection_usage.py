@@ -1,4 +1,4 @@
-"""P10 usage: sums by tenant, day, user, agent, purpose, provider and model."""
+"""usage: sums by tenant, day, user, agent, purpose, provider and model."""
 
 from datetime import date
 from typing import Any

@@ -1,4 +1,4 @@
-"""Rebuild side by side and verify, on real servers, while live traffic goes on (L6)."""
+"""Rebuild side by side and verify, on real servers, while live traffic goes on."""
 
 import asyncio
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Recall in a large scope: from samples and indexes comes what ranking every chunk would give (C9)."""
+"""Recall in a large scope: from samples and indexes comes what ranking every chunk would give."""
 
 import asyncio
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""Recall over the database: turns, not chunks; only what is asked for; always what is there now (C9)."""
+"""Recall over the database: turns, not chunks; only what is asked for; always what is there now."""
 
 from datetime import UTC, datetime
 

@@ -1,4 +1,4 @@
-"""Other rules, another prompt or model over recorded history: into a shadow, compared, promoted or dropped (M2, L7)."""
+"""Other rules, another prompt or model over recorded history: into a shadow, compared, promoted or dropped."""
 
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""The retrieval context: turns, memories, preferences, entities and their numbers for one message (M7, E 10.5)."""
+"""The retrieval context: turns, memories, preferences, entities and their numbers for one message."""
 
 import pytest
 from conftest import Settled

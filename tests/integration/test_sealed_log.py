@@ -1,4 +1,4 @@
-"""The log of a turnlog with keys: unreadable on disk, read by everything of ours, and gone with a user's key (M9)."""
+"""The log of a turnlog with keys: unreadable on disk, read by everything of ours, and gone with a user's key."""
 
 import json
 from collections.abc import AsyncIterator

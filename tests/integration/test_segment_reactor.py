@@ -1,4 +1,4 @@
-"""The segment reactor on real servers: one checkpoint a request, whatever is delivered again or dies (C7, L4, O4)."""
+"""The segment reactor on real servers: one checkpoint a request, whatever is delivered again or dies."""
 
 import threading
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""A session read from memory, the bucket, Postgres or the log is the same session (M10), however old the copy was."""
+"""A session read from memory, the bucket, Postgres or the log is the same session, however old the copy was."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""A session on a fork has the fork's shared past and its owner, and nothing of a parent that was deleted (B, C10)."""
+"""A session on a fork has the fork's shared past and its owner, and nothing of a parent that was deleted."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager

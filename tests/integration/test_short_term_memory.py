@@ -1,4 +1,4 @@
-"""Short-term memory as its callers use it: the operations and the flow of the seed, on real servers (B, C7, P9)."""
+"""Short-term memory as its callers use it: the operations and the flow of the seed, on real servers."""
 
 import asyncio
 import os

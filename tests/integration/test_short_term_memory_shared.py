@@ -1,4 +1,4 @@
-"""Short-term memory with many at it: callers, processes, users and tenants at once (B, C7, P9)."""
+"""Short-term memory with many at it: callers, processes, users and tenants at once."""
 
 import asyncio
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What NATS alone may not change: events on the threads of limits, agents and API keys count only signed (S3, G6)."""
+"""What NATS alone may not change: events on the threads of limits, agents and API keys count only signed."""
 
 import json
 from collections.abc import AsyncIterator

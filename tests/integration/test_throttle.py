@@ -1,4 +1,4 @@
-"""The throttle on real Postgres: requests at once, sliding windows, quota, leases; limits changed by events (E 5.3)."""
+"""The throttle on real Postgres: requests at once, sliding windows, quota, leases; limits changed by events."""
 
 import asyncio
 import logging

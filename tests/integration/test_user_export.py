@@ -1,4 +1,4 @@
-"""What a person gets when they ask for their data: all of it, sanitised, and nobody else's (M9, E 13.4)."""
+"""What a person gets when they ask for their data: all of it, sanitised, and nobody else's."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""docs/asyncapi.json is current, is AsyncAPI 3, and its schemas describe the bytes that are on the log (L3, L8)."""
+"""docs/asyncapi.json is current, is AsyncAPI 3, and its schemas describe the bytes that are on the log."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""compose.yaml: valid by the compose specification, and its commands and settings are those of the code (O2).
+"""compose.yaml: valid by the compose specification, and its commands and settings are those of the code.
 
 tests/schemas/compose-spec.json is the specification's schema (github.com/compose-spec/compose-spec, Apache-2.0).
 """

@@ -1,4 +1,4 @@
-"""docs/configuration.md and agent/settings.py list the same variables with the same defaults, both ways (C12)."""
+"""docs/configuration.md and agent/settings.py list the same variables with the same defaults, both ways."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The condenser (C3)."""
+"""The condenser."""
 
 import pytest
 from helpers.context_messages import assistant, image, text, thinking, tool, tool_result, tool_use, turn, user

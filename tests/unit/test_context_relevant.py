@@ -1,4 +1,4 @@
-"""Turns that are relevant to the question come first in tier 2 (C8)."""
+"""Turns that are relevant to the question come first in tier 2."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Everything when it fits, three tiers when not (C1, C2), and the receipt of it (C10)."""
+"""Everything when it fits, three tiers when not, and the receipt of it."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Token counts: tiktoken's own encodings, offline, each message once (C11)."""
+"""Token counts: tiktoken's own encodings, offline, each message once."""
 
 import gzip
 import hashlib

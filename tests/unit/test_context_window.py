@@ -1,4 +1,4 @@
-"""Window and budget (C1)."""
+"""Window and budget."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Explicit remember (M1): the seed's two patterns, and what must not be taken for a request."""
+"""Explicit remember: the seed's two patterns, and what must not be taken for a request."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""What a model says of users' turns (M2, E 8.3): evidence and numbers are checked, repeats of the rules left out."""
+"""What a model says of users' turns: evidence and numbers are checked, repeats of the rules left out."""
 
 from math import inf
 from string import ascii_lowercase

@@ -1,4 +1,4 @@
-"""Rules are data (M2): a user's file adds and replaces; a bad rule is an error with file, rule and cause."""
+"""Rules are data: a user's file adds and replaces; a bad rule is an error with file, rule and cause."""
 
 from pathlib import Path
 

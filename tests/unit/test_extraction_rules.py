@@ -1,4 +1,4 @@
-"""The rules that turnlog ships, in English and Chinese (M2, E 8.7): keys, strategies, lifetimes, quotes, entities."""
+"""The rules that turnlog ships, in English and Chinese: keys, strategies, lifetimes, quotes, entities."""
 
 from datetime import timedelta
 

@@ -1,4 +1,4 @@
-"""What the shipped rules read and what they leave out, sentence by sentence, in English and Chinese (M2, E 8.7)."""
+"""What the shipped rules read and what they leave out, sentence by sentence, in English and Chinese."""
 
 import pytest
 from helpers.extraction import contents

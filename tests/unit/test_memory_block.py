@@ -1,4 +1,4 @@
-"""The block of long-term memories: one fenced message before the question, within its room (M1, C4)."""
+"""The block of long-term memories: one fenced message before the question, within its room."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime

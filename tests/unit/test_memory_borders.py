@@ -1,4 +1,4 @@
-"""Memories at the borders: a time to live that ends just then, what arrives late, more than one question (M4, M5)."""
+"""Memories at the borders: a time to live that ends just then, what arrives late, more than one question."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

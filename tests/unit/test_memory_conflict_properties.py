@@ -1,4 +1,4 @@
-"""In whichever order sayings arrive, what holds and when is the same; nothing is lost, and nothing contradicts (M5)."""
+"""In whichever order sayings arrive, what holds and when is the same; nothing is lost, and nothing contradicts."""
 
 from collections import defaultdict
 from datetime import datetime

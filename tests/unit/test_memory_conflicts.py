@@ -1,4 +1,4 @@
-"""What becomes of a memory that is said (M5): by key, by words, by likeness; and what users do to memories by hand."""
+"""What becomes of a memory that is said: by key, by words, by likeness; and what users do to memories by hand."""
 
 from dataclasses import dataclass, replace
 from typing import Any

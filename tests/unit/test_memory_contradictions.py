@@ -1,4 +1,4 @@
-"""What follows from a model's verdicts on two memories (M5, E 8.6): each strategy, and what a model may not decide."""
+"""What follows from a model's verdicts on two memories: each strategy, and what a model may not decide."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What a memory is worth and when it is put away (M3, M4): the design's numbers, and what holds for every number."""
+"""What a memory is worth and when it is put away: the design's numbers, and what holds for every number."""
 
 import math
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""Preferences user_preferences from memories: how to answer, in which language, how long, and the rest (E 10.5)."""
+"""Preferences user_preferences from memories: how to answer, in which language, how long, and the rest."""
 
 from dataclasses import dataclass
 

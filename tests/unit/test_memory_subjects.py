@@ -1,4 +1,4 @@
-"""Whose fact it is, and what is no lasting fact (M2, M5, E 10.4): sentences in both languages."""
+"""Whose fact it is, and what is no lasting fact: sentences in both languages."""
 
 import pytest
 from helpers.dated_claims import DecidedMemories

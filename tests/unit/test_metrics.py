@@ -1,4 +1,4 @@
-"""Metrics: names, labels, the port they are served on, and the queries of the documentation over them (B, E 12.1)."""
+"""Metrics: names, labels, the port they are served on, and the queries of the documentation over them."""
 
 import gc
 import json

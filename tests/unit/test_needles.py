@@ -1,4 +1,4 @@
-"""A string is found in bytes in whatever form a store may have written it (M9)."""
+"""A string is found in bytes in whatever form a store may have written it."""
 
 import json
 import random

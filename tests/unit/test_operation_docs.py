@@ -1,4 +1,4 @@
-"""docs/operation.md, "When something is down": each row names tests that exist, and no such test is left out (O3).
+"""docs/operation.md, "When something is down": each row names tests that exist, and no such test is left out.
 
 So does docs/reliability.md, for what it promises."""
 

@@ -1,4 +1,4 @@
-"""What is due for a thread (C5, C6, A 3.1, D 2.1): a pure decision, so properties over many threads."""
+"""What is due for a thread: a pure decision, so properties over many threads."""
 
 from collections.abc import Sequence
 

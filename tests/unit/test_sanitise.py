@@ -1,4 +1,4 @@
-"""What is sensitive is masked by level, in English and Chinese, once; what only looks like it stays (M8, E 8.9)."""
+"""What is sensitive is masked by level, in English and Chinese, once; what only looks like it stays."""
 
 import io
 import logging

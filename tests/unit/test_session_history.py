@@ -1,4 +1,4 @@
-"""The history text of a session: modes, real token counts, the threshold and the cut at the window (B, C7, C11)."""
+"""The history text of a session: modes, real token counts, the threshold and the cut at the window."""
 
 import pytest
 from helpers.context_messages import assistant, image, text, thinking, tool, tool_result, tool_use, user

@@ -1,4 +1,4 @@
-"""The session as a fold of events, and messages as turns of a conversation (P9, C7)."""
+"""The session as a fold of events, and messages as turns of a conversation."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""Validity intervals of memories that contradict each other (M5). Pure: memories in, an interval for each out.
+"""Validity intervals of memories that contradict each other. Pure: memories in, an interval for each out.
 
 The intervals follow from the memories alone, not from the order of arrival. Time is when something was said, not when
 it arrived.

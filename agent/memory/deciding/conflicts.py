@@ -1,4 +1,4 @@
-"""Decides on a candidate memory: new, a repetition, or a conflict with stored memories (M5, seed E 8.6). Pure.
+"""Decides on a candidate memory: new, a repetition, or a conflict with stored memories. Pure.
 
 Compared in this order: equal dedupe key, equal content; similar content once its vector is there
 (semantic_conflicts.py). A decision is the events to append, in one batch and in this order. Nothing is deleted: a

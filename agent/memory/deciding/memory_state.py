@@ -27,7 +27,7 @@ from turnlog.projectors.models.memories.text import content_key
 
 
 class MemoryState:
-    """Rows of P7 by id, changed by `apply`."""
+    """Rows of `memories` by id, changed by `apply`."""
 
     def __init__(self, place: Place, rows: Iterable[StoredMemory], at: datetime) -> None:
         """at: the time of the events to be applied."""

@@ -1,4 +1,4 @@
-"""The strategy MERGE: joins the contents of memories with one dedupe key (M5). Pure.
+"""The strategy MERGE: joins the contents of memories with one dedupe key. Pure.
 
 Each statement stays a memory of its own (a member). From the second on a merged memory is valid in their place: of the
 first two, of the first three, and so on, each from when its last member was said. Merged memories follow from the

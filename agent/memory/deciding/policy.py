@@ -1,4 +1,4 @@
-"""The policy of importance: score, decay, archiving and deletion as pure functions (M3, M4; seed E 8.4, 8.5).
+"""The policy of importance: score, decay, archiving and deletion as pure functions.
 
 Decay is not stored: a row has the importance at one time, and readers compute the current value. The daily job computes
 the same and records only what it archives, expires or deletes.

@@ -1,4 +1,4 @@
-"""Events for what a user decides about memories: answer a question, edit, revert, forget (M5, M9). Pure."""
+"""Events for what a user decides about memories: answer a question, edit, revert, forget. Pure."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence

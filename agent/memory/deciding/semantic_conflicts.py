@@ -1,4 +1,4 @@
-"""Resolves near-duplicates of a memory once its vector is there (M5, semantic conflicts).
+"""Resolves near-duplicates of a memory once its vector is there.
 
 Input: memories with new vectors, and the stored memories nearest to them. Output: events that close duplicates. Only
 memories that make the same claim are resolved, so nothing true is closed. KEEP_BOTH keeps both. MERGE and ASK_USER

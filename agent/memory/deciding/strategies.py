@@ -1,4 +1,4 @@
-"""The six strategies for conflicts (M5, seed E 8.6): a candidate and the rows it conflicts with → events. Pure.
+"""The six strategies for conflicts: a candidate and the rows it conflicts with → events. Pure.
 
 KEEP_LATEST, KEEP_OLDEST, KEEP_HIGHEST and MERGE compute all intervals again and write the differences, so that the
 result does not depend on the order of arrival.

@@ -1,4 +1,4 @@
-"""Extraction by a language model (E 8.3): a memory is accepted only with a quote of the user as evidence.
+"""Extraction by a language model: a memory is accepted only with a quote of the user as evidence.
 
 Input: turns of one user. Output: findings and rejections. The model gets only the user's own text. Each memory must
 quote a turn exactly, except for spaces and character width; additions, negations and claims from questions are

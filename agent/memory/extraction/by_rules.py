@@ -1,4 +1,4 @@
-"""Applies extraction rules to turns (M1, M2; E 8.7): turns in, findings with quotes and rejections with reasons out.
+"""Applies extraction rules to turns: turns in, findings with quotes and rejections with reasons out.
 Pure.
 
 A match counts only if the user states it at the start of a clause, not in a question, a condition, a quotation or
@@ -296,7 +296,7 @@ def _denied(found: Finding, reading: Reading, language: str) -> Finding:
 
 
 def _of_somebody(found: Finding, subject: Subject) -> Finding:
-    """A fact about somebody else: an attribute of their entity, with a key of its own (E 10.4)."""
+    """A fact about somebody else: an attribute of their entity, with a key of its own."""
     attributes = {found.rule or found.category: found.value}
     relation = {"relation": subject.relation} if subject.relation else {}
     entity = Entity(type="PERSON", name=subject.name, attributes={**relation, **attributes}, sources=(found.source,))

@@ -1,4 +1,4 @@
-"""From findings to the memories and entities that are proposed (M2): converted, merged, without repeats. Pure."""
+"""From findings to the memories and entities that are proposed: converted, merged, without repeats. Pure."""
 
 from collections.abc import Iterable, Sequence
 from uuid import NAMESPACE_OID, uuid5

@@ -1,4 +1,4 @@
-"""Extracts a user's own statements from messages: the only input of the extraction (M2). Pure.
+"""Extracts a user's own statements from messages: the only input of the extraction. Pure.
 
 Left out: somebody else's words and what is not meant (quoted.py), which includes what turnlog itself adds to a
 conversation, so that rules and models never read their own output.

@@ -1,4 +1,4 @@
-"""Explicit requests to remember (M1): "remember that …", "记住：…". Pure: text in, requests out.
+"""Explicit requests to remember: "remember that …", "记住：…". Pure: text in, requests out.
 
 The verbs are the seed's two and everyday ones beside them. What follows one is to be remembered, whatever it says,
 except where the words around it say otherwise: a narration ("I remember that day", "我记住了"), a question ("can you

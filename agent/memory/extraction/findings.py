@@ -29,7 +29,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A memory that an extractor proposes; conflicts are decided later (M5). dedupe_key: filled in and normalised."""
+    """A memory that an extractor proposes; conflicts are decided later. dedupe_key: filled in and normalised."""
 
     kind: MemoryKind
     content: str

@@ -1,4 +1,4 @@
-"""Normalisers that rules name: they bring a matched value into normal form (E 8.7). Pure.
+"""Normalisers that rules name: they bring a matched value into normal form. Pure.
 
 A normaliser gets the value, the time when it was said, and the rule's parameters; it returns the normalised value or
 raises ValueError with the reason.

@@ -1,4 +1,4 @@
-"""The ways in which the rules read a statement (M2): as it is, and each clause that leaves its subject out, or whose
+"""The ways in which the rules read a statement: as it is, and each clause that leaves its subject out, or whose
 subject is a relative, as if it began with "I" or 我. Pure.
 
 我叫王芳，住在上海 says 我住在上海 too; "My son Max is 7 and lives in Rome" says of Max what "I am 7" says of the user.

@@ -1,4 +1,4 @@
-"""Extraction rules are data (E 8.7): TOML files, those of turnlog and one of the user's own.
+"""Extraction rules are data: TOML files, those of turnlog and one of the user's own.
 
 A rule is a table of `[rule]` by its id. What it may hold is the model `Rule` below; docs/long-term-memory.md explains
 it. Whatever is wrong with a rule is an error that names file, rule and cause.
@@ -63,7 +63,7 @@ class Rule(BaseModel):
     dedupe_key: templates with {value} and the names of other groups. normalisers, validators: names, or tables with a
     `name`, a `group` if it is another than `value`, and the parameters; the group `key` is a copy of the value that
     only dedupe_key shows. value: template of what memories of one key are compared by, the value if left out. entity:
-    type of the entity that the value names (P8). unless: what the sentence must not hold. anywhere: a match need not
+    type of the entity that the value names. unless: what the sentence must not hold. anywhere: a match need not
     begin a clause. of_relatives: it may also state something of a relative ("My son is 7").
     """
 

@@ -1,4 +1,4 @@
-"""Runs the extraction for one user in one conversation: rules on every turn, a model on batches of turns (M2).
+"""Runs the extraction for one user in one conversation: rules on every turn, a model on batches of turns.
 
 Input: the user's turns that a stage has not read (memory_extractions). Output: memories and the new progress, in one
 append, so that a repeated run finds its work done. A model's answer is cached before it is used.

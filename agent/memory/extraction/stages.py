@@ -1,4 +1,4 @@
-"""Values of the extraction, and what both stages share (M2): results in, memories and events to write out. Pure."""
+"""Values of the extraction, and what both stages share: results in, memories and events to write out. Pure."""
 
 import hashlib
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Whose fact a match states (M2, E 10.4): the user's, that of somebody they name, or that of somebody unknown. Pure.
+"""Whose fact a match states: the user's, that of somebody they name, or that of somebody unknown. Pure.
 
 "My mother's email is …" and 我妈妈的邮箱是… state an attribute of the entity mother. Words for the user
 (我, my, I) within the match make it the user's.

@@ -1,4 +1,4 @@
-"""Validators that rules name (E 8.7): each returns why a value is refused, or None. Pure."""
+"""Validators that rules name: each returns why a value is refused, or None. Pure."""
 
 import re
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Groups of memories that say the same, and the events that close duplicates or undo a compaction (M6; E 8.8).
+"""Groups of memories that say the same, and the events that close duplicates or undo a compaction.
 
 `duplicate_groups` is pure: memories and near pairs in, groups out. The most important memory of a group stays valid and
 the others are closed for it; nothing is deleted, so that a compaction can be undone. Similarity is not transitive here:
@@ -21,7 +21,7 @@ from turnlog.events.errors import NotFound
 from turnlog.projectors.models.memories.lookup import memories_by_id
 from turnlog.projectors.models.memories.vectors import compactions
 
-DUPLICATE_SIMILARITY = 0.92  # calibrated; above it two memories are duplicates (E 8.8)
+DUPLICATE_SIMILARITY = 0.92  # calibrated; above it two memories are duplicates
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Compares a new memory with those near it, by a language model: what the words alone do not show (M5, E 8.6).
+"""Compares a new memory with those near it, by a language model: what the words alone do not show.
 
 Input: a new memory and up to MOST earlier ones. Output: a verdict on each, and the events that follow from them. A
 model's verdict deletes nothing: what loses is closed, and a revert opens it again. A rule's strategy comes before the

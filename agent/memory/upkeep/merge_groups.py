@@ -1,4 +1,4 @@
-"""Chooses the groups of memories that a language model merges or summarises (M6). Pure.
+"""Chooses the groups of memories that a language model merges or summarises. Pure.
 
 Input: one user's memories of one kind with their vectors. Output: duplicate groups (no model needed), and merge groups
 of near-duplicates or of unimportant memories about one subject (a model writes their common text).

@@ -1,4 +1,4 @@
-"""The prompt by which a language model merges memories into one text, and the checks of its answer (M6).
+"""The prompt by which a language model merges memories into one text, and the checks of its answer.
 
 Input: the contents of a merge group. Output: the text, or the reason why it was refused: a text that adds a number,
 a date, a name or a negation, or that leaves out what a merge must keep, is not stored.

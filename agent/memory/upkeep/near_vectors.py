@@ -1,4 +1,4 @@
-"""Finds pairs of near vectors without comparing all pairs (M6). Pure.
+"""Finds pairs of near vectors without comparing all pairs. Pure.
 
 Each vector is assigned to its nearest centroid and compared with the vectors of its few nearest centroids (as an
 inverted file index does). The work grows with n·√n instead of n².

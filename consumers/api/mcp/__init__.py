@@ -1,1 +1,1 @@
-"""The Model Context Protocol: six tools over the use cases (S6)."""
+"""The Model Context Protocol: six tools over the use cases."""

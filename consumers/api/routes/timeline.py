@@ -1,4 +1,4 @@
-"""A conversation as a front-end shows it: the list and history of A 2.3, and the stream of a thread's events."""
+"""A conversation as a front-end shows it: the list and history, and the stream of a thread's events."""
 
 import time
 from collections.abc import AsyncIterator

@@ -78,7 +78,7 @@ class TurnlogSaver(BaseCheckpointSaver[str]):
     (`turnlog up`, or `TurnlogSaver.open`).
     allowed: types, as classes or (module, name), that are made from unsigned values too, beside those that LangGraph's
     serializer counts as safe. Values of other types are signed with the log's signer, and read where that fits.
-    prune: a run begins without the messages that turnlog pruned from the conversation (C5), so that its next checkpoint
+    prune: a run begins without the messages that turnlog pruned from the conversation, so that its next checkpoint
     has lost them, as after a RemoveMessage; MEMORY_MAX_MESSAGES_PER_THREAD, by the reactors of `turnlog up`.
     config["configurable"]["user_id"]: whose data a thread is. held_threads: how many are held in memory.
     With an EncryptedSerializer nothing is stored in the clear, so no turns are recorded.

@@ -1,4 +1,4 @@
-"""The contradiction reactor: a language model compares new memories with those near them, once they have vectors (M5).
+"""The contradiction reactor: a language model compares new memories with those near them, once they have vectors.
 
 Off the answer's path and within the hourly budget. What it finds is one append with the verdicts, so that a rebuild
 makes no call and a redelivery changes nothing. Without the model only the rules decide, and the event says why.

@@ -1,7 +1,7 @@
-"""The extraction reactor: memories from what users said (M1, M2; seed E 8.7), off the answer's path.
+"""The extraction reactor: memories from what users said, off the answer's path.
 
 Several deliveries of a thread are handled together. Results of the rules are stored at once. The model waits for a
-full batch or a maximum age, and after a number of failures its part is given up with an event (E 13.3). Waiting
+full batch or a maximum age, and after a number of failures its part is given up with an event. Waiting
 conversations are kept in memory and found again in the read models by a periodic sweep.
 """
 

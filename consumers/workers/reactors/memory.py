@@ -1,4 +1,4 @@
-"""The memory reactor: tags, summarises and prunes a thread when due (A 3.1, C6).
+"""The memory reactor: tags, summarises and prunes a thread when due.
 
 Several deliveries of a thread are handled together. One worker at a time works on a thread (advisory lock), and its
 events are projected before the lock is released, so that the next decision uses current facts. Successful results are
@@ -80,7 +80,7 @@ class MemoryReactor:
         return Deriver(self._models.tasks, self._model.model, self._counter, limit, self._ledger, conn, thread.owner)
 
     async def _derive(self, conn: Connection, round_: RoundResult) -> None:
-        """Topics, vectors, summary, and only then the pruning (A 3.1)."""
+        """Topics, vectors, summary, and only then the pruning."""
         due = round_.due
         if due.tag_through is not None:
             await self._topics(round_, due.tag_through)

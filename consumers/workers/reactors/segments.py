@@ -1,4 +1,4 @@
-"""The segment reactor: makes the checkpoints that queries request, off the answer's path (C7; seed B).
+"""The segment reactor: makes the checkpoints that queries request, off the answer's path.
 
 Three retries with a pause before each; then the session continues in FULL_HISTORY. A request's outcome follows it in
 the log, so that a redelivered request, or one made obsolete by a newer checkpoint, a reset or a deletion, does

@@ -1,1 +1,1 @@
-"""P3 checkpoints: LangGraph's state per thread."""
+"""checkpoints: LangGraph's state per thread."""

@@ -1,4 +1,4 @@
-"""P3 checkpoints: LangGraph's state per thread, each message stored once and referenced (A 1.1).
+"""checkpoints: LangGraph's state per thread, each message stored once and referenced.
 
 A list is rows of growth: a checkpoint says only how many items of which list it has, and a message's text is in
 `messages` alone, so the cost of a turn does not grow with the thread. Turns of turnlog's own conversations need no

@@ -1,1 +1,1 @@
-"""P5 memory_vectors: chunks of conversations that recall searches."""
+"""memory_vectors: chunks of conversations that recall searches."""

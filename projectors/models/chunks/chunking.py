@@ -1,4 +1,4 @@
-"""Cuts turns into the chunks that recall searches (P5, seed A 1.2). Pure.
+"""Cuts turns into the chunks that recall searches. Pure.
 
 One turn is one chunk; only a turn over PIECE_TOKENS is cut, at sentence ends, with overlap, and of a huge one the first
 MAX_PIECES are made. Thinking, system prompts and tool calls give no chunk; a tool result only for its beginning. What
@@ -188,5 +188,5 @@ def day(time: datetime) -> str:
 
 
 def content_id(*parts: str) -> str:
-    """32 hexadecimal digits of the parts (A 1.2: hash of thread and chunk; the tenant comes first here)."""
+    """32 hexadecimal digits of the parts (a hash of tenant, thread and chunk)."""
     return blake2b("\x00".join(parts).encode(errors="replace"), digest_size=16).hexdigest()

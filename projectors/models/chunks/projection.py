@@ -1,6 +1,6 @@
-"""P5 memory_vectors: deduplicated chunks of every turn, their topics and vectors, and episodes (A 1.2, D 2.2).
+"""memory_vectors: deduplicated chunks of every turn, their topics and vectors, and episodes.
 
-Vectors come from the embedding cache when a chunks_embedded event says so: a rebuild calls no model (L7).
+Vectors come from the embedding cache when a chunks_embedded event says so: a rebuild calls no model.
 An episode is a question (the user's last turn before the answer) and its answer; it names two chunks and repeats
 neither text nor vector.
 A topic of a span of turns goes to the chunks with at least half as many of its words as the chunk that has most, and to

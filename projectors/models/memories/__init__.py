@@ -1,1 +1,1 @@
-"""P7 memories: what is remembered about users."""
+"""memories: what is remembered about users."""

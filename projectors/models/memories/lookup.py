@@ -1,4 +1,4 @@
-"""Reads P7 of one memory thread: memories that are or were valid, by id, key or content, and their history."""
+"""Reads one memory thread: memories that are or were valid, by id, key or content, and their history."""
 
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -76,7 +76,7 @@ LastSaid = tuple[datetime, int, UUID]
 
 @dataclass(frozen=True, slots=True)
 class StoredMemory(MemoryRow):
-    """A row of P7. content_key: as text.content_key returns it."""
+    """A row of `memories`. content_key: as text.content_key returns it."""
 
     content_key: bytes
     embedding_model: str | None
@@ -281,7 +281,7 @@ async def _chain(
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """A question to the user (M5). memory_id: the pending memory. against: the memories that it contradicts."""
+    """A question to the user. memory_id: the pending memory. against: the memories that it contradicts."""
 
     conflict_id: UUID
     memory_id: UUID

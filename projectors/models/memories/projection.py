@@ -1,14 +1,14 @@
-"""P7 memories: the memories of a user with their validity and sources (M1–M7, E 7.4).
+"""memories: the memories of a user with their validity and sources.
 
 Events contain the results of decisions (intervals, pending, archived); nothing is decided here. Events are applied
 strictly in order, so that the size of batches does not matter. A row stays when its memory is closed; only deletions of
 the daily job remove rows. A forgotten memory keeps its id, its interval and the hash of its content, so that the same
 content is not extracted again.
 
-importance is stored as of importance_at, the time when turnlog recorded it (as in E 8.5; an imported old conversation
+importance is stored as of importance_at, the time when turnlog recorded it (an imported old conversation
 would otherwise be unimportant at once). Decay and reinforcement are not applied here, because their rates are settings
 and a rebuild must not depend on settings. agent/memory/deciding/policy.py computes the current importance from
-importance, importance_at, access_count and last_accessed_at (M4).
+importance, importance_at, access_count and last_accessed_at.
 """
 
 from collections.abc import Callable, Iterable, Sequence

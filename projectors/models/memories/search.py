@@ -1,4 +1,4 @@
-"""Candidates among a user's memories for a question: by terms, vector, entities and time (M7).
+"""Candidates among a user's memories for a question: by terms, vector, entities and time.
 
 Input: a scope and a question. Output: up to a few hundred candidates by each way, with their values in all ways, so
 that ranking needs no second query. All ways are parts of one statement (one round trip); those by terms and by vector

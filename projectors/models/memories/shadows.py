@@ -1,4 +1,4 @@
-"""Reads shadows: the memory threads of a trial derivation, and for whom there are some (M2)."""
+"""Reads shadows: the memory threads of a trial derivation, and for whom there are some."""
 
 from turnlog.events.contracts import MemoriesExtracted
 from turnlog.events.subjects import SHADOW, shadow_prefix

@@ -1,4 +1,4 @@
-"""SQL statements of P7; projection.py maps events to them."""
+"""SQL statements of `memories`; projection.py maps events to them."""
 
 from datetime import UTC, datetime
 

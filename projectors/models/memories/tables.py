@@ -1,4 +1,4 @@
-"""Tables of long-term memory (P7, P8), of scheduled jobs and of the archive."""
+"""Tables of long-term memory, of scheduled jobs and of the archive."""
 
 import sqlalchemy as sa
 from pgvector.sqlalchemy import HALFVEC

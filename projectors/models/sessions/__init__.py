@@ -1,1 +1,1 @@
-"""P9 sessions: the short-term memory of conversations."""
+"""sessions: the short-term memory of conversations."""

@@ -66,7 +66,7 @@ def _message(turn: list[Any]) -> Message:
 
 
 async def segment_checkpoints(conn: Connection, tenant: str, thread: str) -> list[SegmentCheckpoint]:
-    """The session's checkpoints since its last reset, oldest first (B, Q3)."""
+    """The session's checkpoints since its last reset, oldest first."""
     rows = await conn.execute(
         "SELECT c.event_id, c.seq, c.summary, c.covered_seq, c.turns_covered, c.recent_turns, c.trigger, c.model, "
         "c.created_at FROM session_checkpoints c JOIN sessions s USING (tenant, thread_id) "

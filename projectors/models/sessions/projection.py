@@ -1,4 +1,4 @@
-"""P9 sessions: the short-term memory of a conversation (B): meta, flow, message context, global state, user.
+"""sessions: the short-term memory of a conversation: meta, flow, message context, global state, user.
 
 The window's messages are no part of the row: they are the turns of the current segment in `messages`.
 """

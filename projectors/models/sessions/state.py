@@ -1,4 +1,4 @@
-"""The session of a thread as a value, and how events make it (P9, C7; seed B). Pure.
+"""The session of a thread as a value, and how events make it. Pure.
 
 The row in Postgres, the copies in memory and in the bucket, and a fold of the log all give this value.
 """

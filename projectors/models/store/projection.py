@@ -1,4 +1,4 @@
-"""Items of LangGraph's long-term store, one row each, with vectors from the embedding cache (L7).
+"""Items of LangGraph's long-term store, one row each, with vectors from the embedding cache.
 
 An item's vectors are those its last put names, under its model, and no others: a rebuild calls no model.
 """
