@@ -223,7 +223,7 @@ def _check(tenant: str, query: str, user: str | None, thread: str | None, topic:
     if not query.strip():
         raise BadQuery("give a question: there is nothing to look for in a blank one")
     if thread is None and user is None:
-        raise BadQuery("name where to look: a user, for all of theirs, or a thread")
+        raise BadQuery("name where to look: a thread, or a user for all of theirs")
     if topic is not None and not topic.strip():
         raise BadQuery("the topic is blank; leave it out to search all turns")
     if topic is not None and of_memories:

@@ -125,7 +125,11 @@ class NatsServer:
         wish, known = self.wish, self.known_address()
         token = wish.token or (known.token if known else new_token())
         port = wish.port or (known.port if known else 0)
-        if port and await wait_until(lambda: asyncio.to_thread(port_is_free, port), lambda: True, PORT_TIMEOUT_S):
+
+        async def is_free() -> bool:
+            return port_is_free(port)
+
+        if port and await wait_until(is_free, lambda: True, PORT_TIMEOUT_S):
             return NatsAddress(port, token)
         if wish.port:
             raise ServerStartFailed(f"port {wish.port} for nats-server is taken; free it or choose another")

@@ -291,7 +291,7 @@ async def test_a_second_call_for_the_same_last_message_is_a_fork_and_a_failed_on
 
 async def test_tasks_of_a_chat_program_are_passed_on_and_not_stored(given: dict[str, Any], model: OpenAIServer) -> None:
     """The prompts of chat programs that an application hands on, and one that is sent again in a history."""
-    task = user("### Task:\nGenerate a concise title summarizing the chat history.\n<chat_history>\nI live in Genoa.")
+    task = user("### Task:\nGenerate a concise title of 3 words.\n### Chat History:\n<chat_history>\nI live in Genoa.")
     summary = next(prompt for prompt in task_prompts() if prompt.of == "last")
     asked = user(" ".join([summary.begins, *summary.has]) + " I live in Genoa.\ud83d")
     async with (
