@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PEER := $(VENV)/peer
 CLIENTS := $(VENV)/clients
-WORKERS ?= $$($(BIN)/python -c "import psutil; print((psutil.cpu_count(logical=False) or 1) + 1)")
+WORKERS ?= $$($(BIN)/python -c "import psutil; print((psutil.cpu_count(logical=False) or 1) + 2)")
 
 # Without compiled modules every Python process compiles all libraries again: twice the time to collect the tests, and more
 # for each command that they start.
@@ -18,7 +18,7 @@ export OPENBLAS_NUM_THREADS ?= 1
 demo: $(STAMP)
 	$(BIN)/turnlog demo
 
-# Several workers, each with its own servers; NATS_URL and DATABASE_URL can serve only one. One worker more than there
+# Several workers, each with its own servers; NATS_URL and DATABASE_URL can serve only one. Two workers more than there
 # are cores, because a test waits for a fifth of its time.
 test: $(STAMP)
 	$(BIN)/pytest $(if $(NATS_URL),,-n $(WORKERS) --dist worksteal)
