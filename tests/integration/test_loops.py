@@ -128,10 +128,13 @@ async def test_fetches_that_end_are_subscribed_again(serve: Serve, monkeypatch: 
             fetches[:] = [task for task in asyncio.all_tasks() if "_consume_pull" in str(task.get_coro())]
             return len(fetches) == len(FETCHES)
 
+        async def all_end() -> bool:
+            for task in fetches:
+                task.cancel()  # lost where a message comes at the same moment
+            return all(task.done() for task in fetches)
+
         await eventually(all_run)
-        for task in fetches:
-            task.cancel()
-        await red_then_green(ann, FETCHES)
+        await asyncio.gather(eventually(all_end), red_then_green(ann, FETCHES))
         assert (await ann.post("/api/threads/t/answers", json={"message": "hello"})).status_code == 201
 
 
