@@ -72,7 +72,7 @@ async def test_the_answer_streams_to_the_asker_and_stands_on_the_log(play: Play,
 async def test_an_answer_takes_a_bounded_number_of_statements(
     play: Play, model: OpenAIServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The smallest number of five answers counts: projectors and heartbeats have statements of their own meanwhile."""
+    """The smallest number of eight answers counts: projectors and heartbeats have statements of their own meanwhile."""
     statements: list[str] = []
     execute = AsyncCursor.execute
 
@@ -84,7 +84,7 @@ async def test_an_answer_takes_a_bounded_number_of_statements(
     async with play() as stage:
         await ask(stage, "What is on day 0?")
         monkeypatch.setattr(AsyncCursor, "execute", noted)
-        for day in range(1, 6):
+        for day in range(1, 9):
             statements.clear()
             await ask(stage, f"What is on day {day}?")
             await stage.runtime.settle()
