@@ -1,4 +1,4 @@
-"""What a person reads when there is no answer: by the kind of error, in Chinese or English."""
+"""Texts shown in place of a failed answer, by kind of error, in Chinese and English."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -75,7 +75,7 @@ class ContextRequest:
 
 @dataclass(frozen=True, slots=True)
 class AnswerBasis:
-    """What an answer is made from; it is recorded with the answer, as its receipt.
+    """The context and settings of an answer. Its receipt records them.
 
     question: the query, where it was not on the log when the context was built, with the place-holder question_seq in
     `context`; turn_id is the id that its turn will have, otherwise of the turn that is answered. notes: the text of the

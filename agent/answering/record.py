@@ -54,7 +54,7 @@ class Author:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What is recorded. turns: the agent's and its tools', in order; usages: of the calls of models. answer_ids: of the
+    """To be recorded. turns: the agent's and its tools', in order; usages: of the calls of models. answer_ids: of the
     turns, where they are on the log already. request_id: of the event that asked; None is the turn that is answered.
     chunks: that tools fetched after the context was built."""
 

@@ -1,4 +1,4 @@
-"""What a person reads when there is no answer, by the kind of error."""
+"""The text shown in place of a failed answer fits the kind of error."""
 
 from typing import get_args
 
