@@ -80,7 +80,7 @@ DEAD_PROCESSES = Gauge("turnlog_dead_processes", "Processes that died and whose 
 STREAM_BYTES = Gauge("turnlog_stream_bytes", "Size of the log on disk")
 STREAM_LIMIT = Gauge("turnlog_stream_limit_bytes", "Size that it can reach; +Inf where that is unknown")
 
-# Read from Postgres and NATS when metrics are collected (agent/use_cases/gauges.py): the same in every process.
+# Read from Postgres and NATS when metrics are collected (agent/operations/gauges.py): the same in every process.
 MEASURED = frozenset(
     gauge._name
     for gauge in (

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from turnlog.events.errors import TurnlogError
-from turnlog.events.word_caches import caches_words
+from turnlog.events.personal_data_caches import caches_words
 
 KEPT, MAX_SPANS = 500, 100
 SLOW_MS = 5_000

@@ -8,8 +8,8 @@ import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from turnlog.agent.use_cases.memories import MemoryView, last_said
-from turnlog.agent.use_cases.threads import ThreadInfo
+from turnlog.agent.conversations.threads import ThreadInfo
+from turnlog.agent.memory.memories import MemoryView, last_said
 
 
 def cursor_of(*place: str | int) -> str:

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from turnlog.agent.privacy.plan import ErasureReach, Step, silent_step
-from turnlog.agent.privacy.scanning import files_below
+from turnlog.agent.privacy.erasure.plan import ErasureReach, Step, silent_step
+from turnlog.agent.privacy.erasure.scanning import files_below
 from turnlog.agent.settings import Settings
 from turnlog.consumers.servers.background import log_path
 from turnlog.consumers.servers.home import home_at

@@ -12,31 +12,31 @@ from nats.js.api import DeliverPolicy
 
 from turnlog.agent import metrics
 from turnlog.agent.answering.request import AGENT
-from turnlog.agent.embedding.embedder import embed_pending
-from turnlog.agent.jobs.job import keep_jobs
 from turnlog.agent.memory.extraction.run import NAME as EXTRACTION
 from turnlog.agent.models.errors import ModelError
 from turnlog.agent.models.lanes import telling_other_processes
 from turnlog.agent.models.protocol import Embedder
+from turnlog.agent.operations.all_processes import answering_for_this_process
+from turnlog.agent.operations.gauges import measuring
+from turnlog.agent.operations.jobs.job import keep_jobs
+from turnlog.agent.operations.jobs.job_states import all_jobs
+from turnlog.agent.operations.processes import registered
+from turnlog.agent.recall.embedding.embedder import embed_pending
 from turnlog.agent.runtime import Runtime
-from turnlog.agent.use_cases.all_processes import answering_for_this_process
-from turnlog.agent.use_cases.gauges import measuring
-from turnlog.agent.use_cases.jobs import all_jobs
-from turnlog.agent.use_cases.processes import registered
 from turnlog.consumers.runtime import projecting, row_security, throttle_connections
 from turnlog.consumers.traces import exported
 from turnlog.consumers.workers.analytics import NAME as ANALYTICS
 from turnlog.consumers.workers.analytics import analytics, counting
 from turnlog.consumers.workers.answering import AgentConsumer
 from turnlog.consumers.workers.app import Interval, Subscription, consuming
-from turnlog.consumers.workers.inbox import Delivery, Inbox, Work
+from turnlog.consumers.workers.durable_consumer import Delivery, Inbox, Work
 from turnlog.consumers.workers.reactors.contradictions import NAME as CONTRADICTIONS
 from turnlog.consumers.workers.reactors.contradictions import ContradictionReactor
 from turnlog.consumers.workers.reactors.extraction import ExtractionReactor
-from turnlog.consumers.workers.reactors.memory import NAME as MEMORY
-from turnlog.consumers.workers.reactors.memory import MemoryReactor
 from turnlog.consumers.workers.reactors.segments import NAME as SEGMENTS
 from turnlog.consumers.workers.reactors.segments import SegmentReactor
+from turnlog.consumers.workers.reactors.thread_maintenance import NAME as MEMORY
+from turnlog.consumers.workers.reactors.thread_maintenance import MemoryReactor
 from turnlog.events.errors import TurnlogError
 from turnlog.events.heartbeats import Heartbeat
 from turnlog.events.read import Stored

@@ -14,20 +14,20 @@ from nats.errors import Error as NatsError
 from psycopg_pool import AsyncConnectionPool
 
 from turnlog.agent.access.secret import secret_of
-from turnlog.agent.privacy.key_copies import checked_keks
-from turnlog.agent.privacy.keys import KeyStore, opened_keys
+from turnlog.agent.conversations.sessions.session_cache import SUSPECT_S
+from turnlog.agent.privacy.keys.key_copies import checked_keks
+from turnlog.agent.privacy.keys.user_keys import KeyStore, opened_keys
 from turnlog.agent.runtime import TRUSTED_S, Pool, Runtime
-from turnlog.agent.sessions.hot_copies import SUSPECT_S
 from turnlog.agent.settings import Settings
 from turnlog.consumers import servers as embedded
-from turnlog.consumers.own_loop import LoopThread
+from turnlog.consumers.sync_bridge import LoopThread
 from turnlog.events.append import Screen, unchanged
 from turnlog.events.errors import DatabaseUnavailable, LogUnavailable
 from turnlog.events.heartbeats import Heartbeat, Heartbeats
 from turnlog.events.log import Log
+from turnlog.events.personal_data_caches import forget_all
 from turnlog.events.signing import Signer
 from turnlog.events.subjects import watch_type_anywhere
-from turnlog.events.word_caches import forget_all
 from turnlog.migrations.upgrade import is_current, upgrade
 from turnlog.projectors.engine.database import configure, session_options
 from turnlog.projectors.engine.row_security import ROLE, SETTING, make_usable
@@ -140,8 +140,8 @@ async def _migrate(database_url: str) -> None:
 def _screen(settings: Settings) -> Screen:
     if settings.sanitise_before_publish is None:
         return unchanged
+    from turnlog.agent.memory.sanitiser.sanitise import SanitiseLevel
     from turnlog.agent.privacy.screening import screen_of  # its tables take a tenth of a second to load
-    from turnlog.agent.sanitiser.sanitise import SanitiseLevel
 
     return screen_of(SanitiseLevel[settings.sanitise_before_publish], settings.phone_regions.split(","))
 

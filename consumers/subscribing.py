@@ -1,7 +1,7 @@
 """Lets a tenant's subscriber connect to NATS: to turnlog's own at once, to another by configuration that is shown."""
 
+from turnlog.agent.access.subscribers import Admit
 from turnlog.agent.settings import Settings
-from turnlog.agent.use_cases.subscribers import Admit
 from turnlog.consumers.servers import change_subscriber
 from turnlog.consumers.servers.nats_config import ACCOUNT, exports, subscriber_account
 

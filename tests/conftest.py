@@ -27,10 +27,10 @@ from helpers.slow_callbacks import SlowCallbacks
 from nats.js.errors import NotFoundError
 
 from turnlog.agent.models import calls
-from turnlog.agent.privacy.key_stream import KeyStream
+from turnlog.agent.privacy.keys.key_stream import KeyStream
 from turnlog.consumers.servers import background, lease, postgres_server, start, stop
 from turnlog.consumers.servers.postgres_server import DATABASE
-from turnlog.consumers.workers import answering, inbox
+from turnlog.consumers.workers import answering, durable_consumer
 from turnlog.events.log import Log
 from turnlog.events.stream import StreamOptions
 from turnlog.events.subjects import KEYS_STREAM, SESSION_BUCKET, STREAM
@@ -117,7 +117,7 @@ def short_pauses(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
     the pauses themselves."""
     if "unit" not in request.path.parts:
         monkeypatch.setattr(calls, "FIRST_PAUSE_S", 0.02)
-        monkeypatch.setattr(inbox, "SERVER_AWAY_S", 0.2)
+        monkeypatch.setattr(durable_consumer, "SERVER_AWAY_S", 0.2)
         monkeypatch.setattr(answering, "RETRY_S", 0.5)
         monkeypatch.setattr(background, "FIRST_PAUSE_S", 0.1)
 

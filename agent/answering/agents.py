@@ -2,7 +2,7 @@
 
 from turnlog.events.errors import NotFound, TurnlogError
 from turnlog.projectors.engine.writer import Connection
-from turnlog.projectors.models.agents import AgentRow, agents_of
+from turnlog.projectors.models.operations.agents import AgentRow, agents_of
 
 DEFAULT_AGENT = "orchestrator"  # answers where no agent is named; every tenant has it
 

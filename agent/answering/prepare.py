@@ -13,18 +13,18 @@ from uuid import UUID
 
 from uuid_utils.compat import uuid7
 
+from turnlog.agent.answering.thread_context import Transcripts, receipt_settings, thread_context
 from turnlog.agent.context import Context, ContextReceipt, WindowTooSmall, counter_for
 from turnlog.agent.context.tokens import REPLY_PRIMING
 from turnlog.agent.context.window import MIN_BUDGET
 from turnlog.agent.context.wire import Wire
 from turnlog.agent.models.protocol import asker_of
 from turnlog.agent.recall.episodes import EPISODES, Relevant, relevant_turns
-from turnlog.agent.recall.memories import memory_recall_of
 from turnlog.agent.recall.memory_block import MemoryBlock, recalled_block, room
+from turnlog.agent.recall.memory_search import memory_recall_of
 from turnlog.agent.recall.other_threads import NEW_BELOW, other_turns, with_turns
 from turnlog.agent.recall.search import recall_of
 from turnlog.agent.runtime import Runtime
-from turnlog.agent.threads.state import Transcripts, receipt_settings, thread_context
 from turnlog.events.contracts import KnownOfUser, ReceiptSettings
 from turnlog.events.local_time import local
 from turnlog.events.subjects import memory_thread
@@ -32,9 +32,9 @@ from turnlog.events.texts import storable
 from turnlog.projectors.engine.lag import degraded_by_rebuild
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.chunks.lookup import Scope
+from turnlog.projectors.models.conversation.message import Message
+from turnlog.projectors.models.conversation.thread_lookup import Overview, thread_overview
 from turnlog.projectors.models.memories.lookup import is_memory_off, zone_of
-from turnlog.projectors.models.message import Message
-from turnlog.projectors.models.thread_lookup import Overview, thread_overview
 
 READS = ("messages", "checkpoints", "summaries", "topics", "vectors")
 READING = 8  # contexts that are prepared at once, each with up to two of the pool's 16 connections

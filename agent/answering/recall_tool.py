@@ -6,14 +6,14 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from turnlog.agent.answering.memories import AnswerMemories
+from turnlog.agent.answering.recalled_memories import AnswerMemories
 from turnlog.agent.recall.confidence import doubt
 from turnlog.agent.recall.search import Recall
 from turnlog.events.contracts import ToolCall
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.chunks.lookup import Scope
+from turnlog.projectors.models.conversation.speech import RECALL_TOOL
 from turnlog.projectors.models.memories.lookup import StoredMemory
-from turnlog.projectors.models.speech import RECALL_TOOL
 
 SCHEMA: dict[str, Any] = {
     "type": "function",

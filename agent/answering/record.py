@@ -8,9 +8,9 @@ from uuid import UUID
 
 from pydantic import ValidationError
 
+from turnlog.agent.access.throttle.pace import in_pace
 from turnlog.agent.context import answer_receipt
 from turnlog.agent.runtime import Runtime
-from turnlog.agent.throttle.pace import in_pace
 from turnlog.events.contracts import REMOVALS, Event, EventData, Span, ToolCall, TurnRecorded, TurnSpans
 from turnlog.events.errors import InvalidEvent, NotFound
 from turnlog.events.local_time import now_there

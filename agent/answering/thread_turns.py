@@ -18,10 +18,10 @@ import psycopg
 from psycopg_pool import PoolTimeout
 
 from turnlog.agent import metrics
+from turnlog.agent.access.throttle.shares import TooManyWaiting
 from turnlog.agent.answering.request import FAILURE, answer_id
+from turnlog.agent.conversations.locks import SharedLocks
 from turnlog.agent.runtime import Runtime
-from turnlog.agent.threads.shared_locks import SharedLocks
-from turnlog.agent.throttle.shares import TooManyWaiting
 from turnlog.events.errors import NotFound, cause
 from turnlog.events.subjects import THREAD_TURNS
 from turnlog.projectors.engine.locks import LockFor

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from turnlog.projectors.models.message import Message
+from turnlog.projectors.models.conversation.message import Message
 
 TOOL_MAX = 200
 MARK = "... (truncated)"

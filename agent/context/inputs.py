@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from turnlog.agent.context.digest import Summary
 from turnlog.agent.context.wire import Wire
 from turnlog.events.contracts import KnownOfUser
-from turnlog.projectors.models.message import Message
+from turnlog.projectors.models.conversation.message import Message
 
 
 @dataclass(frozen=True, slots=True)

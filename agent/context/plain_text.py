@@ -3,8 +3,8 @@
 import re
 from typing import Any
 
-from turnlog.projectors.models.message import Message
-from turnlog.projectors.models.speech import attributed_to
+from turnlog.projectors.models.conversation.message import Message
+from turnlog.projectors.models.conversation.speech import attributed_to
 
 # A caption has no "[": many beginnings of one are read once each.
 _CAPTION = re.compile(r"\[image: (?:an? (?:\w+ )?(?:photo|photograph|photography|picture|image) of )?([^\[\]]*)\]")

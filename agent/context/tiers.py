@@ -23,7 +23,7 @@ from turnlog.agent.context.turns import SAYS_NOTHING, Form, Remark, Turns, Unit,
 from turnlog.agent.context.window import Budget, budget_for, window_for
 from turnlog.agent.context.wire import Wire, WireOptions
 from turnlog.events.contracts import TurnSpans, spans_of
-from turnlog.projectors.models.message import Message
+from turnlog.projectors.models.conversation.message import Message
 
 
 class Layout(NamedTuple):

@@ -10,7 +10,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Literal
 
 from turnlog.agent.context.wire import Wire, WireOptions, to_wire
-from turnlog.projectors.models.message import Message
+from turnlog.projectors.models.conversation.message import Message
 
 if TYPE_CHECKING:
     import tiktoken

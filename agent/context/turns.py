@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 from turnlog.agent.context.condense import TOOL_MAX, condense
 from turnlog.agent.context.tokens import TokenCounter
 from turnlog.agent.context.wire import Result, Wire, WireOptions, body, calls, results, tail, tool_message
-from turnlog.projectors.models.message import Message
+from turnlog.projectors.models.conversation.message import Message
 
 NO_RESULT = "(no result recorded)"
 SAYS_NOTHING = "nothing but thinking or empty blocks"

@@ -12,8 +12,8 @@ from hashlib import sha256
 from typing import Any, NamedTuple
 
 from turnlog.agent.context.condense import EXPORT_POINTERS, THINKING_TYPES, result_text
-from turnlog.projectors.models.message import Message
-from turnlog.projectors.models.speech import attributed_to
+from turnlog.projectors.models.conversation.message import Message
+from turnlog.projectors.models.conversation.speech import attributed_to
 
 Wire = dict[str, Any]
 Blocks = list[dict[str, Any]]

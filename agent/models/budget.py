@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
-from turnlog.agent.later import Later
 from turnlog.agent.models.protocol import Usage
+from turnlog.agent.retry_later import Later
 from turnlog.agent.settings import Settings
 from turnlog.projectors.engine.writer import Connection
 

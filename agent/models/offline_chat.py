@@ -17,7 +17,7 @@ from turnlog.agent.models.offline_tasks import MODEL, PROVIDER
 from turnlog.agent.models.prompts import DOUBT, DOUBT_ZH
 from turnlog.agent.models.protocol import ChatRequest, Completion, CountTokens, Delta
 from turnlog.events.contracts import ToolCall
-from turnlog.projectors.models.speech import RECALL_TOOL
+from turnlog.projectors.models.conversation.speech import RECALL_TOOL
 from turnlog.projectors.models.terms import terms
 
 MAX_CHARS = 400

@@ -13,7 +13,7 @@ from turnlog.agent.models.errors import ModelError
 from turnlog.agent.models.language import content_words, is_chinese, sentences, split_speaker
 from turnlog.agent.models.prompts import prompt_hash
 from turnlog.agent.models.protocol import CountTokens, Embedder, Topics, Usage, Vectors, Written
-from turnlog.projectors.models.speech import OFFLINE_MODEL
+from turnlog.projectors.models.conversation.speech import OFFLINE_MODEL
 from turnlog.projectors.models.terms import terms
 
 RELEVANCE = 0.7  # the lambda of MMR; the rest is the penalty for repetition

@@ -6,7 +6,7 @@ from cachetools import LRUCache
 
 from turnlog.agent import metrics
 from turnlog.agent.models.protocol import Vectors
-from turnlog.events.word_caches import holds_words
+from turnlog.events.personal_data_caches import holds_words
 
 KEPT = 512  # of 384 dimensions: under 1 MB
 

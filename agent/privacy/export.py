@@ -12,16 +12,16 @@ from typing import Any
 from psycopg.rows import dict_row
 from pydantic_core import to_jsonable_python
 
-from turnlog.agent.privacy.rows import known_threads
+from turnlog.agent.answering.receipts import receipts
+from turnlog.agent.memory.sanitiser.sanitise import REGIONS, SanitiseLevel, sanitise, sanitise_json
+from turnlog.agent.privacy.erasure.event_scan import Person, tokens
+from turnlog.agent.privacy.erasure.rows import known_threads
 from turnlog.agent.privacy.screening import clean_content
-from turnlog.agent.privacy.traces import Person, tokens
-from turnlog.agent.sanitiser.sanitise import REGIONS, SanitiseLevel, sanitise, sanitise_json
-from turnlog.agent.threads.receipts import receipts
 from turnlog.events.log import Log
 from turnlog.events.progress import OnProgress, no_progress
 from turnlog.events.subjects import memory_thread
 from turnlog.projectors.engine.writer import Connection
-from turnlog.projectors.models.message import Message
+from turnlog.projectors.models.conversation.message import Message
 from turnlog.projectors.models.registry import BY_NAME
 
 Document = dict[str, Any]

@@ -7,7 +7,7 @@ them.
 from collections.abc import Sequence
 from typing import Any
 
-from turnlog.agent.sanitiser.sanitise import SanitiseLevel, sanitise, sanitise_json
+from turnlog.agent.memory.sanitiser.sanitise import SanitiseLevel, sanitise, sanitise_json
 from turnlog.events.append import Screen
 from turnlog.events.contracts import Event, TurnRecorded
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID, uuid5
 
-from turnlog.agent.privacy.needles import Needles
-from turnlog.agent.privacy.traces import Place
+from turnlog.agent.privacy.erasure.event_scan import Place
+from turnlog.agent.privacy.erasure.string_search import Needles
 from turnlog.events.codec import parsed
 from turnlog.events.contracts import CONTRACTS, Event, MemorySource, ThreadForked, TurnRecorded
 from turnlog.events.errors import InvalidEvent, TurnlogError

@@ -7,7 +7,7 @@ from turnlog.agent.recall.confidence import Evidence
 from turnlog.agent.recall.search import Recall, Recalled
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.chunks.lookup import EpisodeSpan, Scope, episodes_of
-from turnlog.projectors.models.message import newest_from
+from turnlog.projectors.models.conversation.message import newest_from
 
 # Turns to recall per episode: the question, its answer and tool results in between may all be found.
 TURNS_AN_EPISODE = 4

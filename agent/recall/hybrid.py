@@ -12,7 +12,7 @@ from turnlog.agent.recall.search import Recall
 from turnlog.events.errors import TurnlogError
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.chunks.lookup import Scope
-from turnlog.projectors.models.message import Message, messages_at, newest_exchanges
+from turnlog.projectors.models.conversation.message import Message, messages_at, newest_exchanges
 
 RECENT_TURNS = 3
 TOP_K = 3

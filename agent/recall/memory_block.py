@@ -19,7 +19,7 @@ from turnlog.agent.context.window import window_for
 from turnlog.agent.context.wire import Wire
 from turnlog.agent.memory.extraction.evidence import own_words
 from turnlog.agent.memory.extraction.explicit import asks_to_keep_a_secret
-from turnlog.agent.recall.memories import MemoryRecall
+from turnlog.agent.recall.memory_search import MemoryRecall
 from turnlog.agent.recall.retrieval_context import (
     RetrievalContext,
     entity_line,
@@ -32,7 +32,7 @@ from turnlog.events.contracts import REMOVALS, AnswerReceipt, KnownOfUser
 from turnlog.events.log import Log
 from turnlog.events.subjects import memory_thread
 from turnlog.projectors.engine.writer import Connection
-from turnlog.projectors.models.entities_lookup import entities_of
+from turnlog.projectors.models.memories.entities_lookup import entities_of
 from turnlog.projectors.models.memories.lookup import memories_by_id
 
 TITLE, END = MEMORIES, "[END OF LONG-TERM MEMORIES]"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from typing import Literal
 
-from turnlog.agent.dates.dates import Dated, dates_in
+from turnlog.agent.memory.dates.dates import Dated, dates_in
 from turnlog.projectors.models.terms import terms
 
 Kind = Literal["fact", "order", "summary"]

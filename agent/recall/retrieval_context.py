@@ -14,12 +14,12 @@ from typing import Any, NamedTuple, Protocol
 from pydantic_core import to_json
 
 from turnlog.agent.context.about_memory import asks_for_everything
-from turnlog.agent.recall.memories import TOP_K, MemoryRecall, RecalledMemory
+from turnlog.agent.recall.memory_search import TOP_K, MemoryRecall, RecalledMemory
 from turnlog.events.contracts import UserPreferences
 from turnlog.events.local_time import local, zone_or
 from turnlog.events.subjects import memory_thread
 from turnlog.projectors.engine.writer import Connection
-from turnlog.projectors.models.entities_lookup import entities_named
+from turnlog.projectors.models.memories.entities_lookup import entities_named
 from turnlog.projectors.models.memories.lookup import (
     StoredMemory,
     memories_for_any_question,

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turnlog.agent.recall.space import Space
-from turnlog.events.word_caches import caches_words
+from turnlog.events.personal_data_caches import caches_words
 from turnlog.projectors.models.chunks.chunking import day
 from turnlog.projectors.models.terms import terms as to_terms
 

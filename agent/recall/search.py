@@ -25,7 +25,7 @@ from turnlog.agent.recall.ranking import Query, Scored, rank_parts
 from turnlog.agent.recall.scope import REACH, ScopeIndex
 from turnlog.agent.recall.space import Space, VectorMismatch
 from turnlog.agent.runtime import Runtime
-from turnlog.events.word_caches import holds_words
+from turnlog.events.personal_data_caches import holds_words
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.chunks.candidates import Key, found_at
 from turnlog.projectors.models.chunks.chunking import day

@@ -13,18 +13,27 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from turnlog.agent.operations.dead_letters import React
 from turnlog.agent.runtime import Runtime
-from turnlog.agent.use_cases.dead_letters import React
 from turnlog.consumers.api import measuring, problems
-from turnlog.consumers.api.bounds import LOOPBACK, Bounds
-from turnlog.consumers.api.caller import write_id
+from turnlog.consumers.api.dialects import (
+    ai_agent,
+    ai_agent_admin,
+    ai_agent_chat,
+    ai_agent_watch,
+    chat_stream,
+    session_memory,
+    sockets,
+)
+from turnlog.consumers.api.dialects.openai import chat, conversations, errors, models, responses
 from turnlog.consumers.api.document import documented
+from turnlog.consumers.api.idempotency import Answers
 from turnlog.consumers.api.jobs import Jobs
 from turnlog.consumers.api.mcp.mounted import mount
 from turnlog.consumers.api.measuring import Measured
-from turnlog.consumers.api.openai import chat, conversations, errors, models, responses
 from turnlog.consumers.api.paths import PathsInParts
-from turnlog.consumers.api.repeats import Answers
+from turnlog.consumers.api.principal import write_id
+from turnlog.consumers.api.request_limits import LOOPBACK, Bounds
 from turnlog.consumers.api.routes import (
     answers,
     health,
@@ -34,13 +43,6 @@ from turnlog.consumers.api.routes import (
     person,
     personal,
     recall,
-    seed_b,
-    seed_d,
-    seed_e,
-    seed_e_admin,
-    seed_e_chat,
-    seed_e_watch,
-    sockets,
     threads,
     timeline,
     turns,
@@ -62,12 +64,12 @@ MODULES = (
     timeline,
     personal,
     measuring,
-    seed_e_chat,
-    seed_e,
-    seed_e_admin,
-    seed_e_watch,
-    seed_b,
-    seed_d,
+    ai_agent_chat,
+    ai_agent,
+    ai_agent_admin,
+    ai_agent_watch,
+    session_memory,
+    chat_stream,
 )
 OPENAI_MODULES = (models, chat, responses, conversations)
 # What a page of another origin may read of an answer, besides the headers that every page may.

@@ -3,8 +3,8 @@
 import re
 from typing import Any
 
+from turnlog.consumers.api.idempotency import READ_ONLY
 from turnlog.consumers.api.problems import MEDIA_TYPE
-from turnlog.consumers.api.repeats import READ_ONLY
 
 _NAMES = re.compile(r"\{(\w+)\}")
 _CREATED = ("201", "202")

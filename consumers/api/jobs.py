@@ -9,7 +9,7 @@ from typing import IO, Annotated, Any, Literal
 
 from fastapi import Depends, Request
 
-from turnlog.consumers.api.caller import Caller, identify
+from turnlog.consumers.api.principal import Caller, identify
 from turnlog.consumers.api.problems import Refused, Stopping, problem_of, unexpected
 from turnlog.events.errors import NotFound, TurnlogError
 

@@ -8,8 +8,8 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from turnlog.agent import metrics
-from turnlog.agent.use_cases.gauges import whole_page
-from turnlog.consumers.api.caller import ServerOperator
+from turnlog.agent.operations.gauges import whole_page
+from turnlog.consumers.api.principal import ServerOperator
 
 METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
 router = APIRouter(tags=["operations"])

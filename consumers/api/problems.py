@@ -18,10 +18,10 @@ from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection
 from starlette.routing import Match
 
+from turnlog.agent.answering.asking import NoAnswer
 from turnlog.agent.answering.fallback import REFUSALS, Category, Locale, fallback_of, locale_of
 from turnlog.agent.models.errors import ModelError
-from turnlog.agent.use_cases.asking import NoAnswer
-from turnlog.consumers.api.repeats import Repeated
+from turnlog.consumers.api.idempotency import Repeated
 from turnlog.events.errors import TurnlogError
 
 logger = logging.getLogger("turnlog.api")

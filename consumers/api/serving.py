@@ -11,11 +11,11 @@ from pathlib import Path
 import uvicorn
 from fastapi import FastAPI
 
+from turnlog.agent.operations.dead_letters import React
 from turnlog.agent.private_files import open_private
 from turnlog.agent.runtime import Runtime
-from turnlog.agent.use_cases.dead_letters import React
 from turnlog.consumers.api.app import create_app, prepare_routes
-from turnlog.consumers.api.bounds import LOOPBACK, PromptProtocol
+from turnlog.consumers.api.request_limits import LOOPBACK, PromptProtocol
 from turnlog.consumers.servers.nats_server import free_port
 from turnlog.events.errors import TurnlogError
 from turnlog.events.heartbeats import Heartbeat

@@ -12,11 +12,11 @@ from uuid import UUID
 import anyio
 from fastapi import Depends, Request
 
+from turnlog.agent.access.throttle.admission import admitted
+from turnlog.agent.access.throttle.shares import in_share
 from turnlog.agent.answering.agents import DEFAULT_AGENT
-from turnlog.agent.throttle.admission import admitted
-from turnlog.agent.throttle.shares import in_share
-from turnlog.agent.use_cases.asking import Asked, Piece, ask
-from turnlog.consumers.api.caller import Caller, identify
+from turnlog.agent.answering.asking import Asked, Piece, ask
+from turnlog.consumers.api.principal import Caller, identify
 from turnlog.consumers.api.problems import Stopping
 from turnlog.events.errors import TurnlogError
 from turnlog.events.tasks import cancel

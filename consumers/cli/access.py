@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
+from turnlog.agent.access import api_keys
 from turnlog.agent.settings import Settings
-from turnlog.agent.use_cases import access
 from turnlog.consumers.cli.console import BadOption, Result, check_given, rows
 from turnlog.consumers.cli.options import commands, group
 from turnlog.consumers.cli.runner import Runtime, command
@@ -35,7 +35,7 @@ async def token(
     scope: Scopes = None,
 ) -> Result:
     """Print a token for a user. It is signed, not stored, and cannot be revoked; a key can."""
-    made = access.issue_token(settings, settings.tenant, user, role, _duration(ttl), scope)
+    made = api_keys.issue_token(settings, settings.tenant, user, role, _duration(ttl), scope)
     return Result(made, made.token)
 
 
@@ -50,7 +50,7 @@ async def create(
 ) -> Result:
     """Make an API key. It is shown once: turnlog keeps only a digest of it."""
     valid = None if ttl is None else _duration(ttl)
-    made = await access.create_key(rt, rt.settings.tenant, user, role, scope, label, valid)
+    made = await api_keys.create_key(rt, rt.settings.tenant, user, role, scope, label, valid)
     return Result(made, [made.key, "Keep it now: it is not shown again."])
 
 
@@ -59,7 +59,7 @@ async def list_(
     rt: Runtime, user: Annotated[str | None, typer.Option("--user", "-u", help="Only this user's.")] = None
 ) -> Result:
     """List the API keys of a tenant, without their secrets."""
-    return rows(await access.list_keys(rt, rt.settings.tenant, user), _line)
+    return rows(await api_keys.list_keys(rt, rt.settings.tenant, user), _line)
 
 
 @command(below)
@@ -67,7 +67,7 @@ async def revoke(
     rt: Runtime, key_id: Annotated[str, typer.Argument(help="The key's id, as `api-key list` shows it.")]
 ) -> Result:
     """Revoke an API key; it is refused at once."""
-    key = await access.revoke_key(rt, rt.settings.tenant, key_id)
+    key = await api_keys.revoke_key(rt, rt.settings.tenant, key_id)
     return Result(key, f"revoked key {key.id} of user {key.user}")
 
 
@@ -78,7 +78,7 @@ def _duration(text: str) -> timedelta:
     return timedelta(**{_UNITS[parts[2]]: int(parts[1])})
 
 
-def _line(key: "access.KeyInfo") -> str:
+def _line(key: "api_keys.KeyInfo") -> str:
     now = f"revoked {key.revoked_at:%F}" if key.revoked_at else f"until {key.expires_at:%F}" if key.expires_at else ""
     used = f"used {key.used_at:%F %H:%M}" if key.used_at else "never used"
     return "  ".join(filter(None, (key.id, key.user, key.role, ",".join(key.scopes), used, now, key.label)))

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from turnlog.agent.counting import counted
-from turnlog.agent.use_cases import archive as use_case
+from turnlog.agent.operations import archives as use_case
 from turnlog.consumers.cli.console import Result
 from turnlog.consumers.cli.options import commands
 from turnlog.consumers.cli.progress_bars import progress
 from turnlog.consumers.cli.runner import Runtime, command
 
 if TYPE_CHECKING:
-    from turnlog.projectors.models.thread_lookup import Cold
+    from turnlog.projectors.models.conversation.thread_lookup import Cold
 
 app = commands()
 

@@ -10,8 +10,11 @@ from uuid import UUID
 import typer
 from rich.cells import cell_len
 
+from turnlog.agent.answering import asking
+from turnlog.agent.conversations import threads
+from turnlog.agent.memory import memories, memory_changes
+from turnlog.agent.memory.extraction import extract_now
 from turnlog.agent.settings import Settings
-from turnlog.agent.use_cases import asking, extraction, memories, memory_changes, threads
 from turnlog.consumers import roles
 from turnlog.consumers import runtime as composed
 from turnlog.consumers.cli.console import BadOption, check_given, emit, emit_line, err, out, shown, stdin_lines, warn
@@ -22,9 +25,9 @@ from turnlog.events.errors import TurnlogError
 from turnlog.events.subjects import check_conversation
 
 if TYPE_CHECKING:
-    from turnlog.agent.use_cases.asking import Answered, Locale, Piece
-    from turnlog.agent.use_cases.extraction import Remembered
-    from turnlog.agent.use_cases.memory_changes import ForgottenAsAsked
+    from turnlog.agent.answering.asking import Answered, Locale, Piece
+    from turnlog.agent.memory.extraction.extract_now import Remembered
+    from turnlog.agent.memory.memory_changes import ForgottenAsAsked
     from turnlog.projectors.models.memories.lookup import Conflict
 
 # Why nothing was remembered, in English and Chinese.
@@ -99,7 +102,7 @@ async def chat(
                         flow.show(piece)
                     if isinstance(piece, asking.Answered):
                         place = (place[0], piece.thread)
-                        made = await extraction.remembered(runtime, *place, user, piece.question_id, text)
+                        made = await extract_now.remembered(runtime, *place, user, piece.question_id, text)
                         if as_json:
                             document = {**asdict(piece), "remembered": made, "forgotten": gone}
                             (emit if message else emit_line)(document)

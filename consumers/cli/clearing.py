@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from turnlog.agent.counting import counted
-from turnlog.agent.use_cases import personal_data
+from turnlog.agent.privacy import personal_data
 from turnlog.consumers.cli.confirming import Yes, confirm
 from turnlog.consumers.cli.console import Result, warn
 from turnlog.consumers.cli.options import commands

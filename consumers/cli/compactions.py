@@ -6,7 +6,8 @@ from uuid import UUID
 import typer
 
 from turnlog.agent.counting import counted
-from turnlog.agent.use_cases import extraction, memory_changes
+from turnlog.agent.memory import memory_changes
+from turnlog.agent.memory.extraction import extract_now
 from turnlog.consumers.cli.console import Result, rows
 from turnlog.consumers.cli.options import commands, group
 from turnlog.consumers.cli.runner import Runtime, command, listed
@@ -22,7 +23,7 @@ below = group(app, "compactions", "Memories that were merged.")
 
 def _named(user: str | None) -> None:
     if user is None:
-        raise extraction.NothingChosen("say whose memories: `turnlog compactions --user USER`")
+        raise extract_now.NothingChosen("say whose memories: `turnlog compactions --user USER`")
 
 
 @listed(below, checks=_named)

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from turnlog.agent.use_cases import memories, memory_changes
+from turnlog.agent.memory import memories, memory_changes
 from turnlog.consumers.cli.console import Result, rows
 from turnlog.consumers.cli.options import commands
 from turnlog.consumers.cli.remembering import User

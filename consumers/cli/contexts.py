@@ -4,8 +4,8 @@ from typing import Annotated, Any
 
 import typer
 
-from turnlog.agent.use_cases import context as contexts
-from turnlog.agent.use_cases import recall
+from turnlog.agent.answering import context as contexts
+from turnlog.agent.recall import recall
 from turnlog.consumers.cli.console import Result, rows, warn
 from turnlog.consumers.cli.options import commands
 from turnlog.consumers.cli.rendering import context_lines, past_document, past_lines

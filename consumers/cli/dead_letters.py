@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from turnlog.agent.counting import counted
-from turnlog.agent.use_cases import dead_letters, lag, operations
+from turnlog.agent.operations import dead_letters, lag, read_models
 from turnlog.consumers import roles
 from turnlog.consumers.cli.confirming import Yes, confirm
 from turnlog.consumers.cli.console import LAST_SEQ, Result, pretty, rows
@@ -19,7 +19,7 @@ Only = Annotated[
     typer.Option(
         "--projection",
         help="Only of this projection or reactor.",
-        autocompletion=lambda: [*operations.projection_names(), *lag.REACTORS],
+        autocompletion=lambda: [*read_models.projection_names(), *lag.REACTORS],
     ),
 ]
 

@@ -14,16 +14,16 @@ from typing import Annotated, Any
 
 import typer
 
+from turnlog.agent.answering.asking import Answered, ask
+from turnlog.agent.answering.thread_context import thread_context
 from turnlog.agent.counting import counted
-from turnlog.agent.embedding.pending import pending_count
-from turnlog.agent.importers import Defaults, events, read
+from turnlog.agent.operations.importers import Defaults, events, read
+from turnlog.agent.operations.lag import projection_lag
+from turnlog.agent.operations.sample import THREAD, USER, load_questions, load_sample
+from turnlog.agent.operations.tailing import line_at
+from turnlog.agent.recall.embedding.pending import pending_count
 from turnlog.agent.runtime import Runtime
-from turnlog.agent.sample import THREAD, USER, load_questions, load_sample
 from turnlog.agent.settings import Settings
-from turnlog.agent.threads.state import thread_context
-from turnlog.agent.use_cases.asking import Answered, ask
-from turnlog.agent.use_cases.lag import projection_lag
-from turnlog.agent.use_cases.tailing import line_at
 from turnlog.consumers.cli.console import Result, say
 from turnlog.consumers.cli.options import commands, given
 from turnlog.consumers.cli.progress_bars import progress
@@ -33,8 +33,8 @@ from turnlog.consumers.roles import playing
 from turnlog.consumers.runtime import opened
 from turnlog.events.contracts import Event
 from turnlog.events.errors import TurnlogError
+from turnlog.projectors.models.conversation.thread_lookup import thread_overview
 from turnlog.projectors.models.registry import PROJECTIONS
-from turnlog.projectors.models.thread_lookup import thread_overview
 from turnlog.projectors.rebuild.rebuild import rebuild
 from turnlog.projectors.rebuild.verify import verify
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from turnlog.agent.use_cases import entities
+from turnlog.agent.memory import entities
 from turnlog.consumers.cli.console import BadOption, Result, rows
 from turnlog.consumers.cli.options import commands, group
 from turnlog.consumers.cli.runner import Runtime, command, listed

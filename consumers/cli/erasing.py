@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from turnlog.agent.counting import counted
-from turnlog.agent.use_cases import personal_data
+from turnlog.agent.privacy import personal_data
 from turnlog.consumers import erasing
 from turnlog.consumers.cli.confirming import Yes, confirm
 from turnlog.consumers.cli.console import BadOption, Result, warn
@@ -17,8 +17,8 @@ from turnlog.consumers.cli.progress_bars import progress
 from turnlog.consumers.cli.runner import Runtime, command
 
 if TYPE_CHECKING:
-    from turnlog.agent.privacy.plan import Plan
-    from turnlog.agent.privacy.receipt import Receipt
+    from turnlog.agent.privacy.erasure.plan import Plan
+    from turnlog.agent.privacy.erasure.receipt import Receipt
 
 MOST_NAMED = 20
 _STRINGS = "Name a text file in UTF-8 with a string a line, or leave --strings out; nothing was erased"

@@ -12,11 +12,11 @@ from typing import Annotated, TextIO
 
 import typer
 
-from turnlog.agent import importers
 from turnlog.agent.counting import counted
-from turnlog.agent.sanitiser import sanitise
+from turnlog.agent.memory.sanitiser import sanitise
+from turnlog.agent.operations import importers
+from turnlog.agent.privacy import personal_data
 from turnlog.agent.settings import Settings
-from turnlog.agent.use_cases import personal_data
 from turnlog.consumers import runtime as composed
 from turnlog.consumers.cli.console import BadOption, check_known, emit, pretty, report
 from turnlog.consumers.cli.options import commands, given

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from turnlog.agent.use_cases import extraction
+from turnlog.agent.memory.extraction import extract_now
 from turnlog.consumers.cli.console import Result, rows
 from turnlog.consumers.cli.options import commands
 from turnlog.consumers.cli.runner import Runtime, command
@@ -29,11 +29,11 @@ async def extract(
 ) -> Result:
     """Extract memories from what users said and no extraction has read yet."""
     if dry_run:
-        return rows(await extraction.preview_extraction(rt, rt.settings.tenant, thread, user, rules), _preview_lines)
-    return rows(await extraction.extract_memories(rt, rt.settings.tenant, thread, user, rules), _lines)
+        return rows(await extract_now.preview_extraction(rt, rt.settings.tenant, thread, user, rules), _preview_lines)
+    return rows(await extract_now.extract_memories(rt, rt.settings.tenant, thread, user, rules), _lines)
 
 
-def _lines(one: "extraction.Extracted") -> Iterator[str | Text]:
+def _lines(one: "extract_now.Extracted") -> Iterator[str | Text]:
     yield Text(f"{one.thread}  user {one.user}", "bold")
     for stage, progress in one.stages.items():
         if progress is not None:
@@ -41,7 +41,7 @@ def _lines(one: "extraction.Extracted") -> Iterator[str | Text]:
             yield f"  {stage:<6} through {progress.through_seq}: {progress.stored} stored{error}"
 
 
-def _preview_lines(one: "extraction.ExtractionPreview") -> Iterator[str | Text]:
+def _preview_lines(one: "extract_now.ExtractionPreview") -> Iterator[str | Text]:
     yield Text(f"{one.thread}  user {one.user}", "bold")
     for memory in one.memories:
         yield Text(f"  {memory.outcome:<9} {memory.kind:<10} {memory.content}", "green")

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from turnlog.agent.counting import counted
-from turnlog.agent.use_cases import jobs
+from turnlog.agent.operations.jobs import job_states
 from turnlog.consumers.cli.console import Result, rows
 from turnlog.consumers.cli.options import commands, group
 from turnlog.consumers.cli.progress_bars import progress
@@ -26,7 +26,7 @@ below = group(app, "jobs", "Scheduled jobs.")
 @listed(below, tenant=False)
 async def list_(rt: Runtime) -> Result:
     """The jobs with their schedule, their last run and their next."""
-    return rows(await jobs.list_jobs(rt), _line, document=_document)
+    return rows(await job_states.list_jobs(rt), _line, document=_document)
 
 
 @command(below, "run", tenant=False, checks=lambda now: _time(now))
@@ -37,7 +37,7 @@ async def run_by_hand(
 ) -> Result:
     """Run a job now."""
     with progress(job) as update:
-        ran = await jobs.run_job(rt, job, _time(now), update)
+        ran = await job_states.run_job(rt, job, _time(now), update)
     failed = f", {counted(ran.errors, 'error')} (see the log)" if ran.errors else ""
     said = f"{ran.job}: {_counts(ran.counts)} in {ran.duration_ms / 1000:.1f} s{failed}"
     return Result(ran, said, code=int(bool(ran.errors)))
@@ -54,7 +54,7 @@ def _time(given: str | None) -> datetime:
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
-def _document(one: "jobs.JobState") -> dict[str, Any]:
+def _document(one: "job_states.JobState") -> dict[str, Any]:
     return {
         "job": one.job,
         "schedule": one.schedule,
@@ -64,7 +64,7 @@ def _document(one: "jobs.JobState") -> dict[str, Any]:
     }
 
 
-def _line(one: "jobs.JobState") -> str:
+def _line(one: "job_states.JobState") -> str:
     last = f"for {one.last.due_at:%Y-%m-%d %H:%M} UTC  {_counts(one.last.counts)}" if one.last else "never"
     return f"{one.job:<11} {one.schedule:<11} next {one.next_due_at:%Y-%m-%d %H:%M} UTC  last {last}"
 

@@ -6,8 +6,7 @@ from typing import Annotated
 import typer
 
 from turnlog.agent.counting import counted
-from turnlog.agent.privacy import kek
-from turnlog.agent.use_cases import keys
+from turnlog.agent.privacy.keys import kek, key_status
 from turnlog.consumers.cli.console import Result, report
 from turnlog.consumers.cli.options import commands, group
 from turnlog.consumers.cli.runner import Runtime, command
@@ -19,7 +18,7 @@ below = group(app, "encryption-key", "The keys that encrypt users' words in the 
 @command(below, tenant=False, projecting=False)
 async def status(rt: Runtime) -> Result:
     """Which key-encryption key is in use, and how many keys of users it wraps."""
-    found = await keys.key_status(rt)
+    found = await key_status.key_status(rt)
     return Result(found, _status_lines(found))
 
 
@@ -33,19 +32,19 @@ def new_kek() -> None:
 @command(below, projecting=False)
 async def rotate(rt: Runtime, user: Annotated[str, typer.Option(help="Whose key.")]) -> Result:
     """Give a user a new key for new events; the old one still opens what it sealed."""
-    made = await keys.rotate_key(rt, rt.settings.tenant, user)
+    made = await key_status.rotate_key(rt, rt.settings.tenant, user)
     return Result(made, f"user {user} has key {made.key_id} from now on")
 
 
 @command(below, tenant=False, projecting=False)
 async def rewrap(rt: Runtime) -> Result:
     """Encrypt every user's key again under TURNLOG_KEK, after a change of it; needs TURNLOG_KEK_OLD."""
-    made = await keys.rewrap_keys(rt)
+    made = await key_status.rewrap_keys(rt)
     wrapped = f"{counted(made.rewrapped, 'key')} wrapped again"
     return Result(made, f"{wrapped}; all are under key-encryption key {made.kek}")
 
 
-def _status_lines(found: "keys.KeyStatus") -> Iterator[str]:
+def _status_lines(found: "key_status.KeyStatus") -> Iterator[str]:
     if found.kek is None:
         yield "Users' words in the log are not encrypted: there is no key-encryption key. Set TURNLOG_KEK to"
         yield "what `turnlog encryption-key new-kek` prints; it holds for what is said from then on."

@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from turnlog.agent.use_cases import limits as use_case
+from turnlog.agent.access import limits as use_case
 from turnlog.consumers.cli.console import BadOption, Result, rows
 from turnlog.consumers.cli.options import commands, group
 from turnlog.consumers.cli.runner import Runtime, command, listed
 
 if TYPE_CHECKING:
-    from turnlog.agent.throttle.guards import Guard
+    from turnlog.agent.access.throttle.guards import Guard
 
 app = commands()
 below = group(app, "limits", "How much users may ask for.")

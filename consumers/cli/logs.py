@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from turnlog.agent.use_cases import logs
+from turnlog.agent.operations import log_identity
 from turnlog.consumers.cli.confirming import Yes, confirm
 from turnlog.consumers.cli.console import Result, warn
 from turnlog.consumers.cli.options import commands, group
@@ -22,7 +22,7 @@ below = group(app, "log", "Which log the rows belong to; back up, restore, adopt
 @listed(below, tenant=False)
 async def status(rt: Runtime) -> Result:
     """Which log is connected, and whether the rows were made from it. Exit 1 when they were not."""
-    return _result(await logs.log_status(rt))
+    return _result(await log_identity.log_status(rt))
 
 
 @command(below, tenant=False, projecting=False)
@@ -32,7 +32,7 @@ async def adopt(rt: Runtime, yes: Yes = False) -> Result:
     Events that only the other log had stay visible, and a rebuild would lose their rows.
     """
     await _asked(rt, "Keep the rows, and go on with this log?", yes)
-    return _result(await logs.adopt_log(rt))
+    return _result(await log_identity.adopt_log(rt))
 
 
 @command(below, tenant=False)
@@ -40,13 +40,13 @@ async def rebuild(rt: Runtime, yes: Yes = False) -> Result:
     """Delete all rows and make them again from the connected log; what it lacks is lost."""
     await _asked(rt, "Delete all rows, and make them again from this log?", yes)
     with progress("rebuilding") as update:
-        return _result(await logs.rebuild_from_log(rt, update))
+        return _result(await log_identity.rebuild_from_log(rt, update))
 
 
 @command(below, tenant=False, projecting=False)
 async def backup(rt: Runtime, folder: Folder) -> Result:
     """Write the log and users' keys into a new folder, while they are in use. The key-encryption key is not in it."""
-    made = await logs.back_up_log(rt, folder)
+    made = await log_identity.back_up_log(rt, folder)
     return Result(made, f"{made.folder}: the log up to sequence {made.log:,}, the keys up to {made.keys:,}")
 
 
@@ -54,20 +54,20 @@ async def backup(rt: Runtime, folder: Folder) -> Result:
 async def restore(rt: Runtime, folder: Folder, yes: Yes = False) -> Result:
     """Put the log of a backup in the place of the connected one, which is deleted."""
     await _asked(rt, f"Delete this log, and restore {folder}?", yes)
-    return _result(await logs.restore_log(rt, folder))
+    return _result(await log_identity.restore_log(rt, folder))
 
 
 async def _asked(rt: Runtime, question: str, yes: bool) -> None:
-    for line in () if yes else _lines(await logs.log_status(rt)):
+    for line in () if yes else _lines(await log_identity.log_status(rt)):
         warn(line)
     await confirm(question, yes)
 
 
-def _result(found: "logs.LogStatus") -> Result:
+def _result(found: "log_identity.LogStatus") -> Result:
     return Result(found, _lines(found), code=int(found.problem is not None))
 
 
-def _lines(found: "logs.LogStatus") -> Iterator[str]:
+def _lines(found: "log_identity.LogStatus") -> Iterator[str]:
     yield f"log   {found.log}, up to sequence {found.head:,}"
     yield f"rows  {found.rows_from or 'of no log yet'}, up to sequence {found.rows_through:,}"
     if found.kept_through is not None:

@@ -10,7 +10,7 @@ from turnlog.agent.access import identity
 from turnlog.agent.settings import Settings
 from turnlog.consumers import roles
 from turnlog.consumers import runtime as composed
-from turnlog.consumers.api import caller
+from turnlog.consumers.api import principal
 from turnlog.consumers.api.mcp import tools
 from turnlog.consumers.cli.console import check_given, check_known, emit
 from turnlog.consumers.cli.options import commands, group
@@ -37,7 +37,7 @@ async def stdio(settings: Settings, user: User) -> None:
         composed.row_security(runtime),
         roles.playing(runtime, ROLES),
     ):
-        server = tools.make_server(caller.Caller(person, runtime.for_tenant(person.tenant), runtime))
+        server = tools.make_server(principal.Caller(person, runtime.for_tenant(person.tenant), runtime))
         sys.stdin = io.TextIOWrapper(io.BufferedReader(_ValidLines(sys.stdin.buffer)), "utf-8")
         await server.run_stdio_async()
 

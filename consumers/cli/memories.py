@@ -7,7 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from turnlog.agent.counting import counted
-from turnlog.agent.use_cases import jobs, memories, memory_changes
+from turnlog.agent.memory import memories, memory_changes
+from turnlog.agent.operations.jobs import job_states
 from turnlog.consumers.cli.confirming import Yes, confirm
 from turnlog.consumers.cli.console import BadOption, Result, rows, warn
 from turnlog.consumers.cli.options import commands, group
@@ -91,7 +92,7 @@ async def stats(
     rt: Runtime, user: Annotated[str | None, typer.Option("--user", "-u", help="Only this user's.")] = None
 ) -> Result:
     """How many memories are in which tier, how fresh and important they are, and what the decay job does next."""
-    found = await jobs.decay_stats(rt, rt.settings.tenant, user)
+    found = await job_states.decay_stats(rt, rt.settings.tenant, user)
     return Result(found, _stats_lines(found))
 
 
@@ -174,7 +175,7 @@ def _said_in(forgotten: "memories.MemoryView", held: "list[memories.MemoryView]"
     ]
 
 
-def _stats_lines(found: "jobs.DecayStats") -> list[str]:
+def _stats_lines(found: "job_states.DecayStats") -> list[str]:
     averages = f"importance {found.average_importance:.2f}, freshness {found.average_freshness:.2f} on average"
     archives = f"archives {found.scheduled_for_archive:,}, deletes {found.scheduled_for_delete:,}"
     return [

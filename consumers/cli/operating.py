@@ -8,9 +8,9 @@ from pydantic_core import to_jsonable_python
 from rich.cells import cell_len
 
 from turnlog.agent.counting import counted
-from turnlog.agent.use_cases import lag as lags
-from turnlog.agent.use_cases import operations, processes
-from turnlog.agent.use_cases import usage as usages
+from turnlog.agent.operations import lag as lags
+from turnlog.agent.operations import processes, read_models
+from turnlog.agent.operations import usage as usages
 from turnlog.consumers.cli.console import BadOption, Result, padded
 from turnlog.consumers.cli.options import Tenant, commands
 from turnlog.consumers.cli.progress_bars import progress
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from turnlog.projectors.rebuild.verify import Verified
 
 
-Name = Annotated[str | None, typer.Argument(help="A projection.", autocompletion=lambda: operations.projection_names())]
+Name = Annotated[
+    str | None, typer.Argument(help="A projection.", autocompletion=lambda: read_models.projection_names())
+]
 Key = Literal["user", "agent", "model", "day", "month"]
 
 
@@ -46,7 +48,7 @@ async def lag(rt: Runtime) -> Result:
 
 def _check_named(name: str | None, all_: bool) -> None:
     if name is None and not all_:
-        raise BadOption(f"name a projection ({', '.join(operations.projection_names())}) or give --all")
+        raise BadOption(f"name a projection ({', '.join(read_models.projection_names())}) or give --all")
 
 
 @command(app, tenant=False, projecting=False, checks=_check_named)
@@ -62,10 +64,10 @@ async def rebuild(
     """
     if thread is not None or tenant is not None:
         chosen = rt.settings.tenant if tenant is None else tenant
-        made = await operations.rebuild_rows(rt, name, chosen, thread)
+        made = await read_models.rebuild_rows(rt, name, chosen, thread)
     else:
         with progress(f"rebuilding {name or 'all'}") as update:
-            made = await operations.rebuild(rt, name, update)
+            made = await read_models.rebuild(rt, name, update)
     done: Any = [to_jsonable_python(one) | {"events_per_s": round(one.events_per_s, 1)} for one in made]
     lines = [
         f"{one.projection}: {counted(one.events, 'event')} in {one.seconds:.2f} s ({one.events_per_s:,.0f}/s)"
@@ -78,7 +80,7 @@ async def rebuild(
 async def verify(rt: Runtime, name: Name = None) -> Result:
     """Rebuild into a shadow and compare row for row. Exit 1 on any difference."""
     with progress(f"verifying {name or 'all'}") as update:
-        found = await operations.verify(rt, name, update)
+        found = await read_models.verify(rt, name, update)
     document = [to_jsonable_python(one) | {"clean": one.clean} for one in found]
     lines = [line for one in found for line in _verified_lines(one)]
     return Result(document, lines, code=int(not all(one.clean for one in found)))

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from turnlog.agent.use_cases import preferences as use_case
+from turnlog.agent.memory import preferences as use_case
 from turnlog.consumers.cli.console import BadOption, Result
 from turnlog.consumers.cli.options import commands
 from turnlog.consumers.cli.runner import Runtime, command

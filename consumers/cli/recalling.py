@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from turnlog.agent.recall import recall
+from turnlog.agent.recall.embedding import embed_now
 from turnlog.agent.settings import Settings
-from turnlog.agent.use_cases import embedding, recall
 from turnlog.consumers import runtime as composed
 from turnlog.consumers.cli.console import Result, emit_line, warn
 from turnlog.consumers.cli.options import commands
@@ -22,8 +23,8 @@ from turnlog.events.errors import NotFound
 
 if TYPE_CHECKING:
     from turnlog.agent.recall.questions import Question
+    from turnlog.agent.recall.recall import Found, FoundMemory
     from turnlog.agent.recall.search import Recalled
-    from turnlog.agent.use_cases.recall import Found, FoundMemory
 
 EMBED_FIRST_S = 60.0
 
@@ -170,7 +171,7 @@ async def _embed_first(runtime: Runtime, asked: Asked, lines: Sequence[str]) -> 
     """Embeds the threads asked about, for EMBED_FIRST_S at most; returns why something in them has no vector."""
     threads = {thread for line in lines if (thread := _thread(line) or asked.thread)}
     with progress("embedding") as update:
-        left = await embedding.embed_threads(runtime, runtime.settings.tenant, threads, EMBED_FIRST_S, update)
+        left = await embed_now.embed_threads(runtime, runtime.settings.tenant, threads, EMBED_FIRST_S, update)
     warn(left)
     return left
 

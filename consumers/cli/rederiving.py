@@ -8,7 +8,7 @@ import typer
 from rich.text import Text
 
 from turnlog.agent.counting import counted
-from turnlog.agent.use_cases import rederiving
+from turnlog.agent.memory import rederiving
 from turnlog.consumers.cli.confirming import Yes, confirm
 from turnlog.consumers.cli.console import Result, rows
 from turnlog.consumers.cli.options import commands, group

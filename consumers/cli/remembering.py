@@ -9,14 +9,14 @@ from uuid import UUID
 import typer
 from pydantic_core import to_json
 
-from turnlog.agent.dates import dates
+from turnlog.agent.memory.dates import dates
 from turnlog.consumers.cli.console import minute
 from turnlog.events.contracts import MemorySource
 from turnlog.events.contracts.base import is_undated
 from turnlog.events.errors import TurnlogError
 
 if TYPE_CHECKING:
-    from turnlog.agent.use_cases.memories import MemoryView
+    from turnlog.agent.memory.memories import MemoryView
     from turnlog.projectors.models.memories.lookup import MemoryRow
 
 User = Annotated[str, typer.Option("--user", "-u", help="Whose memories.")]

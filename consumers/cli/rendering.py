@@ -7,9 +7,9 @@ from turnlog.agent.counting import counted
 from turnlog.consumers.cli.console import minute, padded
 
 if TYPE_CHECKING:
+    from turnlog.agent.answering.receipts import RebuiltContext
     from turnlog.agent.context import Context, Tier
-    from turnlog.agent.threads.receipts import RebuiltContext
-    from turnlog.projectors.models.message import Message
+    from turnlog.projectors.models.conversation.message import Message
 
 BAR = 30
 NAMES = {

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import typer
 from rich.text import Text
 
-from turnlog.agent.sanitiser import sanitise
+from turnlog.agent.memory.sanitiser import sanitise
 from turnlog.agent.settings import Settings, load_settings
 from turnlog.consumers import runtime as composed
 from turnlog.consumers import servers

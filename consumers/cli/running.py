@@ -12,8 +12,9 @@ from urllib.parse import unquote, urlsplit
 
 import typer
 
+from turnlog.agent.operations import checkup, model_checkup
+from turnlog.agent.privacy.keys import key_status
 from turnlog.agent.settings import Settings
-from turnlog.agent.use_cases import checkup, keys, model_checkup
 from turnlog.consumers import roles, runtime, servers
 from turnlog.consumers.cli.console import Result, emit, err, report, rows
 from turnlog.consumers.cli.options import commands, given
@@ -36,7 +37,7 @@ async def up(
     detach: Annotated[bool, typer.Option("--detach", "-d", help="In the background; `turnlog down` ends it.")] = False,
 ) -> None:
     """Start the servers (where none are given) and play every role until Ctrl-C or `turnlog down`."""
-    keys.refuse_plaintext(settings)
+    key_status.refuse_plaintext(settings)
     if detach:
         pid, url = await background.start(settings)
         log = str(background.log_path(settings))
@@ -89,7 +90,7 @@ async def worker(
     partitions: Partitions = None,
 ) -> None:
     """Play one role in this process until a signal."""
-    keys.refuse_plaintext(settings)
+    key_status.refuse_plaintext(settings)
     if role not in roles.ROLES:
         raise TurnlogError(f"there is no role {role!r}; there are {', '.join(roles.ROLES)}")
     async with runtime.opened_in_time(settings, f"turnlog-worker-{role}", err.print) as rt:

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from turnlog.agent.conversations.sessions import session_calls
 from turnlog.agent.counting import counted
-from turnlog.agent.use_cases import sessions
 from turnlog.consumers.cli.console import Result, rows
 from turnlog.consumers.cli.options import commands, group
 from turnlog.consumers.cli.runner import Runtime, command
 
 if TYPE_CHECKING:
-    from turnlog.agent.sessions.value import SessionValue
+    from turnlog.agent.conversations.sessions.value import SessionValue
     from turnlog.projectors.models.sessions.lookup import SegmentCheckpoint
 
 Conversation = Annotated[str, typer.Argument(help="The conversation, which is a thread with a session.")]
@@ -40,7 +40,7 @@ async def create(
 ) -> Result:
     """Begin a session over the conversation so far. An existing session begins again, without earlier turns."""
     return _session(
-        await sessions.create_session(
+        await session_calls.create_session(
             rt, rt.settings.tenant, conversation, user, window=window, threshold=threshold, recent_turns=recent_turns
         )
     )
@@ -49,7 +49,7 @@ async def create(
 @command(below, projecting=False)
 async def show(rt: Runtime, conversation: Conversation) -> Result:
     """The session: mode, summary, newest turns, global state, user."""
-    return _session(await sessions.show_session(rt, rt.settings.tenant, conversation))
+    return _session(await session_calls.show_session(rt, rt.settings.tenant, conversation))
 
 
 @command(below)
@@ -59,7 +59,7 @@ async def context(
     query: Annotated[str | None, typer.Option("--query", "-q", help="The next question, which counts too.")] = None,
 ) -> Result:
     """The history for a prompt. Requests a summary if one is due, as an agent does."""
-    found = await sessions.session_context(rt, rt.settings.tenant, conversation, query or "")
+    found = await session_calls.session_context(rt, rt.settings.tenant, conversation, query or "")
     due = ", a summary is due" if found.should_checkpoint_summary else ""
     tokens = f"{counted(found.estimated_tokens, 'token')}, {found.token_ratio:.0%} of the window{due}"
     return Result(found, [f"{found.mode}  {tokens}", found.history or "(no history yet)"])
@@ -68,7 +68,7 @@ async def context(
 @command(below, projecting=False)
 async def checkpoints(rt: Runtime, conversation: Conversation) -> Result:
     """Every checkpoint of the session, oldest first."""
-    found = await sessions.list_checkpoints(rt, rt.settings.tenant, conversation)
+    found = await session_calls.list_checkpoints(rt, rt.settings.tenant, conversation)
     return rows(found, _checkpoint_lines, "no checkpoints: the whole history is in use")
 
 
@@ -83,13 +83,13 @@ async def checkpoint(
 ) -> Result:
     """End the segment now, with a summary of your own."""
     place = (rt.settings.tenant, conversation)
-    return _session(await sessions.write_checkpoint(rt, *place, summary, recent_turns))
+    return _session(await session_calls.write_checkpoint(rt, *place, summary, recent_turns))
 
 
 @command(below)
 async def reset(rt: Runtime, conversation: Conversation) -> Result:
     """Begin the session again: earlier turns leave the short-term memory, not the transcript."""
-    return _session(await sessions.reset_session(rt, rt.settings.tenant, conversation))
+    return _session(await session_calls.reset_session(rt, rt.settings.tenant, conversation))
 
 
 def _checkpoint_lines(one: "SegmentCheckpoint") -> Iterator[str]:

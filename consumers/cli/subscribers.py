@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from turnlog.agent.use_cases import subscribers
+from turnlog.agent.access import subscribers
 from turnlog.consumers import subscribing
 from turnlog.consumers.cli.console import Result, rows
 from turnlog.consumers.cli.options import commands, group

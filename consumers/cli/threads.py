@@ -4,8 +4,9 @@ from typing import Annotated, Any
 
 import typer
 
+from turnlog.agent.answering import turns
+from turnlog.agent.conversations import forks, threads
 from turnlog.agent.counting import counted
-from turnlog.agent.use_cases import forks, threads, turns
 from turnlog.consumers.cli.confirming import Yes, confirm
 from turnlog.consumers.cli.console import LAST_SEQ, Result, rows
 from turnlog.consumers.cli.options import commands, group

@@ -12,9 +12,8 @@ from typing import IO, Annotated
 
 import typer
 
-from turnlog.agent import importers
+from turnlog.agent.operations import importers, importing, tailing
 from turnlog.agent.settings import Settings
-from turnlog.agent.use_cases import importing, tailing
 from turnlog.consumers import runtime as composed
 from turnlog.consumers.cli.console import LAST_SEQ, Result, check_given, check_known, emit_line, out, warn
 from turnlog.consumers.cli.options import Tenant, commands, given

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from turnlog._opening import connect, open
     from turnlog._thread import Context, Thread
     from turnlog._wrapping import wrap
-    from turnlog.agent.use_cases.memories import MemoryView
-    from turnlog.agent.use_cases.recall import Found
+    from turnlog.agent.memory.memories import MemoryView
+    from turnlog.agent.recall.recall import Found
     from turnlog.events.errors import TurnlogError
-    from turnlog.projectors.models.message import Message
+    from turnlog.projectors.models.conversation.message import Message
 
 __all__ = [
     "Context",
@@ -39,10 +39,10 @@ __all__ = [
 # Loaded at first use: the packages below this one are imported through it.
 _WHERE = {
     "Context": "turnlog._thread",
-    "Found": "turnlog.agent.use_cases.recall",
+    "Found": "turnlog.agent.recall.recall",
     "Memory": "turnlog._memory",
-    "MemoryView": "turnlog.agent.use_cases.memories",
-    "Message": "turnlog.projectors.models.message",
+    "MemoryView": "turnlog.agent.memory.memories",
+    "Message": "turnlog.projectors.models.conversation.message",
     "Thread": "turnlog._thread",
     "TurnlogError": "turnlog.events.errors",
     "connect": "turnlog._opening",

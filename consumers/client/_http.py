@@ -12,7 +12,7 @@ import httpx2
 from pydantic import TypeAdapter
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_delay, wait_random_exponential
 
-from turnlog.agent.use_cases.asking import NoAnswer
+from turnlog.agent.answering.asking import NoAnswer
 from turnlog.events.errors import TurnlogError, cause
 from turnlog.events.texts import storable
 

@@ -9,25 +9,27 @@ from uuid import UUID
 
 from turnlog._recording import Exchange
 from turnlog._thread import Thread
-from turnlog.agent.importers import Defaults
+from turnlog.agent.conversations import threads
+from turnlog.agent.conversations.threads import ThreadInfo
+from turnlog.agent.memory import memories, memory_changes
 from turnlog.agent.memory.deciding.outcomes import Outcome
-from turnlog.agent.privacy.receipt import Receipt
-from turnlog.agent.runtime import Runtime
-from turnlog.agent.use_cases import memories, memory_changes, personal_data, threads
-from turnlog.agent.use_cases.importing import (
+from turnlog.agent.memory.memories import ALL, MemoryFilter, MemoryView
+from turnlog.agent.memory.memory_changes import MemoryInput
+from turnlog.agent.operations.importers import Defaults
+from turnlog.agent.operations.importing import (
     ImportReport,
     ImportRequest,
     check_import,
     import_conversations,
     prepare_import,
 )
-from turnlog.agent.use_cases.memories import ALL, MemoryFilter, MemoryView
-from turnlog.agent.use_cases.memory_changes import MemoryInput
-from turnlog.agent.use_cases.personal_data import Clearing, Parts
-from turnlog.agent.use_cases.recall import Found, recall
-from turnlog.agent.use_cases.threads import ThreadInfo
+from turnlog.agent.privacy import personal_data
+from turnlog.agent.privacy.erasure.receipt import Receipt
+from turnlog.agent.privacy.personal_data import Clearing, Parts
+from turnlog.agent.recall.recall import Found, recall
+from turnlog.agent.runtime import Runtime
 from turnlog.consumers.erasing import erasure_reach
-from turnlog.consumers.own_loop import LoopBound
+from turnlog.consumers.sync_bridge import LoopBound
 from turnlog.events.contracts import MemoryKind
 from turnlog.events.progress import no_progress
 from turnlog.events.subjects import check_conversation, check_id

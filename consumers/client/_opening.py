@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from turnlog.agent.settings import InvalidSetting, Settings, application_settings
-from turnlog.consumers.own_loop import Blocking, LoopThread
+from turnlog.consumers.sync_bridge import Blocking, LoopThread
 
 if TYPE_CHECKING:
     from turnlog._memory import Memory
@@ -102,7 +102,7 @@ def connect(url: str, *, key: str, patience_s: float = 10.0) -> Opening:
 @contextlib.asynccontextmanager
 async def _opened(settings: Settings, tenant: str, roles: Sequence[str]) -> "AsyncIterator[Memory]":
     from turnlog._memory import Memory
-    from turnlog.agent.use_cases.processes import CLIENT
+    from turnlog.agent.operations.processes import CLIENT
     from turnlog.consumers.roles import playing
     from turnlog.consumers.runtime import in_own_thread, opened
     from turnlog.events.subjects import check_tenant

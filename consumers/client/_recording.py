@@ -9,11 +9,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from turnlog._thread import Context, Thread
+from turnlog.agent.answering.client_tasks import ends_with_a_prompt
+from turnlog.agent.answering.turns import turn_of
 from turnlog.agent.context.wire import called, with_custom_calls
+from turnlog.agent.conversations.transcript_matching import Wire, split_prompt, unseen, with_own_last
 from turnlog.agent.models.pricing import cost_of
-from turnlog.agent.use_cases.client_tasks import ends_with_a_prompt
-from turnlog.agent.use_cases.resent import Wire, split_prompt, unseen, with_own_last
-from turnlog.agent.use_cases.turns import turn_of
 from turnlog.events.contracts import UsageMetered
 from turnlog.events.errors import NotFound, cause
 from turnlog.events.texts import storable

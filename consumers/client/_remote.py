@@ -16,27 +16,27 @@ from pydantic_core import to_jsonable_python
 from turnlog._http import Http, Turn, decoded, error_of
 from turnlog._memory import Memory
 from turnlog._thread import RESTARTED, Context, Thread, shown
+from turnlog.agent.answering.asking import Answered, Continued, Piece, Restarted, Text, ToolUsed
+from turnlog.agent.answering.context import AnswerBasis, SignedBasis
+from turnlog.agent.answering.given_receipts import ReceiptGone
+from turnlog.agent.answering.turns import NewTurn
 from turnlog.agent.context import Tier
-from turnlog.agent.importers import ImportFailed
+from turnlog.agent.conversations.forks import Forked
+from turnlog.agent.conversations.threads import ThreadInfo
 from turnlog.agent.memory.deciding.outcomes import Outcome
-from turnlog.agent.privacy.receipt import Receipt
+from turnlog.agent.memory.memories import ALL, MemoryFilter, MemoryView
+from turnlog.agent.memory.memory_changes import Forgotten, MemoryInput
+from turnlog.agent.operations.importers import ImportFailed
+from turnlog.agent.operations.importing import ImportReport
+from turnlog.agent.privacy.erasure.receipt import Receipt
+from turnlog.agent.privacy.personal_data import Clearing
 from turnlog.agent.recall.questions import Question
+from turnlog.agent.recall.recall import Found, FoundMemory
 from turnlog.agent.recall.search import Recalled
-from turnlog.agent.threads.given_receipts import ReceiptGone
-from turnlog.agent.use_cases.asking import Answered, Continued, Piece, Restarted, Text, ToolUsed
-from turnlog.agent.use_cases.context import AnswerBasis, SignedBasis
-from turnlog.agent.use_cases.forks import Forked
-from turnlog.agent.use_cases.importing import ImportReport
-from turnlog.agent.use_cases.memories import ALL, MemoryFilter, MemoryView
-from turnlog.agent.use_cases.memory_changes import Forgotten, MemoryInput
-from turnlog.agent.use_cases.personal_data import Clearing
-from turnlog.agent.use_cases.recall import Found, FoundMemory
-from turnlog.agent.use_cases.threads import ThreadInfo
-from turnlog.agent.use_cases.turns import NewTurn
 from turnlog.consumers.cursors import memories_cursor, threads_cursor
 from turnlog.events.contracts import UsageMetered
 from turnlog.events.publish import Appended
-from turnlog.projectors.models.message import Message
+from turnlog.projectors.models.conversation.message import Message
 
 LOOK_AGAIN_S = 0.2
 

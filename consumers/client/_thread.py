@@ -9,20 +9,21 @@ from uuid import UUID
 
 from uuid_utils.compat import uuid7
 
+from turnlog.agent.answering import asking, turns
+from turnlog.agent.answering.context import AnswerBasis, context_of
 from turnlog.agent.answering.fallback import ended_early
 from turnlog.agent.answering.thread_turns import in_turn, tell_waiting
+from turnlog.agent.answering.turns import NewTurn
 from turnlog.agent.context import Tier
+from turnlog.agent.conversations import threads
+from turnlog.agent.conversations.forks import fork_thread
+from turnlog.agent.conversations.ownership import append_as_owner, check_not_deleted, own_thread
+from turnlog.agent.conversations.threads import ThreadInfo
 from turnlog.agent.runtime import Runtime
-from turnlog.agent.use_cases import asking, threads, turns
-from turnlog.agent.use_cases.context import AnswerBasis, context_of
-from turnlog.agent.use_cases.forks import fork_thread
-from turnlog.agent.use_cases.own_threads import append_as_owner, check_not_deleted, own_thread
-from turnlog.agent.use_cases.threads import ThreadInfo
-from turnlog.agent.use_cases.turns import NewTurn
-from turnlog.consumers.own_loop import LoopBound
+from turnlog.consumers.sync_bridge import LoopBound
 from turnlog.events.contracts import TurnOrigin, UsageMetered
 from turnlog.events.publish import Appended
-from turnlog.projectors.models.message import Message
+from turnlog.projectors.models.conversation.message import Message
 
 RESTARTED = "\n[the answer starts again]\n"
 

@@ -8,8 +8,8 @@ from typing import Any, TypeVar, cast
 
 from turnlog._memory import Memory
 from turnlog._recording import Exchange, Heard, as_sent, begun
-from turnlog.agent.use_cases.client_tasks import is_client_task
-from turnlog.consumers.own_loop import Blocking, LoopClosed, LoopThread
+from turnlog.agent.answering.client_tasks import is_client_task
+from turnlog.consumers.sync_bridge import Blocking, LoopClosed, LoopThread
 from turnlog.events.errors import TurnlogError
 
 Client = TypeVar("Client")

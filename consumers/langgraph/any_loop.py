@@ -10,7 +10,7 @@ from concurrent.futures import CancelledError, Future
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
-from turnlog.consumers.own_loop import LoopClosed, result_of
+from turnlog.consumers.sync_bridge import LoopClosed, result_of
 from turnlog.events.errors import TurnlogError
 
 T = TypeVar("T")

@@ -29,6 +29,7 @@ from turnlog.agent.answering.pieces import Restarted, Round, Text
 from turnlog.agent.answering.prepare import READS, AnswerBasis, ContextRequest, prepare, reading
 from turnlog.agent.answering.record import Answer, Author, record
 from turnlog.agent.answering.run import run
+from turnlog.agent.answering.thread_context import context_settings
 from turnlog.agent.context import Context, ContextInput, WindowTooSmall, build_context, counter_for
 from turnlog.agent.context.cut import cut_end
 from turnlog.agent.context.titles import DOCUMENTS, MEMORIES
@@ -37,7 +38,6 @@ from turnlog.agent.memory.deciding.service import Memories
 from turnlog.agent.models.protocol import ChatRequest
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.settings import Settings, application_settings
-from turnlog.agent.threads.state import context_settings
 from turnlog.consumers.langgraph.checkpoint.messages import to_messages, turn_of
 from turnlog.consumers.langgraph.checkpoint.saver import TurnlogSaver
 from turnlog.consumers.langgraph.store.store import TurnlogStore
@@ -45,7 +45,7 @@ from turnlog.consumers.runtime import in_own_thread, opened, projecting
 from turnlog.events.contracts import TurnRecorded, UsageMetered
 from turnlog.events.errors import NotFound, TurnlogError
 from turnlog.events.local_time import now_there
-from turnlog.projectors.models.message import Message, thread_messages
+from turnlog.projectors.models.conversation.message import Message, thread_messages
 from turnlog.projectors.models.store.lookup import MEMORIES as MEMORIES_LABEL
 from turnlog.projectors.models.store.lookup import memories_of
 

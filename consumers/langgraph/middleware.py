@@ -8,12 +8,12 @@ from langchain_core.messages import BaseMessage, convert_to_messages
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from langgraph.config import get_config
 
+from turnlog.agent.answering.thread_context import context_settings
 from turnlog.agent.context import Context, ContextInput, Summary, build_context
 from turnlog.agent.settings import Settings, application_settings
-from turnlog.agent.threads.state import context_settings
 from turnlog.consumers.langgraph.checkpoint.messages import to_messages
 from turnlog.consumers.langgraph.checkpoint.saver import TurnlogSaver
-from turnlog.projectors.models.thread_lookup import Overview
+from turnlog.projectors.models.conversation.thread_lookup import Overview
 
 Request: TypeAlias = ModelRequest[Any]
 Response: TypeAlias = ModelResponse[Any]

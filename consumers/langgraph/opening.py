@@ -9,8 +9,8 @@ import psycopg
 
 from turnlog.agent.runtime import Pool
 from turnlog.agent.settings import Settings, application_settings
-from turnlog.consumers.own_loop import LoopThread
 from turnlog.consumers.runtime import in_own_thread, opened, projecting
+from turnlog.consumers.sync_bridge import LoopThread
 from turnlog.events.errors import DatabaseUnavailable
 from turnlog.events.log import Log
 from turnlog.projectors.engine.writer import Connection

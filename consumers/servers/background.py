@@ -16,9 +16,9 @@ from urllib.parse import urlsplit
 import psutil
 import psycopg
 
+from turnlog.agent.operations.processes import forget_killed
 from turnlog.agent.private_files import open_private, private_folder
 from turnlog.agent.settings import Settings
-from turnlog.agent.use_cases.processes import forget_killed
 from turnlog.consumers.servers import servers
 from turnlog.consumers.servers.errors import folder_errors
 from turnlog.consumers.servers.home import home_at, try_lock

@@ -11,7 +11,7 @@ from typing import Any
 
 from turnlog.agent.runtime import Runtime
 from turnlog.consumers.workers.app import Subscription, consuming
-from turnlog.consumers.workers.inbox import Delivery, Inbox, Work
+from turnlog.consumers.workers.durable_consumer import Delivery, Inbox, Work
 from turnlog.events.codec import parsed, unsealed
 from turnlog.events.contracts import ERASED
 from turnlog.events.errors import InvalidEvent

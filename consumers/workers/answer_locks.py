@@ -3,8 +3,8 @@
 import contextlib
 from collections.abc import AsyncIterator
 
-from turnlog.agent.later import Later
-from turnlog.agent.threads.shared_locks import SharedLocks
+from turnlog.agent.conversations.locks import SharedLocks
+from turnlog.agent.retry_later import Later
 from turnlog.events.contracts import Event
 from turnlog.projectors.engine.locks import LockFor
 

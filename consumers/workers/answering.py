@@ -9,25 +9,25 @@ from typing import Any
 from uuid import UUID
 
 from turnlog.agent.answering.agents import DEFAULT_AGENT, AgentDisabled, answering_agent
-from turnlog.agent.answering.memories import AnswerMemories
 from turnlog.agent.answering.pieces import Round
 from turnlog.agent.answering.prepare import READS, ContextRequest, prepare, reading
 from turnlog.agent.answering.progress import Progress, progress_of
 from turnlog.agent.answering.recall_tool import SCHEMA, MemoriesOf, ToolResult, run_tool
+from turnlog.agent.answering.recalled_memories import AnswerMemories
 from turnlog.agent.answering.record import Answer, Author, answer_of, record
 from turnlog.agent.answering.request import FAILURE, answer_id
 from turnlog.agent.answering.run import Tools, check_not_empty, run
-from turnlog.agent.archive.restoring import restored_if_archived
 from turnlog.agent.context import Context, WindowTooSmall
 from turnlog.agent.context.plain_text import content_text
+from turnlog.agent.conversations.archive.restoring import restored_if_archived
+from turnlog.agent.conversations.locks import SharedLocks
 from turnlog.agent.models import observed
 from turnlog.agent.models.errors import EmptyAnswer, ModelError
 from turnlog.agent.models.protocol import ChatRequest, Usage, asker_of
 from turnlog.agent.recall.search import recall_of
 from turnlog.agent.runtime import Runtime
-from turnlog.agent.threads.shared_locks import SharedLocks
 from turnlog.consumers.workers.answer_locks import answered_alone
-from turnlog.consumers.workers.inbox import Delivery
+from turnlog.consumers.workers.durable_consumer import Delivery
 from turnlog.events.contracts import AnswerRequested, Event, ToolCall, UsageMetered
 from turnlog.events.errors import EventTooLarge, InvalidEvent, LogFull, LogUnavailable, NotFound, TurnlogError
 from turnlog.events.log import Log
@@ -37,9 +37,9 @@ from turnlog.events.subjects import check_conversation
 from turnlog.projectors.engine.duplicates import first_seqs
 from turnlog.projectors.engine.lag import READ_WHILE_REBUILT, wait_for
 from turnlog.projectors.engine.parking import ThreadParked, first_parked, refuse_parked
-from turnlog.projectors.models.agents import AgentRow
 from turnlog.projectors.models.chunks.lookup import Scope
-from turnlog.projectors.models.message import message_by_event
+from turnlog.projectors.models.conversation.message import message_by_event
+from turnlog.projectors.models.operations.agents import AgentRow
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,8 +25,8 @@ from nats.js import JetStreamContext
 from nats.js.api import ConsumerConfig, DeliverPolicy
 
 from turnlog.agent.runtime import Runtime
+from turnlog.consumers.workers.durable_consumer import Inbox
 from turnlog.consumers.workers.durables import LOOK_S, MISSING, Durable
-from turnlog.consumers.workers.inbox import Inbox
 from turnlog.events.client import LOST_SERVER, RobustClient, servers_of
 from turnlog.events.errors import cause
 from turnlog.events.heartbeats import ROUND_S, Heartbeat

@@ -20,9 +20,9 @@ from turnlog.agent.answering.progress import ProgressStep
 from turnlog.agent.answering.request import AGENT
 from turnlog.consumers.workers.analytics import NAME as ANALYTICS
 from turnlog.consumers.workers.app import make_broker, subscribe
-from turnlog.consumers.workers.inbox import Delivery, Inbox
-from turnlog.consumers.workers.reactors.memory import NAME as MEMORY
+from turnlog.consumers.workers.durable_consumer import Delivery, Inbox
 from turnlog.consumers.workers.reactors.segments import NAME as SEGMENTS
+from turnlog.consumers.workers.reactors.thread_maintenance import NAME as MEMORY
 from turnlog.events.codec import CONTENT_TYPE, TYPE_PREFIX, VERSIONS
 from turnlog.events.contracts import CONTRACTS
 from turnlog.events.contracts.base import Frozen, Moment

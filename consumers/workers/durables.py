@@ -20,7 +20,7 @@ from nats.js.api import AckPolicy, ConsumerConfig, ConsumerInfo, DeliverPolicy
 from nats.js.errors import NotFoundError
 
 from turnlog.agent.runtime import Pool
-from turnlog.consumers.workers.inbox import Inbox
+from turnlog.consumers.workers.durable_consumer import Inbox
 from turnlog.events.errors import LogUnavailable, cause
 from turnlog.events.heartbeats import Heartbeat
 from turnlog.events.subjects import STREAM

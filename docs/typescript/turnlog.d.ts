@@ -4985,7 +4985,7 @@ export interface components {
          * Answered
          * @description The answer as it is on the log. finish_reason: why the model ended, such as `length`, where it was heard.
          */
-        turnlog__agent__use_cases__asking__Answered: {
+        Answered: {
             /** Thread */
             thread: string;
             /**
@@ -5008,7 +5008,7 @@ export interface components {
             finish_reason?: string | null;
         };
         /** Answered */
-        turnlog__agent__use_cases__memory_changes__Answered: {
+        ConflictAnswered: {
             /**
              * Conflict
              * Format: uuid
@@ -5782,7 +5782,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["turnlog__agent__use_cases__asking__Answered"];
+                    "application/json": components["schemas"]["Answered"];
                 };
             };
             /** @description Client Error */
@@ -6526,7 +6526,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["turnlog__agent__use_cases__memory_changes__Answered"];
+                    "application/json": components["schemas"]["ConflictAnswered"];
                 };
             };
             /** @description Client Error */

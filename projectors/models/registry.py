@@ -2,22 +2,22 @@
 
 from turnlog.events.errors import NotFound
 from turnlog.projectors.engine.projection import Projection
-from turnlog.projectors.models.agents import AGENTS_MODEL
-from turnlog.projectors.models.api_keys import ACCESS_KEYS
-from turnlog.projectors.models.archives import ARCHIVES
 from turnlog.projectors.models.checkpoints.projection import CHECKPOINTS
 from turnlog.projectors.models.chunks.projection import VECTORS
-from turnlog.projectors.models.entities import ENTITIES
-from turnlog.projectors.models.jobs import JOBS
-from turnlog.projectors.models.limits import LIMITS_MODEL
+from turnlog.projectors.models.conversation.messages import MESSAGES
+from turnlog.projectors.models.conversation.summaries import SUMMARIES
+from turnlog.projectors.models.conversation.thread_activity import THREAD_ACTIVITY
+from turnlog.projectors.models.conversation.topics import TOPICS
+from turnlog.projectors.models.memories.entities import ENTITIES
 from turnlog.projectors.models.memories.projection import MEMORIES
-from turnlog.projectors.models.messages import MESSAGES
+from turnlog.projectors.models.operations.agents import AGENTS_MODEL
+from turnlog.projectors.models.operations.api_keys import ACCESS_KEYS
+from turnlog.projectors.models.operations.archives import ARCHIVES
+from turnlog.projectors.models.operations.jobs import JOBS
+from turnlog.projectors.models.operations.limits import LIMITS_MODEL
+from turnlog.projectors.models.operations.usage import USAGE
 from turnlog.projectors.models.sessions.projection import SESSIONS
 from turnlog.projectors.models.store.projection import STORE_ITEMS
-from turnlog.projectors.models.summaries import SUMMARIES
-from turnlog.projectors.models.thread_activity import THREAD_ACTIVITY
-from turnlog.projectors.models.topics import TOPICS
-from turnlog.projectors.models.usage import USAGE
 
 PROJECTIONS: tuple[Projection, ...] = (
     THREAD_ACTIVITY,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import Stemmer
 
-from turnlog.events.word_caches import caches_words
+from turnlog.events.personal_data_caches import caches_words
 
 MAX_TERM_CHARS = 64
 MAX_TERMS = 2048

@@ -17,12 +17,12 @@ from helpers.cli_process import COMMAND, environment
 from helpers.memory_events import event, memory, memory_id, recorded
 from helpers.preloaded_cli import run_command
 
+from turnlog.agent.answering.asking import Answered
 from turnlog.agent.settings import Settings
-from turnlog.agent.use_cases.asking import Answered
 from turnlog.consumers.cli.chatting import answered_elsewhere
 from turnlog.events.contracts import MemoryConflictRaised
 from turnlog.events.log import Log
-from turnlog.projectors.models.speech import OFFLINE_MODEL
+from turnlog.projectors.models.conversation.speech import OFFLINE_MODEL
 
 # As a shell does: it waits for the command, and reads what is typed afterwards.
 SHELL = 'trap : INT; "$@"; echo "ended with $?"; read line; echo "then $line"'

@@ -13,7 +13,7 @@ from helpers.similar_memories import TEA, TEA_ANGLES, TEA_FOND, TEA_MERGED, appe
 from pgvector import HalfVector
 from pydantic import SecretStr
 
-from turnlog.agent.jobs.compaction import SKIPPED
+from turnlog.agent.operations.jobs.compaction import SKIPPED
 from turnlog.agent.settings import Settings
 from turnlog.consumers.cli.jobs import NAMES
 from turnlog.consumers.runtime import opened, projecting

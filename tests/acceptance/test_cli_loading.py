@@ -10,8 +10,8 @@ from helpers.cli import turnlog as turnlog
 from helpers.cli_process import COMMAND
 from helpers.nightly import part
 
+from turnlog.agent.conversations.threads import open_thread
 from turnlog.agent.settings import Settings, load_settings
-from turnlog.agent.use_cases.threads import open_thread
 from turnlog.consumers.runtime import opened, projecting
 
 PROJECTING = {"sqlalchemy", "turnlog.projectors.engine.engine", "turnlog.projectors.models.registry"}

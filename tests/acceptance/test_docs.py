@@ -29,7 +29,7 @@ from turnlog.events.log import Log
 from turnlog.events.read import recorded
 from turnlog.projectors.engine.engine import Runner
 from turnlog.projectors.engine.writer import Connection
-from turnlog.projectors.models.message import thread_messages
+from turnlog.projectors.models.conversation.message import thread_messages
 
 WALKS = (
     "README.md",

@@ -17,9 +17,9 @@ from helpers.stage import MemoryServer, task_of
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from turnlog.agent.use_cases.turns import NewTurn, add_turn, add_turns
+from turnlog.agent.answering.turns import NewTurn, add_turn, add_turns
 from turnlog.consumers.api import streams
-from turnlog.consumers.api.caller import Caller
+from turnlog.consumers.api.principal import Caller
 from turnlog.consumers.api.routes import timeline
 
 DIALOGUES = (

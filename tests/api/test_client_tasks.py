@@ -7,7 +7,7 @@ import pytest
 from helpers.api import Serve
 from helpers.stage import MemoryServer, wait_until_idle
 
-from turnlog.agent.use_cases.client_tasks import is_client_task, task_prompts
+from turnlog.agent.answering.client_tasks import is_client_task, task_prompts
 from turnlog.consumers.workers.reactors.extraction import NAME as EXTRACTION
 
 TITLE = """### Task:

@@ -9,7 +9,7 @@ from helpers.api import Api, Serve
 from helpers.callers import call, forged, mcp_of, socket
 from websockets.exceptions import InvalidStatus
 
-from turnlog.agent.use_cases.operations import rebuild
+from turnlog.agent.operations.read_models import rebuild
 from turnlog.events.progress import no_progress
 
 # Each tool with arguments about Ann's thread and memory, and the scope that it needs.

@@ -9,7 +9,7 @@ import jwt
 from helpers.api import Api, Serve
 from helpers.callers import forged
 
-from turnlog.agent.use_cases.operations import rebuild
+from turnlog.agent.operations.read_models import rebuild
 from turnlog.events.progress import no_progress
 
 WITHOUT_TOKEN = {"/health/live", "/health/ready", "/.well-known/jwks.json"}

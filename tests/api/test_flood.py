@@ -15,10 +15,10 @@ from helpers.callers import mcp_of, socket
 from helpers.openai_server import OpenAIServer
 from prometheus_client import REGISTRY
 
-from turnlog.agent.throttle import admission, shares
-from turnlog.agent.throttle.shares import AT_ONCE, in_share
-from turnlog.agent.use_cases.turns import NewTurn, add_turns
-from turnlog.consumers.api import bounds
+from turnlog.agent.access.throttle import admission, shares
+from turnlog.agent.access.throttle.shares import AT_ONCE, in_share
+from turnlog.agent.answering.turns import NewTurn, add_turns
+from turnlog.consumers.api import request_limits
 
 TURNS, READERS, QUESTIONS, AT_ONCE_ANSWERED, A_MINUTE = 700, 6, 60, 2, 30
 
@@ -95,7 +95,7 @@ async def test_what_cannot_be_counted_in_time_is_refused_at_every_door(
 async def test_more_requests_than_one_credential_may_have_under_way_are_refused_at_once(
     serve: Serve, model: OpenAIServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bounds, "MOST_REQUESTS", 1)
+    monkeypatch.setattr(request_limits, "MOST_REQUESTS", 1)
     until = threading.Event()
     model.reply("Yes.", until=until)
     async with serve(api_base_url=model.url, model="m") as api, api.client() as ann, api.client("bob") as bob:

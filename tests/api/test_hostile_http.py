@@ -12,7 +12,7 @@ import pytest
 from helpers.api import Api, Serve
 from helpers.servers import eventually
 
-from turnlog.consumers.api import bounds
+from turnlog.consumers.api import request_limits
 
 MAX_BODY = 1_000_000
 TURNS = "/api/threads/t/turns"
@@ -97,7 +97,7 @@ async def test_bad_bodies_are_refused(serve: Serve) -> None:
 
 async def test_bad_heads_are_refused(serve: Serve) -> None:
     async with serve() as api:
-        token, long = f"Authorization: Bearer {api.token()}", "x" * bounds.MAX_HEADERS
+        token, long = f"Authorization: Bearer {api.token()}", "x" * request_limits.MAX_HEADERS
         cases = {
             "a foreign host": (request("GET /api/threads", token, host="evil.example"), 421),
             "a host behind a name": (request("GET /api/threads", token, host="localhost@evil.example"), 421),
@@ -134,8 +134,8 @@ async def test_bad_heads_are_refused(serve: Serve) -> None:
 async def test_slow_senders_are_cut_off(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their connections end by themselves: no headers, half of them, half of the second request's, half of a body, and
     the rest of a body that was refused."""
-    monkeypatch.setattr(bounds, "HEADERS_S", 0.2)
-    monkeypatch.setattr(bounds, "BODY_S", 0.2)
+    monkeypatch.setattr(request_limits, "HEADERS_S", 0.2)
+    monkeypatch.setattr(request_limits, "BODY_S", 0.2)
     async with serve(api_max_body=MAX_BODY) as api:
         token = f"Authorization: Bearer {api.token()}"
         good, half = request("GET /health/live"), b"GET /health/live HTTP/1.1\r\nHost: loc"

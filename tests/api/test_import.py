@@ -13,9 +13,9 @@ from helpers.cli_process import CHATGPT
 
 import turnlog
 from turnlog.agent.access.identity import granted
-from turnlog.agent.importers import ImportFailed
-from turnlog.consumers.api.caller import Caller
+from turnlog.agent.operations.importers import ImportFailed
 from turnlog.consumers.api.jobs import Job, Jobs
+from turnlog.consumers.api.principal import Caller
 from turnlog.consumers.api.problems import Refused
 from turnlog.consumers.api.routes import personal
 

@@ -6,7 +6,7 @@ import pytest
 from helpers.api import Serve
 
 import turnlog
-from turnlog.agent.use_cases.memories import AmbiguousMemory
+from turnlog.agent.memory.memories import AmbiguousMemory
 
 
 async def test_a_memory_from_remembering_to_forgetting(serve: Serve) -> None:

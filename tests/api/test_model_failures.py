@@ -14,6 +14,7 @@ from helpers.stage import MemoryServer
 
 from turnlog import connect as memory_at
 from turnlog.agent import metrics
+from turnlog.agent.answering.asking import NoAnswer
 from turnlog.agent.answering.fallback import Category, fallback_of
 from turnlog.agent.models import calls
 from turnlog.agent.models.errors import (
@@ -25,7 +26,6 @@ from turnlog.agent.models.errors import (
     ModelUnavailable,
     NotAnAPI,
 )
-from turnlog.agent.use_cases.asking import NoAnswer
 
 Misbehaves = tuple[str, Step, Category, type[ModelError], int, int]
 # What it does, category, the status of /api and of /v1.

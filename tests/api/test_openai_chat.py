@@ -12,8 +12,8 @@ from helpers.openai_validation import validate_openai_messages
 from helpers.servers import eventually
 from helpers.stage import MemoryServer
 
-from turnlog.agent.throttle.pace import Paces
-from turnlog.agent.use_cases.limits import change_limits
+from turnlog.agent.access.limits import change_limits
+from turnlog.agent.access.throttle.pace import Paces
 
 WEATHER: Any = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
 

@@ -9,8 +9,8 @@ import pytest
 from helpers.api import Serve
 
 from turnlog.agent.access.access import Access
+from turnlog.agent.access.api_keys import NewKey, create_key
 from turnlog.agent.access.identity import Unauthenticated
-from turnlog.agent.use_cases.access import NewKey, create_key
 from turnlog.events.subjects import publish_subject
 
 SAID = {"turns": [{"role": "user", "content": "My corgi is called Sesame."}]}

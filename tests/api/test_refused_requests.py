@@ -7,7 +7,7 @@ import httpx2
 import pytest
 from helpers.api import Api, Serve
 
-from turnlog.agent.use_cases.limits import change_limits
+from turnlog.agent.access.limits import change_limits
 
 EMPTY = {"model": "m", "messages": [{"role": "user", "content": None}]}
 HELLO = {"model": "m", "messages": [{"role": "user", "content": "Hello."}]}

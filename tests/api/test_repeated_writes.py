@@ -11,9 +11,9 @@ from helpers.api import Api, Serve
 from helpers.servers import eventually
 from helpers.stage import MemoryServer
 
-from turnlog.agent.access import repeated_writes
-from turnlog.agent.jobs.caches import clean_caches
-from turnlog.consumers.api.repeats import HEADERS
+from turnlog.agent.access import idempotency
+from turnlog.agent.operations.jobs.caches import clean_caches
+from turnlog.consumers.api.idempotency import HEADERS
 from turnlog.events.progress import no_progress
 from turnlog.events.subjects import publish_subject
 
@@ -244,7 +244,7 @@ async def test_a_write_whose_process_died_is_done_by_the_next(serve: Serve, monk
 async def test_a_write_that_takes_longer_than_its_lease_is_done_once(
     serve: Serve, model: MemoryServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(repeated_writes, "LEASE_S", 0.3)
+    monkeypatch.setattr(idempotency, "LEASE_S", 0.3)
     model.reply("late", delay=1.5)
     async with serve(api_base_url=model.url, model="m") as api, api.client() as ann:
         body = {"messages": [{"role": "user", "content": "hello"}], "model": "m"}
@@ -298,7 +298,7 @@ async def test_kept_answers_are_encrypted_and_go_after_two_days_and_with_an_eras
             await ann.patch("/api/preferences", json={"set": {"language": "de"}}, headers=KEY)
             now = (await (await conn.execute("SELECT now()")).fetchall())[0][0]
             for age, left in ((0.9, 1), (1.1, 0)):
-                await clean_caches(api.runtime, now + age * repeated_writes.KEPT, no_progress)
+                await clean_caches(api.runtime, now + age * idempotency.KEPT, no_progress)
                 assert len(await (await conn.execute(rows)).fetchall()) == left
 
 

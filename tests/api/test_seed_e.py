@@ -7,14 +7,14 @@ import pytest
 from helpers.api import Serve
 from helpers.stage import MemoryServer
 
+from turnlog.agent.answering.asking import NoAnswer, follow
+from turnlog.agent.answering.configured_agents import switch_agent
 from turnlog.agent.answering.request import Question, question_events
 from turnlog.agent.answering.request import ask as append_question
-from turnlog.agent.use_cases.agents import switch_agent
-from turnlog.agent.use_cases.asking import NoAnswer, follow
-from turnlog.agent.use_cases.turns import NewTurn, add_turn
+from turnlog.agent.answering.turns import NewTurn, add_turn
 from turnlog.events.subjects import publish_subject
-from turnlog.projectors.models.agents import AGENTS_THREAD
-from turnlog.projectors.models.limits import LIMITS_THREAD
+from turnlog.projectors.models.operations.agents import AGENTS_THREAD
+from turnlog.projectors.models.operations.limits import LIMITS_THREAD
 
 AGENT, ADMIN = "/ai-agent", "/admin/ai-agent"
 # As the design documents name them, with turnlog's names of what a path varies by.

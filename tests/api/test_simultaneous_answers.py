@@ -15,9 +15,8 @@ from helpers.openai_bodies import Step
 from helpers.servers import eventually
 from helpers.stage import MemoryServer
 
-from turnlog.agent.answering import thread_turns
+from turnlog.agent.answering import asking, thread_turns
 from turnlog.agent.context.titles import OTHER_CONVERSATIONS
-from turnlog.agent.use_cases import asking
 from turnlog.projectors.engine.locks import LockFor
 
 ROUNDS = ((2, 1), (3, 1))

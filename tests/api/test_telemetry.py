@@ -11,7 +11,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from prometheus_client.parser import text_string_to_metric_families
 
-from turnlog.agent.use_cases.asking import ask
+from turnlog.agent.answering.asking import ask
 from turnlog.consumers.traces import provider_of
 from turnlog.events import tracing
 

@@ -14,13 +14,13 @@ from pydantic import SecretStr
 from tests.benchmarks.measuring import Row, interleaved, ms, per_second, quantile
 from tests.benchmarks.served import free_port, started
 from tests.benchmarks.stand import Stand
-from turnlog.agent.embedding.embedder import embed_pending
-from turnlog.agent.privacy.kek import new_kek
+from turnlog.agent.answering.asking import Answered, Text, ask
+from turnlog.agent.answering.turns import NewTurn, add_turns
+from turnlog.agent.memory.memory_changes import remember
+from turnlog.agent.privacy.keys.kek import new_kek
+from turnlog.agent.recall.embedding.embedder import embed_pending
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.settings import Settings
-from turnlog.agent.use_cases.asking import Answered, Text, ask
-from turnlog.agent.use_cases.memory_changes import remember
-from turnlog.agent.use_cases.turns import NewTurn, add_turns
 from turnlog.consumers.roles import playing
 from turnlog.consumers.runtime import opened
 from turnlog.events.contracts import Event, TurnRecorded

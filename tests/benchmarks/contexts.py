@@ -9,15 +9,15 @@ from statistics import median
 from tests.benchmarks.langgraph_floor import Conversation, conversation
 from tests.benchmarks.measuring import Row, interleaved, milliseconds, ms, ratio
 from tests.benchmarks.stand import Stand, fill, following
+from turnlog.agent.answering.thread_context import Transcripts, thread_context
 from turnlog.agent.context import ContextInput, build_context, counter_for
 from turnlog.agent.runtime import Pool
 from turnlog.agent.settings import Settings
-from turnlog.agent.threads.state import Transcripts, thread_context
 from turnlog.consumers.runtime import connection_pool
 from turnlog.events.contracts import Event, Role, TurnRecorded
 from turnlog.events.log import Log
 from turnlog.projectors.engine.lag import wait_for
-from turnlog.projectors.models.message import thread_messages
+from turnlog.projectors.models.conversation.message import thread_messages
 from turnlog.projectors.models.registry import BY_NAME
 
 MESSAGES, CHARACTERS, THREAD = 400, 300, "long"

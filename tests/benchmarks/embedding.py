@@ -11,13 +11,13 @@ from pydantic import SecretStr
 
 from tests.benchmarks.measuring import Row, interleaved, milliseconds, ms, per_second, quantile, ratio, seconds
 from tests.benchmarks.stand import Stand, fill
-from turnlog.agent.embedding.embedder import embed_pending
-from turnlog.agent.privacy.kek import new_kek
+from turnlog.agent.answering.asking import Answered, ask
+from turnlog.agent.operations.lag import embedding_backlog
+from turnlog.agent.privacy.keys.kek import new_kek
+from turnlog.agent.recall.embedding.embedder import embed_pending
+from turnlog.agent.recall.recall import recall
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.settings import Settings
-from turnlog.agent.use_cases.asking import Answered, ask
-from turnlog.agent.use_cases.lag import embedding_backlog
-from turnlog.agent.use_cases.recall import recall
 from turnlog.consumers.roles import EMBED_POLL_S, playing
 from turnlog.consumers.runtime import opened
 from turnlog.events.contracts import Event

@@ -23,7 +23,7 @@ from turnlog.agent.recall.search import Recall
 from turnlog.projectors.engine.database import connect
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.chunks.lookup import Scope
-from turnlog.projectors.models.message import Message
+from turnlog.projectors.models.conversation.message import Message
 
 WINDOWS = token_cost.WINDOWS
 LAST = 12

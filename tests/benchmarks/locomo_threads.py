@@ -15,8 +15,8 @@ from turnlog.events.contracts import Event, TurnRecorded
 from turnlog.events.log import Log
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.chunks.projection import VECTORS
-from turnlog.projectors.models.message import Message, thread_messages
-from turnlog.projectors.models.messages import MESSAGES
+from turnlog.projectors.models.conversation.message import Message, thread_messages
+from turnlog.projectors.models.conversation.messages import MESSAGES
 
 TENANT = "default"
 

@@ -19,9 +19,9 @@ from tests.benchmarks.measuring import Row
 from tests.benchmarks.rebuild_memory import MEGABYTE, Peak
 from tests.benchmarks.recalls import DIMENSIONS, RandomVectors
 from tests.benchmarks.stand import Stand, fill, worker
-from turnlog.agent.jobs.job import run_now
+from turnlog.agent.operations.jobs.job import run_now
+from turnlog.agent.operations.jobs.job_states import all_jobs
 from turnlog.agent.settings import Settings
-from turnlog.agent.use_cases.jobs import all_jobs
 from turnlog.consumers.runtime import opened
 from turnlog.projectors.engine.database import connect
 from turnlog.projectors.engine.lag import wait_for

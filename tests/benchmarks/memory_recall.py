@@ -9,10 +9,10 @@ from tests.benchmarks.many_memories import THREAD, cache, id_of, memories
 from tests.benchmarks.measuring import Row, milliseconds, ms, quantile
 from tests.benchmarks.recalls import DIMENSIONS, MODEL, RandomVectors
 from tests.benchmarks.stand import Stand, fill, project
-from turnlog.agent.recall.memories import MemoryRecall
+from turnlog.agent.recall.memory_search import MemoryRecall
 from turnlog.projectors.engine.database import connect
 from turnlog.projectors.engine.writer import Connection
-from turnlog.projectors.models.entities import ENTITIES
+from turnlog.projectors.models.memories.entities import ENTITIES
 from turnlog.projectors.models.memories.projection import MEMORIES, NEIGHBOUR_INDEXES
 from turnlog.projectors.models.memories.search import MemoryScope
 

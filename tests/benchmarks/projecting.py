@@ -6,8 +6,8 @@ from tests.benchmarks.measuring import Row, interleaved, per_second, ratio
 from tests.benchmarks.reading import raw_read
 from tests.benchmarks.stand import Stand, fill, project
 from turnlog.projectors.engine.database import connect
-from turnlog.projectors.models.messages import MESSAGES
-from turnlog.projectors.models.thread_activity import THREAD_ACTIVITY
+from turnlog.projectors.models.conversation.messages import MESSAGES
+from turnlog.projectors.models.conversation.thread_activity import THREAD_ACTIVITY
 
 
 async def measure(stand: Stand) -> list[Row]:

@@ -15,7 +15,7 @@ from tests.benchmarks.measuring import Row
 from tests.benchmarks.stand import Stand, fill
 from turnlog.events.log import Log
 from turnlog.events.stream import StreamOptions
-from turnlog.projectors.models.messages import MESSAGES
+from turnlog.projectors.models.conversation.messages import MESSAGES
 from turnlog.projectors.rebuild.rebuild import rebuild
 
 TIMES = 10

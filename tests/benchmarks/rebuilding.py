@@ -10,7 +10,7 @@ from turnlog.events.read import recorded
 from turnlog.projectors.engine.changes import Row as TableRow
 from turnlog.projectors.engine.database import connect
 from turnlog.projectors.engine.writer import Connection
-from turnlog.projectors.models.messages import COLUMNS, MESSAGES, row
+from turnlog.projectors.models.conversation.messages import COLUMNS, MESSAGES, row
 from turnlog.projectors.rebuild.rebuild import rebuild
 
 

@@ -4,18 +4,18 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from turnlog.agent.answering.recall_tool import SCHEMA
+from turnlog.agent.answering.thread_context import context_settings
 from turnlog.agent.context import Context, ContextInput, Summary, build_context, counter_for
+from turnlog.agent.conversations.summarising.derive import Deriver
+from turnlog.agent.conversations.summarising.facts import texts
+from turnlog.agent.conversations.summarising.plan import Facts, plan
 from turnlog.agent.models.budget import Ledger
 from turnlog.agent.models.cached_calls import Owner
 from turnlog.agent.models.offline_tasks import MODEL, OfflineTextTasks
 from turnlog.agent.settings import Settings
-from turnlog.agent.summarising.derive import Deriver
-from turnlog.agent.summarising.facts import texts
-from turnlog.agent.summarising.plan import Facts, plan
-from turnlog.agent.threads.state import context_settings
 from turnlog.projectors.engine.writer import Connection
-from turnlog.projectors.models.message import Message
-from turnlog.projectors.models.thread_lookup import TOPICS
+from turnlog.projectors.models.conversation.message import Message
+from turnlog.projectors.models.conversation.thread_lookup import TOPICS
 
 CHAT_MODEL = "gpt-4o"
 COUNTER = counter_for(CHAT_MODEL)

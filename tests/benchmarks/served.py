@@ -19,8 +19,8 @@ from fastapi import FastAPI
 from uvicorn.main import run
 
 from tests.benchmarks.stand import Stand
+from turnlog.agent.access.api_keys import issue_token
 from turnlog.agent.settings import Settings
-from turnlog.agent.use_cases.access import issue_token
 from turnlog.consumers.cli.running import leave_out_of_garbage
 from turnlog.consumers.roles import playing
 from turnlog.consumers.runtime import connection_pool, opened

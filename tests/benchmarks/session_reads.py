@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from tests.benchmarks.contexts import turns
 from tests.benchmarks.measuring import Row, milliseconds, ms, quantile, seconds
 from tests.benchmarks.stand import Stand, following
+from turnlog.agent.conversations.sessions.levels import Level
+from turnlog.agent.conversations.sessions.memory import ShortTermMemory
+from turnlog.agent.conversations.sessions.sessions import Sessions
+from turnlog.agent.conversations.sessions.value import MemoryQueryRequest
 from turnlog.agent.runtime import Pool
-from turnlog.agent.sessions.levels import Level
-from turnlog.agent.sessions.memory import ShortTermMemory
-from turnlog.agent.sessions.sessions import Sessions
-from turnlog.agent.sessions.value import MemoryQueryRequest
 from turnlog.agent.settings import Settings
 from turnlog.consumers.runtime import connection_pool
 from turnlog.events.contracts import TurnRecorded

@@ -15,7 +15,7 @@ from turnlog.agent.recall.hybrid import hybrid_history
 from turnlog.agent.recall.search import Recall
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.chunks.lookup import Scope
-from turnlog.projectors.models.message import Message
+from turnlog.projectors.models.conversation.message import Message
 
 TURNS = 50
 WINDOWS = (650, 1_250, 2_000, 4_000, 8_000, 16_000)

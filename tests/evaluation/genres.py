@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
-from turnlog.agent.importers import events
-from turnlog.agent.importers.imported import ImportedTurn
+from turnlog.agent.operations.importers import events
+from turnlog.agent.operations.importers.imported import ImportedTurn
 from turnlog.agent.recall.ranking import Weights
 from turnlog.events.contracts import Event, Recorded, TurnRecorded
 from turnlog.projectors.models.chunks.chunking import Chunk, chunks, fold

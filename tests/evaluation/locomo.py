@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from turnlog.agent.importers import Defaults, events
-from turnlog.agent.importers.jsontext import Record
-from turnlog.agent.importers.locomo import read_locomo
+from turnlog.agent.operations.importers import Defaults, events
+from turnlog.agent.operations.importers.jsontext import Record
+from turnlog.agent.operations.importers.locomo import read_locomo
 from turnlog.agent.recall.questions import read_question
 from turnlog.agent.recall.ranking import Query
 from turnlog.agent.recall.scope import ScopeIndex

@@ -19,9 +19,9 @@ from pgvector import HalfVector
 
 from tests.benchmarks.conversations import DEFAULT_FOLDER, Conversations
 from tests.benchmarks.stand import Stand, fill, project, standing
-from turnlog.agent.dates.dates import dates_in
+from turnlog.agent.memory.dates.dates import dates_in
 from turnlog.agent.memory.roles import role_words
-from turnlog.agent.recall.memories import DEFAULT, Weights, fused, memory_query
+from turnlog.agent.recall.memory_search import DEFAULT, Weights, fused, memory_query
 from turnlog.events.contracts import (
     EntitiesFound,
     Entity,
@@ -35,7 +35,7 @@ from turnlog.events.subjects import memory_thread
 from turnlog.projectors.engine.database import connect
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.chunks.chunking import Chunk
-from turnlog.projectors.models.entities import ENTITIES
+from turnlog.projectors.models.memories.entities import ENTITIES
 from turnlog.projectors.models.memories.projection import MEMORIES
 from turnlog.projectors.models.memories.search import Candidate, MemoryScope, candidates, thread_size
 

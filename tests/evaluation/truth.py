@@ -18,16 +18,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from turnlog.agent.importers import Defaults
-from turnlog.agent.importers.imported import ImportedTurn
-from turnlog.agent.importers.jsontext import Record
-from turnlog.agent.importers.locomo import read_locomo
-from turnlog.agent.importers.memorybank import read_memorybank
 from turnlog.agent.memory.extraction.by_rules import Extractor
 from turnlog.agent.memory.extraction.findings import Finding, Turn
 from turnlog.agent.memory.extraction.rules import load_rules
+from turnlog.agent.operations.importers import Defaults
+from turnlog.agent.operations.importers.imported import ImportedTurn
+from turnlog.agent.operations.importers.jsontext import Record
+from turnlog.agent.operations.importers.locomo import read_locomo
+from turnlog.agent.operations.importers.memorybank import read_memorybank
 from turnlog.events.contracts import TurnRecorded
-from turnlog.projectors.models.speech import spoken_text
+from turnlog.projectors.models.conversation.speech import spoken_text
 
 from .__main__ import DEFAULT_FOLDER
 from .document import DOCUMENT, put_section

@@ -11,9 +11,9 @@ import httpx2
 import openai
 from helpers.stage import player
 
+from turnlog.agent.access.api_keys import issue_token
 from turnlog.agent.models.openai_chat import tls_context
 from turnlog.agent.runtime import Runtime
-from turnlog.agent.use_cases.access import issue_token
 
 
 @dataclass(frozen=True, slots=True)

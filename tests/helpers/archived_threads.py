@@ -9,11 +9,11 @@ from typing import Any
 from helpers.sample_events import derivation, event, turn
 from helpers.stage import Stage
 
-from turnlog.agent.archive.restoring import restored_if_archived
-from turnlog.agent.embedding.embedder import embed_pending
-from turnlog.agent.jobs.archiving import archive_cold
-from turnlog.agent.jobs.job import OnProgress
+from turnlog.agent.conversations.archive.restoring import restored_if_archived
 from turnlog.agent.models.factory import make_models
+from turnlog.agent.operations.jobs.archiving import archive_cold
+from turnlog.agent.operations.jobs.job import OnProgress
+from turnlog.agent.recall.embedding.embedder import embed_pending
 from turnlog.events.contracts import Event, TopicsTagged
 from turnlog.events.read import read_to
 from turnlog.events.subjects import STORED_PREFIX

@@ -6,7 +6,7 @@ from itertools import count
 from typing import Any
 from uuid import UUID, uuid4
 
-from turnlog.projectors.models.message import Message
+from turnlog.projectors.models.conversation.message import Message
 
 NOW = datetime(2025, 1, 1, tzinfo=UTC)
 _seq = count(1)

@@ -15,7 +15,7 @@ from turnlog.agent.memory.deciding.writing import SOURCE
 from turnlog.agent.memory.extraction.by_rules import Extractor
 from turnlog.agent.memory.extraction.findings import ExtractionResult, Finding, Turn
 from turnlog.agent.memory.extraction.rules import RuleSet, load_rules
-from turnlog.consumers.workers.inbox import Delivery
+from turnlog.consumers.workers.durable_consumer import Delivery
 from turnlog.events.contracts import Event, MemoriesExtracted
 from turnlog.events.read import Stored
 from turnlog.events.subjects import STORED_PREFIX, memory_thread

@@ -11,10 +11,10 @@ from uuid import UUID
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from pydantic import SecretStr
 
-from turnlog.agent.privacy import key_admin
-from turnlog.agent.privacy.kek import Keks, keks_of
-from turnlog.agent.privacy.key_stream import KeyStream
-from turnlog.agent.privacy.keys import KeyStore, opened_keys
+from turnlog.agent.privacy.keys import key_admin
+from turnlog.agent.privacy.keys.kek import Keks, keks_of
+from turnlog.agent.privacy.keys.key_stream import KeyStream
+from turnlog.agent.privacy.keys.user_keys import KeyStore, opened_keys
 from turnlog.agent.settings import Settings
 from turnlog.events.errors import KeyUnavailable
 from turnlog.events.log import Log

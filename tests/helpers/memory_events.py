@@ -11,7 +11,7 @@ from helpers.openai_bodies import bag_of_words
 from numpy.typing import NDArray
 from pgvector import HalfVector
 
-from turnlog.agent.dates.dates import dates_in
+from turnlog.agent.memory.dates.dates import dates_in
 from turnlog.events.contracts import (
     EntitiesFound,
     Entity,

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from turnlog.agent.importers import events, read
 from turnlog.agent.memory.extraction.run import extraction_of
 from turnlog.agent.memory.extraction.stages import UserConversation
 from turnlog.agent.models.factory import make_models
+from turnlog.agent.operations.importers import events, read
 from turnlog.agent.runtime import Runtime
 from turnlog.events.contracts import Event
 from turnlog.projectors.models.memories.text import normal

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from turnlog.agent.answering.asking import Answered, Piece, ask
 from turnlog.agent.runtime import Runtime
-from turnlog.agent.use_cases.asking import Answered, Piece, ask
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from nats.js.errors import NotFoundError
 
+from turnlog.agent.conversations.sessions import bucket, levels, tail
+from turnlog.agent.conversations.sessions.sessions import Sessions
 from turnlog.agent.runtime import Pool
-from turnlog.agent.sessions import bucket, levels, tail
-from turnlog.agent.sessions.sessions import Sessions
 from turnlog.events.contracts import (
     EventData,
     SegmentCheckpointed,

@@ -8,7 +8,7 @@ import json
 import sys
 from collections.abc import Sequence
 
-from turnlog.agent.sessions.sessions import Sessions
+from turnlog.agent.conversations.sessions.sessions import Sessions
 from turnlog.consumers.runtime import connection_pool
 from turnlog.events.contracts import EventData, SessionUpdated
 from turnlog.events.log import Log

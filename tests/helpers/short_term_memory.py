@@ -5,8 +5,8 @@ from typing import Any
 from helpers.servers import eventually
 from helpers.stage import Stage
 
-from turnlog.agent.sessions.memory import ShortTermMemory
-from turnlog.agent.sessions.value import (
+from turnlog.agent.conversations.sessions.memory import ShortTermMemory
+from turnlog.agent.conversations.sessions.value import (
     MemoryContext,
     MemoryCreateRequest,
     MemoryQueryRequest,

@@ -16,9 +16,9 @@ from helpers.servers import now, rows
 from pgvector import HalfVector
 from pydantic import SecretStr
 
-from turnlog.agent.jobs.compaction import compact
-from turnlog.agent.jobs.job import Done
 from turnlog.agent.memory.deciding.writing import Place
+from turnlog.agent.operations.jobs.compaction import compact
+from turnlog.agent.operations.jobs.job import Done
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.settings import Settings
 from turnlog.consumers.runtime import opened, projecting

@@ -19,12 +19,12 @@ from prometheus_client import REGISTRY
 from psycopg import AsyncCursor
 from uuid_utils.compat import uuid7
 
+from turnlog.agent.answering import asking as conversing
+from turnlog.agent.answering.asking import Answered, Asked, NoAnswer, Piece, Restarted, Seen, Text
 from turnlog.agent.answering.progress import progress_of
 from turnlog.agent.answering.request import Question, answer_id, question_events
 from turnlog.agent.context.receipt import context_hash
 from turnlog.agent.models import calls
-from turnlog.agent.use_cases import asking as conversing
-from turnlog.agent.use_cases.asking import Answered, Asked, NoAnswer, Piece, Restarted, Seen, Text
 from turnlog.events.contracts import Erased, EventData, SummaryWritten, ThreadDeleted, TopicsTagged
 from turnlog.events.errors import NotFound
 from turnlog.events.read import recorded

@@ -12,13 +12,13 @@ from helpers.openai_server import OpenAIServer
 from helpers.questions import Place, answer_to
 from helpers.stage import Play, Stage, player
 
+from turnlog.agent.answering.context import context_as_of, context_of
+from turnlog.agent.answering.turns import NewTurn, add_turns
 from turnlog.agent.context import counter_for
+from turnlog.agent.conversations.threads import delete_thread
 from turnlog.agent.memory.deciding.service import Memories
 from turnlog.agent.recall.memory_block import FORGOTTEN, room
 from turnlog.agent.recall.other_threads import END, MOST_TURNS, TITLE
-from turnlog.agent.use_cases.context import context_as_of, context_of
-from turnlog.agent.use_cases.threads import delete_thread
-from turnlog.agent.use_cases.turns import NewTurn, add_turns
 from turnlog.events.contracts import Event, Memory, MemorySource, PreferencesSet, TurnRecorded, UserPreferences
 from turnlog.events.subjects import memory_thread
 

@@ -14,9 +14,9 @@ from helpers.questions import Place, answer_to
 from helpers.servers import eventually, now
 from helpers.stage import Play, Stage, player
 
+from turnlog.agent.answering.receipts import RebuiltContext, rebuilt
 from turnlog.agent.context.titles import NOT_KEPT, TO_FORGET
 from turnlog.agent.recall.memory_block import END, FORGOTTEN, TITLE
-from turnlog.agent.threads.receipts import RebuiltContext, rebuilt
 from turnlog.events.contracts import (
     EntitiesFound,
     Entity,

@@ -12,18 +12,18 @@ from helpers.stage import player
 from pydantic import SecretStr
 
 from turnlog.agent.access.access import Access
+from turnlog.agent.access.api_keys import create_key, list_keys, revoke_key
 from turnlog.agent.access.identity import Forbidden, TokenExpired, Unauthenticated
 from turnlog.agent.access.secret import ALGORITHM, secret_of
 from turnlog.agent.access.tokens import LEEWAY_S
+from turnlog.agent.privacy.personal_data import erase_person, plan_erasure
 from turnlog.agent.runtime import Runtime
-from turnlog.agent.use_cases.access import create_key, list_keys, revoke_key
-from turnlog.agent.use_cases.personal_data import erase_person, plan_erasure
 from turnlog.consumers.erasing import erasure_reach
 from turnlog.events.contracts import ApiKeyCreated, ApiKeyRevoked, Erased
 from turnlog.events.errors import NotFound
 from turnlog.events.subjects import access_thread
 from turnlog.projectors.engine.writer import Connection
-from turnlog.projectors.models.api_keys import ACCESS_KEYS
+from turnlog.projectors.models.operations.api_keys import ACCESS_KEYS
 from turnlog.projectors.rebuild.verify import verify
 
 SECRET = SecretStr("0123456789abcdef" * 2)

@@ -26,9 +26,9 @@ from helpers.archived_threads import (
 from helpers.sample_events import turn
 from helpers.stage import Play, player
 
-from turnlog.agent.archive import archiving
-from turnlog.agent.archive import files as archive_files
-from turnlog.agent.archive.files import (
+from turnlog.agent.conversations.archive import archiving
+from turnlog.agent.conversations.archive import files as archive_files
+from turnlog.agent.conversations.archive.files import (
     TENANT,
     ArchiveDamaged,
     ArchivedRow,
@@ -37,10 +37,10 @@ from turnlog.agent.archive.files import (
     unsealed,
     write_archive,
 )
-from turnlog.agent.jobs.archiving import archive_cold, archive_older, cold_ones
-from turnlog.agent.jobs.job import Done
-from turnlog.agent.privacy.needles import Needles
-from turnlog.agent.privacy.scanning import Scan, scan_files
+from turnlog.agent.operations.jobs.archiving import archive_cold, archive_older, cold_ones
+from turnlog.agent.operations.jobs.job import Done
+from turnlog.agent.privacy.erasure.scanning import Scan, scan_files
+from turnlog.agent.privacy.erasure.string_search import Needles
 from turnlog.events.contracts import Event
 
 

@@ -23,14 +23,14 @@ from helpers.questions import Place, answer_to
 from helpers.sample_events import MAY_8, event, turn
 from helpers.stage import Play, player
 
-from turnlog.agent.archive import archiving, restoring
-from turnlog.agent.archive.restoring import restore
-from turnlog.agent.use_cases.forks import fork
-from turnlog.agent.use_cases.personal_data import erase_person, plan_erasure
+from turnlog.agent.conversations.archive import archiving, restoring
+from turnlog.agent.conversations.archive.restoring import restore
+from turnlog.agent.conversations.forks import fork
+from turnlog.agent.privacy.personal_data import erase_person, plan_erasure
 from turnlog.consumers.erasing import erasure_reach
 from turnlog.events.contracts import CheckpointSaved, ThreadArchived, ThreadDeleted, ThreadRestored
-from turnlog.projectors.models.message import thread_messages
-from turnlog.projectors.models.thread_lookup import Cold
+from turnlog.projectors.models.conversation.message import thread_messages
+from turnlog.projectors.models.conversation.thread_lookup import Cold
 
 
 @pytest.fixture

@@ -20,13 +20,13 @@ from nats.js.api import ConsumerConfig
 
 from turnlog.agent.memory.extraction.run import NAME as EXTRACTION
 from turnlog.agent.models.lanes import lane_of, telling_other_processes
-from turnlog.agent.privacy.keys import KeyTable, Owner
+from turnlog.agent.privacy.keys.user_keys import KeyTable, Owner
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.settings import Settings
 from turnlog.consumers.workers.analytics import NAME as ANALYTICS
+from turnlog.consumers.workers.durable_consumer import Delivery, Inbox
 from turnlog.consumers.workers.durables import MAX_WAITING_BODIES
-from turnlog.consumers.workers.inbox import Delivery, Inbox
-from turnlog.consumers.workers.reactors.memory import NAME as MEMORY
+from turnlog.consumers.workers.reactors.thread_maintenance import NAME as MEMORY
 from turnlog.events.heartbeats import Heartbeats
 from turnlog.events.log import Log
 from turnlog.events.subjects import ANSWERING, STREAM, type_filter

@@ -26,13 +26,13 @@ from turnlog._memory import Memory
 from turnlog._opening import Opening
 from turnlog._remote import RemoteMemory, RemoteThread
 from turnlog._thread import Thread
+from turnlog.agent.access.api_keys import create_key
 from turnlog.agent.access.identity import Forbidden, Unauthenticated
+from turnlog.agent.answering.asking import NoAnswer
+from turnlog.agent.answering.context import context_as_of
+from turnlog.agent.answering.turns import WrongReceipt
+from turnlog.agent.recall.recall import BadQuery
 from turnlog.agent.settings import OFFLINE_VECTORS, InvalidSetting, Settings
-from turnlog.agent.use_cases.access import create_key
-from turnlog.agent.use_cases.asking import NoAnswer
-from turnlog.agent.use_cases.context import context_as_of
-from turnlog.agent.use_cases.recall import BadQuery
-from turnlog.agent.use_cases.turns import WrongReceipt
 from turnlog.consumers.api.problems import STATUS
 from turnlog.consumers.langgraph.checkpoint.saver import TurnlogSaver
 from turnlog.consumers.langgraph.conversation import opened_graph

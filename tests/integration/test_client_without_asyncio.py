@@ -14,8 +14,8 @@ from helpers.client import served
 from helpers.openai_server import OpenAIServer
 
 import turnlog
-from turnlog.agent.use_cases.asking import NoAnswer
-from turnlog.consumers.own_loop import LoopClosed
+from turnlog.agent.answering.asking import NoAnswer
+from turnlog.consumers.sync_bridge import LoopClosed
 from turnlog.events.errors import NotFound
 
 

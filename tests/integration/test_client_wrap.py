@@ -14,8 +14,8 @@ from helpers.openai_server import OpenAIServer
 
 import turnlog
 from turnlog._wrapping import WrongClient
-from turnlog.agent.threads.receipts import receipts
-from turnlog.agent.use_cases.client_tasks import task_prompts
+from turnlog.agent.answering.client_tasks import task_prompts
+from turnlog.agent.answering.receipts import receipts
 from turnlog.events.errors import NotFound
 
 SYSTEM = {"role": "system", "content": "Answer briefly."}

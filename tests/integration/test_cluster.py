@@ -15,7 +15,7 @@ from helpers.sample_events import turn
 from helpers.servers import eventually, files_with, processes_left_in
 from nats.errors import Error as NatsError
 
-from turnlog.agent.privacy.key_stream import KeyStream, new_record
+from turnlog.agent.privacy.keys.key_stream import KeyStream, new_record
 from turnlog.events.append import Appender
 from turnlog.events.contracts import Event
 from turnlog.events.errors import KeyUnavailable, LogUnavailable
@@ -27,8 +27,8 @@ from turnlog.projectors.engine.engine import Runner
 from turnlog.projectors.engine.lag import wait_for
 from turnlog.projectors.engine.projection import Projection
 from turnlog.projectors.engine.writer import Connection
-from turnlog.projectors.models.messages import MESSAGES
-from turnlog.projectors.models.thread_activity import THREAD_ACTIVITY
+from turnlog.projectors.models.conversation.messages import MESSAGES
+from turnlog.projectors.models.conversation.thread_activity import THREAD_ACTIVITY
 from turnlog.projectors.rebuild.verify import verify_several
 
 READ_MODELS: Sequence[Projection] = (MESSAGES, THREAD_ACTIVITY)

@@ -11,10 +11,10 @@ from helpers.sample_events import MAY_8, event, memory_event, memory_of
 from helpers.servers import rows
 from pgvector import HalfVector
 
-from turnlog.agent.jobs.compaction import SKIPPED, compact
-from turnlog.agent.jobs.job import Done
 from turnlog.agent.memory.deciding.writing import MemoryWriter, Place
 from turnlog.agent.memory.upkeep.compaction import undo_compaction
+from turnlog.agent.operations.jobs.compaction import SKIPPED, compact
+from turnlog.agent.operations.jobs.job import Done
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.settings import Settings
 from turnlog.consumers.runtime import opened, projecting

@@ -34,12 +34,12 @@ from helpers.similar_memories import runtime as runtime
 from helpers.similar_memories import server as server
 from helpers.similar_memories import settings as settings
 
-from turnlog.agent.jobs.compaction import SKIPPED, compact
-from turnlog.agent.jobs.job import JobUnderWay, run_now
 from turnlog.agent.memory.deciding.service import Memories
+from turnlog.agent.operations.jobs.compaction import SKIPPED, compact
+from turnlog.agent.operations.jobs.job import JobUnderWay, run_now
+from turnlog.agent.operations.jobs.job_states import all_jobs
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.settings import Settings
-from turnlog.agent.use_cases.jobs import all_jobs
 from turnlog.consumers.runtime import opened, projecting
 from turnlog.events.contracts import JobRan, TurnRecorded
 from turnlog.events.tasks import cancel

@@ -33,17 +33,17 @@ from helpers.similar_memories import runtime as runtime
 from helpers.similar_memories import server as server
 from helpers.similar_memories import settings as settings
 
-from turnlog.agent.embedding.embedder import embed_memories
 from turnlog.agent.memory.deciding.service import Memories
 from turnlog.agent.memory.deciding.writing import MemoryWriter
 from turnlog.agent.memory.upkeep.compaction import undo_compaction
 from turnlog.agent.models.budget import ledger
 from turnlog.agent.models.factory import make_embedder
+from turnlog.agent.privacy.erasure.event_scan import person_of
 from turnlog.agent.privacy.export import user_export
-from turnlog.agent.privacy.traces import person_of
-from turnlog.agent.recall.memories import MemoryRecall
+from turnlog.agent.privacy.personal_data import erase_person, plan_erasure
+from turnlog.agent.recall.embedding.embedder import embed_memories
+from turnlog.agent.recall.memory_search import MemoryRecall
 from turnlog.agent.runtime import Runtime
-from turnlog.agent.use_cases.personal_data import erase_person, plan_erasure
 from turnlog.consumers.erasing import erasure_reach
 from turnlog.events.contracts import (
     Event,

@@ -11,7 +11,7 @@ from helpers.servers import unlike_a_rebuild
 from helpers.stage import MemoryServer, Play, Stage, player
 
 from turnlog.agent.memory.deciding.service import Memories
-from turnlog.agent.use_cases.memory_changes import answer_conflict
+from turnlog.agent.memory.memory_changes import answer_conflict
 from turnlog.consumers import roles
 from turnlog.consumers.workers.reactors.contradictions import NAME
 from turnlog.events.subjects import STREAM, memory_thread

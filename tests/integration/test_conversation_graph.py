@@ -16,9 +16,9 @@ from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from psycopg_pool import AsyncConnectionPool
 
-from turnlog.agent.embedding.embedder import embed_pending
 from turnlog.agent.models.errors import ModelUnavailable
 from turnlog.agent.models.factory import make_models
+from turnlog.agent.recall.embedding.embedder import embed_pending
 from turnlog.agent.settings import Settings
 from turnlog.consumers.langgraph.conversation import (
     NO_VECTORS,

@@ -16,7 +16,7 @@ from helpers.stage import on_stage
 
 from turnlog.agent.context import ContextInput, build_context, counter_for
 from turnlog.agent.settings import Settings
-from turnlog.projectors.models.message import Message, thread_messages
+from turnlog.projectors.models.conversation.message import Message, thread_messages
 
 
 async def test_without_any_url_servers_start_and_the_next_start_finds_the_data(tmp_path: Path) -> None:

@@ -10,13 +10,13 @@ from helpers.sample_events import turn
 from helpers.stage import MemoryServer, Play, Stage, player
 
 from turnlog.agent.context import counter_for
+from turnlog.agent.conversations.sessions.memory import ShortTermMemory
+from turnlog.agent.conversations.sessions.value import MemoryCreateRequest, MemoryQueryRequest, MemoryWriteRequest
 from turnlog.agent.models import calls
 from turnlog.agent.models.calls import Breaker
 from turnlog.agent.models.factory import make_embedder
 from turnlog.agent.recall.hybrid import hybrid_history
 from turnlog.agent.recall.search import Recall
-from turnlog.agent.sessions.memory import ShortTermMemory
-from turnlog.agent.sessions.value import MemoryCreateRequest, MemoryQueryRequest, MemoryWriteRequest
 from turnlog.consumers import roles
 from turnlog.consumers.workers.reactors import segments
 

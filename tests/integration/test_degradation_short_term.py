@@ -13,11 +13,11 @@ from helpers.session_processes import wait_for_slow_levels
 from helpers.stage import Stage, on_stage
 from uuid_utils.compat import uuid7
 
-from turnlog.agent.sessions import bucket
-from turnlog.agent.sessions.memory import ShortTermMemory
-from turnlog.agent.sessions.sessions import Sessions
-from turnlog.agent.sessions.tail import from_log
-from turnlog.agent.sessions.value import MemoryCreateRequest, MemoryQueryRequest, MemoryWriteRequest
+from turnlog.agent.conversations.sessions import bucket
+from turnlog.agent.conversations.sessions.memory import ShortTermMemory
+from turnlog.agent.conversations.sessions.sessions import Sessions
+from turnlog.agent.conversations.sessions.tail import from_log
+from turnlog.agent.conversations.sessions.value import MemoryCreateRequest, MemoryQueryRequest, MemoryWriteRequest
 from turnlog.agent.settings import Settings
 from turnlog.events import read as reading
 from turnlog.events.append import Appender

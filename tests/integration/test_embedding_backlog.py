@@ -10,19 +10,19 @@ from helpers.openai_server import OpenAIServer
 from helpers.sample_events import turn
 from helpers.stage import Play, Stage, player
 
-from turnlog.agent.embedding import backlog as backlogs
-from turnlog.agent.embedding import embedder
-from turnlog.agent.embedding.backlog import Backlog
-from turnlog.agent.embedding.embedder import embed_pending
-from turnlog.agent.embedding.pending import _COUNT, _NOT_ERASED, _lacking, pending_chunks, pending_count
-from turnlog.agent.importers import Defaults
 from turnlog.agent.memory.deciding.service import Memories
 from turnlog.agent.models.factory import make_embedder
 from turnlog.agent.models.nano_e5 import MODEL
+from turnlog.agent.operations.importers import Defaults
+from turnlog.agent.operations.importing import ImportRequest, import_conversations, prepare_import
+from turnlog.agent.operations.lag import embedding_backlog
+from turnlog.agent.recall.embedding import backlog as backlogs
+from turnlog.agent.recall.embedding import embedder
+from turnlog.agent.recall.embedding.backlog import Backlog
+from turnlog.agent.recall.embedding.embed_now import embed_threads
+from turnlog.agent.recall.embedding.embedder import embed_pending
+from turnlog.agent.recall.embedding.pending import _COUNT, _NOT_ERASED, _lacking, pending_chunks, pending_count
 from turnlog.agent.runtime import Runtime
-from turnlog.agent.use_cases.embedding import embed_threads
-from turnlog.agent.use_cases.importing import ImportRequest, import_conversations, prepare_import
-from turnlog.agent.use_cases.lag import embedding_backlog
 from turnlog.consumers import roles
 from turnlog.events.progress import no_progress
 from turnlog.projectors.engine.lag import LARGE_BATCH

@@ -27,7 +27,7 @@ from turnlog.projectors.engine.lag import NotProjectedInTime, lag, wait_for
 from turnlog.projectors.engine.positions import LIVE, PositionMoved
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.checkpoints.projection import CHECKPOINTS
-from turnlog.projectors.models.messages import MESSAGES
+from turnlog.projectors.models.conversation.messages import MESSAGES
 from turnlog.projectors.models.registry import BY_NAME
 
 CONTENTS = "SELECT thread_id, content FROM messages ORDER BY seq"

@@ -6,8 +6,8 @@ from conftest import Settled
 from helpers.memory_events import cached_vectors, embedded, recorded
 from helpers.servers import rows
 
-from turnlog.agent.privacy.rows import clear_caches, vacuum_statistics
-from turnlog.agent.privacy.traces import Person
+from turnlog.agent.privacy.erasure.event_scan import Person
+from turnlog.agent.privacy.erasure.rows import clear_caches, vacuum_statistics
 from turnlog.events.log import Log
 from turnlog.events.subjects import memory_thread
 from turnlog.projectors.engine.engine import Runner

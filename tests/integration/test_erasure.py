@@ -15,27 +15,27 @@ from helpers.servers import eventually, rows
 from helpers.stage import Stage, on_stage
 from pydantic import SecretStr
 
-from turnlog.agent.embedding.pending import pending_chunks, pending_count
-from turnlog.agent.privacy import erase as erasing
-from turnlog.agent.privacy.needles import Needles
-from turnlog.agent.privacy.plan import Plan
-from turnlog.agent.privacy.receipt import Receipt
-from turnlog.agent.privacy.scanning import Scan, scan_buckets, scan_files, scan_stream, scan_tables
-from turnlog.agent.privacy.traces import OnProgress
-from turnlog.agent.sessions.sessions import Sessions
+from turnlog.agent.answering.thread_context import Transcripts
+from turnlog.agent.conversations.sessions.sessions import Sessions
+from turnlog.agent.operations.tailing import tail
+from turnlog.agent.privacy.erasure import erase as erasing
+from turnlog.agent.privacy.erasure.event_scan import OnProgress
+from turnlog.agent.privacy.erasure.plan import Plan
+from turnlog.agent.privacy.erasure.receipt import Receipt
+from turnlog.agent.privacy.erasure.scanning import Scan, scan_buckets, scan_files, scan_stream, scan_tables
+from turnlog.agent.privacy.erasure.string_search import Needles
+from turnlog.agent.privacy.personal_data import erase_person, plan_erasure
+from turnlog.agent.recall.embedding.pending import pending_chunks, pending_count
 from turnlog.agent.settings import Settings
-from turnlog.agent.threads.state import Transcripts
-from turnlog.agent.use_cases.personal_data import erase_person, plan_erasure
-from turnlog.agent.use_cases.tailing import tail
 from turnlog.consumers.erasing import erasure_reach
 from turnlog.events.contracts import ForkedSummary, SummaryWritten, ThreadForked
 from turnlog.events.log import Log
 from turnlog.events.subjects import publish_subject
-from turnlog.projectors.models.message import thread_messages
+from turnlog.projectors.models.conversation.message import thread_messages
+from turnlog.projectors.models.conversation.thread_lookup import thread_overview
 from turnlog.projectors.models.registry import PROJECTIONS
 from turnlog.projectors.models.store.lookup import memories_of
 from turnlog.projectors.models.store.projection import store_thread
-from turnlog.projectors.models.thread_lookup import thread_overview
 from turnlog.projectors.rebuild.rebuild import rebuild_several
 
 PEOPLE = [f"{name}.{n}@example.org" for n, name in enumerate(("ann", "bob", "cem", "dan", "eve", "fay", "gil"), 1)]

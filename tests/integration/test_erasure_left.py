@@ -15,13 +15,13 @@ from helpers.servers import eventually
 from helpers.stage import Play, Stage, player
 from nats.js.errors import NoKeysError
 
-from turnlog.agent.jobs.archiving import archive_cold
+from turnlog.agent.conversations.sessions.sessions import Sessions
 from turnlog.agent.memory.deciding.service import Memories
-from turnlog.agent.privacy import erase as erasing
-from turnlog.agent.privacy.needles import Needles
-from turnlog.agent.privacy.plan import StringsTooShort
-from turnlog.agent.privacy.scanning import Scan, scan_buckets
-from turnlog.agent.sessions.sessions import Sessions
+from turnlog.agent.operations.jobs.archiving import archive_cold
+from turnlog.agent.privacy.erasure import erase as erasing
+from turnlog.agent.privacy.erasure.plan import StringsTooShort
+from turnlog.agent.privacy.erasure.scanning import Scan, scan_buckets
+from turnlog.agent.privacy.erasure.string_search import Needles
 from turnlog.events.contracts import (
     AnswerReceipt,
     EventData,

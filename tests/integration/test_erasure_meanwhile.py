@@ -18,8 +18,8 @@ from helpers.servers import eventually
 from helpers.stage import Play, Stage, player, task_of
 from pydantic import SecretStr
 
-from turnlog.agent.privacy import erase as erasing
-from turnlog.agent.use_cases.personal_data import erase_person, plan_erasure
+from turnlog.agent.privacy.erasure import erase as erasing
+from turnlog.agent.privacy.personal_data import erase_person, plan_erasure
 from turnlog.consumers.erasing import erasure_reach
 from turnlog.events.contracts import AnswerRequested, Memory, MemoryRecorded, MemorySource, SummaryWritten
 

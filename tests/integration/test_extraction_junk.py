@@ -10,11 +10,11 @@ from helpers.memory_quality import stored_quality
 from helpers.sample_events import turn
 from helpers.stage import player
 
-from turnlog.agent.sample import load_sample
+from turnlog.agent.operations.sample import load_sample
 from turnlog.events.log import Log
 from turnlog.projectors.engine.engine import Runner
 from turnlog.projectors.engine.writer import Connection
-from turnlog.projectors.models.extraction_lookup import user_turns
+from turnlog.projectors.models.memories.extraction_lookup import user_turns
 
 
 async def test_every_stored_memory_quotes_its_turn_few_stand_twice_and_none_is_the_assistants(

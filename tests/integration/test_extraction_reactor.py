@@ -8,9 +8,9 @@ from helpers.extraction import ANN_THREAD, append_texts, delivery, extractions_o
 from helpers.stage import Play, Stage, player
 from psycopg.conninfo import conninfo_to_dict
 
+from turnlog.agent.memory.extraction.extract_now import Remembered, extract_memories, remembered
+from turnlog.agent.memory.preferences import set_preferences
 from turnlog.agent.models.factory import make_models
-from turnlog.agent.use_cases.extraction import Remembered, extract_memories, remembered
-from turnlog.agent.use_cases.preferences import set_preferences
 from turnlog.consumers.workers.reactors.extraction import NAME, ExtractionReactor
 from turnlog.events.contracts import Event, MemoryRecorded, TextBlock, ToolResultBlock, TurnRecorded
 

@@ -10,11 +10,11 @@ from helpers.sample_events import MAY_8, derivation, event, turn
 from helpers.servers import rows, unlike_a_rebuild
 from helpers.stage import MemoryServer, Play, Stage, player
 
-from turnlog.agent.embedding.cache import SOURCE as EMBEDDER
+from turnlog.agent.answering.receipts import rebuilt, receipts
+from turnlog.agent.answering.thread_context import Transcripts, thread_context
+from turnlog.agent.conversations.forks import CutInACall, Forked, ThreadExists, fork
+from turnlog.agent.recall.embedding.cache import SOURCE as EMBEDDER
 from turnlog.agent.recall.search import Recall
-from turnlog.agent.threads.receipts import rebuilt, receipts
-from turnlog.agent.threads.state import Transcripts, thread_context
-from turnlog.agent.use_cases.forks import CutInACall, Forked, ThreadExists, fork
 from turnlog.events.contracts import (
     Event,
     ForkedSummary,
@@ -31,13 +31,13 @@ from turnlog.projectors.engine.database import connect
 from turnlog.projectors.engine.writer import Connection, perform
 from turnlog.projectors.models.checkpoints.projection import CHECKPOINTS
 from turnlog.projectors.models.chunks.lookup import Scope
-from turnlog.projectors.models.message import message_by_event, thread_messages
-from turnlog.projectors.models.messages import MESSAGES
+from turnlog.projectors.models.conversation.message import message_by_event, thread_messages
+from turnlog.projectors.models.conversation.messages import MESSAGES
+from turnlog.projectors.models.conversation.summaries import SUMMARIES
+from turnlog.projectors.models.conversation.thread_activity import THREAD_ACTIVITY
+from turnlog.projectors.models.conversation.thread_lookup import thread_overview
+from turnlog.projectors.models.conversation.topics import TOPICS
 from turnlog.projectors.models.registry import PROJECTIONS
-from turnlog.projectors.models.summaries import SUMMARIES
-from turnlog.projectors.models.thread_activity import THREAD_ACTIVITY
-from turnlog.projectors.models.thread_lookup import thread_overview
-from turnlog.projectors.models.topics import TOPICS
 from turnlog.projectors.rebuild import shadow
 from turnlog.projectors.rebuild.replay import rebuild_thread
 

@@ -19,11 +19,11 @@ from helpers.sample_events import turn
 from helpers.servers import eventually, execute
 from helpers.stage import MemoryServer, Stage, player
 
-from turnlog.agent.use_cases.archive import archive_conversations
-from turnlog.agent.use_cases.asking import Answered, ask
-from turnlog.agent.use_cases.jobs import run_job
-from turnlog.agent.use_cases.lag import REACTORS
-from turnlog.agent.use_cases.tailing import line_at, tail
+from turnlog.agent.answering.asking import Answered, ask
+from turnlog.agent.operations.archives import archive_conversations
+from turnlog.agent.operations.jobs.job_states import run_job
+from turnlog.agent.operations.lag import REACTORS
+from turnlog.agent.operations.tailing import line_at, tail
 from turnlog.consumers.cli.console import pretty
 from turnlog.events.codec import encode
 from turnlog.events.contracts import Event

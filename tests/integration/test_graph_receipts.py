@@ -15,10 +15,10 @@ from helpers.servers import end_deduplication_window, now
 from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage, ToolMessage
 from langgraph.checkpoint.memory import InMemorySaver
 
+from turnlog.agent.answering.receipts import RebuiltContext, Received, rebuilt, receipts
 from turnlog.agent.memory.deciding.service import Memories
 from turnlog.agent.models.prompts import DOUBT
 from turnlog.agent.settings import Settings
-from turnlog.agent.threads.receipts import RebuiltContext, Received, rebuilt, receipts
 from turnlog.consumers.langgraph.conversation import NOT_ON_LOG, conversation_graph, converse, thread_config
 from turnlog.events.contracts import HistoryPruned, ReceiptTier, SummaryWritten, TopicsTagged
 

@@ -15,12 +15,12 @@ from helpers.personal_events import conversation, secret
 from helpers.sample_events import MAY_8, event, turn
 from helpers.stage import Stage, on_stage
 
-from turnlog.agent.importers import Defaults
+from turnlog.agent.operations.dead_letters import show_dead_letter
+from turnlog.agent.operations.importers import Defaults
+from turnlog.agent.operations.importing import ImportRequest, import_conversations, prepare_import
+from turnlog.agent.operations.tailing import tail
+from turnlog.agent.privacy.personal_data import plan_erasure
 from turnlog.agent.settings import Settings
-from turnlog.agent.use_cases.dead_letters import show_dead_letter
-from turnlog.agent.use_cases.importing import ImportRequest, import_conversations, prepare_import
-from turnlog.agent.use_cases.personal_data import plan_erasure
-from turnlog.agent.use_cases.tailing import tail
 from turnlog.consumers.cli.exporting import write_user
 from turnlog.consumers.erasing import erasure_reach
 from turnlog.consumers.workers.analytics import analytics
@@ -29,7 +29,7 @@ from turnlog.events.codec import encode
 from turnlog.events.contracts import ArchivedEvent, Erased, Event, ThreadArchived, ThreadRestored, UsageMetered
 from turnlog.events.errors import NotFound
 from turnlog.events.progress import no_progress
-from turnlog.projectors.models.messages import MESSAGES
+from turnlog.projectors.models.conversation.messages import MESSAGES
 from turnlog.projectors.models.registry import BY_NAME, PROJECTIONS
 from turnlog.projectors.rebuild.rebuild import rebuild_several
 from turnlog.projectors.rebuild.verify import verify_several

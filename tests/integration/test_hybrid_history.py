@@ -10,16 +10,16 @@ from helpers.questions import Place, answer_to
 from helpers.sample_events import event, turn
 from helpers.stage import Play, Stage, player
 
+from turnlog.agent.answering.context import context_as_of, context_of
+from turnlog.agent.answering.receipts import rebuilt
+from turnlog.agent.answering.thread_context import thread_context
+from turnlog.agent.answering.turns import NewTurn, add_turns
 from turnlog.agent.models.factory import make_embedder
 from turnlog.agent.models.prompts import DOUBT, DOUBT_ZH
 from turnlog.agent.recall.episodes import relevant_episodes, relevant_seqs
 from turnlog.agent.recall.hybrid import HybridHistory, InvalidRecall, hybrid_history
 from turnlog.agent.recall.search import Recall
 from turnlog.agent.settings import Settings
-from turnlog.agent.threads.receipts import rebuilt
-from turnlog.agent.threads.state import thread_context
-from turnlog.agent.use_cases.context import context_as_of, context_of
-from turnlog.agent.use_cases.turns import NewTurn, add_turns
 from turnlog.consumers import roles
 from turnlog.events.contracts import Event, HistoryPruned, ToolCall, ToolResultBlock
 from turnlog.events.log import Log

@@ -9,8 +9,8 @@ from helpers.memory_events import MODEL, cached_vectors, embedded, recorded
 from helpers.sample_events import event, turn
 from helpers.servers import rows
 
-from turnlog.agent.jobs import caches
-from turnlog.agent.jobs.caches import clean_caches
+from turnlog.agent.operations.jobs import caches
+from turnlog.agent.operations.jobs.caches import clean_caches
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.settings import Settings
 from turnlog.consumers.runtime import opened, projecting

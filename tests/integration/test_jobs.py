@@ -10,15 +10,15 @@ from helpers.sample_events import MAY_8, memory_event, memory_of
 from helpers.servers import eventually, rows
 from prometheus_client import REGISTRY
 
-from turnlog.agent.jobs.caches import clean_caches
-from turnlog.agent.jobs.decay import decay
-from turnlog.agent.jobs.job import Done, Job, OnProgress, keep_jobs, last_runs, run_now, run_owed
-from turnlog.agent.jobs.schedule import Schedule
 from turnlog.agent.memory.deciding.policy import Policy, fate
+from turnlog.agent.operations.gauges import measure
+from turnlog.agent.operations.jobs.caches import clean_caches
+from turnlog.agent.operations.jobs.decay import decay
+from turnlog.agent.operations.jobs.job import Done, Job, OnProgress, keep_jobs, last_runs, run_now, run_owed
+from turnlog.agent.operations.jobs.job_states import DecayStats, decay_stats
+from turnlog.agent.operations.jobs.schedule import Schedule
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.settings import Settings
-from turnlog.agent.use_cases.gauges import measure
-from turnlog.agent.use_cases.jobs import DecayStats, decay_stats
 from turnlog.consumers.roles import JOBS_ROUND_S
 from turnlog.consumers.runtime import opened, projecting
 from turnlog.events.contracts import JobRan

@@ -13,10 +13,10 @@ from helpers.servers import eventually, rows
 from helpers.stage import Play, player
 from pydantic import SecretStr
 
-from turnlog.agent.privacy import key_admin
-from turnlog.agent.privacy.kek import InvalidKek, WrongKek, keks_of, make_kek, new_kek
-from turnlog.agent.privacy.key_admin import destroy, rewrap, rotate, uses
-from turnlog.agent.privacy.key_stream import KeyStream
+from turnlog.agent.privacy.keys import key_admin
+from turnlog.agent.privacy.keys.kek import InvalidKek, WrongKek, keks_of, make_kek, new_kek
+from turnlog.agent.privacy.keys.key_admin import destroy, rewrap, rotate, uses
+from turnlog.agent.privacy.keys.key_stream import KeyStream
 from turnlog.agent.settings import Settings
 from turnlog.consumers.runtime import opened
 from turnlog.events.errors import NotFound

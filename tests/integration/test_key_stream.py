@@ -12,11 +12,11 @@ from helpers.servers import parked, rows
 from helpers.stage import Play, Stage, player
 from pydantic import SecretStr
 
-from turnlog.agent.privacy.kek import new_kek
-from turnlog.agent.privacy.key_admin import rewrap
-from turnlog.agent.privacy.key_stream import KeyRecord, KeyStream
-from turnlog.agent.use_cases.checkup import _key_waited_for
-from turnlog.agent.use_cases.dead_letters import retry_dead_letters
+from turnlog.agent.operations.checkup import _key_waited_for
+from turnlog.agent.operations.dead_letters import retry_dead_letters
+from turnlog.agent.privacy.keys.kek import new_kek
+from turnlog.agent.privacy.keys.key_admin import rewrap
+from turnlog.agent.privacy.keys.key_stream import KeyRecord, KeyStream
 from turnlog.events.codec import encode
 from turnlog.events.contracts import ERASED, Event
 from turnlog.events.errors import KeyUnavailable
@@ -24,7 +24,7 @@ from turnlog.events.read import Stored, recorded
 from turnlog.events.subjects import KEYS_STREAM, key_subject, publish_subject
 from turnlog.projectors.engine.lag import lag
 from turnlog.projectors.engine.writer import Connection
-from turnlog.projectors.models.message import thread_messages
+from turnlog.projectors.models.conversation.message import thread_messages
 
 SECRET = "My blood type is AB negative"
 PRIVACY = Path(__file__).parents[2] / "docs" / "privacy.md"

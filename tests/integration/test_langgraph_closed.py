@@ -11,7 +11,7 @@ from langgraph.checkpoint.base import empty_checkpoint
 from turnlog.agent.settings import Settings
 from turnlog.consumers.langgraph import TurnlogSaver
 from turnlog.consumers.langgraph.store.store import TurnlogStore
-from turnlog.consumers.own_loop import LoopClosed
+from turnlog.consumers.sync_bridge import LoopClosed
 
 Calls = list[Callable[[], Any]]
 ROOT = config(checkpoint_ns="", checkpoint_id="c")

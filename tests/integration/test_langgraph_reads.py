@@ -19,7 +19,7 @@ from turnlog.consumers.langgraph.checkpoint.reading import first_look
 from turnlog.consumers.langgraph.checkpoint.sending import NotWritten
 from turnlog.consumers.runtime import connection_pool
 from turnlog.events.log import Log
-from turnlog.events.word_caches import forget_all
+from turnlog.events.personal_data_caches import forget_all
 from turnlog.projectors.engine.database import connect
 from turnlog.projectors.engine.engine import Runner
 from turnlog.projectors.engine.writer import Connection

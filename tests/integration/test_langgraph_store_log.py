@@ -15,8 +15,8 @@ from turnlog.agent.settings import Settings
 from turnlog.consumers.langgraph.any_loop import WrongThread
 from turnlog.consumers.langgraph.store.ops import InvalidItem
 from turnlog.consumers.langgraph.store.store import TurnlogStore
-from turnlog.consumers.own_loop import LoopClosed
 from turnlog.consumers.runtime import opened
+from turnlog.consumers.sync_bridge import LoopClosed
 from turnlog.events.contracts import ThreadDeleted
 from turnlog.events.errors import EventTooLarge, InvalidToken
 from turnlog.events.log import Log

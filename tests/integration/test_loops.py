@@ -24,18 +24,18 @@ from nats.js.api import DeliverPolicy
 from prometheus_client import REGISTRY
 
 from turnlog.agent.models import factory
+from turnlog.agent.operations import processes as of_processes
+from turnlog.agent.operations.checkup import checkup
+from turnlog.agent.operations.gauges import measure, measuring
+from turnlog.agent.operations.log_identity import rebuild_from_log
+from turnlog.agent.operations.processes import deaths, processes
 from turnlog.agent.settings import Settings
-from turnlog.agent.use_cases import processes as of_processes
-from turnlog.agent.use_cases.checkup import checkup
-from turnlog.agent.use_cases.gauges import measure, measuring
-from turnlog.agent.use_cases.logs import rebuild_from_log
-from turnlog.agent.use_cases.processes import deaths, processes
 from turnlog.consumers.api import app as app_of_api
 from turnlog.consumers.api.document import documented
 from turnlog.consumers.servers import background
 from turnlog.consumers.workers import app
+from turnlog.consumers.workers.durable_consumer import Delivery, Inbox
 from turnlog.consumers.workers.durables import Durable
-from turnlog.consumers.workers.inbox import Delivery, Inbox
 from turnlog.events import heartbeats
 from turnlog.events.heartbeats import Heartbeat, Heartbeats
 from turnlog.events.progress import no_progress

@@ -15,10 +15,10 @@ from helpers.servers import files_with, rows
 from helpers.stage import Stage, on_stage
 from pydantic import SecretStr
 
-from turnlog.agent.privacy.kek import WrongKek, new_kek
-from turnlog.agent.privacy.key_admin import wrapped_forms
+from turnlog.agent.privacy.keys.kek import WrongKek, new_kek
+from turnlog.agent.privacy.keys.key_admin import wrapped_forms
+from turnlog.agent.privacy.keys.key_status import rewrap_keys
 from turnlog.agent.settings import Settings
-from turnlog.agent.use_cases.keys import rewrap_keys
 from turnlog.consumers.runtime import opened
 from turnlog.consumers.servers import stop
 from turnlog.events.contracts import ERASED

@@ -21,7 +21,7 @@ from turnlog.events.log import Log
 from turnlog.events.subjects import memory_thread, publish_subject
 from turnlog.projectors.engine.engine import Runner
 from turnlog.projectors.engine.writer import Connection
-from turnlog.projectors.models.entities_lookup import entities_of
+from turnlog.projectors.models.memories.entities_lookup import entities_of
 from turnlog.projectors.models.memories.lookup import (
     conflicts,
     extraction_progress,

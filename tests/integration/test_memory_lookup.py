@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from turnlog.agent.memory.deciding.memory_state import MemoryState
 from turnlog.agent.memory.deciding.writing import Place
-from turnlog.agent.use_cases.memories import last_said
+from turnlog.agent.memory.memories import last_said
 from turnlog.events.contracts import (
     EndReason,
     EventData,

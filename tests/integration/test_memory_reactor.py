@@ -12,17 +12,17 @@ from helpers.sample_events import event, turn
 from helpers.servers import eventually
 from helpers.stage import MemoryServer, Play, Stage, player
 
+from turnlog.agent.conversations.summarising import derive
+from turnlog.agent.conversations.summarising import results as round
+from turnlog.agent.conversations.summarising.results import SOURCE
 from turnlog.agent.models import calls
 from turnlog.agent.recall.search import Recall
-from turnlog.agent.summarising import derive
-from turnlog.agent.summarising import results as round
-from turnlog.agent.summarising.results import SOURCE
 from turnlog.events.contracts import Event, ThreadDeleted, ToolCall
 from turnlog.events.subjects import STREAM
 from turnlog.projectors.models.chunks.lookup import Scope
-from turnlog.projectors.models.message import thread_messages
-from turnlog.projectors.models.summaries import thread_summary
-from turnlog.projectors.models.thread_lookup import thread_overview
+from turnlog.projectors.models.conversation.message import thread_messages
+from turnlog.projectors.models.conversation.summaries import thread_summary
+from turnlog.projectors.models.conversation.thread_lookup import thread_overview
 
 ROLES = ("projectors", "reactors")
 DERIVED = ("topics_tagged", "chunks_embedded", "summary_written", "history_pruned")

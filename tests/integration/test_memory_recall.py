@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from turnlog.agent.memory.deciding.policy import SEED, importance_now
 from turnlog.agent.models.errors import ModelUnavailable
-from turnlog.agent.recall.memories import DEFAULT, MemoriesFound, MemoryRecall
+from turnlog.agent.recall.memory_search import DEFAULT, MemoriesFound, MemoryRecall
 from turnlog.agent.recall.search import QueryEmbedder
 from turnlog.events.contracts import Event, Interval, MemoriesAccessed, MemoryForgotten
 from turnlog.events.log import Log

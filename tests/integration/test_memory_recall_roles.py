@@ -6,7 +6,7 @@ import pytest
 from conftest import Settled
 from helpers.memory_events import NOW, entities, recorded
 
-from turnlog.agent.recall.memories import MemoryRecall
+from turnlog.agent.recall.memory_search import MemoryRecall
 from turnlog.events.contracts import Event
 from turnlog.events.log import Log
 from turnlog.events.subjects import memory_thread

@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 import pytest
 from helpers.stage import Stage, player
 
+from turnlog.agent.access.throttle.pace import AHEAD, Paces
+from turnlog.agent.answering.turns import NewTurn, add_turns, transcript
 from turnlog.agent.runtime import Runtime
-from turnlog.agent.throttle.pace import AHEAD, Paces
-from turnlog.agent.use_cases.turns import NewTurn, add_turns, transcript
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from turnlog.events.log import Log
 from turnlog.projectors.engine.changes import Change
 from turnlog.projectors.engine.engine import Runner
 from turnlog.projectors.engine.writer import Connection
-from turnlog.projectors.models.messages import MESSAGES
+from turnlog.projectors.models.conversation.messages import MESSAGES
 from turnlog.projectors.models.registry import BY_NAME
 from turnlog.projectors.rebuild.replay import drop
 

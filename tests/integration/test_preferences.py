@@ -4,7 +4,7 @@ import pytest
 from helpers.servers import rows
 from helpers.stage import player
 
-from turnlog.agent.use_cases.preferences import InvalidPreference, set_preferences, show_preferences
+from turnlog.agent.memory.preferences import InvalidPreference, set_preferences, show_preferences
 from turnlog.events.contracts import UserPreferences
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.memories.projection import MEMORIES

@@ -19,8 +19,8 @@ from turnlog.events.contracts import (
 )
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.checkpoints.projection import CHECKPOINTS
-from turnlog.projectors.models.messages import MESSAGES
-from turnlog.projectors.models.thread_lookup import pruned_through, thread_overview
+from turnlog.projectors.models.conversation.messages import MESSAGES
+from turnlog.projectors.models.conversation.thread_lookup import pruned_through, thread_overview
 
 SIZES = (
     "SELECT (SELECT count(*) FROM checkpoints), (SELECT count(*) FROM checkpoint_blobs), "

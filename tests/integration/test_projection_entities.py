@@ -19,9 +19,9 @@ from turnlog.events.contracts import (
     ThreadDeleted,
 )
 from turnlog.projectors.engine.writer import Connection
-from turnlog.projectors.models.entities import ENTITIES
-from turnlog.projectors.models.jobs import JOBS
+from turnlog.projectors.models.memories.entities import ENTITIES
 from turnlog.projectors.models.memories.sql import MAX_SOURCES
+from turnlog.projectors.models.operations.jobs import JOBS
 
 LATER = SOURCE.model_copy(update={"event_id": UUID(int=42), "said_at": MAY_8 + timedelta(days=1)})
 LIKES, APPLIED = EntityRelation(type="interested_in", target="Ann"), EntityRelation(type="applied_to", target="Ann")

@@ -8,9 +8,9 @@ from helpers.sample_events import BLOCKS, MAY_8, event, turn
 
 from turnlog.events.contracts import Erased, Recorded, ThreadDeleted, ThreadOpened, ToolUseBlock, TurnRecorded
 from turnlog.projectors.engine.writer import Connection, perform
-from turnlog.projectors.models.message import message_by_event, thread_messages, threads_with
-from turnlog.projectors.models.messages import MESSAGES, project
-from turnlog.projectors.models.thread_activity import THREAD_ACTIVITY
+from turnlog.projectors.models.conversation.message import message_by_event, thread_messages, threads_with
+from turnlog.projectors.models.conversation.messages import MESSAGES, project
+from turnlog.projectors.models.conversation.thread_activity import THREAD_ACTIVITY
 
 CONTENTS = "SELECT thread_id, seq, role, content FROM messages ORDER BY tenant, thread_id, seq"
 

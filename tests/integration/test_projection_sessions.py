@@ -37,12 +37,12 @@ from turnlog.projectors.engine.duplicates import without_duplicates
 from turnlog.projectors.engine.incoming import Incoming, incoming
 from turnlog.projectors.engine.positions import LIVE
 from turnlog.projectors.engine.writer import Connection
-from turnlog.projectors.models.message import Message
-from turnlog.projectors.models.messages import MESSAGES
+from turnlog.projectors.models.conversation.message import Message
+from turnlog.projectors.models.conversation.messages import MESSAGES
+from turnlog.projectors.models.conversation.thread_activity import THREAD_ACTIVITY
 from turnlog.projectors.models.sessions.lookup import SESSION, segment_checkpoints, session_state
 from turnlog.projectors.models.sessions.projection import SESSIONS
 from turnlog.projectors.models.sessions.state import SessionState, evolve, message_of
-from turnlog.projectors.models.thread_activity import THREAD_ACTIVITY
 
 PROJECTIONS = (MESSAGES, SESSIONS, THREAD_ACTIVITY)
 TABLES = "messages, thread_forks, sessions, session_checkpoints, thread_activity, projection_positions, event_ids"

@@ -5,7 +5,7 @@ from helpers.sample_events import DERIVED, MAY_8, event
 
 from turnlog.events.contracts import Erased, Event, SummaryWritten
 from turnlog.projectors.engine.writer import Connection
-from turnlog.projectors.models.summaries import SUMMARIES, Summary, thread_summary
+from turnlog.projectors.models.conversation.summaries import SUMMARIES, Summary, thread_summary
 
 
 def summary(text: str, covered: int, thread: str = "t") -> Event:

@@ -7,8 +7,8 @@ from helpers.sample_events import MAY_8, event, turn
 
 from turnlog.events.contracts import Recorded, ThreadDeleted, ThreadOpened, ThreadRenamed
 from turnlog.projectors.engine.writer import Connection, perform
-from turnlog.projectors.models.thread_activity import THREAD_ACTIVITY
-from turnlog.projectors.models.thread_lookup import list_threads, numbered_labels
+from turnlog.projectors.models.conversation.thread_activity import THREAD_ACTIVITY
+from turnlog.projectors.models.conversation.thread_lookup import list_threads, numbered_labels
 
 
 async def test_messages_are_counted_by_role(db: Connection) -> None:

@@ -7,7 +7,7 @@ from helpers.sample_events import MAY_8, derivation, event
 
 from turnlog.events.contracts import Event, ThreadDeleted, TopicsTagged
 from turnlog.projectors.engine.writer import Connection
-from turnlog.projectors.models.topics import TOPICS, tagged_through
+from turnlog.projectors.models.conversation.topics import TOPICS, tagged_through
 
 ROWS = "SELECT thread_id, topic, mention_count FROM memory_topics ORDER BY 1, 3 DESC, 2"
 

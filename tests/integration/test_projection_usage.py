@@ -6,10 +6,10 @@ from typing import Any
 from helpers.projection_spec import Spec
 from helpers.sample_events import event
 
-from turnlog.agent.use_cases.usage import usage_by
+from turnlog.agent.operations.usage import usage_by
 from turnlog.events.contracts import Event, ThreadDeleted, UsageMetered
 from turnlog.projectors.engine.writer import Connection
-from turnlog.projectors.models.usage import USAGE
+from turnlog.projectors.models.operations.usage import USAGE
 
 
 def used(user: str | None = "ann", thread: str = "t", tenant: str = "default", minutes: int = 0, **data: Any) -> Event:

@@ -14,17 +14,17 @@ from helpers.stage import Play, Stage, player
 
 from turnlog.agent.memory.extraction.run import NAME as EXTRACTION
 from turnlog.agent.models.errors import ModelUnavailable
-from turnlog.agent.use_cases.dead_letters import (
+from turnlog.agent.operations.dead_letters import (
     DeadLetter,
     drop_dead_letter,
     list_dead_letters,
     retry_dead_letters,
 )
-from turnlog.agent.use_cases.lag import REACTORS
+from turnlog.agent.operations.lag import REACTORS
 from turnlog.consumers.roles import react
-from turnlog.consumers.workers import inbox
+from turnlog.consumers.workers import durable_consumer
 from turnlog.consumers.workers.app import make_broker, subscribe
-from turnlog.consumers.workers.inbox import Delivery, Inbox
+from turnlog.consumers.workers.durable_consumer import Delivery, Inbox
 from turnlog.events.errors import LogUnavailable, NotFound
 from turnlog.events.subjects import STREAM, type_filter
 
@@ -41,7 +41,7 @@ content = "Lucky number {value:d}"
 
 @pytest.fixture
 def rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(inbox, "RETRY_S", 0.0)
+    monkeypatch.setattr(durable_consumer, "RETRY_S", 0.0)
     file = tmp_path / "rules.toml"
     file.write_text(BROKEN)
     return file
@@ -114,9 +114,9 @@ async def test_the_command_lists_and_retries_what_a_reactor_parked(play: Play, r
 async def test_a_dependency_that_is_away_parks_nothing_however_often_the_work_fails(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inbox, "SERVER_AWAY_S", 0.0)
+    monkeypatch.setattr(durable_consumer, "SERVER_AWAY_S", 0.0)
     away = (ModelUnavailable("the model is down"), LogUnavailable("NATS is down"), psycopg.OperationalError("gone"))
-    errors, stop = iter(away * inbox.TRIES), asyncio.Event()
+    errors, stop = iter(away * durable_consumer.TRIES), asyncio.Event()
 
     async def work(deliveries: list[Delivery]) -> None:
         if (error := next(errors, None)) is not None:

@@ -19,11 +19,11 @@ from turnlog.projectors.engine.engine import Runner
 from turnlog.projectors.engine.lag import wait_for
 from turnlog.projectors.engine.projection import Projection
 from turnlog.projectors.engine.writer import Connection
-from turnlog.projectors.models.api_keys import ACCESS_KEYS
 from turnlog.projectors.models.chunks.projection import VECTORS
-from turnlog.projectors.models.messages import MESSAGES
+from turnlog.projectors.models.conversation.messages import MESSAGES
+from turnlog.projectors.models.conversation.thread_activity import THREAD_ACTIVITY
+from turnlog.projectors.models.operations.api_keys import ACCESS_KEYS
 from turnlog.projectors.models.registry import BY_NAME, PROJECTIONS
-from turnlog.projectors.models.thread_activity import THREAD_ACTIVITY
 from turnlog.projectors.rebuild.build import RebuildRunning, RebuildStopped, building
 from turnlog.projectors.rebuild.rebuild import rebuild, rebuild_several
 from turnlog.projectors.rebuild.replay import drop, retry

@@ -10,10 +10,10 @@ from helpers.openai_server import OpenAIServer
 from helpers.sample_events import turn
 from helpers.stage import Play, player
 
+from turnlog.agent.answering.context import context_of
 from turnlog.agent.models.reranking import Reranker
+from turnlog.agent.recall.recall import recall, recall_document
 from turnlog.agent.recall.search import Recall, Recalled
-from turnlog.agent.use_cases.context import context_of
-from turnlog.agent.use_cases.recall import recall, recall_document
 from turnlog.events.contracts import Event
 from turnlog.events.log import Log
 from turnlog.projectors.engine.writer import Connection

@@ -8,15 +8,15 @@ import pytest
 from helpers.extraction import ExtractingServer, memory, user_turn
 from helpers.servers import rows
 
-from turnlog.agent.later import NotNow, at_once
 from turnlog.agent.memory.deciding.service import Memories
 from turnlog.agent.memory.extraction.run import extraction_of, locked
 from turnlog.agent.memory.extraction.stages import UserConversation
+from turnlog.agent.memory.memory_changes import fields_by_rules
+from turnlog.agent.memory.rederiving import Compared, all_shadows, compare, derive, drop, promote
 from turnlog.agent.models.factory import make_models
+from turnlog.agent.retry_later import NotNow, at_once
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.settings import Settings
-from turnlog.agent.use_cases.memory_changes import fields_by_rules
-from turnlog.agent.use_cases.rederiving import Compared, all_shadows, compare, derive, drop, promote
 from turnlog.consumers.runtime import opened, projecting
 from turnlog.events.errors import InvalidToken, NotFound
 from turnlog.events.subjects import memory_thread

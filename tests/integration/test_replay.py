@@ -15,9 +15,9 @@ from turnlog.projectors.engine.changes import Change
 from turnlog.projectors.engine.engine import Runner
 from turnlog.projectors.engine.projection import Projection
 from turnlog.projectors.engine.writer import Connection
-from turnlog.projectors.models.messages import MESSAGES
+from turnlog.projectors.models.conversation.messages import MESSAGES
+from turnlog.projectors.models.operations.usage import USAGE
 from turnlog.projectors.models.registry import PROJECTIONS
-from turnlog.projectors.models.usage import USAGE
 from turnlog.projectors.rebuild.replay import NotPerThread, drop, rebuild_tenant, rebuild_thread, retry
 from turnlog.projectors.rebuild.verify import verify
 

@@ -7,13 +7,13 @@ from helpers.sample_events import turn
 from helpers.servers import rows
 
 from turnlog.agent.memory.deciding.service import Memories
-from turnlog.agent.recall.memories import MemoryRecall
+from turnlog.agent.recall.memory_search import MemoryRecall
 from turnlog.agent.recall.retrieval_context import Preferences, RetrievalContext, retrieval_context
 from turnlog.consumers.runtime import connection_pool
 from turnlog.events.contracts import EntitiesFound, Entity, PreferencesSet, UserPreferences
 from turnlog.events.log import Log
 from turnlog.projectors.engine.writer import Connection
-from turnlog.projectors.models.entities import ENTITIES
+from turnlog.projectors.models.memories.entities import ENTITIES
 from turnlog.projectors.rebuild.verify import verify
 
 pytestmark = pytest.mark.usefixtures("running_projectors")

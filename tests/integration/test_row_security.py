@@ -16,22 +16,22 @@ from helpers.servers import execute, rows
 from psycopg.errors import InsufficientPrivilege
 from pydantic import SecretStr
 
+from turnlog.agent.answering.context import context_of, list_receipts
+from turnlog.agent.answering.turns import NewTurn, add_turn, transcript
+from turnlog.agent.conversations.forks import fork_thread
+from turnlog.agent.conversations.sessions.session_calls import create_session, list_checkpoints, show_session
+from turnlog.agent.conversations.threads import delete_thread, list_threads, rename_thread
+from turnlog.agent.memory.entities import list_entities
+from turnlog.agent.memory.memories import MemoryFilter, list_conflicts, list_memories
+from turnlog.agent.memory.memory_changes import forget_memory, remember
+from turnlog.agent.memory.preferences import set_preferences, show_preferences
+from turnlog.agent.operations.checkup import checkup
+from turnlog.agent.operations.read_models import rebuild
+from turnlog.agent.operations.usage import usage
+from turnlog.agent.privacy.personal_data import export_person
+from turnlog.agent.recall.recall import recall
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.settings import Settings
-from turnlog.agent.use_cases.checkup import checkup
-from turnlog.agent.use_cases.context import context_of, list_receipts
-from turnlog.agent.use_cases.entities import list_entities
-from turnlog.agent.use_cases.forks import fork_thread
-from turnlog.agent.use_cases.memories import MemoryFilter, list_conflicts, list_memories
-from turnlog.agent.use_cases.memory_changes import forget_memory, remember
-from turnlog.agent.use_cases.operations import rebuild
-from turnlog.agent.use_cases.personal_data import export_person
-from turnlog.agent.use_cases.preferences import set_preferences, show_preferences
-from turnlog.agent.use_cases.recall import recall
-from turnlog.agent.use_cases.sessions import create_session, list_checkpoints, show_session
-from turnlog.agent.use_cases.threads import delete_thread, list_threads, rename_thread
-from turnlog.agent.use_cases.turns import NewTurn, add_turn, transcript
-from turnlog.agent.use_cases.usage import usage
 from turnlog.consumers.runtime import opened, projecting, row_security
 from turnlog.events.contracts import ARCHIVING, REMOVALS, Event, MemoryForgotten, ThreadArchived
 from turnlog.events.errors import NotFound

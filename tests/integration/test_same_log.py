@@ -19,7 +19,7 @@ from turnlog.events.subjects import STREAM
 from turnlog.projectors.engine.lag import lag, wait_for
 from turnlog.projectors.engine.same_log import assert_same_log
 from turnlog.projectors.engine.writer import Connection
-from turnlog.projectors.models.messages import MESSAGES
+from turnlog.projectors.models.conversation.messages import MESSAGES
 
 
 async def test_a_log_and_rows_of_an_earlier_version_get_one_id_whoever_starts_first(

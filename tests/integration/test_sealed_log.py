@@ -16,8 +16,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from test_equivalence import DERIVED_EVENTS, THREADS, TURNS, Make
 
+from turnlog.agent.operations.tailing import line_at
 from turnlog.agent.settings import Settings
-from turnlog.agent.use_cases.tailing import line_at
 from turnlog.events.codec import encode
 from turnlog.events.contracts import ARCHIVING, ERASED, REMOVALS, Event, ThreadOpened, TurnRecorded
 from turnlog.events.errors import InvalidEvent
@@ -27,7 +27,7 @@ from turnlog.events.stream import StreamOptions
 from turnlog.events.subjects import STORED_PREFIX, publish_subject
 from turnlog.projectors.engine.tables import metadata
 from turnlog.projectors.engine.writer import Connection
-from turnlog.projectors.models.message import thread_messages
+from turnlog.projectors.models.conversation.message import thread_messages
 from turnlog.projectors.models.registry import PROJECTIONS
 from turnlog.projectors.rebuild.rebuild import rebuild_several
 

@@ -13,7 +13,7 @@ from helpers import session_writer
 from helpers.preloaded_cli import begin_program
 from helpers.servers import eventually
 
-from turnlog.agent.sessions.sessions import Sessions
+from turnlog.agent.conversations.sessions.sessions import Sessions
 from turnlog.consumers.runtime import connection_pool
 from turnlog.events.contracts import EventData, TurnRecorded
 from turnlog.events.log import Log

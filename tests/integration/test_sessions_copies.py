@@ -22,8 +22,8 @@ from helpers.session_processes import (
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from turnlog.agent.sessions import bucket, hot_copies
-from turnlog.agent.sessions.tail import Copy, from_log
+from turnlog.agent.conversations.sessions import bucket, session_cache
+from turnlog.agent.conversations.sessions.tail import Copy, from_log
 from turnlog.consumers.runtime import connection_pool
 from turnlog.events.contracts import (
     Erased,
@@ -103,7 +103,7 @@ async def test_copies_in_the_bucket_end_after_half_an_hour(bench: Processes) -> 
 
 
 async def test_the_least_used_copies_leave_memory(bench: Processes) -> None:
-    copies = hot_copies.HotCopies(bench.log.nc, "default", keep=3)
+    copies = session_cache.HotCopies(bench.log.nc, "default", keep=3)
     before = bench.log.nc._subs.copy()
     for thread in "abcd":
         await copies.join(thread)

@@ -11,7 +11,7 @@ from helpers.sample_events import event, turn
 from helpers.servers import eventually
 from helpers.session_processes import THREADS, Processes, contents, conversation, slots, turn_data, wait_for_slow_levels
 
-from turnlog.agent.sessions import hot_copies
+from turnlog.agent.conversations.sessions import session_cache
 from turnlog.consumers.runtime import connection_pool
 from turnlog.events.codec import encode
 from turnlog.events.contracts import (
@@ -84,7 +84,7 @@ async def test_what_another_process_does_is_seen_at_once_at_every_level(
 async def test_a_copy_in_memory_is_given_without_a_question_to_any_server(
     bench: Processes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hot_copies, "SUSPECT_S", 3_600.0)  # else one question comes so long after the first look
+    monkeypatch.setattr(session_cache, "SUSPECT_S", 3_600.0)  # else one question comes so long after the first look
     sessions = await bench.process()
     state = await conversation(sessions)
     await sessions.get("t")

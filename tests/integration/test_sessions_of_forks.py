@@ -10,9 +10,9 @@ from helpers.session_processes import Processes, contents, turn_data, wait_for_s
 from helpers.short_term_memory import create, memory_of, query
 from helpers.stage import Play, Stage, player
 
-from turnlog.agent.sessions.sessions import Sessions
-from turnlog.agent.sessions.value import MemoryCreateRequest, MemoryWriteRequest
-from turnlog.agent.use_cases.forks import fork
+from turnlog.agent.conversations.forks import fork
+from turnlog.agent.conversations.sessions.sessions import Sessions
+from turnlog.agent.conversations.sessions.value import MemoryCreateRequest, MemoryWriteRequest
 from turnlog.events.contracts import (
     Erased,
     EventData,

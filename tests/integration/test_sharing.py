@@ -11,7 +11,7 @@ from conftest import TestServers
 from helpers.sample_events import turn
 from helpers.servers import eventually, rows
 
-from turnlog.consumers.own_loop import LoopThread
+from turnlog.consumers.sync_bridge import LoopThread
 from turnlog.events.log import Log
 from turnlog.events.stream import StreamOptions
 from turnlog.projectors.engine import database
@@ -20,7 +20,7 @@ from turnlog.projectors.engine.engine import Runner
 from turnlog.projectors.engine.lag import lag, wait_for
 from turnlog.projectors.engine.sharing import Share
 from turnlog.projectors.engine.writer import Connection
-from turnlog.projectors.models.messages import MESSAGES
+from turnlog.projectors.models.conversation.messages import MESSAGES
 
 PARTITIONS = 8
 

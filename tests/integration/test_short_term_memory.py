@@ -15,15 +15,15 @@ from helpers.short_term_memory import SMALL, create, memory_of, query, shown_tur
 from helpers.stage import MemoryServer, Play, Stage, player
 
 from turnlog.agent.context import counter_for
-from turnlog.agent.models.factory import make_models
-from turnlog.agent.models.protocol import ChatRequest
-from turnlog.agent.sessions.value import (
+from turnlog.agent.conversations.sessions.value import (
     GlobalState,
     InvalidMemoryRequest,
     MemoryWriteRequest,
     SessionValue,
     UserSnapshot,
 )
+from turnlog.agent.models.factory import make_models
+from turnlog.agent.models.protocol import ChatRequest
 from turnlog.consumers.workers.reactors import segments
 from turnlog.consumers.workers.reactors.segments import NAME
 from turnlog.events.contracts import ThreadDeleted

@@ -11,7 +11,7 @@ from helpers.short_term_memory import SMALL, create, memory_of, query, shown_tur
 from helpers.stage import MemoryServer, Play, player
 from prometheus_client import REGISTRY
 
-from turnlog.agent.sessions.value import InvalidMemoryRequest, MemoryWriteRequest, SessionValue
+from turnlog.agent.conversations.sessions.value import InvalidMemoryRequest, MemoryWriteRequest, SessionValue
 from turnlog.consumers.workers.reactors.segments import NAME
 from turnlog.events.errors import NotFound
 from turnlog.events.log import Log

@@ -10,18 +10,18 @@ from helpers.sample_events import event
 from helpers.stage import Stage, on_stage
 
 from turnlog.agent.access.access import Access
+from turnlog.agent.access.api_keys import create_key, revoke_key
 from turnlog.agent.access.identity import Unauthenticated
+from turnlog.agent.access.limits import change_limits, limits_of
+from turnlog.agent.answering.configured_agents import configure_agent, get_agent
+from turnlog.agent.operations.dead_letters import drop_dead_letter, list_dead_letters
 from turnlog.agent.settings import Settings
-from turnlog.agent.use_cases.access import create_key, revoke_key
-from turnlog.agent.use_cases.agents import configure_agent, get_agent
-from turnlog.agent.use_cases.dead_letters import drop_dead_letter, list_dead_letters
-from turnlog.agent.use_cases.limits import change_limits, limits_of
 from turnlog.events.codec import encode
 from turnlog.events.contracts import AgentConfigured, Erased, Event, LimitsChanged, ThreadDeleted
 from turnlog.events.subjects import access_thread, publish_subject, thread_token
 from turnlog.projectors.engine.parking import ThreadParked
-from turnlog.projectors.models.agents import AGENTS_MODEL, AGENTS_THREAD
-from turnlog.projectors.models.limits import LIMITS_MODEL, LIMITS_THREAD
+from turnlog.projectors.models.operations.agents import AGENTS_MODEL, AGENTS_THREAD
+from turnlog.projectors.models.operations.limits import LIMITS_MODEL, LIMITS_THREAD
 from turnlog.projectors.rebuild.build import RebuildStopped
 from turnlog.projectors.rebuild.rebuild import rebuild_several
 from turnlog.projectors.rebuild.replay import retry

@@ -22,7 +22,7 @@ from turnlog.projectors.engine.incoming import Incoming, incoming
 from turnlog.projectors.engine.positions import LIVE, PositionMoved
 from turnlog.projectors.engine.projection import Projection
 from turnlog.projectors.engine.writer import Connection
-from turnlog.projectors.models.messages import MESSAGES
+from turnlog.projectors.models.conversation.messages import MESSAGES
 from turnlog.projectors.models.registry import BY_NAME
 
 CONTENTS = "SELECT content FROM messages ORDER BY seq"

@@ -16,15 +16,15 @@ from helpers.servers import eventually
 from nats.aio.client import Client
 from nats.js.api import ConsumerConfig
 
-from turnlog.agent.runtime import Runtime
-from turnlog.agent.settings import Settings
-from turnlog.agent.use_cases.subscribers import (
+from turnlog.agent.access.subscribers import (
     NewSubscriber,
     SubscriberExists,
     create_subscriber,
     list_subscribers,
     remove_subscriber,
 )
+from turnlog.agent.runtime import Runtime
+from turnlog.agent.settings import Settings
 from turnlog.consumers.runtime import opened
 from turnlog.consumers.servers import change_subscriber, stop
 from turnlog.consumers.servers.binaries import nats_binary

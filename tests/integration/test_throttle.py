@@ -15,18 +15,18 @@ from helpers.servers import rows
 from prometheus_client import REGISTRY
 
 from turnlog.agent.access.identity import Role
-from turnlog.agent.jobs.caches import clean_caches
+from turnlog.agent.access.limits import InvalidLimit, change_limits, limits_of, reset_rate, usage_left
+from turnlog.agent.access.throttle import admission
+from turnlog.agent.access.throttle.admission import NotCounted, admitted
+from turnlog.agent.access.throttle.guards import HELD_S, QuotaExceeded, RateLimited, Refused, TooManyAtOnce
+from turnlog.agent.operations.jobs.caches import clean_caches
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.settings import Settings
-from turnlog.agent.throttle import admission
-from turnlog.agent.throttle.admission import NotCounted, admitted
-from turnlog.agent.throttle.guards import HELD_S, QuotaExceeded, RateLimited, Refused, TooManyAtOnce
-from turnlog.agent.use_cases.limits import InvalidLimit, change_limits, limits_of, reset_rate, usage_left
 from turnlog.consumers.runtime import CONNECTIONS, THROTTLE_CONNECTIONS, opened, projecting, throttle_connections
 from turnlog.events.contracts import LimitsChanged, UsageMetered
 from turnlog.events.progress import no_progress
 from turnlog.projectors.engine.writer import Connection
-from turnlog.projectors.models.limits import LIMITS_MODEL, LIMITS_THREAD
+from turnlog.projectors.models.operations.limits import LIMITS_MODEL, LIMITS_THREAD
 from turnlog.projectors.rebuild.verify import verify
 
 NOON = datetime(2026, 3, 31, 12, tzinfo=UTC)

@@ -11,20 +11,20 @@ from helpers.sample_events import derivation, event, turn
 from helpers.servers import eventually
 from helpers.stage import MemoryServer, Play, Stage, player
 
+from turnlog.agent.answering.asking import follow
+from turnlog.agent.answering.receipts import RebuiltContext, Received, rebuilt, receipts
 from turnlog.agent.answering.request import Question, question_events
 from turnlog.agent.answering.request import ask as append_question
+from turnlog.agent.answering.thread_context import receipt_settings, thread_context
 from turnlog.agent.context import answer_receipt
-from turnlog.agent.importers import Rejected, Skipped, events, read
-from turnlog.agent.sample import THREAD, USER, load_questions, load_sample
+from turnlog.agent.conversations.past import past_state
+from turnlog.agent.operations.importers import Rejected, Skipped, events, read
+from turnlog.agent.operations.sample import THREAD, USER, load_questions, load_sample
 from turnlog.agent.settings import Settings
-from turnlog.agent.threads.past import past_state
-from turnlog.agent.threads.receipts import RebuiltContext, Received, rebuilt, receipts
-from turnlog.agent.threads.state import receipt_settings, thread_context
-from turnlog.agent.use_cases.asking import follow
 from turnlog.events.contracts import Event, HistoryPruned, SummaryWritten, ThreadDeleted, TopicsTagged
 from turnlog.events.errors import NotFound
+from turnlog.projectors.models.conversation.thread_lookup import thread_overview
 from turnlog.projectors.models.registry import PROJECTIONS
-from turnlog.projectors.models.thread_lookup import thread_overview
 from turnlog.projectors.rebuild.rebuild import rebuild_several
 
 ROLES = ("projectors", "reactors", "agent")

@@ -6,17 +6,17 @@ import pytest
 from helpers.extraction import user_turn
 from helpers.stage import Play, Stage, player
 
+from turnlog.agent.answering.turns import NewTurn, add_turn, transcript
 from turnlog.agent.context import counter_for
+from turnlog.agent.memory.memories import list_memories
+from turnlog.agent.memory.preferences import InvalidPreference, set_preferences
 from turnlog.agent.recall.memory_block import memory_line
-from turnlog.agent.use_cases.memories import list_memories
-from turnlog.agent.use_cases.preferences import InvalidPreference, set_preferences
-from turnlog.agent.use_cases.recall import recall
-from turnlog.agent.use_cases.turns import NewTurn, add_turn, transcript
+from turnlog.agent.recall.recall import recall
 from turnlog.consumers.cli.remembering import source_line
 from turnlog.consumers.cli.rendering import message_line
 from turnlog.consumers.workers.reactors.extraction import NAME
 from turnlog.projectors.models.chunks.projection import VECTORS
-from turnlog.projectors.models.messages import MESSAGES
+from turnlog.projectors.models.conversation.messages import MESSAGES
 from turnlog.projectors.rebuild.verify import verify
 
 HALF_PAST_MIDNIGHT = datetime(2026, 11, 20, 0, 30, tzinfo=timezone(timedelta(hours=8)))  # the 19th in UTC

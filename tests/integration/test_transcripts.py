@@ -3,12 +3,12 @@
 from conftest import Settled
 from helpers.sample_events import event, turn
 
-from turnlog.agent.threads.state import Transcripts
+from turnlog.agent.answering.thread_context import Transcripts
 from turnlog.events.contracts import HistoryPruned, ThreadDeleted
 from turnlog.events.log import Log
 from turnlog.projectors.engine.engine import Runner
 from turnlog.projectors.engine.writer import Connection
-from turnlog.projectors.models.thread_lookup import thread_overview
+from turnlog.projectors.models.conversation.thread_lookup import thread_overview
 
 
 async def said(transcripts: Transcripts, db: Connection, thread: str = "t") -> list[object]:

@@ -12,7 +12,7 @@ from helpers.sample_events import turn
 from helpers.servers import eventually, rows, unlike_a_rebuild
 from helpers.stage import MemoryServer
 
-from turnlog.agent.use_cases.checkup import checkup
+from turnlog.agent.operations.checkup import checkup
 from turnlog.consumers import runtime
 from turnlog.consumers.runtime import opened, projecting
 from turnlog.events.heartbeats import Heartbeat

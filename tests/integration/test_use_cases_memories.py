@@ -11,9 +11,7 @@ from helpers.servers import unlike_a_rebuild
 from turnlog.agent.memory.deciding.by_hand import InvalidMemory
 from turnlog.agent.memory.deciding.revisions import MemoryNotInUse
 from turnlog.agent.memory.deciding.service import Memories
-from turnlog.agent.runtime import Runtime
-from turnlog.agent.settings import Settings
-from turnlog.agent.use_cases.memories import (
+from turnlog.agent.memory.memories import (
     AmbiguousMemory,
     MemoryFilter,
     find_memory,
@@ -21,7 +19,7 @@ from turnlog.agent.use_cases.memories import (
     list_memories,
     memory_history,
 )
-from turnlog.agent.use_cases.memory_changes import (
+from turnlog.agent.memory.memory_changes import (
     AmbiguousConflict,
     ForgottenAsAsked,
     MemoryInput,
@@ -34,6 +32,8 @@ from turnlog.agent.use_cases.memory_changes import (
     remember,
     revert_memory,
 )
+from turnlog.agent.runtime import Runtime
+from turnlog.agent.settings import Settings
 from turnlog.consumers.runtime import opened, projecting
 from turnlog.events.contracts import MemorySource
 from turnlog.events.errors import InvalidToken, NotFound

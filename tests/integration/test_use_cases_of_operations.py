@@ -7,30 +7,9 @@ from functools import partial
 import pytest
 from helpers.sample_events import event, turn
 
-from turnlog.agent.runtime import Runtime
-from turnlog.agent.settings import Settings
-from turnlog.agent.use_cases.checkup import checkup
-from turnlog.agent.use_cases.context import list_receipts
-from turnlog.agent.use_cases.dead_letters import (
-    drop_dead_letter,
-    list_dead_letters,
-    retry_dead_letters,
-    show_dead_letter,
-)
-from turnlog.agent.use_cases.entities import (
-    EntityExists,
-    EntityInput,
-    InvalidEntity,
-    add_entity,
-    list_entities,
-    update_entity,
-)
-from turnlog.agent.use_cases.forks import fork_thread
-from turnlog.agent.use_cases.jobs import list_jobs, run_job
-from turnlog.agent.use_cases.lag import projection_lag
-from turnlog.agent.use_cases.operations import rebuild, rebuild_rows, verify
-from turnlog.agent.use_cases.personal_data import export_thread
-from turnlog.agent.use_cases.sessions import (
+from turnlog.agent.answering.context import list_receipts
+from turnlog.agent.conversations.forks import fork_thread
+from turnlog.agent.conversations.sessions.session_calls import (
     create_session,
     list_checkpoints,
     reset_session,
@@ -38,8 +17,29 @@ from turnlog.agent.use_cases.sessions import (
     show_session,
     write_checkpoint,
 )
-from turnlog.agent.use_cases.tailing import tail
-from turnlog.agent.use_cases.usage import InvalidGrouping, usage
+from turnlog.agent.memory.entities import (
+    EntityExists,
+    EntityInput,
+    InvalidEntity,
+    add_entity,
+    list_entities,
+    update_entity,
+)
+from turnlog.agent.operations.checkup import checkup
+from turnlog.agent.operations.dead_letters import (
+    drop_dead_letter,
+    list_dead_letters,
+    retry_dead_letters,
+    show_dead_letter,
+)
+from turnlog.agent.operations.jobs.job_states import list_jobs, run_job
+from turnlog.agent.operations.lag import projection_lag
+from turnlog.agent.operations.read_models import rebuild, rebuild_rows, verify
+from turnlog.agent.operations.tailing import tail
+from turnlog.agent.operations.usage import InvalidGrouping, usage
+from turnlog.agent.privacy.personal_data import export_thread
+from turnlog.agent.runtime import Runtime
+from turnlog.agent.settings import Settings
 from turnlog.consumers.roles import react
 from turnlog.consumers.runtime import opened, projecting
 from turnlog.events.contracts import UsageMetered

@@ -6,11 +6,11 @@ from uuid import uuid4
 import pytest
 from helpers.stage import Play, Stage, player
 
-from turnlog.agent.threads.receipts import receipts
-from turnlog.agent.use_cases.asking import ask
-from turnlog.agent.use_cases.context import context_as_of, context_of
-from turnlog.agent.use_cases.recall import BadQuery, recall
-from turnlog.agent.use_cases.threads import (
+from turnlog.agent.answering.asking import ask
+from turnlog.agent.answering.context import context_as_of, context_of
+from turnlog.agent.answering.receipts import receipts
+from turnlog.agent.answering.turns import NewTurn, WrongReceipt, add_turn, add_turns, transcript
+from turnlog.agent.conversations.threads import (
     delete_thread,
     get_thread,
     label_thread,
@@ -18,7 +18,7 @@ from turnlog.agent.use_cases.threads import (
     open_thread,
     rename_thread,
 )
-from turnlog.agent.use_cases.turns import NewTurn, WrongReceipt, add_turn, add_turns, transcript
+from turnlog.agent.recall.recall import BadQuery, recall
 from turnlog.events.errors import InvalidEvent, InvalidToken, NotFound, WrongExpectedVersion
 
 ACME = "acme"

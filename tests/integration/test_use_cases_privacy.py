@@ -13,23 +13,22 @@ from helpers.personal_events import conversation, secret
 from helpers.sample_events import turn
 from pydantic import SecretStr
 
-from turnlog.agent.privacy.kek import InvalidKek
-from turnlog.agent.privacy.plan import StringsTooShort
-from turnlog.agent.runtime import Runtime
-from turnlog.agent.sanitiser.sanitise import SanitiseLevel
-from turnlog.agent.settings import Settings
-from turnlog.agent.use_cases.archive import (
+from turnlog.agent.conversations.threads import list_threads
+from turnlog.agent.memory.entities import EntityInput, add_entity, list_entities
+from turnlog.agent.memory.extraction.extract_now import NothingChosen, extract_memories, preview_extraction
+from turnlog.agent.memory.memories import MemoryFilter, list_memories
+from turnlog.agent.memory.memory_changes import list_compactions, remember, undo_compaction
+from turnlog.agent.memory.sanitiser.sanitise import SanitiseLevel
+from turnlog.agent.operations.archives import (
     NoAge,
     archive_conversations,
     list_cold_conversations,
     restore_conversation,
 )
-from turnlog.agent.use_cases.entities import EntityInput, add_entity, list_entities
-from turnlog.agent.use_cases.extraction import NothingChosen, extract_memories, preview_extraction
-from turnlog.agent.use_cases.keys import key_status, rewrap_keys, rotate_key
-from turnlog.agent.use_cases.memories import MemoryFilter, list_memories
-from turnlog.agent.use_cases.memory_changes import list_compactions, remember, undo_compaction
-from turnlog.agent.use_cases.personal_data import (
+from turnlog.agent.privacy.erasure.plan import StringsTooShort
+from turnlog.agent.privacy.keys.kek import InvalidKek
+from turnlog.agent.privacy.keys.key_status import key_status, rewrap_keys, rotate_key
+from turnlog.agent.privacy.personal_data import (
     NothingNamed,
     Parts,
     clear_person,
@@ -38,7 +37,8 @@ from turnlog.agent.use_cases.personal_data import (
     plan_clearing,
     plan_erasure,
 )
-from turnlog.agent.use_cases.threads import list_threads
+from turnlog.agent.runtime import Runtime
+from turnlog.agent.settings import Settings
 from turnlog.consumers.erasing import erasure_reach
 from turnlog.consumers.runtime import opened, projecting
 from turnlog.events.errors import InvalidToken, NotFound

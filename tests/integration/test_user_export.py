@@ -12,11 +12,11 @@ from helpers.personal_events import conversation, secret
 from helpers.sample_events import turn
 from helpers.stage import Play, Stage, player
 
+from turnlog.agent.memory.sanitiser.sanitise import SanitiseLevel
+from turnlog.agent.privacy.erasure.event_scan import person_of
 from turnlog.agent.privacy.export import clean_messages, user_export
-from turnlog.agent.privacy.traces import person_of
-from turnlog.agent.sanitiser.sanitise import SanitiseLevel
 from turnlog.consumers.cli.exporting import write_user
-from turnlog.projectors.models.message import thread_messages
+from turnlog.projectors.models.conversation.message import thread_messages
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "user-export.schema.json").read_text("utf-8"))
 MAIL = "write to ann@example.com or call 13812345678, GPA: 3.9"

@@ -14,7 +14,7 @@ from helpers.sample_events import text_of, turn
 from helpers.servers import eventually, rows
 from helpers.stage import Play, on_stage, player
 
-from turnlog.agent.privacy.key_stream import KeyStream
+from turnlog.agent.privacy.keys.key_stream import KeyStream
 from turnlog.events.codec import decode
 from turnlog.events.errors import InvalidEvent, InvalidToken, KeyUnavailable
 from turnlog.events.read import Stored, recorded

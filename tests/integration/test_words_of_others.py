@@ -19,17 +19,17 @@ from langchain_core.language_models import FakeMessagesListChatModel
 from langchain_core.messages import AIMessage, ChatMessage, HumanMessage
 
 import turnlog
-from turnlog.agent.importers.imported import Defaults
-from turnlog.agent.importers.reader import events, read
+from turnlog.agent.answering.context import context_of
+from turnlog.agent.answering.turns import add_turns, shown, transcript, turn_of
 from turnlog.agent.memory.extraction.by_rules import Extractor
 from turnlog.agent.memory.extraction.evidence import evidence
+from turnlog.agent.memory.extraction.extract_now import extract_memories
 from turnlog.agent.memory.extraction.rules import load_rules
+from turnlog.agent.operations.importers.imported import Defaults
+from turnlog.agent.operations.importers.reader import events, read
+from turnlog.agent.operations.importing import ImportRequest, import_conversations, prepare_import
 from turnlog.agent.runtime import Runtime
-from turnlog.agent.use_cases.context import context_of
-from turnlog.agent.use_cases.extraction import extract_memories
-from turnlog.agent.use_cases.importing import ImportRequest, import_conversations, prepare_import
-from turnlog.agent.use_cases.turns import add_turns, shown, transcript, turn_of
-from turnlog.consumers.api.openai.items import messages_of
+from turnlog.consumers.api.dialects.openai.items import messages_of
 from turnlog.consumers.langgraph import TurnlogSaver
 from turnlog.consumers.langgraph.checkpoint.messages import turn_of as langchain_turn_of
 from turnlog.events.contracts import Event, Recorded, TurnRecorded

@@ -13,7 +13,7 @@ from nats.js import JetStreamContext
 
 from turnlog.consumers.runtime import opened
 from turnlog.consumers.workers.app import RobustBroker, subscribe
-from turnlog.consumers.workers.inbox import Delivery, Inbox
+from turnlog.consumers.workers.durable_consumer import Delivery, Inbox
 from turnlog.events.subjects import STREAM, type_filter
 
 MEASURED_S = 1.0

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 from helpers.key_rings import KeysAtHand
 
-from turnlog.agent.archive.files import ArchiveDamaged, ArchivedRow, sealed, unsealed
+from turnlog.agent.conversations.archive.files import ArchiveDamaged, ArchivedRow, sealed, unsealed
 
 WHEN = datetime(2023, 5, 8, tzinfo=UTC)
 CLEAR = ArchivedRow(1, WHEN, "1", "turn_recorded", None, WHEN, b'{"data":{"content":"My GPA is 3.8"}}')

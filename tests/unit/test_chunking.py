@@ -31,7 +31,7 @@ from turnlog.projectors.models.chunks.chunking import (
     fold,
     index_texts,
 )
-from turnlog.projectors.models.speech import TOOL_RESULT_CHARS
+from turnlog.projectors.models.conversation.speech import TOOL_RESULT_CHARS
 
 MAY_8 = datetime(2023, 5, 8, 13, 56, tzinfo=UTC)
 

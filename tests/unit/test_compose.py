@@ -19,7 +19,7 @@ from helpers.key_rings import KEK
 from jsonschema import validators
 from pydantic import SecretStr
 
-from turnlog.agent.privacy.kek import keks_of
+from turnlog.agent.privacy.keys.kek import keks_of
 from turnlog.agent.settings import Settings
 from turnlog.consumers.cli import app
 from turnlog.consumers.roles import ROLES

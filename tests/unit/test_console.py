@@ -8,8 +8,8 @@ import pytest
 import typer
 from psycopg.errors import DiskFull, OperationalError
 
+from turnlog.agent.answering.asking import Answered, Restarted, Text
 from turnlog.agent.settings import Settings
-from turnlog.agent.use_cases.asking import Answered, Restarted, Text
 from turnlog.consumers.cli import chatting, runner
 from turnlog.consumers.cli.console import Words
 from turnlog.consumers.cli.options import Given

@@ -4,7 +4,7 @@ import pytest
 from helpers.context_messages import assistant, image, text, thinking, tool, tool_result, tool_use, turn, user
 
 from turnlog.agent.context.condense import MARK, condense
-from turnlog.projectors.models.message import Message
+from turnlog.projectors.models.conversation.message import Message
 
 
 @pytest.mark.parametrize("role", ["user", "system"])

@@ -17,7 +17,7 @@ from turnlog.agent.context import ContextInput, ContextSettings, Summary, build_
 from turnlog.agent.context.condense import condense
 from turnlog.agent.context.selection import OVER_BUDGET
 from turnlog.agent.context.wire import WireOptions, body
-from turnlog.projectors.models.message import Message
+from turnlog.projectors.models.conversation.message import Message
 
 COUNTER = counter_for("gpt-4o")
 OPENAI = TypeAdapter(list[ChatCompletionMessageParam])

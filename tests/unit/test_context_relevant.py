@@ -9,7 +9,7 @@ from helpers.openai_validation import validate_openai_messages
 from turnlog.agent.context import Context, ContextInput, Summary, build_context
 from turnlog.agent.context.condense import MARK
 from turnlog.agent.context.selection import Pin, Selection, Shares, Weights, select
-from turnlog.projectors.models.message import Message
+from turnlog.projectors.models.conversation.message import Message
 
 
 def context(messages: list[Message], relevant: tuple[int, ...] = (), **more: Any) -> Context:

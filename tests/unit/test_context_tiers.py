@@ -10,6 +10,7 @@ import pytest
 from helpers.context_messages import assistant, chat, image, text, thinking, tool, tool_use, turn, user
 from helpers.openai_validation import validate_openai_messages
 
+from turnlog.agent.answering.thread_context import context_settings
 from turnlog.agent.context import (
     Context,
     ContextInput,
@@ -23,9 +24,8 @@ from turnlog.agent.context import (
 from turnlog.agent.context.condense import MARK
 from turnlog.agent.context.digest import digest, digest_text
 from turnlog.agent.settings import load_settings
-from turnlog.agent.threads.state import context_settings
 from turnlog.events.contracts import ReceiptSettings, TurnSpans
-from turnlog.projectors.models.message import Message
+from turnlog.projectors.models.conversation.message import Message
 
 COUNTER = counter_for("gpt-4o")
 LONG = 3_000

@@ -8,7 +8,7 @@ from helpers.context_messages import assistant, image, text, thinking, tool, too
 from helpers.openai_validation import validate_openai_messages
 
 from turnlog.agent.context.wire import WireOptions, to_wire
-from turnlog.projectors.models.message import Message
+from turnlog.projectors.models.conversation.message import Message
 
 
 def wire(message: Message, keep_thinking: bool = False) -> list[dict[str, Any]]:

@@ -4,7 +4,7 @@ from uuid import UUID
 
 import pytest
 
-from turnlog.agent.use_cases.asking import Answered, Continued, Restarted, Text, ToolUsed
+from turnlog.agent.answering.asking import Answered, Continued, Restarted, Text, ToolUsed
 
 END = Answered("t", UUID(int=1), UUID(int=2), 1, None, "")
 

@@ -10,7 +10,7 @@ from psycopg_pool import PoolTimeout
 from starlette.requests import Request
 
 from turnlog.agent.answering.fallback import CATEGORIES, REFUSALS, category_of
-from turnlog.consumers.api.openai.errors import CODES, response_of
+from turnlog.consumers.api.dialects.openai.errors import CODES, response_of
 from turnlog.consumers.api.problems import STATUS, Refused, Stopping, problem, problem_of
 from turnlog.consumers.workers.answering import FINAL
 from turnlog.events.errors import TurnlogError

@@ -19,22 +19,25 @@ KNOWN = (
 EXCEPTIONS = {
     # It shows each part of turnlog at work, and calls the parts by themselves.
     "demo.py": {
-        "turnlog.agent.embedding.pending",
-        "turnlog.agent.importers",
-        "turnlog.agent.sample",
-        "turnlog.agent.threads.state",
-        "turnlog.projectors.models.thread_lookup",
+        "turnlog.agent.recall.embedding.pending",
+        "turnlog.agent.operations.importers",
+        "turnlog.agent.operations.sample",
+        "turnlog.agent.answering.thread_context",
+        "turnlog.projectors.models.conversation.thread_lookup",
         "turnlog.projectors.models.registry",
         "turnlog.projectors.rebuild.rebuild",
         "turnlog.projectors.rebuild.verify",
     },
-    "exporting.py": {"turnlog.agent.importers", "turnlog.agent.sanitiser.sanitise"},  # file formats, names of levels
-    "keys.py": {"turnlog.agent.privacy.kek"},  # a new key is random bytes, made without a runtime
+    "exporting.py": {
+        "turnlog.agent.operations.importers",
+        "turnlog.agent.memory.sanitiser.sanitise",
+    },  # file formats, names of levels
+    "keys.py": {"turnlog.agent.privacy.keys.kek"},  # a new key is random bytes, made without a runtime
     "mcp.py": {"turnlog.agent.access.identity"},  # who a client on stdio acts for
-    "remembering.py": {"turnlog.agent.dates.dates"},  # times as people write
+    "remembering.py": {"turnlog.agent.memory.dates.dates"},  # times as people write
     "rendering.py": {"turnlog.agent.context.plain_text"},  # pure: values to lines
-    "runner.py": {"turnlog.agent.sanitiser.sanitise"},  # logs of every command are sanitised
-    "transfer.py": {"turnlog.agent.importers"},  # file formats
+    "runner.py": {"turnlog.agent.memory.sanitiser.sanitise"},  # logs of every command are sanitised
+    "transfer.py": {"turnlog.agent.operations.importers"},  # file formats
 }
 
 

@@ -4,6 +4,7 @@ from typing import get_args
 
 import pytest
 
+from turnlog.agent.answering.asking import NoAnswer
 from turnlog.agent.answering.fallback import Category, Locale, fallback_of
 from turnlog.agent.models.errors import (
     BreakerOpen,
@@ -17,7 +18,6 @@ from turnlog.agent.models.errors import (
     NoEmbeddings,
     NotAnAPI,
 )
-from turnlog.agent.use_cases.asking import NoAnswer
 from turnlog.consumers.api.problems import STATUS, problem_of
 from turnlog.consumers.workers.answering import FINAL
 from turnlog.events.errors import InvalidToken, TurnlogError

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from helpers.cli_process import CHATGPT
 
-from turnlog.agent.importers import FORMATS, Defaults, ImportFailed, detect_format
-from turnlog.agent.importers.files import EXAMPLES
-from turnlog.agent.use_cases.importing import ImportReport, ImportRequest, check_import, prepare_import
+from turnlog.agent.operations.importers import FORMATS, Defaults, ImportFailed, detect_format
+from turnlog.agent.operations.importers.files import EXAMPLES
+from turnlog.agent.operations.importing import ImportReport, ImportRequest, check_import, prepare_import
 
 
 def report_of(path: Path, text: str) -> ImportReport:

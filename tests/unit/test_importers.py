@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from turnlog.agent.importers import (
+from turnlog.agent.operations.importers import (
     Defaults,
     Format,
     ImportedTurn,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from turnlog.agent.importers import ImportedTurn, ImportFailed, Item, Rejected, Skipped, detect_format, read
+from turnlog.agent.operations.importers import ImportedTurn, ImportFailed, Item, Rejected, Skipped, detect_format, read
 from turnlog.events.contracts import TextBlock, ThinkingBlock
 
 Node = dict[str, Any]

@@ -7,7 +7,16 @@ from typing import Any
 
 import pytest
 
-from turnlog.agent.importers import ImportedTurn, ImportFailed, Item, Rejected, Repeated, Skipped, detect_format, read
+from turnlog.agent.operations.importers import (
+    ImportedTurn,
+    ImportFailed,
+    Item,
+    Rejected,
+    Repeated,
+    Skipped,
+    detect_format,
+    read,
+)
 from turnlog.events.contracts import TextBlock, ThinkingBlock, ToolResultBlock, ToolUseBlock
 
 Message = dict[str, Any]

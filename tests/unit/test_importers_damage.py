@@ -12,7 +12,16 @@ from helpers.nightly import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from turnlog.agent.importers import Format, ImportedTurn, ImportFailed, Rejected, Repeated, Skipped, jsontext, read
+from turnlog.agent.operations.importers import (
+    Format,
+    ImportedTurn,
+    ImportFailed,
+    Rejected,
+    Repeated,
+    Skipped,
+    jsontext,
+    read,
+)
 
 SMALLER = 2**22  # in place of 64 MiB, which take seconds to write and read
 

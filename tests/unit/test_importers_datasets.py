@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from turnlog.agent.importers import Defaults, ImportedTurn, Item, Rejected, detect_format, read
+from turnlog.agent.operations.importers import Defaults, ImportedTurn, Item, Rejected, detect_format, read
 from turnlog.events.contracts import ImageBlock, TextBlock
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"

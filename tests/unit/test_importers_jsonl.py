@@ -10,9 +10,9 @@ from helpers.nightly import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from turnlog.agent.importers import Defaults, ImportedTurn, Repeated, export_jsonl, export_openai, read
-from turnlog.agent.importers.jsonl import read_jsonl
-from turnlog.agent.use_cases.importing import ImportRequest, prepare_import
+from turnlog.agent.operations.importers import Defaults, ImportedTurn, Repeated, export_jsonl, export_openai, read
+from turnlog.agent.operations.importers.jsonl import read_jsonl
+from turnlog.agent.operations.importing import ImportRequest, prepare_import
 from turnlog.events.contracts import (
     ImageBlock,
     TextBlock,
@@ -22,7 +22,7 @@ from turnlog.events.contracts import (
     ToolUseBlock,
     TurnRecorded,
 )
-from turnlog.projectors.models.message import Message
+from turnlog.projectors.models.conversation.message import Message
 
 TIME = datetime(2026, 5, 8, 13, 56, tzinfo=UTC)
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)

@@ -5,7 +5,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from turnlog.agent.importers import Defaults, ImportedTurn, Item, Rejected, read
+from turnlog.agent.operations.importers import Defaults, ImportedTurn, Item, Rejected, read
 from turnlog.events.contracts import (
     ImageBlock,
     TextBlock,

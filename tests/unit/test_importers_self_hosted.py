@@ -6,7 +6,16 @@ from typing import Any
 
 import pytest
 
-from turnlog.agent.importers import Format, ImportedTurn, ImportFailed, Item, Rejected, Skipped, detect_format, read
+from turnlog.agent.operations.importers import (
+    Format,
+    ImportedTurn,
+    ImportFailed,
+    Item,
+    Rejected,
+    Skipped,
+    detect_format,
+    read,
+)
 from turnlog.events.contracts import ImageBlock, TextBlock, ThinkingBlock, ToolResultBlock, ToolUseBlock
 
 Message = dict[str, Any]

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from turnlog.agent.jobs.schedule import InvalidSchedule, Schedule
+from turnlog.agent.operations.jobs.schedule import InvalidSchedule, Schedule
 
 NIGHTLY = Schedule.of("0 3 * * *", "UTC")
 DUE = datetime(2026, 11, 22, 3, tzinfo=UTC)

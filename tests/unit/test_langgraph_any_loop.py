@@ -10,7 +10,7 @@ import pytest
 
 from turnlog.consumers.langgraph.any_loop import WrongThread, in_own_loop, iterated_in_own_loop, waited_for
 from turnlog.consumers.langgraph.opening import in_background
-from turnlog.consumers.own_loop import LoopClosed
+from turnlog.consumers.sync_bridge import LoopClosed
 
 
 class Counter:

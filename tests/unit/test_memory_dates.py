@@ -7,7 +7,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from turnlog.agent.dates.dates import dates_in
+from turnlog.agent.memory.dates.dates import dates_in
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)  # a Sunday
 BEGINNING = "1970-01-01"

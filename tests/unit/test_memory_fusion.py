@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnlog.agent.recall.memories import DEFAULT, fused
+from turnlog.agent.recall.memory_search import DEFAULT, fused
 from turnlog.projectors.models.memories.search import Candidate
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)

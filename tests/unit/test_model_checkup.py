@@ -7,9 +7,9 @@ import pytest
 from helpers.openai_server import OpenAIServer
 
 from turnlog.agent.models.factory import make_models
+from turnlog.agent.operations.checkup import Finding
+from turnlog.agent.operations.model_checkup import model_checkup
 from turnlog.agent.settings import Settings
-from turnlog.agent.use_cases.checkup import Finding
-from turnlog.agent.use_cases.model_checkup import model_checkup
 
 CALL = [("recall_memory", {"query": "Lisbon"})]
 CITY = '{"city": "Bern", "inhabitants": 134000}'

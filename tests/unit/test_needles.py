@@ -10,7 +10,7 @@ from helpers.sample_events import SOURCE
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnlog.agent.privacy.needles import Needles, Searched, candidates, chosen, words_of
+from turnlog.agent.privacy.erasure.string_search import Needles, Searched, candidates, chosen, words_of
 from turnlog.events.contracts import (
     CheckpointSaved,
     EntitiesFound,

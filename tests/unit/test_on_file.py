@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from turnlog.agent.jobs.compaction import OnFile
+from turnlog.agent.operations.jobs.compaction import OnFile
 
 Item = tuple[str, int, datetime | None]
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))

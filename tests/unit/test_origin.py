@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import ChatMessage, HumanMessage
 
+from turnlog.agent.answering.turns import shown
 from turnlog.agent.context.tokens import counter_for
 from turnlog.agent.context.wire import WireOptions, to_wire
+from turnlog.agent.conversations.sessions.history import build_history
+from turnlog.agent.conversations.sessions.value import session_value
 from turnlog.agent.memory.extraction.evidence import evidence, own_words, quoted_ranges, said_text
 from turnlog.agent.models.offline_chat import said_before
-from turnlog.agent.sessions.history import build_history
-from turnlog.agent.sessions.value import session_value
-from turnlog.agent.use_cases.turns import shown
 from turnlog.consumers.langgraph.checkpoint.messages import turn_of
 from turnlog.events.codec import decode, encode
 from turnlog.events.contracts import Event, Recorded, SessionCreated, TurnOrigin, TurnRecorded

@@ -3,17 +3,17 @@
 import pytest
 from helpers.sample_events import EVERY_CONTRACT, event
 
-from turnlog.agent.privacy.receipt import receipt_thread
-from turnlog.agent.privacy.traces import Person
+from turnlog.agent.operations.jobs.job_states import all_jobs
+from turnlog.agent.privacy.erasure.event_scan import Person
+from turnlog.agent.privacy.erasure.receipt import receipt_thread
 from turnlog.agent.settings import Settings
-from turnlog.agent.use_cases.jobs import all_jobs
 from turnlog.events.codec import decode, encode
 from turnlog.events.contracts import EventData
 from turnlog.events.errors import InvalidToken
 from turnlog.events.publish import outgoing
 from turnlog.events.subjects import OWN_THREADS, access_thread, check_conversation, memory_thread
-from turnlog.projectors.models.agents import AGENTS_THREAD
-from turnlog.projectors.models.limits import LIMITS_THREAD
+from turnlog.projectors.models.operations.agents import AGENTS_THREAD
+from turnlog.projectors.models.operations.limits import LIMITS_THREAD
 from turnlog.projectors.models.store.projection import store_thread
 
 OWN = [

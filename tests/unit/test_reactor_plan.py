@@ -6,11 +6,11 @@ from helpers.context_messages import assistant, tool, turn, user
 from hypothesis import given
 from hypothesis import strategies as st
 
+from turnlog.agent.conversations.summarising.derive import PIECE_TEXTS, PIECE_TOKENS, pieces
+from turnlog.agent.conversations.summarising.facts import texts
+from turnlog.agent.conversations.summarising.plan import KEPT, Facts, Plan, plan, prune_through
 from turnlog.agent.settings import Settings
-from turnlog.agent.summarising.derive import PIECE_TEXTS, PIECE_TOKENS, pieces
-from turnlog.agent.summarising.facts import texts
-from turnlog.agent.summarising.plan import KEPT, Facts, Plan, plan, prune_through
-from turnlog.projectors.models.message import Message
+from turnlog.projectors.models.conversation.message import Message
 
 SETTINGS = Settings(home="unused", max_messages_per_thread=200)
 OFF = Settings(home="unused", enable_summary=False)

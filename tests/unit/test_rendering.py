@@ -5,7 +5,7 @@ from helpers.context_messages import text as text_block
 from rich.cells import cell_len
 
 from turnlog.agent.context import ContextInput, Summary, build_context
-from turnlog.agent.use_cases.usage import Usage
+from turnlog.agent.operations.usage import Usage
 from turnlog.consumers.cli.operating import usage_lines
 from turnlog.consumers.cli.rendering import BAR, context_lines, message_line
 

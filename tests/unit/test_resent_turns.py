@@ -6,8 +6,8 @@ from uuid import uuid4
 import pytest
 from helpers.extraction import FIRST_TURN_AT
 
-from turnlog.agent.use_cases.resent import unseen
-from turnlog.projectors.models.message import Message
+from turnlog.agent.conversations.transcript_matching import unseen
+from turnlog.projectors.models.conversation.message import Message
 
 
 def stored(name: str | None, text: str = "I agree.") -> Message:

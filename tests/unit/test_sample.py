@@ -5,8 +5,8 @@ from datetime import timedelta
 
 import pytest
 
-from turnlog.agent.importers import ImportedTurn, read
-from turnlog.agent.sample import THREAD, USER, Question, load_questions, load_sample
+from turnlog.agent.operations.importers import ImportedTurn, read
+from turnlog.agent.operations.sample import THREAD, USER, Question, load_questions, load_sample
 from turnlog.events.contracts import TextBlock, ThinkingBlock, ToolResultBlock, ToolUseBlock, TurnRecorded
 
 CHINESE = re.compile(r"[一-鿿]")

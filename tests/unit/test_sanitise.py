@@ -8,8 +8,8 @@ from helpers.sample_events import BLOCKS, turn
 from hypothesis import given
 from hypothesis import strategies as st
 
+from turnlog.agent.memory.sanitiser.sanitise import SanitiseLevel, sanitise, sanitise_json
 from turnlog.agent.privacy.screening import screen_of
-from turnlog.agent.sanitiser.sanitise import SanitiseLevel, sanitise, sanitise_json
 from turnlog.consumers.cli.runner import SanitisedLines
 from turnlog.events.contracts import TextBlock, ToolCall, TurnRecorded
 

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnlog.agent.context import counter_for
-from turnlog.agent.sessions.history import build_history, line_text, lines_of, retained, turn_tokens
+from turnlog.agent.conversations.sessions.history import build_history, line_text, lines_of, retained, turn_tokens
 from turnlog.events.contracts import SegmentRules
-from turnlog.projectors.models.message import Message
+from turnlog.projectors.models.conversation.message import Message
 
 COUNTER = counter_for("gpt-4o-mini")
 RULES = SegmentRules()

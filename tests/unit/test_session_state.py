@@ -20,7 +20,7 @@ from turnlog.events.contracts import (
     ThreadRenamed,
     ToolResultBlock,
 )
-from turnlog.projectors.models.message import Message
+from turnlog.projectors.models.conversation.message import Message
 from turnlog.projectors.models.sessions.state import SessionState, evolve, turns_of
 
 CALL = [{"id": "c", "name": "look"}]

@@ -26,7 +26,7 @@ from turnlog.agent.models.prompts import data, language_rule, prompt_hash
 from turnlog.agent.models.protocol import ChatModel, ChatRequest, Usage
 from turnlog.events.contracts import Entity, EntityRelation, Strategy
 from turnlog.events.errors import TurnlogError
-from turnlog.events.word_caches import caches_words
+from turnlog.events.personal_data_caches import caches_words
 from turnlog.projectors.models.memories.text import normal
 
 MAX_TOKENS = 2_000

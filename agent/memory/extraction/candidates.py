@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from uuid import NAMESPACE_OID, uuid5
 
 from turnlog.agent.memory.extraction.findings import ExtractionResult, Finding, Rejection, Turn
-from turnlog.agent.sanitiser.sanitise import MASK, holds_secret
+from turnlog.agent.memory.sanitiser.sanitise import MASK, holds_secret
 from turnlog.events.contracts import EntitiesFound, Entity, Memory
 from turnlog.projectors.models.memories.sql import MAX_SOURCES
 from turnlog.projectors.models.memories.text import content_key, name_key, normal

@@ -12,7 +12,7 @@ from typing import Any
 
 from turnlog.agent.memory.extraction.findings import ExtractionResult, Turn
 from turnlog.agent.memory.extraction.quoted import not_own, takes_back
-from turnlog.projectors.models.message import Message
+from turnlog.projectors.models.conversation.message import Message
 
 
 def roles(tool_results: bool) -> tuple[str, ...]:

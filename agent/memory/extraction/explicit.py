@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from turnlog.agent.memory.extraction.evidence import is_question, own_words, quotations
-from turnlog.agent.sanitiser.sanitise import holds_secret
+from turnlog.agent.memory.sanitiser.sanitise import holds_secret
 from turnlog.events.contracts import MemoryKind
 from turnlog.projectors.models.terms import terms
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import phonenumbers
 
-from turnlog.agent.dates.dates import Dated, dates_in
+from turnlog.agent.memory.dates.dates import Dated, dates_in
 from turnlog.events.contracts.base import is_undated
 
 Normaliser = Callable[..., str]

@@ -45,7 +45,7 @@ APPLIED_BY = {
     ),
     "turnlog.agent.memory": ("roles",),
     "turnlog.agent.context": ("client_texts",),
-    "turnlog.agent.dates": ("dates", "spans", "english", "chinese"),
+    "turnlog.agent.memory.dates": ("dates", "spans", "english", "chinese"),
 }
 
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from uuid import UUID
 
 from turnlog.agent.context import counter_for
-from turnlog.agent.later import Later
 from turnlog.agent.memory.deciding.service import Memories
 from turnlog.agent.memory.deciding.writing import MemoryWriter, Place, Rows
 from turnlog.agent.memory.extraction.by_model import (
@@ -42,12 +41,15 @@ from turnlog.agent.models.cached_calls import Owner, cached, forget_answers, key
 from turnlog.agent.models.errors import ModelError
 from turnlog.agent.models.factory import Models
 from turnlog.agent.models.protocol import Usage
+from turnlog.agent.retry_later import Later
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.settings import Settings
 from turnlog.events.contracts import Derivation, EventData, MemoriesExtracted, Memory, UsageMetered
 from turnlog.projectors.engine.locks import LockFor, work_lock
 from turnlog.projectors.engine.writer import Connection
-from turnlog.projectors.models.extraction_lookup import is_among_people, user_turns
+from turnlog.projectors.models.conversation.message import Message
+from turnlog.projectors.models.conversation.thread_lookup import archived_lineage
+from turnlog.projectors.models.memories.extraction_lookup import is_among_people, user_turns
 from turnlog.projectors.models.memories.lookup import (
     extraction_progress,
     is_memory_off,
@@ -55,8 +57,6 @@ from turnlog.projectors.models.memories.lookup import (
     turns_of_forgotten,
     zone_of,
 )
-from turnlog.projectors.models.message import Message
-from turnlog.projectors.models.thread_lookup import archived_lineage
 
 NAME = "extraction"
 READ_TURNS = 500  # by the rules at once

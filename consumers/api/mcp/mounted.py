@@ -12,8 +12,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from turnlog.agent.access.access import Access
 from turnlog.agent.access.identity import Unauthenticated
 from turnlog.agent.runtime import Runtime
-from turnlog.consumers.api.caller import Caller, use_zone
 from turnlog.consumers.api.mcp.tools import CALLER, make_server
+from turnlog.consumers.api.principal import Caller, use_zone
 from turnlog.consumers.api.problems import problem_of
 from turnlog.events.errors import TurnlogError
 

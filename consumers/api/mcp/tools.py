@@ -16,13 +16,14 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
 from pydantic import AwareDatetime, BaseModel, Field
 
+from turnlog.agent.access.throttle.shares import in_share
+from turnlog.agent.answering.context import context_as_of, context_of
 from turnlog.agent.answering.recall_tool import UNSURE
-from turnlog.agent.throttle.shares import in_share
-from turnlog.agent.use_cases import memory_changes, threads
-from turnlog.agent.use_cases.context import context_as_of, context_of
-from turnlog.agent.use_cases.recall import recall as search
-from turnlog.consumers.api.caller import Caller
+from turnlog.agent.conversations import threads
+from turnlog.agent.memory import memory_changes
+from turnlog.agent.recall.recall import recall as search
 from turnlog.consumers.api.pages import cursor_of, moment_of, place_of
+from turnlog.consumers.api.principal import Caller
 from turnlog.consumers.api.routes.memories import list_memories
 from turnlog.events.contracts import MemoryKind
 from turnlog.events.errors import TurnlogError

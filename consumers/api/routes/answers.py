@@ -9,8 +9,7 @@ from fastapi import APIRouter, Depends, Header, Path, Request
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import BaseModel, Field
 
-from turnlog.agent.answering.fallback import Locale
-from turnlog.agent.use_cases.asking import (
+from turnlog.agent.answering.asking import (
     Answered,
     Asked,
     NoAnswer,
@@ -22,7 +21,8 @@ from turnlog.agent.use_cases.asking import (
     ToolUsed,
     follow,
 )
-from turnlog.consumers.api.caller import Asker, Caller, WriteId
+from turnlog.agent.answering.fallback import Locale
+from turnlog.consumers.api.principal import Asker, Caller, WriteId
 from turnlog.consumers.api.problems import language_of, problem_of
 from turnlog.consumers.api.routes.threads import ThreadId
 from turnlog.consumers.api.streams import OF_FEW, Running, Streams

@@ -5,11 +5,11 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Response
 from pydantic import Field
 
+from turnlog.agent.access import limits
+from turnlog.agent.access.limits import Limits
+from turnlog.agent.access.throttle.guards import Guard
 from turnlog.agent.answering.agents import DEFAULT_AGENT
-from turnlog.agent.throttle.guards import Guard
-from turnlog.agent.use_cases import limits
-from turnlog.agent.use_cases.limits import Limits
-from turnlog.consumers.api.caller import Operator, Reader, WriteId
+from turnlog.consumers.api.principal import Operator, Reader, WriteId
 from turnlog.events.contracts import Plan
 
 router = APIRouter(prefix="/api", tags=["limits"])

@@ -6,21 +6,21 @@ from uuid import UUID
 from fastapi import APIRouter, Path, Query
 from pydantic import AwareDatetime, BaseModel, Field
 
+from turnlog.agent.memory import memories, memory_changes
 from turnlog.agent.memory.deciding.outcomes import Outcome
-from turnlog.agent.use_cases import memories, memory_changes
-from turnlog.agent.use_cases.jobs import DecayStats, decay_stats
-from turnlog.agent.use_cases.memories import MemoryFilter, MemoryHistory, MemoryView
-from turnlog.agent.use_cases.memory_changes import (
-    Answered,
+from turnlog.agent.memory.memories import MemoryFilter, MemoryHistory, MemoryView
+from turnlog.agent.memory.memory_changes import (
     ArchivedMemory,
+    ConflictAnswered,
     Edited,
     Forgotten,
     MemoryInput,
     Rated,
     Reverted,
 )
-from turnlog.consumers.api.caller import Reader, WriteId, Writer
+from turnlog.agent.operations.jobs.job_states import DecayStats, decay_stats
 from turnlog.consumers.api.pages import Cursor, Limit, Page, id_of, moment, moment_of, page_behind, place_of
+from turnlog.consumers.api.principal import Reader, WriteId, Writer
 from turnlog.consumers.cursors import memories_cursor
 from turnlog.events.contracts import Answer, MemoryKind
 from turnlog.projectors.models.memories.lookup import Conflict
@@ -149,6 +149,6 @@ async def list_conflicts(
 
 
 @router.post("/conflicts/{conflict}/answer")
-async def answer_conflict(conflict: UUID, given: Decision, caller: Writer) -> Answered:
+async def answer_conflict(conflict: UUID, given: Decision, caller: Writer) -> ConflictAnswered:
     place = (caller.runtime, caller.tenant, caller.user)
     return await memory_changes.answer_conflict(*place, given.answer, str(conflict))

@@ -11,18 +11,20 @@ from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import BaseModel, Field
 
+from turnlog.agent.access import api_keys
 from turnlog.agent.access.access import Access
+from turnlog.agent.access.api_keys import KeyInfo, NewKey
 from turnlog.agent.access.identity import Role
 from turnlog.agent.access.tickets import TICKET_S
-from turnlog.agent.embedding.backlog import Backlog
-from turnlog.agent.use_cases import access, dead_letters, jobs, lag, operations, usage
-from turnlog.agent.use_cases.access import KeyInfo, NewKey
-from turnlog.agent.use_cases.dead_letters import DeadLetter, Retried
-from turnlog.agent.use_cases.jobs import DecayStats, JobState
-from turnlog.agent.use_cases.usage import By, Usage
-from turnlog.consumers.api.caller import Asker, Caller, KeyMaker, Operator, identify
+from turnlog.agent.operations import dead_letters, lag, read_models, usage
+from turnlog.agent.operations.dead_letters import DeadLetter, Retried
+from turnlog.agent.operations.jobs import job_states
+from turnlog.agent.operations.jobs.job_states import DecayStats, JobState
+from turnlog.agent.operations.usage import By, Usage
+from turnlog.agent.recall.embedding.backlog import Backlog
 from turnlog.consumers.api.jobs import Job, JobStatus, OwnJob, jobs_of
 from turnlog.consumers.api.pages import Cursor, Limit, Page, moment, page_behind
+from turnlog.consumers.api.principal import Asker, Caller, KeyMaker, Operator, identify
 from turnlog.consumers.api.routes.limits import UserId
 from turnlog.consumers.api.streams import OF_FEW
 from turnlog.projectors.engine.lag import Lag
@@ -116,7 +118,7 @@ async def rebuild(given: Which, caller: Operator, request: Request) -> JobStatus
     """Begins to rebuild the tenant's rows from the log, in place; /api/jobs/{id} shows how far it is."""
 
     async def work(job: Job) -> Any:
-        return await operations.rebuild_rows(caller.system, given.projection, caller.tenant, on_progress=job.report)
+        return await read_models.rebuild_rows(caller.system, given.projection, caller.tenant, on_progress=job.report)
 
     return jobs_of(request).begin(caller, "rebuild", work).status
 
@@ -124,13 +126,13 @@ async def rebuild(given: Which, caller: Operator, request: Request) -> JobStatus
 @router.get("/operations/schedule")
 async def list_schedule(caller: Operator) -> list[JobState]:
     """The server's regular work: when each job ran last, and when it is due."""
-    return await jobs.list_jobs(caller.system)
+    return await job_states.list_jobs(caller.system)
 
 
 @router.get("/operations/memory-stats")
 async def memory_stats(caller: Operator) -> DecayStats:
     """Of all users of the tenant: memories by tier, and what the decay job does next."""
-    return await jobs.decay_stats(caller.runtime, caller.tenant)
+    return await job_states.decay_stats(caller.runtime, caller.tenant)
 
 
 @router.get("/operations/usage")
@@ -152,7 +154,7 @@ async def list_keys(
     cursor: Cursor = None,
 ) -> Page[KeyInfo]:
     """API keys that the caller could have made, revoked and expired ones too, the oldest first."""
-    found = await access.list_keys(caller.system, caller.tenant, user, caller.identity)
+    found = await api_keys.list_keys(caller.system, caller.tenant, user, caller.identity)
     return page_behind(found, limit, cursor, lambda one: (moment(one.created_at), one.id))
 
 
@@ -161,13 +163,13 @@ async def create_key(given: KeyGrant, caller: KeyMaker) -> NewKey:
     """The answer has the key's secret, which is shown this once."""
     ttl = None if given.days is None else timedelta(days=given.days)
     what = (given.user, given.role, given.scopes, given.label, ttl, caller.identity)
-    return await access.create_key(caller.system, caller.tenant, *what)
+    return await api_keys.create_key(caller.system, caller.tenant, *what)
 
 
 @router.delete("/operations/keys/{key_id}")
 async def revoke_key(key_id: Annotated[str, Path(max_length=100)], caller: KeyMaker) -> KeyInfo:
     """Ends a key that the caller could have made."""
-    return await access.revoke_key(caller.system, caller.tenant, key_id, caller.identity)
+    return await api_keys.revoke_key(caller.system, caller.tenant, key_id, caller.identity)
 
 
 @router.post("/tickets", status_code=201, tags=["access"])

@@ -5,14 +5,17 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
-from turnlog.agent.sessions.value import MemoryContext, SessionValue
-from turnlog.agent.use_cases import context, entities, preferences, sessions, usage
-from turnlog.agent.use_cases.context import ReceiptFound
-from turnlog.agent.use_cases.entities import EntityFound, EntityInput
-from turnlog.agent.use_cases.usage import Usage
+from turnlog.agent.answering import context
+from turnlog.agent.answering.context import ReceiptFound
+from turnlog.agent.conversations.sessions import session_calls
+from turnlog.agent.conversations.sessions.value import MemoryContext, SessionValue
+from turnlog.agent.memory import entities, preferences
+from turnlog.agent.memory.entities import EntityFound, EntityInput
+from turnlog.agent.operations import usage
+from turnlog.agent.operations.usage import Usage
 from turnlog.consumers.api.bodies import FINITE, JsonObject
-from turnlog.consumers.api.caller import Reader, WriteId, Writer
 from turnlog.consumers.api.pages import Cursor, Limit, Page, moment, moment_of, page_behind, page_of, place_of
+from turnlog.consumers.api.principal import Reader, WriteId, Writer
 from turnlog.consumers.api.routes.threads import ThreadId
 from turnlog.events.contracts import UserPreferences
 from turnlog.projectors.models.sessions.lookup import SegmentCheckpoint
@@ -96,12 +99,12 @@ async def list_receipts(
 @router.put("/threads/{thread}/session", tags=["sessions"])
 async def create_session(thread: ThreadId, given: NewSession, caller: Writer) -> SessionValue:
     """Begins a session on the conversation's turns; one that exists begins again."""
-    return await sessions.create_session(*await caller.owns(thread), caller.user, **dict(given))
+    return await session_calls.create_session(*await caller.owns(thread), caller.user, **dict(given))
 
 
 @router.get("/threads/{thread}/session", tags=["sessions"])
 async def show_session(thread: ThreadId, caller: Reader) -> SessionValue:
-    return await sessions.show_session(*await caller.owns(thread))
+    return await session_calls.show_session(*await caller.owns(thread))
 
 
 @router.get("/threads/{thread}/session/context", tags=["sessions"])
@@ -109,13 +112,13 @@ async def session_context(
     thread: ThreadId, caller: Reader, query: Annotated[str, Query(max_length=20_000)] = ""
 ) -> MemoryContext:
     """The session's history as a prompt gets it."""
-    return await sessions.session_context(*await caller.owns(thread), query)
+    return await session_calls.session_context(*await caller.owns(thread), query)
 
 
 @router.post("/threads/{thread}/session/reset", tags=["sessions"])
 async def reset_session(thread: ThreadId, caller: Writer) -> SessionValue:
     """Earlier turns leave the session, not the transcript."""
-    return await sessions.reset_session(*await caller.owns(thread))
+    return await session_calls.reset_session(*await caller.owns(thread))
 
 
 @router.get("/threads/{thread}/session/checkpoints", tags=["sessions"])
@@ -123,11 +126,11 @@ async def list_checkpoints(
     thread: ThreadId, caller: Reader, limit: Limit = 100, cursor: Cursor = None
 ) -> Page[SegmentCheckpoint]:
     """Oldest first."""
-    found = await sessions.list_checkpoints(*await caller.owns(thread))
+    found = await session_calls.list_checkpoints(*await caller.owns(thread))
     return page_behind(found, limit, cursor, lambda one: (one.seq,))
 
 
 @router.post("/threads/{thread}/session/checkpoints", status_code=201, tags=["sessions"])
 async def write_checkpoint(thread: ThreadId, given: NewCheckpoint, caller: Writer) -> SessionValue:
     """Ends the segment with this summary."""
-    return await sessions.write_checkpoint(*await caller.owns(thread), given.summary, given.recent_turns)
+    return await session_calls.write_checkpoint(*await caller.owns(thread), given.summary, given.recent_turns)

@@ -15,15 +15,15 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field
 from starlette.datastructures import UploadFile
 
-from turnlog.agent.importers import FORMATS, Defaults, ImportFailed
-from turnlog.agent.privacy.receipt import Receipt
-from turnlog.agent.sanitiser.sanitise import SanitiseLevel
-from turnlog.agent.throttle.shares import in_share
-from turnlog.agent.use_cases import personal_data
-from turnlog.agent.use_cases.importing import ImportRequest, check_import, import_conversations, prepare_import
-from turnlog.agent.use_cases.personal_data import Clearing, Parts
-from turnlog.consumers.api.caller import Caller, Eraser, Writer
+from turnlog.agent.access.throttle.shares import in_share
+from turnlog.agent.memory.sanitiser.sanitise import SanitiseLevel
+from turnlog.agent.operations.importers import FORMATS, Defaults, ImportFailed
+from turnlog.agent.operations.importing import ImportRequest, check_import, import_conversations, prepare_import
+from turnlog.agent.privacy import personal_data
+from turnlog.agent.privacy.erasure.receipt import Receipt
+from turnlog.agent.privacy.personal_data import Clearing, Parts
 from turnlog.consumers.api.jobs import Job, JobStatus, OwnJob, jobs_of
+from turnlog.consumers.api.principal import Caller, Eraser, Writer
 from turnlog.consumers.api.problems import Refused
 from turnlog.consumers.erasing import erasure_reach
 from turnlog.events.errors import NotFound

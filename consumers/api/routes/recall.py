@@ -5,8 +5,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter
 from pydantic import AwareDatetime, BaseModel, Field
 
-from turnlog.agent.use_cases.recall import recall, recall_document
-from turnlog.consumers.api.caller import Reader
+from turnlog.agent.recall.recall import recall, recall_document
+from turnlog.consumers.api.principal import Reader
 from turnlog.events.contracts import MemoryKind
 
 router = APIRouter(prefix="/api", tags=["recall"])

@@ -5,11 +5,11 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Response
 from pydantic import BaseModel, Field
 
-from turnlog.agent.use_cases import forks, threads
-from turnlog.agent.use_cases.forks import Forked
-from turnlog.agent.use_cases.threads import ThreadInfo
-from turnlog.consumers.api.caller import Reader, WriteId, Writer
+from turnlog.agent.conversations import forks, threads
+from turnlog.agent.conversations.forks import Forked
+from turnlog.agent.conversations.threads import ThreadInfo
 from turnlog.consumers.api.pages import Cursor, Limit, Page, moment, moment_of, page_of, place_of
+from turnlog.consumers.api.principal import Reader, WriteId, Writer
 
 router = APIRouter(prefix="/api/threads", tags=["threads"])
 ThreadId = Annotated[str, Path(min_length=1, max_length=255, description="The conversation's id.")]

@@ -13,10 +13,10 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import TypeAdapter
 
 from turnlog.agent.access.identity import Unauthenticated
-from turnlog.agent.use_cases import turns
-from turnlog.agent.use_cases.tailing import tail
-from turnlog.consumers.api.caller import Place, Reader, Watcher
+from turnlog.agent.answering import turns
+from turnlog.agent.operations.tailing import tail
 from turnlog.consumers.api.pages import Cursor, Limit
+from turnlog.consumers.api.principal import Place, Reader, Watcher
 from turnlog.consumers.api.routes.threads import ThreadId, list_threads
 from turnlog.consumers.api.streams import OF_FEW, until
 

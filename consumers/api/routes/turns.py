@@ -9,16 +9,16 @@ from fastapi import APIRouter, Header, Query, Response
 from pydantic import AwareDatetime, BaseModel, Field, TypeAdapter
 
 from turnlog.agent.access.access import Access
+from turnlog.agent.answering import turns
+from turnlog.agent.answering.context import AnswerBasis, SignedBasis, context_as_of, context_of
+from turnlog.agent.answering.given_receipts import GivenReceipts
+from turnlog.agent.answering.turns import NewTurn, ShownTurn, WrongReceipt, shown
 from turnlog.agent.context import Context, Tier
-from turnlog.agent.threads.given_receipts import GivenReceipts
-from turnlog.agent.use_cases import turns
-from turnlog.agent.use_cases.context import AnswerBasis, SignedBasis, context_as_of, context_of
-from turnlog.agent.use_cases.own_threads import append_as_owner
-from turnlog.agent.use_cases.threads import thread_version
-from turnlog.agent.use_cases.turns import NewTurn, ShownTurn, WrongReceipt, shown
+from turnlog.agent.conversations.ownership import append_as_owner
+from turnlog.agent.conversations.threads import thread_version
 from turnlog.consumers.api.bodies import FINITE, JsonObject, Tokens
-from turnlog.consumers.api.caller import Caller, Reader, WriteId, Writer
 from turnlog.consumers.api.pages import Cursor, Limit, Page, cursor_of, place_of
+from turnlog.consumers.api.principal import Caller, Reader, WriteId, Writer
 from turnlog.consumers.api.problems import Problem, Refused
 from turnlog.consumers.api.routes.threads import VERSIONED, ThreadId, tag_of
 from turnlog.events.contracts import TurnOrigin, UsageMetered

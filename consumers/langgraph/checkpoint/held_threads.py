@@ -15,7 +15,7 @@ from turnlog.consumers.langgraph.checkpoint.growth import Known
 from turnlog.consumers.langgraph.checkpoint.items import Item
 from turnlog.consumers.langgraph.checkpoint.recorded import RecordedMessages
 from turnlog.events.contracts import Event
-from turnlog.events.word_caches import holds_words
+from turnlog.events.personal_data_caches import holds_words
 
 WriteKey = tuple[str, int]
 GRACE_S = 0.25  # between the storing of one checkpoint and the put of the next, which is in another thread

@@ -37,8 +37,8 @@ from turnlog.consumers.langgraph.opening import connection
 from turnlog.events.log import Log
 from turnlog.projectors.engine.lag import wait_for
 from turnlog.projectors.engine.parking import refuse_parked
-from turnlog.projectors.models.message import thread_messages
-from turnlog.projectors.models.thread_lookup import pruned_through
+from turnlog.projectors.models.conversation.message import thread_messages
+from turnlog.projectors.models.conversation.thread_lookup import pruned_through
 
 PAGE = 50
 Key = tuple[str, str, str]

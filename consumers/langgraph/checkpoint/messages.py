@@ -19,7 +19,7 @@ from langchain_core.messages import (
 )
 from pydantic_core import to_json
 
-from turnlog.agent.importers.blocks import as_document
+from turnlog.agent.conversations.blocks import as_document
 from turnlog.events.contracts import (
     Block,
     Content,
@@ -33,7 +33,7 @@ from turnlog.events.contracts import (
 )
 from turnlog.events.errors import InvalidEvent
 from turnlog.events.texts import storable
-from turnlog.projectors.models.message import Message
+from turnlog.projectors.models.conversation.message import Message
 
 _EPOCH = datetime.fromtimestamp(0, UTC)
 Fields = dict[str, Any]

@@ -63,7 +63,7 @@ from turnlog.consumers.langgraph.opening import connection, in_background, opene
 from turnlog.events.contracts import Event, EventData, ThreadDeleted
 from turnlog.events.log import Log
 from turnlog.events.subjects import check_conversation, check_tenant, parse_stored
-from turnlog.projectors.models.thread_lookup import Overview, thread_overview
+from turnlog.projectors.models.conversation.thread_lookup import Overview, thread_overview
 
 logger = logging.getLogger("turnlog.consumers")
 HELD_THREADS = 256

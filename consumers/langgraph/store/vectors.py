@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 from pgvector import HalfVector
 
-from turnlog.agent.embedding.cache import PROBE_TEXT
 from turnlog.agent.models.errors import ModelError
 from turnlog.agent.models.protocol import Embedder, Usage, Vectors
+from turnlog.agent.recall.embedding.cache import PROBE_TEXT
 from turnlog.agent.runtime import Pool
 from turnlog.consumers.langgraph.opening import connection
 from turnlog.consumers.langgraph.store.index import InvalidIndex, Wanted

@@ -11,7 +11,6 @@ from functools import partial
 from uuid import UUID, uuid5
 
 from turnlog.agent.context import counter_for
-from turnlog.agent.later import Later
 from turnlog.agent.memory.deciding.memory_state import MemoryState
 from turnlog.agent.memory.deciding.policy import Policy
 from turnlog.agent.memory.deciding.similarity import similarity
@@ -30,8 +29,9 @@ from turnlog.agent.models.budget import ledger
 from turnlog.agent.models.cached_calls import Owner, key_of, once
 from turnlog.agent.models.errors import ModelError, ModelRefused
 from turnlog.agent.models.protocol import ChatModel, Usage
+from turnlog.agent.retry_later import Later
 from turnlog.agent.runtime import Runtime
-from turnlog.consumers.workers.inbox import Delivery
+from turnlog.consumers.workers.durable_consumer import Delivery
 from turnlog.events.contracts import (
     Comparison,
     Derivation,

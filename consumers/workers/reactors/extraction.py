@@ -13,22 +13,22 @@ from dataclasses import dataclass
 
 import psycopg
 
-from turnlog.agent.later import Later
 from turnlog.agent.memory.extraction.evidence import roles
 from turnlog.agent.memory.extraction.run import NAME, extraction_of, locked
 from turnlog.agent.memory.extraction.stages import UserConversation
 from turnlog.agent.models.errors import BreakerOpen, ModelError, ModelRefused
 from turnlog.agent.models.factory import Models
+from turnlog.agent.operations.dead_letters import EVENT_ERRORS
+from turnlog.agent.retry_later import Later
 from turnlog.agent.runtime import Runtime
-from turnlog.agent.use_cases.dead_letters import EVENT_ERRORS
-from turnlog.consumers.workers.inbox import Delivery
+from turnlog.consumers.workers.durable_consumer import Delivery
 from turnlog.events.errors import InvalidEvent, NotFound, TurnlogError
 from turnlog.events.heartbeats import Heartbeat
 from turnlog.events.read import recorded
 from turnlog.events.tasks import pause
 from turnlog.projectors.engine.lag import wait_for
 from turnlog.projectors.engine.writer import Connection
-from turnlog.projectors.models.extraction_lookup import behind, users_between
+from turnlog.projectors.models.memories.extraction_lookup import behind, users_between
 
 logger = logging.getLogger("turnlog.consumers")
 READS = ("messages", "thread_activity")

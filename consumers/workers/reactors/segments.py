@@ -12,20 +12,20 @@ from uuid import NAMESPACE_OID, uuid5
 
 from turnlog.agent import metrics
 from turnlog.agent.context import TokenCounter, counter_for
-from turnlog.agent.later import Later
+from turnlog.agent.conversations.sessions.checkpoint import Cut, automatic_cut, summary_limit
+from turnlog.agent.conversations.summarising.derive import Derived, Deriver, ModelCall
+from turnlog.agent.conversations.summarising.facts import ThreadFacts, texts
+from turnlog.agent.conversations.summarising.results import NAME as LEDGER
+from turnlog.agent.conversations.summarising.results import derivation, failure_metered, usage_metered
 from turnlog.agent.models.budget import ledger
 from turnlog.agent.models.cached_calls import forget_answers
 from turnlog.agent.models.errors import BreakerOpen, ModelError
 from turnlog.agent.models.factory import Models
 from turnlog.agent.models.offline_tasks import PROVIDER as OFFLINE
 from turnlog.agent.models.protocol import Usage
+from turnlog.agent.retry_later import Later
 from turnlog.agent.runtime import Runtime
-from turnlog.agent.sessions.checkpoint import Cut, automatic_cut, summary_limit
-from turnlog.agent.summarising.derive import Derived, Deriver, ModelCall
-from turnlog.agent.summarising.facts import ThreadFacts, texts
-from turnlog.agent.summarising.results import NAME as LEDGER
-from turnlog.agent.summarising.results import derivation, failure_metered, usage_metered
-from turnlog.consumers.workers.inbox import Delivery
+from turnlog.consumers.workers.durable_consumer import Delivery
 from turnlog.events.contracts import (
     Event,
     EventData,

@@ -19,7 +19,7 @@ from itertools import chain, islice
 from uuid import UUID
 
 from turnlog.events.contracts import Event, Recorded, TurnRecorded
-from turnlog.projectors.models.speech import attributed_to, clean, repeats_memory, spoken_text
+from turnlog.projectors.models.conversation.speech import attributed_to, clean, repeats_memory, spoken_text
 from turnlog.projectors.models.terms import MONTHS, terms
 
 PIECE_TOKENS = 400  # the smallest common embedding window is 512, and the date and speaker need room

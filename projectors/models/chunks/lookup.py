@@ -16,7 +16,7 @@ from turnlog.events.local_time import with_offset
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.candidate_search import SearchScope, decode_vectors
 from turnlog.projectors.models.chunks.chunking import topic_tag
-from turnlog.projectors.models.forks import parents
+from turnlog.projectors.models.conversation.forks import parents
 
 WHOLE_SCOPE_UP_TO = 2_000
 FOUND = (

@@ -33,8 +33,8 @@ from turnlog.projectors.engine.projection import Projection
 from turnlog.projectors.engine.tables import thread_table, timestamptz, utc_offset_column
 from turnlog.projectors.engine.writer import array_literal
 from turnlog.projectors.models.chunks.chunking import MAX_TURNS, Chunk, chunks, fold, topic_tag
+from turnlog.projectors.models.conversation.restored import cleared_before, restored_events
 from turnlog.projectors.models.neighbours import neighbour_indexes
-from turnlog.projectors.models.restored import cleared_before, restored_events
 from turnlog.projectors.models.terms import terms
 
 memory_vectors = thread_table(

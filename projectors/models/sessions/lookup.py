@@ -7,8 +7,8 @@ from uuid import UUID
 
 from turnlog.events.contracts import SegmentRules
 from turnlog.projectors.engine.writer import Connection
-from turnlog.projectors.models.forks import LINEAGE
-from turnlog.projectors.models.message import Message
+from turnlog.projectors.models.conversation.forks import LINEAGE
+from turnlog.projectors.models.conversation.message import Message
 from turnlog.projectors.models.sessions.state import SessionState
 
 # The turns come as one JSON value, so that the session itself is sent once; only those of the segment are read.

@@ -21,8 +21,8 @@ from turnlog.events.contracts import (
 from turnlog.projectors.engine.changes import Change, Row, Statement, Upsert
 from turnlog.projectors.engine.projection import Projection
 from turnlog.projectors.engine.tables import thread_table, timestamptz
+from turnlog.projectors.models.conversation.speech import spoken_text
 from turnlog.projectors.models.sessions.state import HANDLES, VERSION, SessionState, covered_by, evolve, is_answer
-from turnlog.projectors.models.speech import spoken_text
 
 sessions = thread_table(
     "sessions",

@@ -23,8 +23,8 @@ from turnlog.events.contracts import (
     ToolUseBlock,
     TurnRecorded,
 )
-from turnlog.projectors.models.message import Message
-from turnlog.projectors.models.speech import spoken_text
+from turnlog.projectors.models.conversation.message import Message
+from turnlog.projectors.models.conversation.speech import spoken_text
 
 Mode = Literal["FULL_HISTORY", "SUMMARY_N"]
 VERSION = 1

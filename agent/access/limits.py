@@ -1,0 +1,87 @@
+"""Limits of a tenant's users: what they are, changing them, what one user has left."""
+
+from collections.abc import Mapping
+from uuid import UUID
+
+from pydantic import ValidationError
+from uuid_utils.compat import uuid7
+
+from turnlog.agent.access.identity import Role
+from turnlog.agent.access.throttle.guards import COUNT, DEFAULTS, RESET, Guard, guards_of, parameters
+from turnlog.agent.conversations.unparked import append_unless_parked
+from turnlog.agent.runtime import Runtime
+from turnlog.events.contracts import Event, LimitName, LimitsChanged, Plan
+from turnlog.events.errors import TurnlogError
+from turnlog.events.subjects import check_place
+from turnlog.projectors.models.operations.limits import LIMITS_THREAD
+
+SOURCE, READS = "turnlog/limits", ("limits",)
+Limits = dict[Plan, dict[LimitName, float]]
+
+
+class InvalidLimit(TurnlogError):
+    """A limit or plan has an unknown name, or a limit is not a number of at least 0."""
+
+    code = "invalid-limit"
+
+
+async def limits_of(runtime: Runtime, tenant: str) -> Limits:
+    """The limits by plan and name; the defaults where nothing was changed. Raises InvalidToken."""
+    check_place(tenant)
+    await runtime.settle_thread(tenant, LIMITS_THREAD, READS)
+    async with runtime.pool.connection() as conn:
+        rows = await conn.execute(
+            "SELECT plan, name, most FROM limits WHERE tenant = %s AND thread_id = %s", (tenant, LIMITS_THREAD)
+        )
+        changed = {(plan, name): most for plan, name, most in await rows.fetchall()}
+    return {
+        plan: {name: changed.get((plan, name), most) for name, most in defaults.items()}
+        for plan, defaults in DEFAULTS.items()
+    }
+
+
+async def change_limits(
+    runtime: Runtime, tenant: str, plan: str, given: Mapping[str, float], *, event_id: UUID | None = None
+) -> Limits:
+    """given: limits by name; the others stay as they are. They hold for the next request.
+
+    plan: user, or vip, which is for admins too. event_id: a call that is repeated with it is stored once.
+
+    Raises InvalidLimit, InvalidToken; ThreadParked behind an event that could not be read: it would change nothing.
+    """
+    check_place(tenant)
+    try:
+        data = LimitsChanged.model_validate({"plan": plan, "limits": given})
+    except ValidationError as error:
+        problem = error.errors()[0]
+        where = ".".join(str(part) for part in problem["loc"] if part != "[key]")
+        raise InvalidLimit(f"{where}: {problem['msg'].lower()}") from None
+    event = Event(id=event_id or uuid7(), source=SOURCE, tenant=tenant, thread=LIMITS_THREAD, data=data)
+    await append_unless_parked(runtime, event, READS)
+    return await limits_of(runtime, tenant)
+
+
+async def usage_left(
+    runtime: Runtime, tenant: str, user: str, role: Role = "user", thread: str | None = None, agent: str | None = None
+) -> list[Guard]:
+    """Every limit of the user with what is used and left; those of a conversation and an agent where they are given.
+
+    Raises InvalidToken.
+    """
+    check_place(tenant, thread, user)
+    await runtime.settle(names=("limits", "usage"))
+    async with runtime.pool.connection() as conn:
+        given = {**parameters(tenant, user, role, thread, agent), "now": None}
+        found = guards_of(await (await conn.execute(COUNT.encode(), given)).fetchall())
+    left_out = {name for name, of in (("conversation_per_minute", thread), ("agent_per_minute", agent)) if of is None}
+    return [guard for guard in found if guard.name not in left_out]
+
+
+async def reset_rate(runtime: Runtime, tenant: str, user: str) -> None:
+    """Empties the user's windows; requests under way keep their slots, and the quota is as it was.
+
+    Raises InvalidToken.
+    """
+    check_place(tenant, user=user)
+    async with (runtime.system or runtime).pool.connection() as conn:
+        await conn.execute(RESET.encode(), {"tenant": tenant, "user": user})

@@ -1,0 +1,194 @@
+"""Admits one request: a slot among those at once, a place in each window, and quota left.
+
+Postgres counts for all processes, and a request that it cannot count in time is refused. Only while nobody takes
+connections there, each process counts for itself by the same limits: a question that is refused then is lost to its
+user, and its answer needs rows of Postgres anyway.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+import psycopg
+from psycopg.conninfo import make_conninfo
+from psycopg.pq import PGconn, Ping
+from psycopg_pool import PoolTimeout
+from uuid_utils.compat import uuid7
+
+from turnlog.agent import metrics
+from turnlog.agent.access.identity import Role
+from turnlog.agent.access.throttle.guards import (
+    ADMIT,
+    HELD_S,
+    LOCK,
+    RELEASE,
+    RENEW,
+    Guard,
+    guards_of,
+    parameters,
+    refusal,
+)
+from turnlog.agent.access.throttle.local_count import LocalCount
+from turnlog.agent.runtime import Pool, Runtime
+from turnlog.events.errors import TurnlogError, cause
+from turnlog.events.subjects import check_place
+from turnlog.events.tasks import cancel
+
+PATIENCE_S = 10.0
+# How long Postgres counts as away before it is asked again, and how long it has to say that it is there.
+AWAY_S, PING_S = 1.0, 1.5
+RETRY_S = 2.0
+RENEW_S = HELD_S / 3
+FAILURES = (psycopg.OperationalError, PoolTimeout, TimeoutError)
+logger = logging.getLogger("turnlog.throttle")
+Clock = Callable[[], datetime | None]
+
+
+class NotCounted(TurnlogError):
+    """The request could not be counted in time, since Postgres or this process is too busy (503)."""
+
+    code = "not-counted-in-time"
+    retry_after_s = RETRY_S
+
+
+@dataclass(slots=True)
+class _Throttle:
+    """Of one process. away: nobody takes connections at Postgres, as it was last found; found_until: by
+    time.monotonic(), until when that counts."""
+
+    local: LocalCount = field(default_factory=LocalCount)
+    away: bool = False
+    found_until: float = 0.0
+    asking: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def is_away(self, database_url: str, error: BaseException | None = None) -> bool:
+        """Asks Postgres after a failure, and while it is away, once in AWAY_S.
+
+        A slow server, an exhausted pool or a busy process is not away.
+        """
+        if error is None and not self.away:
+            return False
+        async with self.asking:
+            if time.monotonic() >= self.found_until:
+                away = not await _takes_connections(database_url)
+                if away and not self.away:
+                    logger.warning(
+                        "Postgres is away, the throttle counts in this process alone: %s", error and cause(error)
+                    )
+                if self.away and not away:
+                    logger.warning("Postgres is back, the throttle counts there again")
+                self.away, self.found_until = away, time.monotonic() + AWAY_S
+                metrics.THROTTLE_LOCAL.set(away)
+            return self.away
+
+
+def _throttle(_: Runtime) -> _Throttle:
+    return _Throttle()
+
+
+async def _takes_connections(database_url: str) -> bool:
+    """A server that starts or stops does not (libpq, PQping). One that is silent for PING_S is there, and slow."""
+    address = make_conninfo(database_url, connect_timeout=2).encode()
+    try:
+        async with asyncio.timeout(PING_S):
+            return await asyncio.to_thread(PGconn.ping, address) == Ping.OK
+    except TimeoutError:
+        return True
+
+
+def _pool(runtime: Runtime) -> Pool:
+    return runtime.admissions or runtime.pool
+
+
+def _postgres_clock() -> None:
+    return None
+
+
+@contextlib.asynccontextmanager
+async def admitted(
+    runtime: Runtime,
+    tenant: str,
+    user: str,
+    role: Role,
+    thread: str | None = None,
+    agent: str | None = None,
+    clock: Clock = _postgres_clock,
+) -> AsyncIterator[None]:
+    """Holds one of the user's slots while the block runs. clock: None is Postgres's own time.
+
+    A slot is a lease of HELD_S that is renewed meanwhile: one of a process that was killed is free after that time.
+    Raises TooManyAtOnce, RateLimited, QuotaExceeded, NotCounted, InvalidToken.
+    """
+    check_place(tenant, thread, user)
+    runtime = runtime.system or runtime  # a tenant's connections only read
+    given = {**parameters(tenant, user, role, thread, agent), "id": uuid7()}
+    is_counted = await _admit(runtime, given, clock)
+    local = runtime.kept(_throttle).local
+    local.begin(given, clock() or datetime.now(UTC))
+    keeper = asyncio.create_task(_keep(runtime, given["id"], clock)) if is_counted else None
+    try:
+        yield
+    finally:
+        local.end(given)
+        if keeper is not None:
+            await cancel(keeper)
+            await asyncio.shield(_change(runtime, RELEASE, {"id": given["id"]}))
+
+
+async def _admit(runtime: Runtime, given: dict[str, Any], clock: Clock) -> bool:
+    """Returns whether Postgres counted the request; if it is away, this process did.
+
+    Raises Refused, NotCounted.
+    """
+    throttle = runtime.kept(_throttle)
+    if not await throttle.is_away(runtime.database_url):
+        try:
+            guards, now = await _counted(runtime, given, clock)
+        except FAILURES as error:
+            if not await throttle.is_away(runtime.database_url, error):
+                metrics.UNCOUNTED_REFUSALS.inc()
+                raise NotCounted("your request could not be counted in time; try again in a moment") from error
+        else:
+            throttle.local.limits[given["tenant"], given["plan"]] = {guard.name: guard.limit for guard in guards}
+            _check(guards, now)
+            return True
+    now = clock() or datetime.now(UTC)
+    _check(throttle.local.guards(given, now), now)
+    metrics.LOCAL_ADMISSIONS.inc()
+    return False
+
+
+async def _counted(runtime: Runtime, given: dict[str, Any], clock: Clock) -> tuple[list[Guard], datetime]:
+    """Returns what is used, and the time by which it was counted. All statements go in one round trip."""
+    async with asyncio.timeout(PATIENCE_S), _pool(runtime).connection() as conn:
+        async with conn.pipeline(), conn.transaction():
+            await conn.execute(LOCK.encode(), given)
+            cursor = await conn.execute(ADMIT.encode(), {**given, "now": clock()})
+        rows = await cursor.fetchall()
+    return guards_of(rows), rows[0][-1]
+
+
+def _check(guards: Sequence[Guard], now: datetime) -> None:
+    """Raises Refused."""
+    if refused := refusal(guards, now):
+        metrics.REFUSALS.labels(refused.name).inc()
+        raise refused
+
+
+async def _keep(runtime: Runtime, slot: UUID, clock: Clock) -> None:
+    while True:
+        await asyncio.sleep(RENEW_S)
+        await _change(runtime, RENEW, {"id": slot, "now": clock()})
+
+
+async def _change(runtime: Runtime, sql: str, given: dict[str, Any]) -> None:
+    """Without Postgres the lease ends by itself."""
+    with contextlib.suppress(*FAILURES):
+        async with asyncio.timeout(PATIENCE_S), _pool(runtime).connection() as conn:
+            await conn.execute(sql.encode(), given)

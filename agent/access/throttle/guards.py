@@ -1,0 +1,163 @@
+"""The guards of the throttle, what refuses a request, and the statements that count and admit.
+
+An admitted request is a row of `admissions`, so a window is exact: it holds the requests of the last minute or hour.
+One statement counts everything and inserts the row unless something is full; NAMES is the order of the checks.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, get_args
+
+from turnlog.agent.access.identity import Role
+from turnlog.agent.models.offline_tasks import PROVIDER as OFFLINE
+from turnlog.events.contracts import LimitName, Plan
+from turnlog.events.errors import TurnlogError
+from turnlog.projectors.engine.locks import LockFor
+from turnlog.projectors.models.operations.limits import LIMITS_THREAD
+
+NAMES: tuple[LimitName, ...] = get_args(LimitName)
+DEFAULTS: Mapping[Plan, Mapping[LimitName, float]] = {
+    "user": dict(zip(NAMES, (2.0, 30.0, 500.0, 20.0, 60.0, 200_000.0, 20.0), strict=True)),
+    "vip": dict(zip(NAMES, (5.0, 120.0, 2_000.0, 80.0, 240.0, 1_000_000.0, 100.0), strict=True)),
+}
+HELD_S = 30.0
+# When a request ends cannot be known; its slot is free at the latest when its lease expires.
+SLOT_RETRY_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """A limit and its use. resets_at: when a full window has room for one more, or the oldest request leaves a window
+    that is not full; the next day or month (UTC) of a quota; None where nothing is used, and for requests at once."""
+
+    name: LimitName
+    limit: float
+    used: float
+    left: float
+    resets_at: datetime | None
+
+
+class Refused(TurnlogError):
+    """The throttle did not admit a request. retry_after_s: None when it is unknown."""
+
+    code = "refused"
+
+    def __init__(self, guard: Guard, now: datetime) -> None:
+        wait = (guard.resets_at - now).total_seconds() if guard.resets_at else None
+        self.name, self.limit, self.used = guard.name, guard.limit, guard.used
+        self.retry_after_s = SLOT_RETRY_S if guard.name == "concurrent" else wait
+        later = f"; try again in {self.retry_after_s:.0f} s" if self.retry_after_s else ""
+        super().__init__(f"{guard.used:,.10g} of {guard.limit:,.10g} {guard.name.replace('_', ' ')} are used{later}")
+
+
+class TooManyAtOnce(Refused):
+    """As many requests of the user as may run at once are running (429)."""
+
+    code = "too-many-at-once"
+
+
+class RateLimited(Refused):
+    """A sliding window of the user, the conversation or the agent is full (429)."""
+
+    code = "rate-limited"
+
+
+class QuotaExceeded(Refused):
+    """The user's tokens of the day or cost of the month are used up (402)."""
+
+    code = "quota-exceeded"
+
+
+def refusal(guards: Sequence[Guard], now: datetime) -> Refused | None:
+    """The error of the first guard that is full."""
+    for guard in guards:
+        if guard.used >= guard.limit:
+            quota = guard.name in ("tokens_per_day", "usd_per_month")
+            kind = TooManyAtOnce if guard.name == "concurrent" else QuotaExceeded if quota else RateLimited
+            return kind(guard, now)
+    return None
+
+
+def parameters(tenant: str, user: str, role: Role, thread: str | None, agent: str | None) -> dict[str, Any]:
+    """The parameters of LOCK; with id and now, those of ADMIT and COUNT. VIPs and admins share a plan."""
+    plan: Plan = "user" if role == "user" else "vip"
+    return {
+        "tenant": tenant,
+        "user": user,
+        "thread": thread,
+        "agent": agent,
+        "plan": plan,
+        "limits": LIMITS_THREAD,
+        "names": list(NAMES),
+        "defaults": list(DEFAULTS[plan].values()),
+    }
+
+
+def guards_of(rows: Sequence[tuple[LimitName, float, float, datetime | None, datetime]]) -> list[Guard]:
+    """From the rows of ADMIT or COUNT."""
+    return [
+        Guard(name, limit, used, max(limit - used, 0), resets_at or _period_end(name, now))
+        for name, limit, used, resets_at, now in rows
+    ]
+
+
+def _period_end(name: LimitName, now: datetime) -> datetime | None:
+    midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
+    if name == "tokens_per_day":
+        return midnight + timedelta(days=1)
+    return (midnight.replace(day=1) + timedelta(days=32)).replace(day=1) if name == "usd_per_month" else None
+
+
+# Requests of one user, and those on one conversation, wait for each other: else two would take the last place. Nothing
+# is lost but a few admissions when Postgres crashes, so the commit does not wait for the disk.
+LOCK = f"""
+SELECT set_config('synchronous_commit', 'off', true),
+  pg_advisory_xact_lock(hashtextextended(%(tenant)s::text || '/' || %(user)s::text, {LockFor.ASKING_USER:d})),
+  pg_advisory_xact_lock(hashtextextended(%(tenant)s::text || '/' || %(thread)s::text, {LockFor.ASKED_THREAD:d}))"""
+
+_GUARDS = f"""
+WITH clock AS MATERIALIZED (SELECT coalesce(%(now)s::timestamptz, clock_timestamp()) AS now),
+bounds AS (
+  SELECT d.name, coalesce(l.most, d.most) AS most, d.place
+  FROM unnest(%(names)s::text[], %(defaults)s::float8[]) WITH ORDINALITY AS d (name, most, place)
+  LEFT JOIN limits l ON (l.tenant, l.thread_id, l.plan, l.name) = (%(tenant)s, %(limits)s, %(plan)s, d.name)),
+of_user AS MATERIALIZED (
+  SELECT admitted_at, agent, admitted_at > (SELECT now FROM clock) - interval '1 minute' AS lately FROM admissions
+  WHERE tenant = %(tenant)s AND user_id = %(user)s AND admitted_at > (SELECT now FROM clock) - interval '1 hour'),
+uses (name, used, hits, span) AS (
+  SELECT 'concurrent', count(*)::float8, NULL::timestamptz[], NULL::interval FROM admissions
+  WHERE tenant = %(tenant)s AND user_id = %(user)s AND held_until > (SELECT now FROM clock)
+  UNION ALL SELECT 'user_per_minute', count(*), array_agg(admitted_at ORDER BY admitted_at), '1 minute'
+  FROM of_user WHERE lately
+  UNION ALL SELECT 'user_per_hour', count(*), array_agg(admitted_at ORDER BY admitted_at), '1 hour' FROM of_user
+  UNION ALL SELECT 'conversation_per_minute', count(*), array_agg(admitted_at ORDER BY admitted_at), '1 minute'
+  FROM admissions WHERE tenant = %(tenant)s AND thread_id = %(thread)s
+  AND admitted_at > (SELECT now FROM clock) - interval '1 minute'
+  UNION ALL SELECT 'agent_per_minute', count(*), array_agg(admitted_at ORDER BY admitted_at), '1 minute'
+  FROM of_user WHERE lately AND agent = %(agent)s
+  UNION ALL SELECT 'tokens_per_day', sum(tokens_in + tokens_out), NULL, NULL FROM usage
+  WHERE tenant = %(tenant)s AND user_id = %(user)s AND day = (SELECT now::date FROM clock) AND provider <> '{OFFLINE}'
+  UNION ALL SELECT 'usd_per_month', sum(cost_micro_usd) / 1e6, NULL, NULL FROM usage
+  WHERE tenant = %(tenant)s AND user_id = %(user)s
+  AND day BETWEEN (SELECT date_trunc('month', now)::date FROM clock) AND (SELECT now::date FROM clock)),
+guards AS (
+  SELECT b.name, b.most, coalesce(u.used, 0) AS used, b.place,
+    u.hits[floor(greatest(u.used - b.most, 0))::int + 1] + u.span AS at FROM bounds b LEFT JOIN uses u USING (name))"""
+_ROWS = "SELECT name, most, used, at, now FROM guards, clock ORDER BY place"
+
+COUNT = f"{_GUARDS} {_ROWS}"
+ADMIT = f"""{_GUARDS},
+admitted AS (
+  INSERT INTO admissions (id, tenant, user_id, thread_id, agent, admitted_at, held_until)
+  SELECT %(id)s, %(tenant)s, %(user)s, %(thread)s, %(agent)s, now, now + make_interval(secs => {HELD_S})
+  FROM clock WHERE NOT EXISTS (SELECT FROM guards WHERE used >= most))
+{_ROWS}"""
+RENEW = f"""
+UPDATE admissions SET held_until = coalesce(%(now)s::timestamptz, clock_timestamp()) + make_interval(secs => {HELD_S})
+WHERE id = %(id)s AND held_until IS NOT NULL"""
+RELEASE = "UPDATE admissions SET held_until = NULL WHERE id = %(id)s"
+RESET = "UPDATE admissions SET admitted_at = '-infinity' WHERE tenant = %(tenant)s AND user_id = %(user)s"
+EXPIRED = """
+DELETE FROM admissions WHERE admitted_at < %(now)s::timestamptz - interval '1 hour'
+AND (held_until IS NULL OR held_until < %(now)s)"""

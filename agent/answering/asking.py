@@ -1,0 +1,321 @@
+"""One question to turnlog's agent: the pieces of its answer as they come, then the answer of record from the log."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, replace
+from typing import Any
+from uuid import UUID
+
+from pydantic import ValidationError
+
+from turnlog.agent.answering.configured_agents import check_answers
+from turnlog.agent.answering.fallback import Locale as Locale
+from turnlog.agent.answering.fallback import category_of, ended_early, fallback_of
+from turnlog.agent.answering.pieces import Restarted as Restarted
+from turnlog.agent.answering.pieces import Seen as Seen
+from turnlog.agent.answering.pieces import Text as Text
+from turnlog.agent.answering.pieces import ToolReturned as ToolReturned
+from turnlog.agent.answering.pieces import ToolUsed as ToolUsed
+from turnlog.agent.answering.progress import ProgressStep, piece_of
+from turnlog.agent.answering.request import AGENT, FAILURE, Question, answer_id, question_events
+from turnlog.agent.answering.request import ask as append_question
+from turnlog.agent.answering.thread_turns import in_turn
+from turnlog.agent.context.plain_text import content_text
+from turnlog.agent.conversations.ownership import append_as_owner, check_not_deleted, own_thread
+from turnlog.agent.models.errors import ModelTimedOut
+from turnlog.agent.models.language import is_chinese
+from turnlog.agent.runtime import Runtime
+from turnlog.events.contracts import REMOVALS, AnswerRequested, Event, UsageMetered
+from turnlog.events.errors import InvalidEvent, NotFound, TurnlogError
+from turnlog.events.read import recorded
+from turnlog.events.subjects import check_place, progress_subject
+from turnlog.projectors.engine.parking import ThreadParked, first_parked, refuse_parked
+from turnlog.projectors.models.conversation.message import message_by_event
+from turnlog.projectors.models.conversation.speech import OFFLINE_MODEL
+
+MORE_S = 10.0  # than the answer's own time: until it is taken up and recorded
+LOOK_AGAIN_S = 1.0
+Steps = asyncio.Queue[ProgressStep | None]  # None: nothing came for a while
+
+
+class NoAnswer(TurnlogError):
+    """The model could not answer; the question stays on the log.
+
+    cause: the code of the error, where it is known. category: the kind of failure. retry_after_s: when it may be asked
+    again.
+    """
+
+    code = "no-answer"
+
+    def __init__(self, message: str, cause: str | None = None, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.cause, self.category = cause, category_of(cause or self.code)
+        self.retry_after_s = retry_after_s
+
+    def said(self, locale: Locale) -> str:
+        """What a person reads."""
+        return fallback_of(self, locale).message
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The question is on the log. seq: of the request for its answer, which `follow` takes. thread: the id of its
+    conversation."""
+
+    seq: int
+    thread: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The answer as it is on the log. finish_reason: why the model ended, such as `length`, where it was heard."""
+
+    thread: str
+    question_id: UUID
+    answer_id: UUID
+    seq: int
+    model: str | None
+    answer: str
+    finish_reason: str | None = None
+
+    @property
+    def is_offline(self) -> bool:
+        """It was made of quotes, without a language model."""
+        return self.model == OFFLINE_MODEL
+
+    def note(self, locale: Locale) -> str | None:
+        """What a person reads after an answer that turnlog ended; None after a whole one."""
+        return ended_early(self.finish_reason, locale)
+
+
+Piece = Asked | Seen | Text | ToolUsed | ToolReturned | Restarted | Answered
+
+
+async def ask(
+    runtime: Runtime,
+    tenant: str,
+    thread: str,
+    text: str,
+    *,
+    user: str | None = None,
+    model: str | None = None,
+    agent: str | None = None,
+    turn_id: UUID | None = None,
+    admission: AbstractAsyncContextManager[None] | None = None,
+) -> AsyncGenerator[Piece]:
+    """Appends the question, then yields the answer: `Asked`, text and tools as they come, `Answered` last.
+
+    It is appended after the answers of the thread that are asked for already. thread: with a user, their name of it,
+    too; one without events becomes the user's. admission: of the throttle, entered before the question is appended.
+
+    Needs a running agent (consumers.roles, or `turnlog up`). A caller that stops early loses no answer: it is recorded
+    all the same. agent: the type of the one that answers; None is the default one. turn_id: of the question; one that
+    is asked again with it is asked once. Raises NoAnswer, InvalidEvent for a blank question, AgentDisabled, NotFound
+    for an unknown agent or a conversation that was deleted, also before the answer, InvalidToken,
+    TooManyWaiting, LogUnavailable.
+    """
+    _check(tenant, thread, text, user)
+    await check_answers(runtime, tenant, agent)
+    if user is None:
+        await check_not_deleted(runtime, tenant, thread)
+    else:
+        name, thread = thread, await own_thread(runtime, tenant, thread, user, begins=True, or_nobody=True)
+    async with contextlib.AsyncExitStack() as stack:
+        await stack.enter_async_context(in_turn(runtime, tenant, thread, runtime.settings.answer_timeout_s))
+        await stack.enter_async_context(admission or contextlib.nullcontext())
+
+        async def append(thread: str, expected: int | None = None) -> tuple[int, Event, Steps]:
+            asked = question_events(Question(tenant, thread, text, user, model, agent), turn_id)
+            arrived = await stack.enter_async_context(_progress(runtime, asked.request))
+            return await append_question(runtime.log, asked, expected), asked.request, arrived
+
+        if user is None:
+            seq, request, arrived = await append(thread)
+        else:
+            seq, request, arrived = await append_as_owner(runtime, tenant, name, user, append, or_nobody=True)
+        yield Asked(seq, request.thread)
+        async for piece in _follow(runtime, request, seq, arrived):
+            yield piece
+
+
+async def follow(runtime: Runtime, tenant: str, thread: str, seq: int) -> AsyncGenerator[Piece]:
+    """As `ask`, for a question that was asked before: what is still to come of its answer, at least `Answered`.
+
+    seq: as `Asked` has it. Raises NotFound where the thread has no such request, NoAnswer.
+    """
+    try:
+        request = recorded(await runtime.log.stored(seq)).event
+    except InvalidEvent as error:
+        raise NotFound(f"there is no question at sequence {seq}") from error
+    if (request.tenant, request.thread) != (tenant, thread) or not isinstance(request.data, AnswerRequested):
+        raise NotFound(f"thread {thread!r} has no question at sequence {seq}")
+    async with _progress(runtime, request) as arrived:
+        arrived.put_nowait(None)  # the answer may be there already
+        yield Asked(seq, thread)
+        async for piece in _follow(runtime, request, seq, arrived):
+            yield piece
+
+
+@contextlib.asynccontextmanager
+async def _progress(runtime: Runtime, request: Event) -> AsyncIterator[Steps]:
+    """The steps of the request's answer, from now on. What is no such step is ignored: anything may be on the wire."""
+    arrived = Steps()
+
+    async def on_message(message: Any) -> None:
+        with contextlib.suppress(ValidationError):
+            arrived.put_nowait(ProgressStep.model_validate_json(message.data))
+
+    subject = progress_subject(request.tenant, request.thread, str(request.id))
+    watching = await runtime.log.nc.subscribe(subject, cb=on_message)
+    try:
+        await runtime.log.nc.flush()
+        yield arrived
+    finally:
+        await watching.unsubscribe()
+
+
+def _check(tenant: str, thread: str, text: str, user: str | None) -> None:
+    check_place(tenant, thread, user)
+    if not text.strip():
+        raise InvalidEvent("the question is blank, so there is nothing to answer")
+
+
+async def _follow(runtime: Runtime, request: Event, seq: int, arrived: Steps) -> AsyncGenerator[Piece]:
+    """Raises NoAnswer; NotFound where that is because the conversation was deleted meanwhile."""
+    try:
+        async for piece in _pieces(runtime, request, seq, arrived):
+            yield piece
+    except NoAnswer as error:
+        if await runtime.log.thread_head_of(request.tenant, request.thread, REMOVALS) > seq:
+            raise NotFound("the conversation was deleted before the answer came") from error
+        raise
+
+
+async def _pieces(runtime: Runtime, request: Event, seq: int, arrived: Steps) -> AsyncGenerator[Piece]:
+    """The progress may be lost, the log may not: now and then the log is asked whether the answer is there."""
+    shown = ""  # shown: text since the last tool, as the answer of record begins there
+    began = False
+    loop = asyncio.get_running_loop()
+    patience_s = runtime.settings.answer_timeout_s + MORE_S
+    deadline = loop.time() + patience_s
+    while loop.time() < deadline:
+        step = await _next(arrived)
+        if step is not None and step.kind == "error":
+            raise NoAnswer(step.text, step.code, step.retry_after_s)
+        if step is None or step.kind == "end":
+            if answered := await _recorded(runtime, request, seq):
+                for missing in _missing(shown, answered.answer):
+                    yield missing
+                yield replace(answered, finish_reason=step.finish_reason if step else None)
+                return
+            continue
+        piece = piece_of(step)
+        match piece:
+            case Text(text):
+                began, shown = True, shown + text
+            case ToolUsed():
+                shown = ""
+            case Restarted():
+                if not began:
+                    continue
+                began, shown = False, ""
+        if piece is not None:
+            yield piece
+    raise NoAnswer(f"no answer came within {patience_s:g} s; is an agent running (`turnlog up`)?", ModelTimedOut.code)
+
+
+def _missing(shown: str, answer: str) -> list[Piece]:
+    """The part of the answer that was not shown yet. If that is more than its end, the answer starts again."""
+    if answer.strip() == shown.strip():
+        return []
+    return [Text(answer[len(shown) :])] if answer.startswith(shown) else [Restarted(), Text(answer)]
+
+
+async def _next(arrived: Steps) -> ProgressStep | None:
+    try:
+        async with asyncio.timeout(LOOK_AGAIN_S):
+            return await arrived.get()
+    except TimeoutError:
+        return None
+
+
+async def _recorded(runtime: Runtime, request: Event, seq: int) -> Answered | None:
+    """Raises NoAnswer when none can be shown, or the log says why there is none."""
+    place = (request.tenant, request.thread)
+    await runtime.settle_thread(*place, ("messages",))
+    async with runtime.pool.connection() as conn:
+        message = await message_by_event(conn, *place, answer_id(request.id, "answer"))
+        if message is None:
+            try:
+                refuse_parked(request.thread, await first_parked(conn, ("messages",), *place))
+            except ThreadParked as parked:
+                raise NoAnswer(str(parked), parked.code) from parked
+            if given_up := await first_parked(conn, (AGENT,), *place, since=seq):
+                raise NoAnswer(f"the agent failed on the question ({given_up}); `turnlog dead-letters list` shows it")
+    if message is None:
+        await _check_failure(runtime, request, seq)
+    if message is None or request.causation is None:
+        return None
+    return Answered(
+        request.thread,
+        request.causation,
+        message.event_id,
+        message.seq,
+        message.model,
+        content_text(message.content),
+    )
+
+
+async def _check_failure(runtime: Runtime, request: Event, seq: int) -> None:
+    """Raises NoAnswer where the agent recorded why there is no answer."""
+    log, place = runtime.log, (request.tenant, request.thread)
+    if await log.thread_head(*place) <= seq:
+        return
+    failure = answer_id(request.id, FAILURE)
+    async for one in log.read_thread(*place, seq, types=("usage_metered",)):
+        if one.event.id == failure and isinstance(one.event.data, UsageMetered):
+            cause, _, problem = (one.event.data.error or "").partition(": ")
+            raise NoAnswer(problem, cause)
+
+
+def locale_of_text(text: str) -> Locale:
+    """The language to answer a question in."""
+    return "zh" if is_chinese(text) else "en"
+
+
+class Continued:
+    """The text of an answer for a face that cannot take back what it showed.
+
+    After a restart it keeps the new text as long as that repeats what was shown, and goes on from there. Only a text
+    that differs is given again, after `notice`.
+    """
+
+    def __init__(self, notice: str) -> None:
+        self._notice, self._shown = notice, ""
+        self._again: str | None = None
+
+    def said(self, piece: Piece) -> str:
+        """Returns what to show now."""
+        match piece:
+            case Text(text):
+                return self._add(text)
+            case Restarted():
+                self._again = ""
+            case ToolUsed():  # what comes after a tool is a text of its own
+                self._shown, self._again = "", None
+            case Answered():  # a new text may be only the beginning of the first
+                again, self._again = self._again, None
+                return "" if again is None or again == self._shown else self._notice + again
+        return ""
+
+    def _add(self, text: str) -> str:
+        if self._again is None:
+            self._shown += text
+            return text
+        self._again += text
+        if self._shown.startswith(self._again):
+            return ""
+        known, self._shown, self._again = self._shown, self._again, None
+        return self._shown.removeprefix(known) if self._shown.startswith(known) else self._notice + self._shown

@@ -1,0 +1,75 @@
+"""Requests that a chat program makes for itself beside a conversation, such as for a title: nobody said their words."""
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any, Literal
+
+from turnlog.agent.conversations.transcript_matching import SYSTEM, Wire
+
+# An Open WebUI that does not know the placeholder {{TASK}} sends it as it is.
+_PLACEHOLDER = "{{"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPrompt:
+    """A prompt of a client; client_tasks.toml describes the fields."""
+
+    client: str
+    of: Literal["system", "message", "last"]
+    begins: str
+    has: Sequence[str]
+
+    def matches(self, text: str) -> bool:
+        """Whether the text, with single spaces, is this prompt."""
+        if not text.startswith(self.begins):
+            return False
+        end = len(self.begins)
+        for part in self.has:
+            at = text.find(part, end)
+            if at < 0:
+                return False
+            end = at + len(part)
+        return True
+
+
+@cache
+def task_prompts() -> Sequence[TaskPrompt]:
+    """The prompts of client_tasks.toml."""
+    text = (files("turnlog.agent.answering") / "client_tasks.toml").read_text("utf-8")
+    return [TaskPrompt(**one) for one in tomllib.loads(text)["prompt"]]
+
+
+def is_client_task(messages: Sequence[Wire], task_header: str | None = None) -> bool:
+    """Whether a request comes from a chat program itself, by its header or by a prompt that only such a program writes.
+
+    A person's own words are not a task because they look like one: a prompt counts where its program puts it, as a
+    whole, and at the beginning. task_header: X-OpenWebUI-Task, which is empty for a chat.
+    """
+    if task_header and not task_header.startswith(_PLACEHOLDER):
+        return True
+    said = [one for one in messages if one.get("role") not in SYSTEM]
+    texts = {"system": _text(messages[0].get("content")) if messages[0].get("role") in SYSTEM else ""}
+    texts["last"] = _last_block(said[-1]) if said else ""
+    texts["message"] = texts["last"] if len(said) == 1 else ""
+    return any(prompt.matches(texts[prompt.of]) for prompt in task_prompts())
+
+
+def ends_with_a_prompt(message: Wire) -> bool:
+    """Whether the chat program wrote the end of a message, such as the request for a summary, sent again."""
+    return any(prompt.of == "last" and prompt.matches(_last_block(message)) for prompt in task_prompts())
+
+
+def _last_block(message: Wire) -> str:
+    """The text of the last block of a user's message, "" of another message."""
+    content = message.get("content") if message.get("role") == "user" else ""
+    return _text(content[-1:] if isinstance(content, list) else content)
+
+
+def _text(content: Any) -> str:
+    """The text of a message's content as a client sent it, with single spaces."""
+    parts = content if isinstance(content, list) else [{"text": content}]
+    texts = [part.get("text") for part in parts if isinstance(part, Mapping)]
+    return " ".join(" ".join(text for text in texts if isinstance(text, str)).split())

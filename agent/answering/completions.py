@@ -1,0 +1,319 @@
+"""A completion with memory: the caller's new messages, the context of their conversation, the configured model's answer
+with the caller's own tools, and its record on the log."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+from uuid import UUID, uuid5
+
+import psycopg
+from psycopg_pool import PoolTimeout
+from uuid_utils.compat import uuid7
+
+from turnlog.agent.access.idempotency import last_try, note_try
+from turnlog.agent.access.identity import Role
+from turnlog.agent.access.throttle.admission import admitted
+from turnlog.agent.access.throttle.shares import in_share
+from turnlog.agent.answering.client_tasks import ends_with_a_prompt
+from turnlog.agent.answering.context import AnswerBasis, context_of
+from turnlog.agent.answering.pieces import Round
+from turnlog.agent.answering.pieces import Text as Text
+from turnlog.agent.answering.record import Author, answer_of, record
+from turnlog.agent.answering.run import run
+from turnlog.agent.answering.thread_turns import first_of, in_turn, tell_waiting
+from turnlog.agent.answering.turns import SOURCE as SOURCE_OF_TURNS
+from turnlog.agent.answering.turns import Added, add_turns, turn_of
+from turnlog.agent.context.plain_text import content_text
+from turnlog.agent.context.wire import with_tool_calls
+from turnlog.agent.conversations.forks import fork_thread
+from turnlog.agent.conversations.ownership import append_as_owner
+from turnlog.agent.conversations.transcript_matching import (
+    History,
+    RequestPlace,
+    Wire,
+    place_behind,
+    place_of,
+    split_prompt,
+    with_own_last,
+)
+from turnlog.agent.models import observed
+from turnlog.agent.models.protocol import CallPiece, ChatRequest, Completion, asker_of
+from turnlog.agent.runtime import Runtime
+from turnlog.events import tracing
+from turnlog.events.contracts import Event, TurnRecorded
+from turnlog.events.errors import InvalidEvent, NotFound, cause
+from turnlog.events.read import recorded
+from turnlog.events.subjects import check_place, memory_thread
+from turnlog.events.texts import storable
+from turnlog.projectors.models.conversation.message import message_by_event
+
+AGENT, SOURCE = "openai", "turnlog/openai"
+MemoryMode = Literal["off", "read", "full"]
+logger = logging.getLogger("turnlog.answers")
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    """Who asks, as the credential says."""
+
+    tenant: str
+    user: str
+    role: Role
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A completion to make. messages: in the OpenAI chat format, new ones or the whole history.
+
+    thread: as the client names it. history: see place_of. behind: the answer that the new messages go on from, an event
+    of `thread`. memory: "read" stores nothing, "off" is the bare model. is_task: the messages are a prompt of the
+    client itself that has all that it needs; nothing is added unless it goes on from an earlier answer. chat: the
+    fields of the request to the model besides messages. id: of the answer; a request that failed and is sent again with
+    it stores its messages once. knows_prompts: messages that the client's program wrote are not the user's.
+    """
+
+    messages: Sequence[Wire]
+    chat: ChatRequest
+    thread: str | None = None
+    history: History = "some"
+    behind: UUID | None = None
+    memory: MemoryMode = "full"
+    is_task: bool = False
+    id: UUID = field(default_factory=uuid7)
+    knows_prompts: bool = False
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether the model gets the messages alone."""
+        is_whole = self.behind is None and self.history != "none"
+        return self.memory == "off" or (self.is_task and is_whole)
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """The model is about to be called. thread, receipt: of the answer's record; None when nothing is stored."""
+
+    id: UUID
+    thread: str | None
+    receipt: UUID | None
+
+
+Piece = Begun | Text | CallPiece | Completion
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """messages: for the model. basis: of the answer's receipt."""
+
+    messages: Sequence[Wire]
+    thread: str | None = None
+    basis: AnswerBasis | None = None
+
+
+async def complete(runtime: Runtime, person: Person, wanted: Wanted) -> AsyncGenerator[Piece]:
+    """`Begun` first, then text and pieces of tool calls as they come, the whole `Completion` when it is recorded.
+
+    The new messages are stored before the model is called, after the answers of the thread that were begun before. A
+    second request to answer the turn that is being answered does not wait; its answer is on a fork. Raises NotFound,
+    InvalidEvent, InvalidToken, WindowTooSmall, what the throttle raises, ModelError.
+    """
+    ends_at = asyncio.get_running_loop().time() + runtime.settings.answer_timeout_s
+    chat = replace(wanted.chat, ends_at=ends_at, asker=asker_of(person.tenant, person.user))
+    wanted = replace(wanted, messages=with_tool_calls(storable(wanted.messages)), chat=chat)
+    check_place(person.tenant, wanted.thread, person.user)
+    if not split_prompt(wanted.messages)[1]:
+        raise InvalidEvent("there is no message to answer; send at least one of a user")
+    async with contextlib.AsyncExitStack() as stack:
+        place = RequestPlace(None, wanted.messages) if wanted.is_alone else await _place(runtime, person, wanted)
+        if wanted.memory == "full" and place.thread is not None and place.after is None:
+            place = await stack.enter_async_context(_in_turn(runtime, person, wanted, place.thread, ends_at))
+        async with in_share(runtime, person.tenant, person.user, "asks"):
+            throttled = admitted(runtime, person.tenant, person.user, person.role, place.thread, AGENT)
+            await stack.enter_async_context(throttled)
+        stack.enter_context(observed.answer(AGENT, person.tenant, place.thread, tracing.traceparent()))
+        prepared = await _prepared(runtime, person, wanted, place)
+        receipt = uuid5(wanted.id, "receipt") if prepared.basis else None
+        yield Begun(wanted.id, prepared.thread, receipt)
+        request = replace(wanted.chat, messages=prepared.messages)
+        pieces = await stack.enter_async_context(contextlib.aclosing(run(runtime.models.chat, request)))
+        async for piece in pieces:
+            match piece:
+                case Text() | CallPiece():
+                    yield piece
+                case Round():
+                    await _record(runtime, person, wanted, prepared, piece)
+                    yield piece.completion
+
+
+async def complete_once(
+    runtime: Runtime, person: Person, wanted: Wanted, request: bytes, is_retry: bool
+) -> AsyncGenerator[Piece]:
+    """As `complete`. A retry waits for the try before it, in whichever process that is made, and gets its answer; after
+    one that failed or was killed it is made with that one's id, so its question is stored once.
+
+    request: the SHA-256 of what a client library sends again. Raises TooManyWaiting after the time of an answer, too.
+    """
+    place, name = (runtime, person.tenant), f"tries/{request.hex()}"
+    patience_s = runtime.settings.answer_timeout_s
+    async with in_turn(*place, name, patience_s) if is_retry else first_of(*place, name):
+        if is_retry and (before := await last_try(*place, request)) is not None:
+            if (made := await _recorded(runtime, person.tenant, *before)) is not None:
+                yield Begun(*before, uuid5(before[0], "receipt"))
+                yield Text(made.text)
+                for index, call in enumerate(made.tool_calls):
+                    yield CallPiece(index, call.id, call.name, call.arguments)
+                yield made
+                return
+            wanted = replace(wanted, id=before[0], thread=before[1])
+        async with contextlib.aclosing(complete(runtime, person, wanted)) as pieces:
+            async for piece in pieces:
+                if isinstance(piece, Begun) and piece.thread is not None:
+                    try:
+                        await note_try(*place, person.user, request, piece.id, piece.thread)
+                    except (psycopg.OperationalError, PoolTimeout) as error:
+                        logger.warning("a retry in another process would ask again: %s", cause(error))
+                yield piece
+
+
+async def _recorded(runtime: Runtime, tenant: str, answer: UUID, thread: str) -> Completion | None:
+    """The answer as the log has it; it does not say what it cost and how it ended."""
+    await runtime.settle_thread(tenant, thread, ("messages",))
+    async with runtime.pool.connection() as conn:
+        turn = await message_by_event(conn, tenant, thread, answer)
+    if turn is None:
+        return None
+    said = recorded(await runtime.log.stored(turn.seq)).event.data
+    assert isinstance(said, TurnRecorded)
+    tokens = (said.tokens_in or 0, said.tokens_out or 0)
+    text = content_text(turn.content)
+    return Completion(text, said.tool_calls, *tokens, 0.0, said.model or "", "", said.latency_ms or 0.0)
+
+
+@contextlib.asynccontextmanager
+async def _in_turn(
+    runtime: Runtime, person: Person, wanted: Wanted, thread: str, ends_at: float
+) -> AsyncIterator[RequestPlace]:
+    """The place of the request once the answers before it are made, or at once where it goes on a fork."""
+
+    async def fork() -> RequestPlace | None:
+        place = await _place(runtime, person, wanted)
+        if place.after is None and not place.new:  # the thread ends with the turn to answer, and is being answered
+            return replace(place, after=place.end)
+        return place if place.after is not None else None
+
+    patience_s = ends_at - asyncio.get_running_loop().time()
+    async with in_turn(runtime, person.tenant, thread, patience_s, fork) as forked:
+        yield forked or await _place(runtime, person, wanted)
+
+
+async def _place(runtime: Runtime, person: Person, wanted: Wanted) -> RequestPlace:
+    """Raises NotFound, TooManyWaiting."""
+    async with in_share(runtime, person.tenant, person.user, "asks"):
+        return await _found_place(runtime, person, wanted)
+
+
+async def _found_place(runtime: Runtime, person: Person, wanted: Wanted) -> RequestPlace:
+    _, given = split_prompt(wanted.messages)
+    where = (runtime, person.tenant, person.user)
+    if wanted.behind is None or wanted.thread is None:
+        return await place_of(*where, wanted.thread, given, history=wanted.history, claims=wanted.memory == "full")
+    await runtime.settle_thread(person.tenant, wanted.thread, ("messages",))
+    async with runtime.pool.connection() as conn:
+        answer = await message_by_event(conn, person.tenant, wanted.thread, wanted.behind)
+    if answer is None:
+        raise NotFound("there is no such earlier response")
+    return await place_behind(*where, wanted.thread, answer.seq, given)
+
+
+async def _prepared(runtime: Runtime, person: Person, wanted: Wanted, place: RequestPlace) -> _Prepared:
+    if wanted.is_alone:
+        return _Prepared(wanted.messages)
+    return await (_continued if wanted.memory == "full" else _looked_up)(runtime, person, wanted, place)
+
+
+async def _continued(runtime: Runtime, person: Person, wanted: Wanted, place: RequestPlace) -> _Prepared:
+    """Stores the new messages, on a fork where the conversation went on otherwise, and builds the context."""
+    prompt, given = split_prompt(wanted.messages)
+    known = len(given) - len(place.new)
+    turns = [
+        replace(
+            turn_of(one),
+            id=uuid5(wanted.id, f"message {at}"),
+            origin="program" if wanted.knows_prompts and ends_with_a_prompt(one) else None,
+        )
+        for at, one in enumerate(place.new, known)
+    ]
+    thread = place.thread or str(uuid5(wanted.id, "thread"))
+    if place.after is not None:
+        thread = (await fork_thread(runtime, person.tenant, thread, place.after)).thread
+    through = None if place.after is not None else place.end
+    if turns:
+
+        async def append(thread: str, expected: int | None) -> tuple[str, Added]:
+            where = (runtime, person.tenant, thread)
+            return thread, await add_turns(*where, turns, user=person.user, expected=expected)
+
+        thread, added = await append_as_owner(runtime, person.tenant, thread, person.user, append)
+        through = added.version
+        await tell_waiting(runtime, person.tenant, thread)
+    found = await context_of(
+        runtime,
+        person.tenant,
+        thread,
+        user=person.user,
+        model=wanted.chat.model,
+        system_prompt=prompt,
+        tools=[dict(tool) for tool in wanted.chat.tools],
+        answer_tokens=wanted.chat.max_tokens,
+        through=through,
+    )
+    return _Prepared(with_own_last(list(found.context.messages), given), thread, found.receipt)
+
+
+async def _looked_up(runtime: Runtime, person: Person, wanted: Wanted, place: RequestPlace) -> _Prepared:
+    """The same without a write: what the conversation has and the client did not send, and the person's memories."""
+    prompt, given = split_prompt(wanted.messages)
+    question = content_text(given[-1].get("content") or "") if given[-1].get("role") == "user" else None
+    is_alone = len(given) == 1 and question is not None
+    has_past = place.thread is not None and len(place.new) == len(given)
+    thread = place.thread if has_past and place.thread else str(uuid7())
+    query = question if is_alone or not has_past else None
+    try:
+        found = await context_of(
+            runtime,
+            person.tenant,
+            thread,
+            query=query,
+            user=person.user,
+            model=wanted.chat.model,
+            system_prompt=prompt,
+            answer_tokens=wanted.chat.max_tokens,
+        )
+    except NotFound:
+        return _Prepared(wanted.messages, place.thread)
+    known = list(found.context.messages)
+    if is_alone:
+        return _Prepared(with_own_last(known, given), place.thread)
+    if has_past:
+        return _Prepared([*known, *given], place.thread)
+    head, notes = (known[:1], known[1:-1]) if known[0]["role"] == "system" else ([], known[:-1])
+    return _Prepared([*head, *given[:-1], *notes, given[-1]], place.thread)
+
+
+async def _record(runtime: Runtime, person: Person, wanted: Wanted, prepared: _Prepared, made: Round) -> None:
+    """The answer with its receipt and usage; where nothing is stored the usage alone, which counts for the quota.
+
+    Nothing is stored in a conversation that was deleted meanwhile.
+    """
+    completion = made.completion
+    if prepared.basis is not None and (completion.text or completion.tool_calls):
+        author = Author(SOURCE_OF_TURNS, person.tenant, prepared.basis.thread, person.user)
+        ids = {"answer": wanted.id, "receipt": uuid5(wanted.id, "receipt"), "usage-0": uuid5(wanted.id, "usage")}
+        with contextlib.suppress(NotFound):
+            await record(runtime, answer_of(author, prepared.basis, [made], AGENT, ids.__getitem__))
+            return
+    about = {"source": SOURCE, "tenant": person.tenant, "thread": memory_thread(person.user), "user": person.user}
+    await runtime.log.append(Event(**about, data=completion.metered(AGENT)))

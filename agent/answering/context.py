@@ -1,0 +1,158 @@
+"""What a model should see of a conversation: now, with the basis of a receipt, or at a moment of the past."""
+
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from turnlog.agent.answering.prepare import READS as READS_OF_CONTEXTS
+from turnlog.agent.answering.prepare import AnswerBasis as AnswerBasis
+from turnlog.agent.answering.prepare import ContextRequest, prepare, reading
+from turnlog.agent.answering.prepare import Prepared as Prepared
+from turnlog.agent.answering.receipts import RebuiltContext, rebuilt, receipts
+from turnlog.agent.context.plain_text import content_text
+from turnlog.agent.conversations.archive.restoring import restored_if_archived
+from turnlog.agent.recall.episodes import EPISODES
+from turnlog.agent.runtime import Runtime
+from turnlog.events.contracts import AnswerReceipt
+from turnlog.events.errors import NotFound
+from turnlog.events.local_time import now_there
+from turnlog.events.subjects import check_id, check_place, check_tenant, memory_thread
+from turnlog.events.texts import storable
+from turnlog.projectors.engine.lag import READ_WHILE_REBUILT
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.conversation.message import Message, newest_exchanges
+
+READS = (*READS_OF_CONTEXTS, "archives")
+READS_OF_MEMORIES = ("memories", "entities")
+
+
+@dataclass(frozen=True, slots=True)
+class SignedBasis(AnswerBasis):
+    """As it goes to a client and comes back. signature: of the server, so that nothing in it is changed. id: may come
+    back in its place for a while; None where the server does not keep it."""
+
+    signature: str = ""
+    id: UUID | None = None
+
+
+async def context_of(
+    runtime: Runtime,
+    tenant: str,
+    thread: str,
+    *,
+    query: str | None = None,
+    user: str | None = None,
+    window: int | None = None,
+    tokens: int | None = None,
+    hybrid: bool | None = None,
+    model: str | None = None,
+    system_prompt: str | None = None,
+    tools: Sequence[dict[str, Any]] | None = None,
+    answer_tokens: int | None = None,
+    through: int | None = None,
+) -> Prepared:
+    """The context of a thread now. query: a user message at its end, unless the thread ends with just that.
+
+    through: the sequence of the last turn to show, without a query, where others may append meanwhile.
+
+    user: whose long-term memories go in before the question. window: of the model, in tokens, of which the answer and a
+    reserve take their part; tokens: for all messages instead, system prompt included. hybrid: where not all fits, turns
+    relevant to the query, or to the last question, come first; None: if MEMORY_HYBRID_EPISODES is not 0. answer_tokens:
+    most of the answer, which the window keeps room for. An archived thread is restored.
+
+    Raises NotFound for a thread without turns and no query, WindowTooSmall, InvalidToken.
+    """
+    check_place(tenant, thread, user)
+    if user is not None:
+        await runtime.settle_thread(tenant, memory_thread(user), READS_OF_MEMORIES)
+    model = model or runtime.settings.model
+    prompt = runtime.settings.system_prompt if system_prompt is None else system_prompt
+    settings = runtime.settings
+    async with _ready(runtime, tenant, thread, READS) as (conn, head):
+        newest = await newest_exchanges(conn, tenant, thread, 1, None if through is None else through + 1)
+        last = _question(newest)
+        asked = query if query is not None and not _awaits_answer_to(newest, query) else None
+        is_hybrid = settings.hybrid_episodes > 0 if hybrid is None else hybrid
+        request = ContextRequest(
+            tenant,
+            thread,
+            user,
+            query if query is not None else content_text(last.content) if last else "",
+            now_there(),
+            model,
+            prompt,
+            tools or (),
+            query=asked,
+            as_of_seq=(through or head or None) if asked is None else None,
+            turn_id=last.event_id if asked is None and last else None,
+            window=window,
+            tokens=tokens,
+            relevant=(settings.hybrid_episodes or EPISODES) if is_hybrid else 0,
+            answer_tokens=answer_tokens or 0,
+        )
+        return await prepare(runtime, conn, request)
+
+
+async def context_as_of(
+    runtime: Runtime, tenant: str, thread: str, seq: int, *, query: str | None = None, window: int | None = None
+) -> RebuiltContext:
+    """The context as of a sequence of the log, with what its answer's receipt says, if one was made there.
+
+    Raises NotFound, WindowTooSmall, InvalidToken.
+    """
+    check_place(tenant, thread)
+    async with _ready(runtime, tenant, thread, READS) as (conn, _):
+        return await rebuilt(conn, runtime.log, runtime.settings, tenant, thread, seq, query=query, window=window)
+
+
+@contextlib.asynccontextmanager
+async def _ready(
+    runtime: Runtime, tenant: str, thread: str, reads: tuple[str, ...]
+) -> AsyncIterator[tuple[Connection, int]]:
+    """A connection, and the thread's last sequence, which the read models have; a thread in the archive is restored."""
+    head = await runtime.settle_thread(tenant, thread, reads, without=READ_WHILE_REBUILT)
+    async with reading(runtime) as conn:
+        if not await restored_if_archived(runtime, conn, tenant, thread):
+            yield conn, head
+            return
+    # It takes a connection of its own: none is held meanwhile.
+    head = await runtime.settle_thread(tenant, thread, reads, without=READ_WHILE_REBUILT)
+    async with reading(runtime) as conn:
+        yield conn, head
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiptFound:
+    """A receipt with the sequence, thread and time of its event; a fork's are also those of its shared past."""
+
+    seq: int
+    thread: str
+    time: datetime
+    receipt: AnswerReceipt
+
+
+async def list_receipts(runtime: Runtime, tenant: str, thread: str) -> list[ReceiptFound]:
+    """Oldest first. Raises NotFound for an unknown thread, InvalidToken."""
+    check_tenant(tenant)
+    check_id("thread", thread)
+    await runtime.settle(names=("messages",))
+    if not await runtime.log.thread_head(tenant, thread):
+        raise NotFound(f"there is no thread {thread!r}; `turnlog threads` lists them")
+    async with runtime.pool.connection() as conn:
+        found = await receipts(conn, runtime.log, tenant, thread)
+    return [ReceiptFound(at.seq, at.event.thread, at.event.time, receipt) for at, receipt in found]
+
+
+def _question(newest: list[Message]) -> Message | None:
+    """The latest user turn, or without one the latest turn."""
+    return next((one for one in reversed(newest) if one.role == "user"), newest[-1] if newest else None)
+
+
+def _awaits_answer_to(newest: Sequence[Message], query: str) -> bool:
+    """Whether the thread ends with the query as the user's turn, but for tool rounds."""
+    rounds = (one for one in reversed(newest) if one.role != "tool" and not one.tool_calls)
+    last = next(rounds, None)
+    return last is not None and last.role == "user" and last.content == storable(query)

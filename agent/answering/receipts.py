@@ -1,0 +1,182 @@
+"""Receipts of answers: those of a thread, and the context of any of them rebuilt."""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from uuid import UUID
+
+from turnlog.agent.answering.thread_context import context_settings, thread_context
+from turnlog.agent.context import Context, ContextInput, Summary, build_context, counter_for
+from turnlog.agent.context.wire import Wire
+from turnlog.agent.conversations.past import moment
+from turnlog.agent.recall.memory_block import MemoryBlock, block_of
+from turnlog.agent.recall.other_threads import turns_of
+from turnlog.agent.settings import Settings
+from turnlog.events.contracts import REMOVALS, AnswerReceipt, Recorded, Span
+from turnlog.events.log import Log
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.conversation.forks import parents
+from turnlog.projectors.models.conversation.message import Message, thread_messages
+
+Received = tuple[Recorded, AnswerReceipt]
+
+
+@dataclass(frozen=True, slots=True)
+class RebuiltContext:
+    """A context of the past. receipt: the recorded one, if there was an answer at that sequence.
+
+    matches: whether the hash equals that of the recorded context; None if there is nothing to compare.
+    forgotten: long-term memories in the recorded context that were forgotten since, so that it cannot match.
+    withheld: number of its preferences, entities and turns of other conversations that are not shown, because words
+    were forgotten or deleted since.
+    """
+
+    context: Context
+    receipt: AnswerReceipt | None
+    matches: bool | None
+    forgotten: tuple[UUID, ...] = ()
+    withheld: int = 0
+
+
+async def rebuilt(
+    conn: Connection,
+    log: Log,
+    settings: Settings,
+    tenant: str,
+    thread: str,
+    as_of_seq: int,
+    *,
+    query: str | None = None,
+    window: int | None = None,
+) -> RebuiltContext:
+    """The context as of a sequence, with the model, window, prompt and settings of its answer, if there was one.
+
+    window overrides the recorded value, query is added at the end; then nothing is compared. Receipts of v1 have no
+    prompt and no settings: the present ones are used. Raises NotFound, WindowTooSmall, as thread_context.
+    """
+    found = await receipt_at(conn, log, tenant, thread, as_of_seq)
+    receipt = found[1] if found else None
+    block, forgotten, withheld = await _block(conn, log, tenant, found)
+    if receipt and receipt.notes is not None and (query, window) == (None, None):
+        notes = () if forgotten or withheld else receipt.notes  # the memories' words were forgotten
+        context = await _of_state(conn, log, settings, tenant, thread, receipt, notes, block.turns)
+        matches = context.receipt.context_hash == receipt.context_hash
+        return RebuiltContext(context, receipt, matches, forgotten, withheld)
+    context = await thread_context(
+        conn,
+        _as_then(settings, receipt),
+        tenant,
+        thread,
+        query=query,
+        window=receipt.window if receipt and window is None else window,
+        budget=receipt.budget if receipt and window is None else None,
+        log=log,
+        as_of_seq=as_of_seq,
+        relevant=receipt.relevant if receipt else (),
+        memories=block if query is not None else replace(block, turns=(*block.turns, *_doubt(receipt))),
+    )
+    if receipt is None or (query, window) != (None, None):
+        return RebuiltContext(context, receipt, None, forgotten, withheld)
+    return RebuiltContext(context, receipt, context.receipt.context_hash == receipt.context_hash, forgotten, withheld)
+
+
+async def _of_state(
+    conn: Connection,
+    log: Log,
+    settings: Settings,
+    tenant: str,
+    thread: str,
+    receipt: AnswerReceipt,
+    notes: Sequence[str],
+    turns: Sequence[Wire],
+) -> Context:
+    """From the turns that a receipt with notes names: a graph's state may have other turns than its thread."""
+    then = _as_then(settings, receipt)
+    first = next((tier for tier in receipt.tiers if tier.tier == "1"), None)
+    return build_context(
+        ContextInput(
+            await _turns_in(conn, tenant, thread, receipt.state),
+            receipt.model,
+            then.system_prompt,
+            summary=await _summary_at(log, tenant, thread, first.summary_seq if first else None),
+            topics=first.topics if first else (),
+            pruned_through_seq=1 if first else 0,  # tier 1 is sent even when all turns fit
+            window=receipt.window,
+            budget=receipt.budget,
+            as_of_seq=receipt.as_of_seq,
+            settings=context_settings(then),
+            relevant=receipt.relevant,
+            recalled_chunks=(receipt.known and receipt.known.turns) or (),
+            memories=receipt.memories,
+            known=receipt.known,
+            notes=[*({"role": "user", "content": note} for note in notes), *turns, *_doubt(receipt)],
+        )
+    )
+
+
+async def _turns_in(conn: Connection, tenant: str, thread: str, spans: Sequence[Span]) -> list[Message]:
+    if not spans:
+        return []
+    turns = await thread_messages(conn, tenant, thread, spans[0][0] - 1, spans[-1][1])
+    firsts = [first for first, _ in spans]
+    return [turn for turn in turns if turn.seq <= spans[bisect_right(firsts, turn.seq) - 1][1]]
+
+
+def _doubt(receipt: AnswerReceipt | None) -> list[Wire]:
+    return [{"role": "user", "content": receipt.doubt}] if receipt and receipt.doubt else []
+
+
+async def _summary_at(log: Log, tenant: str, thread: str, seq: int | None) -> Summary | None:
+    if seq is None:
+        return None
+    summary = (await moment(log, tenant, thread, seq)).derived.summary
+    return Summary(summary.summary, seq) if summary else None
+
+
+async def _block(
+    conn: Connection, log: Log, tenant: str, found: Received | None
+) -> tuple[MemoryBlock, tuple[UUID, ...], int]:
+    if found is None or not (found[1].memories or found[1].known):
+        return MemoryBlock(), (), 0
+    at, receipt = found
+    user, known = at.event.user, receipt.known
+    block, forgotten, withheld = await block_of(conn, log, tenant, user, receipt, at.seq)
+    if not user or known is None or not known.turns:
+        return block, forgotten, withheld
+    turns, deleted = await turns_of(conn, tenant, user, known.turns, counter_for(receipt.model))
+    return replace(block, turns=turns), forgotten, withheld + deleted
+
+
+async def receipts(conn: Connection, log: Log, tenant: str, thread: str) -> list[Received]:
+    """Every receipt of a thread in order, those of a fork's shared past first."""
+    found: list[Received] = []
+    for owner, through in await parents(conn, tenant, thread):
+        found += [one for one in await _of(log, tenant, owner) if one[1].as_of_seq <= through]
+    return found + await _of(log, tenant, thread)
+
+
+async def receipt_at(conn: Connection, log: Log, tenant: str, thread: str, as_of_seq: int) -> Received | None:
+    """The receipt of the answer made as of a sequence; of several, the newest."""
+    owner = next((name for name, through in await parents(conn, tenant, thread) if as_of_seq <= through), thread)
+    found = await _of(log, tenant, owner, as_of_seq)
+    return next((one for one in reversed(found) if one[1].as_of_seq == as_of_seq), None)
+
+
+async def _of(log: Log, tenant: str, thread: str, start_seq: int = 1) -> list[Received]:
+    """The receipts among a thread's own events since it was last deleted."""
+    found: list[Received] = []
+    async for recorded in log.read_thread(tenant, thread, start_seq, types=("answer_receipt", *sorted(REMOVALS))):
+        if isinstance(recorded.event.data, AnswerReceipt):
+            found.append((recorded, recorded.event.data))
+        else:
+            found = []
+    return found
+
+
+def _as_then(settings: Settings, receipt: AnswerReceipt | None) -> Settings:
+    """The present settings, overridden by those of the receipt."""
+    if receipt is None:
+        return settings
+    then = {} if receipt.settings is None else receipt.settings.model_dump()
+    prompt = {} if receipt.system_prompt is None else {"system_prompt": receipt.system_prompt}
+    return settings.model_copy(update={"model": receipt.model, **prompt, **then})

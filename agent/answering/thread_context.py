@@ -1,0 +1,225 @@
+"""From the read models to a context: a thread's messages, summary and topics, in two queries."""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any, TypeVar
+from uuid import NAMESPACE_OID, uuid5
+
+from cachetools import LRUCache
+
+from turnlog.agent.context import Context, ContextInput, ContextSettings, Summary, prepared
+from turnlog.agent.context.plain_text import content_text
+from turnlog.agent.conversations.past import past_state
+from turnlog.agent.recall.confidence import doubt as doubt_about
+from turnlog.agent.recall.episodes import Relevant
+from turnlog.agent.recall.memory_block import MemoryBlock
+from turnlog.agent.settings import Settings
+from turnlog.events.contracts import ReceiptSettings
+from turnlog.events.errors import NotFound
+from turnlog.events.local_time import now_there
+from turnlog.events.log import Log
+from turnlog.events.personal_data_caches import holds_words
+from turnlog.events.texts import storable
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.conversation.message import Message, messages_at, thread_messages
+from turnlog.projectors.models.conversation.thread_lookup import Overview, thread_overview
+
+T = TypeVar("T")
+KEPT_MESSAGES = 50_000
+MANY_TURNS = 1_000
+_LONG_CONTEXTS = ThreadPoolExecutor(1, "turnlog-long-contexts")
+FindRelevant = Callable[[], Awaitable[Relevant]]
+
+
+class Transcripts:
+    """Caches the turns of threads. If their number or the last one differs from what Postgres says, as after a removal,
+    the thread is read again.
+    """
+
+    def __init__(self, keep: int = KEPT_MESSAGES) -> None:
+        """keep: messages over all threads; the least recently read threads are dropped first."""
+        self._threads: LRUCache[tuple[str, str], list[Message]] = LRUCache(keep, getsizeof=len)
+        holds_words(self)
+
+    def forget_all(self) -> None:
+        self._threads.clear()
+
+    async def state(self, conn: Connection, tenant: str, thread: str, now: Overview) -> list[Message]:
+        """The turns of the thread's state, oldest first; the list is the caller's own."""
+        known = [m for m in self._threads.get((tenant, thread), ()) if now.pruned_through < m.seq <= now.last_seq]
+        newest = known[-1].seq if known else now.pruned_through
+        if newest < now.last_seq:
+            known += await thread_messages(conn, tenant, thread, newest, now.last_seq)
+        if len(known) != now.count:
+            known = await thread_messages(conn, tenant, thread, now.pruned_through, now.last_seq)
+        with contextlib.suppress(ValueError):  # longer than the whole cache
+            self._threads[tenant, thread] = known
+        return list(known)
+
+
+async def thread_context(
+    conn: Connection,
+    settings: Settings,
+    tenant: str,
+    thread: str,
+    *,
+    transcripts: Transcripts | None = None,
+    query: str | None = None,
+    window: int | None = None,
+    model: str | None = None,
+    system_prompt: str | None = None,
+    tools: Sequence[dict[str, Any]] = (),
+    overview: Overview | None = None,
+    budget: int | None = None,
+    log: Log | None = None,
+    as_of_seq: int | None = None,
+    relevant: Sequence[int] | FindRelevant = (),
+    memories: Awaitable[MemoryBlock] | MemoryBlock | None = None,
+    answer_tokens: int = 0,
+    turns: Sequence[Message] | None = None,
+    places: Mapping[int, int] | None = None,
+    notes: Sequence[str] = (),
+) -> Context:
+    """The tiered context of a thread now. query: a user message that is not on the log yet.
+
+    transcripts: the cache of a process that builds many contexts, so that it reads only new turns. overview: of the
+    thread, where the caller has read it.
+    as_of_seq, with the log: the context as of that event; the read models must have applied it. budget: tokens for
+    the conversation, as a receipt says; None computes it. receipts.rebuilt sets all of it from the receipt of an
+    answer. relevant: turns to prefer when not everything fits, best first, pruned ones included; a function is called
+    only then. memories: the block of long-term memories, awaited last. answer_tokens: most of the answer, 0 if it is
+    unknown. Where the turns that the function finds hardly answer the question, a line says so.
+    turns: the conversation where its caller keeps it, as a graph does; with the places of all turns of the thread if
+    these are turns of it. notes: of the caller, before the memories.
+
+    Raises NotFound when the thread has no messages or has not reached as_of_seq, WindowTooSmall.
+    """
+    if turns is None:
+        now, messages = await _state(conn, log, tenant, thread, as_of_seq, transcripts or Transcripts(), overview)
+    else:
+        now, messages = overview or await thread_overview(conn, tenant, thread), list(turns)
+    if query is not None:
+        messages.append(_asked(query, messages))
+    if not messages:
+        raise NotFound(f"there is no thread {thread!r}; `turnlog threads` lists them")
+    block = await memories if isinstance(memories, Awaitable) else memories or MemoryBlock()
+    given = ContextInput(
+        messages,
+        model or settings.model,
+        settings.system_prompt if system_prompt is None else system_prompt,
+        tools,
+        _summary(now) if settings.enable_summary else None,
+        now.topics,
+        now.pruned_through,
+        settings.context_window if window is None else window,
+        as_of_seq=as_of_seq if query is None else None,
+        settings=context_settings(settings),
+        budget=budget,
+        recalled_chunks=(block.known and block.known.turns) or (),
+        memories=tuple(str(memory) for memory in block.ids),
+        known=block.known,
+        notes=[*({"role": "user", "content": note} for note in notes), *block.all_messages],
+        answer_tokens=answer_tokens,
+        places=places,
+    )
+    return await _with_relevant(conn, tenant, thread, now, given, relevant, block)
+
+
+async def _state(
+    conn: Connection,
+    log: Log | None,
+    tenant: str,
+    thread: str,
+    seq: int | None,
+    transcripts: Transcripts,
+    overview: Overview | None,
+) -> tuple[Overview, list[Message]]:
+    """As of a sequence the read models serve if the thread's log still ends there after reading them, else the past."""
+    now = overview or await thread_overview(conn, tenant, thread)
+    if seq is not None:
+        if log is None:
+            raise ValueError("the past of a thread needs its log")
+        if await log.thread_head(tenant, thread) != seq:
+            return await past_state(conn, log, tenant, thread, seq)
+    return now, await transcripts.state(conn, tenant, thread, now)
+
+
+async def _with_relevant(
+    conn: Connection,
+    tenant: str,
+    thread: str,
+    now: Overview,
+    given: ContextInput,
+    relevant: Sequence[int] | FindRelevant,
+    block: MemoryBlock,
+) -> Context:
+    """The context in which relevant turns come first; a function is called only where not everything fits."""
+    if isinstance(relevant, Sequence):
+        pruned = await _pruned(conn, tenant, thread, relevant, now)
+        given = replace(given, messages=[*pruned, *given.messages], relevant=relevant)
+        return await _computed(given, lambda: prepared(given).context())
+    made = None if now.pruned_through else await _computed(given, lambda: prepared(given))
+    if made is not None and made.fits:
+        return await _computed(given, made.context)
+    found = await relevant()
+    doubt = _doubt(found, given.messages, block, given.settings.full_recent_count)
+    if made is None:
+        known = {message.seq for message in given.messages}  # a graph's state may hold turns that the thread pruned
+        pruned = await _pruned(conn, tenant, thread, [seq for seq in found.seqs if seq not in known], now)
+        whole = replace(given, messages=[*pruned, *given.messages])
+        made = await _computed(whole, lambda: prepared(whole))
+    chosen = made
+    return await _computed(given, lambda: chosen.with_relevant(found.seqs, doubt).context())
+
+
+async def _computed(given: ContextInput, compute: Callable[[], T]) -> T:
+    """Computes in a thread where many turns would keep the event loop, and with it everybody else, for long. It is one
+    thread: after each call into the system the loop waits until every computing thread gave up the interpreter."""
+    if len(given.messages) <= MANY_TURNS:
+        return compute()
+    return await asyncio.get_running_loop().run_in_executor(_LONG_CONTEXTS, compute)
+
+
+async def _pruned(conn: Connection, tenant: str, thread: str, relevant: Sequence[int], now: Overview) -> list[Message]:
+    """The relevant turns that were pruned."""
+    return await messages_at(conn, tenant, thread, [seq for seq in relevant if seq <= now.pruned_through])
+
+
+def _doubt(found: Relevant, messages: Sequence[Message], block: MemoryBlock, recent: int) -> str | None:
+    """The search leaves out the newest turns, which are shown anyway, and the question, which is one of them."""
+    newest = [content_text(message.content) for message in messages[-recent - 1 :]]
+    noted = [line for wire in block.all_messages for line in str(wire["content"]).splitlines()]
+    return doubt_about(found.evidence, found.query, [text for text in [*newest, *noted] if text != found.query])
+
+
+def _summary(now: Overview) -> Summary | None:
+    return None if now.summary is None or now.summary_seq is None else Summary(now.summary, now.summary_seq)
+
+
+def context_settings(settings: Settings) -> ContextSettings:
+    return ContextSettings(
+        full_recent_count=settings.full_recent_count,
+        condensed_tool_max=settings.condensed_tool_max,
+        keep_thinking=settings.keep_thinking,
+        share_unused=not settings.strict_tiers,
+    )
+
+
+def receipt_settings(settings: Settings) -> ReceiptSettings:
+    """The part of the settings that an answer's receipt keeps."""
+    return ReceiptSettings(
+        full_recent_count=settings.full_recent_count,
+        condensed_tool_max=settings.condensed_tool_max,
+        keep_thinking=settings.keep_thinking,
+        enable_summary=settings.enable_summary,
+        strict_tiers=settings.strict_tiers or None,
+    )
+
+
+def _asked(query: str, messages: Sequence[Message]) -> Message:
+    seq = messages[-1].seq + 1 if messages else 1
+    query = storable(query)
+    return Message(seq, uuid5(NAMESPACE_OID, f"{seq}:{query}"), "user", query, now_there())

@@ -1,0 +1,301 @@
+"""Turns of a conversation: append one or many, with the receipt of an answer; read a transcript."""
+
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+from uuid import UUID, uuid5
+
+from pydantic import ValidationError
+from uuid_utils.compat import uuid7
+
+from turnlog.agent.access.throttle.pace import in_pace
+from turnlog.agent.answering.record import Answer, Author, record
+from turnlog.agent.context.wire import called, message_content
+from turnlog.agent.conversations.archive.restoring import restored_if_archived
+from turnlog.agent.conversations.blocks import content_of
+from turnlog.agent.memory.extraction.evidence import quoted_ranges, said_text
+from turnlog.agent.runtime import Runtime
+from turnlog.events.append import MAX_BATCH
+from turnlog.events.contracts import (
+    Event,
+    ToolCall,
+    TurnOrigin,
+    TurnRecorded,
+    UsageMetered,
+)
+from turnlog.events.errors import InvalidEvent, NotFound
+from turnlog.events.publish import Appended
+from turnlog.events.subjects import check_place
+from turnlog.events.texts import storable
+from turnlog.projectors.models.conversation.message import Cost, Message, costs_at, messages_page
+from turnlog.projectors.models.conversation.thread_lookup import is_there
+
+if TYPE_CHECKING:
+    from turnlog.agent.answering.prepare import AnswerBasis
+
+SOURCE = "turnlog/turns"
+READS = ("messages", "thread_activity", "archives")
+PART = 500
+
+
+class WrongReceipt(InvalidEvent):
+    """A receipt was handed back with a turn that it cannot belong to."""
+
+    code = "wrong-receipt"
+
+
+@dataclass(frozen=True, slots=True)
+class NewTurn:
+    """A turn to append. content: text, or blocks of ours, OpenAI's or Anthropic's form; None with tool calls.
+
+    tool_calls: {"id", "name", "arguments"} each, or as the OpenAI API writes them. id: of the event; a second append
+    of the same id changes nothing. origin: whose words a user's turn holds, where the sender knows it better than
+    turnlog can tell from name and text. latency_ms, tokens_in, tokens_out: as the provider reported them.
+    """
+
+    role: str
+    content: str | Sequence[Mapping[str, Any]] | None = None
+    name: str | None = None
+    tool_calls: Sequence[Mapping[str, Any] | ToolCall] = ()
+    tool_call_id: str | None = None
+    agent: str | None = None
+    model: str | None = None
+    tokens_in: int | None = None
+    tokens_out: int | None = None
+    latency_ms: float | None = None
+    source_id: str | None = None
+    origin: TurnOrigin | None = None
+    time: datetime | None = None
+    id: UUID = field(default_factory=uuid7)
+
+
+@dataclass(frozen=True, slots=True)
+class ShownTurn(Message):
+    """A turn as people and programs are shown it. quoted: the parts of a person's text that are somebody else's words,
+    as (start, end) in characters; blocks of text are joined by line breaks."""
+
+    quoted: list[tuple[int, int]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Turns of a thread, oldest first. more: there are further ones in the direction that was read. version: of the
+    thread when it was read, or a moment before."""
+
+    turns: list[Message]
+    more: bool
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """turns: one for each. version: the sequence of the last event that was stored with them, which the next append may
+    expect."""
+
+    turns: list[Appended]
+    version: int
+
+
+async def add_turn(
+    runtime: Runtime,
+    tenant: str,
+    thread: str,
+    turn: NewTurn,
+    *,
+    user: str | None = None,
+    expected: int | None = None,
+    receipt: "AnswerBasis | None" = None,
+    usage: UsageMetered | None = None,
+) -> Appended:
+    """As add_turns, for one."""
+    place = (runtime, tenant, thread)
+    return (await add_turns(*place, [turn], user=user, expected=expected, receipt=receipt, usage=usage)).turns[0]
+
+
+async def add_turns(
+    runtime: Runtime,
+    tenant: str,
+    thread: str,
+    turns: Sequence[NewTurn],
+    *,
+    user: str | None = None,
+    expected: int | None = None,
+    receipt: "AnswerBasis | None" = None,
+    usage: UsageMetered | None = None,
+) -> Added:
+    """Appends the turns in order; the result has one entry per turn, with `duplicate` for an id that was stored.
+
+    expected: the thread's last sequence as the caller knows it, 0 for a new thread. receipt: of the context that the
+    turns answer; it is stored in one atomic batch with them. Where the context had a query that was not on the log,
+    the query is appended first, as the user's turn. usage: of the model that made the turns, stored with them.
+
+    Raises InvalidEvent, InvalidToken, WrongReceipt, EventTooLarge, WrongExpectedVersion, LogFull, LogUnavailable;
+    NotFound for a receipt of a conversation that was deleted since.
+    """
+    check_place(tenant, thread, user)
+    author = Author(SOURCE, tenant, thread, user if receipt is None else user or receipt.user)
+    if receipt is not None:
+        _check_receipt(receipt, tenant, thread, user, turns)
+    cause = receipt.turn_id if receipt is not None else None
+    events = [author.event(turn.id, _data(turn), cause, turn.time) for turn in turns]
+    last = events[-1].id if events else None
+    # The id of the usage follows from the last turn's, so that a repeated append counts once.
+    usages = [author.event(uuid5(last, "usage"), usage, last)] if usage is not None and last is not None else []
+    if receipt is None:
+        done = await _append(runtime, [*events, *usages], expected)
+    else:
+        answer = Answer(author, receipt, uuid5(events[0].id, "receipt"), events, usages)
+        done = await record(runtime, answer, expected=expected)
+    return Added(done[: len(events)], done[-1].seq if done else 0)
+
+
+async def transcript(
+    runtime: Runtime,
+    tenant: str,
+    thread: str,
+    *,
+    limit: int = 1_000,
+    after_seq: int = 0,
+    before_seq: int | None = None,
+    newest: bool = False,
+) -> Page:
+    """At most `limit` turns between two sequences of the log, both excluded: the oldest of them, or the newest.
+
+    A conversation in the archive is restored first. Raises NotFound for a thread that does not exist, InvalidToken.
+    """
+    check_place(tenant, thread)
+    version = await runtime.settle_thread(tenant, thread, READS)
+    async with runtime.pool.connection() as conn:
+        await restored_if_archived(runtime, conn, tenant, thread)
+        found = await messages_page(conn, tenant, thread, limit + 1, after_seq, before_seq, newest)
+        if not found and not await is_there(conn, tenant, thread):
+            raise NotFound(f"there is no thread {thread!r}; `turnlog threads` lists them")
+    return Page(found[-limit:] if newest else found[:limit], len(found) > limit, version)
+
+
+async def transcript_in_parts(
+    runtime: Runtime, tenant: str, thread: str, after_seq: int = 0
+) -> AsyncIterator[list[Message]]:
+    """All turns of a conversation after a sequence, oldest first, PART at a time: a long one holds up nobody, and no
+    connection is held between two parts. Raises what transcript raises."""
+    more = True
+    while more:
+        page = await transcript(runtime, tenant, thread, limit=PART, after_seq=after_seq)
+        yield page.turns
+        more, after_seq = page.more, page.turns[-1].seq if page.turns else after_seq
+
+
+def shown(turn: Message) -> ShownTurn:
+    quoted = quoted_ranges(said_text(turn.content)) if turn.origin == "person" else []
+    return ShownTurn(**{one.name: getattr(turn, one.name) for one in fields(turn)}, quoted=quoted)
+
+
+async def costs_of(runtime: Runtime, tenant: str, thread: str, turns: Sequence[Message]) -> dict[int, Cost]:
+    """Tokens and latency of turns that a transcript gave, by their sequence."""
+    async with runtime.pool.connection() as conn:
+        return await costs_at(conn, tenant, thread, [turn.seq for turn in turns])
+
+
+def turn_of(message: Mapping[str, Any]) -> NewTurn:
+    """A message as the OpenAI chat API writes it. Raises InvalidEvent."""
+    if not isinstance(message.get("role"), str):
+        raise InvalidEvent("the turn cannot be stored: a message needs a role")
+    role = "system" if message["role"] == "developer" else message["role"]
+    return NewTurn(
+        role,
+        message_content(message),
+        name=message.get("name"),
+        tool_calls=message.get("tool_calls") or (),
+        tool_call_id=message.get("tool_call_id"),
+    )
+
+
+async def _append(runtime: Runtime, events: Sequence[Event], expected: int | None) -> list[Appended]:
+    """Appends in parts of MAX_BATCH, each in the user's pace."""
+    done: list[Appended] = []
+    for part in (events[at : at + MAX_BATCH] for at in range(0, len(events), MAX_BATCH)):
+        async with in_pace(runtime, part):
+            if len(part) == 1:  # shares a disk sync with concurrent appends
+                done.append(await runtime.log.append(part[0], None if done else expected))
+            else:
+                done += await runtime.log.append_many(part, None if done else expected)
+    return done
+
+
+def _check_receipt(basis: "AnswerBasis", tenant: str, thread: str, user: str | None, turns: Sequence[NewTurn]) -> None:
+    """A receipt holds memories of its user: under another user's key an erasure would not reach them."""
+    if (basis.tenant, basis.thread) != (tenant, thread):
+        raise WrongReceipt(f"the receipt is of thread {basis.thread!r}, and the turns are for {thread!r}")
+    if user is not None and basis.user is not None and user != basis.user:
+        raise WrongReceipt(f"the receipt is of a context for another user than {user!r}; build one for this user")
+    if not turns or turns[0].role != "assistant":
+        raise WrongReceipt("a receipt is of an answer: the first turn that comes with it must be the assistant's")
+    if len(turns) > MAX_BATCH - 2:
+        raise WrongReceipt(f"an answer of {len(turns)} turns is too long to be stored with its receipt")
+
+
+def _data(turn: NewTurn) -> TurnRecorded:
+    """Raises InvalidEvent."""
+    try:
+        calls = tuple(_call(storable(call)) for call in turn.tool_calls)
+        return TurnRecorded(
+            role=turn.role,
+            content=""
+            if turn.content is None and (calls or turn.role == "assistant")
+            else content_of(storable(_plain(turn.content))),
+            name=storable(turn.name),
+            tool_calls=calls,
+            tool_call_id=turn.tool_call_id,
+            agent=turn.agent,
+            model=turn.model,
+            tokens_in=turn.tokens_in,
+            tokens_out=turn.tokens_out,
+            latency_ms=turn.latency_ms,
+            source_id=turn.source_id,
+            origin=turn.origin if turn.role == "user" else None,
+        )
+    except ValidationError as error:
+        wrong = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
+        raise InvalidEvent(f"the turn cannot be stored: {wrong}") from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InvalidEvent(f"the turn cannot be stored: {error}") from None
+
+
+def _plain(content: str | Sequence[Mapping[str, Any]] | None) -> Any:
+    if content is None or isinstance(content, str):
+        return content
+    if not isinstance(content, Sequence):
+        raise TypeError(f"content is text or a list of blocks, not {type(content).__name__}")
+    return list(content)
+
+
+def _call(call: Mapping[str, Any] | ToolCall) -> ToolCall:
+    if isinstance(call, ToolCall):
+        return call
+    name, arguments = called(call)
+    return ToolCall(id=call["id"], name=name, arguments=arguments or "{}")
+
+
+def blocks_of(turn: Message) -> list[dict[str, Any]]:
+    """A turn as a front-end draws it: blocks text, thinking, tool_use, tool_result and others as stored."""
+    blocks: list[dict[str, Any]] = [{"type": "text", "text": turn.content}] if turn.content else []
+    if not isinstance(turn.content, str):
+        blocks = list(turn.content)
+    if turn.role == "tool" and not any(block["type"] == "tool_result" for block in blocks):
+        return [{"type": "tool_result", "tool_use_id": turn.tool_call_id, "content": turn.content}]
+    shown = {block.get("id") for block in blocks if block["type"] == "tool_use"}
+    calls = [call for call in turn.tool_calls if call["id"] not in shown]
+    return blocks + [
+        {"type": "tool_use", "id": call["id"], "name": call["name"], "input": json_or_text(call["arguments"])}
+        for call in calls
+    ]
+
+
+def json_or_text(written: str) -> Any:
+    """Of a tool's arguments or result; a model may write what is no JSON, which is shown as it is."""
+    try:
+        return json.loads(written)
+    except ValueError:
+        return written

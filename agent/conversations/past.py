@@ -1,0 +1,162 @@
+"""A thread as it was at a sequence: its turns from `messages`, what was derived from them folded from the log.
+
+The read models hold only the present: one summary, the sum of topics, the last pruning. Each of these is an event, so
+folding the events up to a sequence gives what the read models held then.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from uuid import UUID
+
+from turnlog.events.contracts import (
+    REMOVALS,
+    EventData,
+    ForkedSummary,
+    HistoryPruned,
+    Recorded,
+    SummaryWritten,
+    ThreadForked,
+    TopicsTagged,
+)
+from turnlog.events.errors import NotFound
+from turnlog.events.log import Log
+from turnlog.projectors.engine.incoming import incoming
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.conversation.message import Message, thread_messages
+from turnlog.projectors.models.conversation.thread_lookup import TOPICS, Overview
+
+TYPES = ("summary_written", "topics_tagged", "history_pruned", "thread_forked", *sorted(REMOVALS))
+
+
+@dataclass(slots=True)
+class Derived:
+    """What was derived from a thread so far. topics: mentions and when last seen; summary_seq: of its event."""
+
+    summary: ForkedSummary | None = None
+    summary_seq: int | None = None
+    topics: dict[str, tuple[int, datetime]] = field(default_factory=dict)
+    tagged_through: int = 0
+    pruned_through: int = 0
+
+    def ranked(self) -> list[str]:
+        """The topics of a context, as thread_overview orders them."""
+        by_name = sorted(self.topics)
+        return sorted(by_name, key=self.topics.__getitem__, reverse=True)[:TOPICS]
+
+    def add(self, recorded: Recorded) -> None:
+        """Applies the next event; other types change nothing."""
+        match recorded.event.data:
+            case SummaryWritten() as made:
+                self._summary(_copied(made), recorded.seq)
+            case TopicsTagged(topics=topics, derivation=derivation):
+                self._topics(topics, recorded.event.time, derivation.through_seq)
+            case HistoryPruned(through_seq=through):
+                self.pruned_through = max(self.pruned_through, through)
+            case ThreadForked() as fork:
+                self._summary(fork.summary, recorded.seq)
+                self._topics(fork.topics, recorded.event.time, fork.tagged_through)
+                self.pruned_through = max(self.pruned_through, fork.pruned_through)
+
+    def _summary(self, summary: ForkedSummary | None, seq: int) -> None:
+        if summary is not None:
+            self.summary, self.summary_seq = summary, seq
+
+    def _topics(self, topics: dict[str, int], seen: datetime, through: int) -> None:
+        self.tagged_through = max(self.tagged_through, through)
+        for topic, mentions in topics.items():
+            before, last = self.topics.get(topic, (0, seen))
+            self.topics[topic] = (before + mentions, max(last, seen))
+
+
+def _copied(made: SummaryWritten) -> ForkedSummary:
+    return ForkedSummary(
+        summary=made.summary,
+        message_count=made.message_count,
+        covered_seq=made.covered_seq,
+        model=made.derivation.model,
+    )
+
+
+def fold(events: Iterable[Recorded]) -> Derived:
+    """One thread's events in order, without removals."""
+    derived = Derived()
+    for recorded in events:
+        derived.add(recorded)
+    return derived
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """The thread whose events describe a moment, and up to which sequence: the parent's, for a moment before a fork."""
+
+    thread: str
+    seq: int
+    derived: Derived
+
+
+async def moment(log: Log, tenant: str, thread: str, seq: int) -> Moment:
+    """Raises NotFound for a thread that does not exist, was deleted since, or has not reached that sequence."""
+    await _check_head(log, tenant, thread, seq)
+    known: set[str] = set()
+    while thread not in known:
+        known.add(thread)
+        events = await _events(log, tenant, thread, seq)
+        fork = next((r for r in events if isinstance(r.event.data, ThreadForked)), None)
+        if fork is None or fork.seq <= seq:
+            return Moment(thread, seq, fold(r for r in events if r.seq <= seq))
+        thread, seq = _before(fork.event.data, seq)
+    raise NotFound(f"thread {thread!r} is said to be a fork of itself")
+
+
+async def past_state(conn: Connection, log: Log, tenant: str, thread: str, seq: int) -> tuple[Overview, list[Message]]:
+    """The conversation state as of a sequence, and what thread_overview would have returned then.
+
+    The read model `messages` must have applied that sequence. Raises NotFound, as `moment` and before the first turn.
+    """
+    then = (await moment(log, tenant, thread, seq)).derived
+    messages = await thread_messages(conn, tenant, thread, then.pruned_through, seq)
+    if not messages:
+        raise await before_the_first_turn(conn, log, tenant, thread, seq)
+    summary = then.summary.summary if then.summary else None
+    last = messages[-1].seq
+    return Overview(then.pruned_through, len(messages), last, summary, then.summary_seq, then.ranked()), messages
+
+
+async def before_the_first_turn(conn: Connection, log: Log, tenant: str, thread: str, seq: int) -> NotFound:
+    turns = await thread_messages(conn, tenant, thread)
+    if not turns:
+        return NotFound(f"thread {thread!r} has no turns; `turnlog threads` lists those that do")
+    head = await log.thread_head(tenant, thread)
+    return NotFound(f"thread {thread!r} reaches from sequence {turns[0].seq} to {head}; {seq} is before its first turn")
+
+
+def _before(fork: EventData, seq: int) -> tuple[str, int]:
+    assert isinstance(fork, ThreadForked)
+    return fork.parent, min(seq, fork.at_seq)
+
+
+async def _check_head(log: Log, tenant: str, thread: str, seq: int) -> None:
+    head = await log.thread_head(tenant, thread)
+    if not head:
+        raise NotFound(f"there is no thread {thread!r}; `turnlog threads` lists them")
+    if seq > head:
+        raise NotFound(f"thread {thread!r} ends at sequence {head}; {seq} has not happened there")
+
+
+async def _events(log: Log, tenant: str, thread: str, seq: int) -> Sequence[Recorded]:
+    """The events since the last removal, as the projectors apply them: each id once, none that cannot be decoded."""
+    found: list[Recorded] = []
+    known: set[UUID] = set()
+    async for stored in log.read_stored(tenant, thread, types=TYPES):
+        recorded = incoming(stored).recorded
+        if recorded is None or recorded.event.id in known:
+            continue
+        known.add(recorded.event.id)
+        if recorded.event.type not in REMOVALS:
+            found.append(recorded)
+        elif recorded.seq > seq:
+            raise NotFound(f"thread {thread!r} was deleted at sequence {recorded.seq}, and its past with it")
+        else:
+            found = []
+    return found

@@ -1,0 +1,178 @@
+"""A session from the nearest level that has it: memory, bucket, Postgres, and last the log.
+
+Each copy is compared with the end of the log and completed from it. Only while the log is unavailable a copy is
+returned as it is.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import Generic, Literal, TypeVar
+
+import psycopg
+from psycopg import AsyncConnection
+from psycopg.rows import TupleRow
+
+from turnlog.agent.conversations.sessions.bucket import Bucket
+from turnlog.agent.conversations.sessions.session_cache import HotCopies
+from turnlog.agent.conversations.sessions.tail import Copy, follow, from_log
+from turnlog.agent.runtime import Pool
+from turnlog.events.errors import LogUnavailable, NotFound, TurnlogError
+from turnlog.events.log import Log
+from turnlog.projectors.models.sessions.lookup import SegmentCheckpoint, segment_checkpoints, session_state
+
+Level = Literal["ram", "kv", "postgres", "log"]
+POSTGRES_PATIENCE_S, POSTGRES_AWAY_S = 2.0, 2.0
+T = TypeVar("T")
+Question = Callable[[AsyncConnection[TupleRow], str, str], Awaitable[T]]
+logger = logging.getLogger("turnlog.sessions")
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer(Generic[T]):
+    """What Postgres returned; answered: False if it did not answer."""
+
+    answer: T | None
+    answered: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FoundSession:
+    """What a level has. copy: None if there is no session; compared: it was compared with the log.
+
+    changed: it differs from the copy in the bucket.
+    """
+
+    copy: Copy | None
+    level: Level
+    compared: bool = True
+    changed: bool = True
+
+
+class Levels:
+    """The levels of one tenant's sessions."""
+
+    def __init__(self, log: Log, pool: Pool, tenant: str) -> None:
+        self._log, self._pool, self._tenant = log, pool, tenant
+        self._postgres_away_until = 0.0
+        self.hot = HotCopies(log.nc, tenant)
+        self.bucket = Bucket(log, tenant)
+
+    async def current(self, thread: str) -> tuple[Copy, Level]:
+        """The session now. Raises NotFound, LogUnavailable when no level can answer, and FutureEventVersion when the
+        log holds an event of a newer turnlog.
+        """
+        held = self.hot.find(thread)
+        if held is not None and held.copy is not None:
+            if self.hot.is_current(held):
+                return held.copy, "ram"
+            if (found := await self._from_memory(thread, held.copy)) is not None:
+                return found, "ram"
+        return await self._load(thread)
+
+    async def keep(self, thread: str, copy: Copy, checked: tuple[float, int]) -> None:
+        """Stores a copy in memory and in the bucket. checked: HotCopies.now() when its check began."""
+        if copy.borrows:
+            return
+        await self.hot.join(thread)
+        self.hot.put(thread, copy, *checked)
+        await self.bucket.write(copy)
+
+    async def drop(self, thread: str) -> None:
+        """Drops the copies of the session in memory and in the bucket."""
+        await self.hot.leave(thread)
+        await self.bucket.purge(thread)
+
+    async def checkpoints(self, thread: str) -> list[SegmentCheckpoint] | None:
+        """The checkpoints in Postgres; None while it is unavailable."""
+        return (await self._ask_postgres(segment_checkpoints, thread)).answer
+
+    async def _from_memory(self, thread: str, copy: Copy) -> Copy | None:
+        """The copy in memory, completed from the log; None if it can no longer be used."""
+        checked = self.hot.now()
+        try:
+            found = await follow(self._log, self._tenant, thread, copy)
+        except LogUnavailable:
+            return copy
+        if found is None:
+            self.hot.forget(thread)
+            return None
+        if found.state is None:
+            await self.drop(thread)
+            raise no_session(thread)
+        self.hot.put(thread, found, *checked)
+        return found
+
+    async def _load(self, thread: str) -> tuple[Copy, Level]:
+        await self.hot.join(thread)
+        checked = self.hot.now()
+        try:
+            found = await self._nearest(thread)
+            if found.copy is None or found.copy.state is None:
+                raise no_session(thread)
+        except TurnlogError:
+            await self.hot.leave(thread)
+            raise
+        if not found.compared:
+            self.hot.put(thread, found.copy, None, 0)
+        elif found.changed:
+            await self.keep(thread, found.copy, checked)
+        else:
+            self.hot.put(thread, found.copy, *checked)
+        return found.copy, found.level
+
+    async def _nearest(self, thread: str) -> FoundSession:
+        if (found := await self._from_bucket(thread)) is not None:
+            return found
+        row = await self._ask_postgres(session_state, thread)
+        if row.answer is not None:
+            found = await self._completed(thread, Copy(row.answer, row.answer.seq), "postgres")
+            if found is not None:
+                return found
+        try:
+            return FoundSession(await from_log(self._log, self._tenant, thread), "log")
+        except LogUnavailable:
+            if row.answered:
+                return FoundSession(None, "postgres", compared=False)
+            raise
+
+    async def _from_bucket(self, thread: str) -> FoundSession | None:
+        copy = await self.bucket.read(thread)
+        if copy is None:
+            return None
+        found = await self._completed(thread, copy, "kv")
+        if found is None or found.copy is None:
+            return None
+        if found.copy.state is None:
+            await self.bucket.purge(thread)
+        return replace(found, changed=found.copy.state is not copy.state)
+
+    async def _completed(self, thread: str, copy: Copy, level: Level) -> FoundSession | None:
+        """The copy with later events applied; None if it cannot be used."""
+        try:
+            found = await follow(self._log, self._tenant, thread, copy)
+        except LogUnavailable:
+            return FoundSession(copy, level, compared=False)
+        return FoundSession(found, level) if found is not None else None
+
+    async def _ask_postgres(self, question: Question[T | None], thread: str) -> _Answer[T]:
+        """Asks Postgres. After a failure it is not asked for POSTGRES_AWAY_S."""
+        if time.monotonic() < self._postgres_away_until:
+            return _Answer(None, False)
+        try:
+            async with asyncio.timeout(POSTGRES_PATIENCE_S), self._pool.connection(POSTGRES_PATIENCE_S) as conn:
+                return _Answer(await question(conn, self._tenant, thread), True)
+        except (psycopg.Error, OSError, TimeoutError) as error:
+            logger.info("Postgres does not answer for sessions: %r", error)
+            self._postgres_away_until = time.monotonic() + POSTGRES_AWAY_S
+            return _Answer(None, False)
+
+
+def no_session(thread: str) -> NotFound:
+    """The same error for a missing session and one of another user, so that it reveals nothing about other users."""
+    return NotFound(
+        f"conversation {thread!r} has no session of yours; `turnlog session create` or ShortTermMemory.create() begins "
+        "one, where the conversation is nobody else's"
+    )

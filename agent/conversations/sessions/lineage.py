@@ -1,0 +1,69 @@
+"""A thread with the turns it shares with its parents if it is a fork, read from the log alone."""
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from turnlog.events.contracts import REMOVALS, Recorded, ThreadForked, TurnRecorded
+from turnlog.events.log import Log
+from turnlog.projectors.engine.incoming import incoming
+from turnlog.projectors.models.conversation.speech import spoken_text
+from turnlog.projectors.models.sessions.state import is_answer
+
+TYPES = ("turn_recorded", "thread_forked", "session_created", *sorted(REMOVALS))
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """turns: of the thread and of its parents, oldest first. user: whose conversation it is, if the log says so.
+    shared_seq: turns up to here are the parents'; 0: the thread is not a fork."""
+
+    turns: tuple[Recorded, ...] = ()
+    user: str | None = None
+    shared_seq: int = 0
+
+    @property
+    def after_seq(self) -> int | None:
+        """The turns come after this sequence; None: there are none."""
+        return self.turns[0].seq - 1 if self.turns else None
+
+    @property
+    def answers(self) -> list[str]:
+        """What the assistant answered, in words."""
+        data = [turn.event.data for turn in self.turns]
+        return [spoken_text(turn) for turn in data if isinstance(turn, TurnRecorded) and is_answer(turn)]
+
+
+async def lineage(log: Log, tenant: str, thread: str, through_seq: int) -> Lineage:
+    """The thread up to a sequence. A removed parent's turns, and those of its parents, are gone.
+
+    Raises LogUnavailable, GapInLog.
+    """
+    known: dict[str, int] = {}
+    events: list[Recorded] = []
+    place, through = thread, through_seq
+    while place not in known:  # forks in a circle: only a foreign producer can have written them
+        known[place] = through
+        own = await _since_removal(log, tenant, place, through_seq if place == thread else None)
+        events += [one for one in own if one.seq <= through or one.event.type == "session_created"]
+        fork = next((one.event.data for one in own if isinstance(one.event.data, ThreadForked)), None)
+        if fork is None:
+            break
+        place, through = fork.parent, min(fork.at_seq, through)
+    events.sort(key=lambda one: one.seq)
+    return Lineage(
+        tuple(one for one in events if isinstance(one.event.data, TurnRecorded)),
+        next((one.event.user for one in events if one.event.user), None),
+        max((seq for parent, seq in known.items() if parent != thread), default=0),
+    )
+
+
+async def _since_removal(log: Log, tenant: str, thread: str, through_seq: int | None) -> list[Recorded]:
+    """Each event once, as the projectors apply them: one that cannot be decoded is parked and in no read model."""
+    found: dict[UUID, Recorded] = {}
+    async for stored in log.read_stored(tenant, thread, through_seq=through_seq, types=TYPES):
+        recorded = incoming(stored).recorded
+        if recorded is not None and recorded.event.type in REMOVALS:
+            found.clear()
+        elif recorded is not None:
+            found.setdefault(recorded.event.id, recorded)
+    return list(found.values())

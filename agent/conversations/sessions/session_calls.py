@@ -1,0 +1,111 @@
+"""Sessions: the short-term memory of a conversation. One call each; a program that stays uses ShortTermMemory.
+
+Every function raises NotFound for a conversation without a session, and InvalidToken for an id that cannot be one.
+"""
+
+import contextlib
+from collections.abc import AsyncIterator
+
+from turnlog.agent.conversations.sessions.memory import ShortTermMemory
+from turnlog.agent.conversations.sessions.value import (
+    MemoryContext,
+    MemoryCreateRequest,
+    MemoryQueryRequest,
+    MemoryWriteRequest,
+    MemoryWriteResult,
+    SessionValue,
+)
+from turnlog.agent.runtime import Runtime
+from turnlog.events.subjects import check_conversation, check_id, check_tenant
+from turnlog.projectors.models.sessions.lookup import SegmentCheckpoint
+
+READS = ("sessions", "messages")
+
+
+async def create_session(
+    runtime: Runtime,
+    tenant: str,
+    conversation: str,
+    user: str | None = None,
+    *,
+    window: int | None = None,
+    threshold: float | None = None,
+    recent_turns: int | None = None,
+) -> SessionValue:
+    """Begins a session on the turns before it; one that exists begins again without them.
+
+    user: None is whoever speaks first. window: tokens of the model's window. threshold: the share of it that makes a
+    summary due, over 0 to 1. recent_turns: the newest turns that a summary leaves in full. None: the settings'.
+    """
+    check_conversation(conversation)
+    if user is not None:
+        check_id("user", user)
+    request = MemoryCreateRequest(
+        conversation_id=conversation,
+        user_id=user,
+        token_threshold_ratio=threshold,
+        recent_turns=recent_turns,
+        model_context_window=window,
+    )
+    return await create_requested(runtime, tenant, request)
+
+
+async def create_requested(runtime: Runtime, tenant: str, request: MemoryCreateRequest) -> SessionValue:
+    """As create_session, with all fields of B's request."""
+    async with _memory(runtime, tenant) as memory:
+        return await memory.create(request)
+
+
+async def show_session(runtime: Runtime, tenant: str, conversation: str) -> SessionValue:
+    async with _memory(runtime, tenant) as memory:
+        return await memory.get(conversation)
+
+
+async def session_context(runtime: Runtime, tenant: str, conversation: str, query: str = "") -> MemoryContext:
+    """The history as a prompt gets it. query: the user's next words, which count too. A summary that is due is
+    requested."""
+    check_id("thread", conversation)
+    return await query_memory(runtime, tenant, MemoryQueryRequest(conversation_id=conversation, query=query))
+
+
+async def query_memory(runtime: Runtime, tenant: str, request: MemoryQueryRequest) -> MemoryContext:
+    """As session_context, with all fields of B's request."""
+    async with _memory(runtime, tenant) as memory:
+        return await memory.query_memory_context(request)
+
+
+async def write_turn(runtime: Runtime, tenant: str, request: MemoryWriteRequest) -> MemoryWriteResult:
+    """Appends a question, its answer or both to the session's conversation. Raises InvalidMemoryRequest for neither."""
+    async with _memory(runtime, tenant) as memory:
+        return await memory.write_turn(request)
+
+
+async def list_checkpoints(runtime: Runtime, tenant: str, conversation: str) -> list[SegmentCheckpoint]:
+    """Oldest first."""
+    async with _memory(runtime, tenant) as memory:
+        return await memory.checkpoints(conversation)
+
+
+async def write_checkpoint(
+    runtime: Runtime, tenant: str, conversation: str, summary: str, recent_turns: int | None = None
+) -> SessionValue:
+    """Ends the segment with this summary of every turn but the last `recent_turns`; None: the session's rule.
+
+    Raises InvalidMemoryRequest for a summary that is empty or too long.
+    """
+    async with _memory(runtime, tenant) as memory:
+        return await memory.checkpoint(conversation, summary, recent_turns)
+
+
+async def reset_session(runtime: Runtime, tenant: str, conversation: str) -> SessionValue:
+    """Earlier turns leave the session, not the transcript."""
+    async with _memory(runtime, tenant) as memory:
+        return await memory.reset(conversation)
+
+
+@contextlib.asynccontextmanager
+async def _memory(runtime: Runtime, tenant: str) -> AsyncIterator[ShortTermMemory]:
+    check_tenant(tenant)
+    await runtime.settle(names=READS)
+    async with ShortTermMemory(runtime.log, runtime.pool, runtime.settings, tenant) as memory:
+        yield memory

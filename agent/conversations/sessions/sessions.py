@@ -1,0 +1,250 @@
+"""Sessions of one tenant: read from the nearest copy, changed through the log.
+
+A change is decided on the newest state and appended with the thread's last sequence as expectation. After a concurrent
+append the new events are applied and the change is decided again. Nothing is locked, and no change is lost.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Self
+from uuid import UUID
+from weakref import WeakValueDictionary
+
+from uuid_utils.compat import uuid7
+
+from turnlog.agent.conversations.sessions.bucket import Removals
+from turnlog.agent.conversations.sessions.levels import Level, Levels, no_session
+from turnlog.agent.conversations.sessions.tail import Copy
+from turnlog.agent.runtime import Pool
+from turnlog.events.append import DECIDING_S, deciding_again
+from turnlog.events.codec import decode, encode
+from turnlog.events.contracts import Event, EventData, Recorded, SegmentCheckpointed, SessionCreated
+from turnlog.events.errors import GapInLog, LogUnavailable, WrongExpectedVersion
+from turnlog.events.log import Log
+from turnlog.events.publish import Appended
+from turnlog.projectors.models.sessions.lookup import SegmentCheckpoint
+from turnlog.projectors.models.sessions.state import SessionState, covered_by, evolve
+
+OnRead = Callable[[Level, float], None]
+Decide = Callable[[SessionState], Sequence[EventData]]
+_NUL = b"\\u0000"
+
+
+def _ignore(level: Level, seconds: float) -> None:
+    return None
+
+
+class Sessions:
+    """`async with Sessions(log, pool, tenant) as sessions`. One for a process: its copies are in memory.
+
+    Reads work while either the log or Postgres is unavailable; writes raise LogUnavailable without the log. A read
+    sees everything that this process wrote, and other writers' changes once their message arrived; change() always
+    decides on the newest state.
+    """
+
+    def __init__(self, log: Log, pool: Pool, tenant: str, on_read: OnRead = _ignore) -> None:
+        """on_read: called after every read with the level that answered and the seconds it took."""
+        self._log, self._tenant, self._on_read = log, tenant, on_read
+        self._levels = Levels(log, pool, tenant)
+        self._removals = Removals(log.nc, tenant, self._levels.bucket)
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    async def start(self) -> None:
+        await self._levels.bucket.open()
+        await self._removals.start()
+
+    async def close(self) -> None:
+        await self._removals.close()
+        await self._levels.hot.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
+
+    async def get(self, thread: str) -> SessionState:
+        """The session now. Raises NotFound, and LogUnavailable when no level can answer."""
+        return (await self.get_with_level(thread))[0]
+
+    async def get_with_level(self, thread: str) -> tuple[SessionState, Level]:
+        """The session, and which level it was read from."""
+        began = time.perf_counter()
+        copy, level = await self._levels.current(thread)
+        self._on_read(level, time.perf_counter() - began)
+        return _state(copy), level
+
+    async def create(
+        self,
+        thread: str,
+        created: SessionCreated | None = None,
+        *,
+        user: str | None = None,
+        expected: int | None = None,
+    ) -> SessionState:
+        """Begins a session or restarts an existing one. created: None uses the default rules.
+
+        expected: the thread's last sequence, None: any. Raises WrongExpectedVersion, LogUnavailable,
+        InvalidEvent.
+        """
+        events = self._events(thread, [created or SessionCreated()], user)
+        checked = self._levels.hot.now()
+        places = await self._append(thread, events, expected)
+        return await self._written(Copy(None, 0), events, places, checked)
+
+    async def change(self, thread: str, decide: Decide, *, user: str | None = None) -> SessionState:
+        """Appends what decide() returns for the newest state; decide() is called again after a concurrent append.
+
+        user: None uses the session's. An empty decision appends nothing. Raises NotFound, LogUnavailable,
+        WrongExpectedVersion after DECIDING_S, and what decide raises.
+        """
+        # one writer of this process at a time: others would only cause retries
+        async with self._turns.setdefault(thread, asyncio.Lock()):
+            try:
+                return await deciding_again()(self._change, thread, decide, user)
+            except WrongExpectedVersion as error:
+                raise WrongExpectedVersion(
+                    f"the session of thread {thread!r} was changed by others for {DECIDING_S:g} s, each time just "
+                    "before this change could be stored; nothing was changed, try again"
+                ) from error
+
+    async def record(
+        self, thread: str, data: Sequence[EventData], *, user: str | None = None, ids: Sequence[UUID] | None = None
+    ) -> SessionState:
+        """Appends turns or other events that need no decision as one atomic batch (up to 1,000 events).
+
+        user: None uses the session's. ids: of the events; if the log already has one of them, nothing is appended, so
+        that a call can be repeated. Raises NotFound, LogUnavailable, InvalidEvent.
+        """
+        copy, _ = await self._levels.current(thread)
+        if not data or (ids is not None and await self._is_stored(thread, ids)):
+            return _state(copy)
+        events = self._events(thread, data, user or _state(copy).user, ids)
+        checked = self._levels.hot.now()
+        try:
+            places = await self._append(thread, events, copy.through)
+        except WrongExpectedVersion:
+            await self._levels.current(thread)  # the session was removed just now
+            await self._append(thread, events, None)
+            return await self._caught_up(thread)
+        return await self._written(copy, events, places, checked)
+
+    async def checkpoints(self, thread: str) -> list[SegmentCheckpoint]:
+        """The session's checkpoints, oldest first. Raises NotFound, LogUnavailable."""
+        state = await self.get(thread)
+        found = await self._levels.checkpoints(thread)
+        newest = found[-1].checkpoint_id if found else None
+        if found is not None and newest == state.checkpoint_id:
+            return found
+        try:
+            return await self._checkpoints_on_the_log(state)
+        except LogUnavailable:
+            if found is None:
+                raise
+            return found
+
+    async def _change(self, thread: str, decide: Decide, user: str | None) -> SessionState:
+        checked = self._levels.hot.now()
+        copy, _ = await self._levels.current(thread)
+        decided = decide(_state(copy))
+        if not decided:
+            return _state(copy)
+        events = self._events(thread, decided, user or _state(copy).user)
+        places = await self._append(thread, events, copy.through)
+        return await self._written(copy, events, places, checked)
+
+    async def _append(self, thread: str, events: Sequence[Event], expected: int | None) -> list[Appended]:
+        """Raises the log's errors; after one the copy in memory is compared with the log before its next use."""
+        hot = self._levels.hot
+        hot.expect(event.id for event in events)
+        try:
+            return await self._log.append_many(events, expected, fresh=True)
+        except BaseException:
+            hot.doubt(thread)
+            raise
+
+    async def _written(
+        self, copy: Copy, events: Sequence[Event], places: Sequence[Appended], checked: tuple[float, int]
+    ) -> SessionState:
+        """The state with this process's events, which directly follow the copy's, stored as the new copy."""
+        thread = events[0].thread
+        bodies = [encode(event) for event in events]
+        if any(place.duplicate for place in places) or any(_NUL in body for body in bodies):
+            return await self._caught_up(thread)
+        state = copy.state
+        for body, place in zip(bodies, places, strict=True):
+            event = decode(body)  # as every other reader of the log gets it
+            state = evolve(state, Recorded(event, place.seq, 0, event.time))
+        if state is None:
+            await self._levels.drop(thread)
+            raise no_session(thread)
+        if not state.segment_complete:
+            return await self._caught_up(thread)
+        await self._levels.keep(thread, Copy(state, places[-1].seq), checked)
+        return state
+
+    async def _caught_up(self, thread: str) -> SessionState:
+        """The state with all events on the log, unexpected ones included."""
+        self._levels.hot.doubt(thread)
+        checked = self._levels.hot.now()
+        copy, _ = await self._levels.current(thread)
+        await self._levels.keep(thread, copy, checked)
+        return _state(copy)
+
+    async def _checkpoints_on_the_log(self, state: SessionState) -> list[SegmentCheckpoint]:
+        types = (SegmentCheckpointed.model_fields["type"].default,)
+        try:
+            return [
+                _checkpoint(recorded)
+                async for recorded in self._log.read_thread(
+                    self._tenant, state.thread, max(1, state.created_seq), state.seq, types
+                )
+                if isinstance(recorded.event.data, SegmentCheckpointed)
+                and recorded.event.data.covered_seq >= state.created_seq
+            ]
+        except GapInLog as error:
+            raise LogUnavailable(f"cannot read the checkpoints of thread {state.thread!r}: {error}") from error
+
+    async def _is_stored(self, thread: str, ids: Sequence[UUID]) -> bool:
+        try:
+            stored = await self._log.stored_ids(self._tenant, thread)
+        except GapInLog as error:
+            raise LogUnavailable(f"cannot look for events of thread {thread!r}: {error}; try again") from error
+        return any(one in stored for one in ids)
+
+    def _events(
+        self, thread: str, data: Sequence[EventData], user: str | None, ids: Sequence[UUID] | None = None
+    ) -> list[Event]:
+        """Raises ValueError when there are fewer ids than events."""
+        if ids is not None and len(ids) < len(data):
+            raise ValueError(f"{len(data)} events need as many ids; there are {len(ids)}")
+        now = datetime.now(UTC)
+        chosen = [uuid7() for _ in data] if ids is None else ids
+        return [
+            self._log.screen(Event(id=chosen[at], time=now, tenant=self._tenant, thread=thread, user=user, data=one))
+            for at, one in enumerate(data)
+        ]
+
+
+def _state(copy: Copy) -> SessionState:
+    assert copy.state is not None
+    return copy.state
+
+
+def _checkpoint(recorded: Recorded) -> SegmentCheckpoint:
+    event, data = recorded.event, recorded.event.data
+    assert isinstance(data, SegmentCheckpointed)
+    return SegmentCheckpoint(
+        checkpoint_id=event.id,
+        seq=recorded.seq,
+        summary=data.summary,
+        covered_seq=covered_by(recorded, data),
+        turns_covered=data.turns_covered,
+        recent_turns=data.recent_turns,
+        trigger=data.trigger,
+        model=data.derivation.model if data.derivation else None,
+        created_at=event.time,
+    )

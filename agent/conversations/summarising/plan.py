@@ -1,0 +1,75 @@
+"""Decides what is due for a thread: summary, topics, pruning. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from turnlog.agent.context.turns import cuts
+from turnlog.agent.settings import Settings
+from turnlog.projectors.models.conversation.message import Message
+
+UPDATE_AFTER = 5
+PRUNE_BUFFER = 20
+TAG_AFTER = 10
+KEPT = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """A thread's conversation state, oldest first, and how far its derived results reach (sequences)."""
+
+    messages: Sequence[Message]
+    summarised_through: int
+    tagged_through: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Sequences up to which each is due; None: not due. prune implies the others reach at least as far."""
+
+    summarise_through: int | None = None
+    tag_through: int | None = None
+    prune_through: int | None = None
+
+    @property
+    def nothing(self) -> bool:
+        return self.summarise_through is None and self.tag_through is None and self.prune_through is None
+
+
+def plan(facts: Facts, settings: Settings) -> Plan:
+    prune = prune_through(facts.messages, settings.max_messages_per_thread)
+    if prune is not None:
+        return Plan(
+            prune if facts.summarised_through < prune and settings.enable_summary else None,
+            prune if facts.tagged_through < prune else None,
+            prune,
+        )
+    return Plan(_summarise_through(facts, settings), _tag_through(facts))
+
+
+def prune_through(messages: Sequence[Message], limit: int) -> int | None:
+    """The sequence to prune through: over the limit the oldest total − limit + 20 messages; None below it.
+
+    A tool call and its results are pruned together: the cut moves after the last result, or before the call where
+    that would leave fewer than KEPT messages.
+    """
+    if len(messages) <= limit:
+        return None
+    wanted = len(messages) - limit + PRUNE_BUFFER
+    possible = cuts(messages)
+    later = [at for at in possible if wanted <= at <= len(messages) - KEPT]
+    earlier = [at for at in possible if at < wanted]
+    count = later[0] if later else earlier[-1] if earlier else 0
+    return messages[count - 1].seq if count else None
+
+
+def _summarise_through(facts: Facts, settings: Settings) -> int | None:
+    """The newest turns are not summarised, since a context shows them in full anyway."""
+    if not settings.enable_summary or len(facts.messages) < settings.summary_threshold:
+        return None
+    older = [m for m in facts.messages[: -settings.full_recent_count] if m.seq > facts.summarised_through]
+    return older[-1].seq if len(older) >= UPDATE_AFTER else None
+
+
+def _tag_through(facts: Facts) -> int | None:
+    untagged = [m for m in facts.messages if m.seq > facts.tagged_through]
+    return untagged[-1].seq if len(untagged) >= TAG_AFTER else None

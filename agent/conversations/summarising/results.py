@@ -1,0 +1,128 @@
+"""Builds the events that the memory reactor writes. Pure except for the clock."""
+
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Literal
+
+from turnlog.agent.conversations.summarising.derive import Derived, Deriver, ModelCall
+from turnlog.agent.conversations.summarising.facts import ThreadFacts
+from turnlog.agent.conversations.summarising.plan import Plan
+from turnlog.agent.models.errors import BreakerOpen, ModelError, ModelRefused
+from turnlog.agent.models.offline_tasks import MODEL as EXTRACTIVE
+from turnlog.agent.models.protocol import Usage
+from turnlog.agent.retry_later import Later
+from turnlog.events.contracts import (
+    Derivation,
+    Event,
+    EventData,
+    HistoryPruned,
+    SummaryWritten,
+    TopicsTagged,
+    UsageMetered,
+)
+from turnlog.projectors.models.conversation.message import Message
+
+NAME = "memory"
+SOURCE = "turnlog/memory"
+Purpose = Literal["summary", "topics", "embedding"]
+
+
+def topics_tagged(thread: ThreadFacts, made: Derived, model: Usage, span: Sequence[Message], through: int) -> Event:
+    data = TopicsTagged(topics=made.topics, derivation=derivation(made, model, span, through))
+    return _result(thread, data, through)
+
+
+def summary_written(thread: ThreadFacts, made: Derived, model: Usage, span: Sequence[Message], through: int) -> Event:
+    before = thread.summary.message_count if thread.summary else 0
+    data = SummaryWritten(
+        summary=made.text,
+        message_count=before + len(span),
+        covered_seq=through,
+        derivation=derivation(made, model, span, through),
+    )
+    return _result(thread, data, through)
+
+
+def history_pruned(thread: ThreadFacts, through: int) -> Event:
+    removed = len(thread.span(0, through))
+    data = HistoryPruned(through_seq=through, removed=removed, remaining=len(thread.messages) - removed)
+    return _result(thread, data, through)
+
+
+def usage_metered(thread: ThreadFacts, call: ModelCall, purpose: Purpose) -> Event:
+    """The id is derived from the call, so that a call is counted once, however often its result is stored."""
+    return _event(thread, call.usage.metered(purpose, NAME), uuid.uuid5(uuid.NAMESPACE_OID, f"usage/{call.key.hex()}"))
+
+
+def failure_metered(thread: ThreadFacts, model: Usage, error: ModelError, purpose: Purpose) -> Event:
+    """model: the one that failed; its usage is not counted. One event per cause, day and thread."""
+    data = UsageMetered(
+        purpose=purpose,
+        agent=NAME,
+        provider=model.provider,
+        model=model.model,
+        error=f"{error.code}: {error}"[:500],
+    )
+    cause = f"failure/{thread.place}/{purpose}/{model.model}/{error.code}/{datetime.now(UTC):%Y-%m-%d}"
+    return _event(thread, data, uuid.uuid5(uuid.NAMESPACE_OID, cause))
+
+
+def derivation(made: Derived, model: Usage, span: Sequence[Message], through: int) -> Derivation:
+    """model: "NAME + offline-extractive" when a part of the text is an extract, made in place of a refused answer."""
+    usages = [call.usage for call in made.calls]
+    is_extract = any(call.extracted for call in made.calls)
+    return Derivation(
+        provider=model.provider,
+        model=f"{model.model} + {EXTRACTIVE}" if is_extract else model.model,
+        prompt_hash=made.prompt_hash,
+        from_seq=span[0].seq if span else through,
+        through_seq=through,
+        tokens_in=sum(usage.tokens_in for usage in usages),
+        tokens_out=sum(usage.tokens_out for usage in usages),
+        cost_usd=sum(usage.cost_usd for usage in usages),
+    )
+
+
+def _result(thread: ThreadFacts, data: EventData, through: int) -> Event:
+    """The id is derived from the input, so that the same result of a second worker is the same event."""
+    name = f"{data.type}/{thread.place}/{thread.messages[0].seq}/{through}"
+    return _event(thread, data, uuid.uuid5(uuid.NAMESPACE_OID, name))
+
+
+def _event(thread: ThreadFacts, data: EventData, event_id: uuid.UUID) -> Event:
+    return Event(id=event_id, source=SOURCE, tenant=thread.tenant, thread=thread.thread, user=thread.user, data=data)
+
+
+MODEL_DOWN_S = 30.0
+MODEL_REFUSES_S = 300.0
+
+
+class RoundResult:
+    """events: to append, in order. problem: why a part has to be tried again, None when all parts succeeded."""
+
+    def __init__(self, thread: ThreadFacts, due: Plan, deriver: Deriver) -> None:
+        self.thread, self.due, self.deriver = thread, due, deriver
+        self.events: list[Event] = []
+        self.problem: Later | None = None
+
+    @contextmanager
+    def step(self, purpose: Purpose, model: Usage) -> Iterator[None]:
+        """A part whose failure does not affect the others. Its answered calls are metered in any case."""
+        before = len(self.deriver.calls)
+        try:
+            yield
+        except Later as later:
+            self.problem = later
+        except ModelError as error:
+            self.problem = _later(error)
+            if not isinstance(error, BreakerOpen):  # then no call was made
+                self.events.append(failure_metered(self.thread, model, error, purpose))
+        finally:
+            self.events += [usage_metered(self.thread, call, purpose) for call in self.deriver.calls[before:]]
+
+
+def _later(error: ModelError) -> Later:
+    seconds = MODEL_REFUSES_S if isinstance(error, ModelRefused) else error.retry_after_s or MODEL_DOWN_S
+    return Later(seconds, str(error))

@@ -1,0 +1,235 @@
+"""Messages as clients of the OpenAI API send them, most often with all that was said before: which of them are new,
+and on which conversation. A history that differs from what the conversation has makes a fork."""
+
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from turnlog.agent.context.client_texts import without_additions
+from turnlog.agent.context.plain_text import content_text
+from turnlog.agent.context.turns import cuts
+from turnlog.agent.context.wire import called, message_content
+from turnlog.agent.conversations.archive.restoring import restored_if_archived
+from turnlog.agent.conversations.blocks import content_of
+from turnlog.agent.conversations.ownership import own_thread
+from turnlog.agent.runtime import Runtime
+from turnlog.events.contracts.origin import is_name_of
+from turnlog.events.errors import InvalidEvent
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.conversation.forks import related
+from turnlog.projectors.models.conversation.message import Message, messages_page, thread_messages, threads_with
+
+Wire = Mapping[str, Any]
+History = Literal["all", "some", "none"]
+READS = ("messages", "thread_activity", "archives")
+SYSTEM = ("system", "developer")
+# Parts that a turn keeps as they are; of others (audio, files) it has a note, so the model gets the caller's own.
+KEPT_PARTS = ("text", "image_url")
+CANDIDATES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class RequestPlace:
+    """Where a request belongs. thread: None for a new conversation. after: the last sequence that the conversation
+    shares with the request, where it went on otherwise from there, so that the request needs a fork. end: the sequence
+    of the thread's last turn, where the request shares it."""
+
+    thread: str | None
+    new: Sequence[Wire]
+    after: int | None = None
+    end: int | None = None
+
+
+def split_prompt(messages: Sequence[Wire]) -> tuple[str | None, Sequence[Wire]]:
+    """The leading system messages as one text (None without any), and the rest."""
+    said = next((at for at, one in enumerate(messages) if one.get("role") not in SYSTEM), len(messages))
+    prompts = [content_text(one.get("content") or "") for one in messages[:said]]
+    return "\n\n".join(prompts) if said else None, messages[said:]
+
+
+def with_own_last(messages: list[Any], given: Sequence[Wire]) -> list[Any]:
+    """The messages for a model; the last one as the caller wrote it, where a turn keeps less than that."""
+    if given and messages[-1]["role"] == given[-1].get("role") and not _is_kept(given[-1]):
+        return [*messages[:-1], given[-1]]
+    return messages
+
+
+def unseen(given: Sequence[Wire], known: Sequence[Message]) -> Sequence[Wire] | None:
+    """The messages behind the longest beginning that the thread ends with; None where not even the first one fits."""
+    keys, stored = keys_of(given), [keys_of_turn(one) for one in known]
+    for shared in range(min(len(keys), len(stored)), 0, -1):
+        if all(key in turn for key, turn in zip(keys, stored[-shared:], strict=False)):
+            return given[shared:]
+    return None
+
+
+def shared_run(given: Sequence[str], known: Sequence[Collection[str]]) -> tuple[int, int]:
+    """(count, end): the longest beginning of `given` that is known[end - count : end]; of equal ones the last."""
+    best = (0, 0)
+    for start in range(len(known)):
+        count = 0
+        while count < len(given) and start + count < len(known) and given[count] in known[start + count]:
+            count += 1
+        best = max(best, (count, start + count)) if count else best
+    return best
+
+
+async def place_of(
+    runtime: Runtime,
+    tenant: str,
+    user: str,
+    thread: str | None,
+    given: Sequence[Wire],
+    *,
+    history: History = "some",
+    claims: bool = True,
+) -> RequestPlace:
+    """thread: as the client names it; None: the conversation is recognised by what the assistant said in `given`.
+
+    history: "all" has been sent, "none" of it, or "some": as much as the messages of a named thread show, which are new
+    ones where none is of the assistant. claims: a thread without events is to become the user's with its first turn.
+
+    Raises NotFound for a thread of another user, InvalidToken.
+    """
+    if thread is not None:
+        thread = await own_thread(runtime, tenant, thread, user, begins=True)
+        if not claims and not await runtime.log.thread_head(tenant, thread):
+            return RequestPlace(None, given)
+        if history == "none" or (history == "some" and not _has_answers(given)):
+            return await _behind(runtime, tenant, thread, given)
+    elif not _has_answers(given):
+        return RequestPlace(None, given)
+    await runtime.settle(names=READS)
+    async with runtime.pool.connection() as conn:
+        if thread is not None:
+            if not await messages_page(conn, tenant, thread, 1):
+                return RequestPlace(thread, given)
+            found = await _best(runtime, conn, tenant, await related(conn, tenant, thread, user, CANDIDATES), given)
+            if found is not None:
+                return found
+        texts, calls = _said(given)
+        candidates = await threads_with(conn, tenant, user, texts, calls, len(given), CANDIDATES)
+        return await _best(runtime, conn, tenant, candidates, given, from_start=True) or RequestPlace(None, given)
+
+
+async def place_behind(
+    runtime: Runtime, tenant: str, user: str, thread: str, seq: int, new: Sequence[Wire]
+) -> RequestPlace:
+    """New messages that go on from the turn at a sequence; those that a request which failed stored are not stored
+    again. Raises NotFound."""
+    thread = await own_thread(runtime, tenant, thread, user)
+    await runtime.settle_thread(tenant, thread, READS)
+    async with runtime.pool.connection() as conn:
+        await restored_if_archived(runtime, conn, tenant, thread)
+        behind = await messages_page(conn, tenant, thread, len(new) + 1, after_seq=seq)
+    keys = keys_of(new)
+    if len(behind) <= len(keys) and all(key in keys_of_turn(turn) for key, turn in zip(keys, behind, strict=False)):
+        return RequestPlace(thread, new[len(behind) :], end=behind[-1].seq if behind else seq)
+    return RequestPlace(thread, new, seq)
+
+
+async def _behind(runtime: Runtime, tenant: str, thread: str, given: Sequence[Wire]) -> RequestPlace:
+    """The new messages without those that a failed request has stored already."""
+    await runtime.settle_thread(tenant, thread, READS)
+    async with runtime.pool.connection() as conn:
+        known = await messages_page(conn, tenant, thread, max(1, len(given)), newest=True)
+    behind = unseen(given, known)
+    return RequestPlace(thread, given) if behind is None else RequestPlace(thread, behind, end=known[-1].seq)
+
+
+async def _best(
+    runtime: Runtime,
+    conn: Connection,
+    tenant: str,
+    threads: Sequence[str],
+    given: Sequence[Wire],
+    from_start: bool = False,
+) -> RequestPlace | None:
+    """The thread that shares most with the messages; among equals one that ends there.
+
+    from_start: a thread counts only if it begins with an answer's worth of them. None: no thread shares anything.
+    """
+    keys = keys_of(given)
+    best: tuple[tuple[int, bool], RequestPlace] | None = None
+    for thread in threads:
+        await restored_if_archived(runtime, conn, tenant, thread)
+        turns = await thread_messages(conn, tenant, thread)
+        count, end = shared_run(keys, [keys_of_turn(one) for one in turns])
+        if from_start and (count != end or not _has_answers(given[:count])):
+            continue
+        at_end = end == len(turns)
+        if not at_end:
+            cut = max((possible for possible in cuts(turns) if possible <= end), default=0)
+            count, end = count - (end - cut), cut
+        rank = (count, at_end)
+        if count > 0 and (best is None or rank > best[0]):
+            shared = turns[end - 1].seq
+            best = rank, RequestPlace(thread, given[count:], None if at_end else shared, shared if at_end else None)
+    return best[1] if best else None
+
+
+def keys_of(given: Sequence[Wire]) -> list[str]:
+    """A key for each message, which is among the keys of the turn that it was stored as. Raises InvalidEvent.
+
+    Chat programs put documents into the last message, and send a person's own words later: those alone count, except in
+    the last message: the same question about another document is a new one.
+    """
+    return [*(_key(one, without_additions) for one in given[:-1]), *(_key(one, str) for one in given[-1:])]
+
+
+def keys_of_turn(turn: Message) -> tuple[str, str]:
+    parts = (turn.role, turn.name, turn.content, [_call_key(call) for call in turn.tool_calls], turn.tool_call_id)
+    return _dumped(*parts, str), _dumped(*parts, without_additions)
+
+
+def _key(message: Wire, words: Callable[[str], str]) -> str:
+    try:
+        calls = [_call_key(call) for call in message.get("tool_calls") or ()]
+        said = message_content(message)
+        content = content_of("" if said is None else said)
+    except (ValueError, AttributeError) as error:
+        raise InvalidEvent(f"a message cannot be used: {error}") from None
+    blocks = content if isinstance(content, str) else [block.model_dump(exclude_none=True) for block in content]
+    role = "system" if message.get("role") in SYSTEM else message.get("role")
+    return _dumped(role, message.get("name"), blocks, calls, message.get("tool_call_id"), words)
+
+
+def _call_key(call: Wire) -> list[Any]:
+    """Clients parse arguments and write them again with other spaces."""
+    name, arguments = called(call)
+    try:
+        return [call.get("id"), name, json.loads(arguments or "{}")]
+    except (ValueError, TypeError):
+        return [call.get("id"), name, arguments]
+
+
+def _dumped(role: Any, name: Any, content: Any, calls: list[Any], call_id: Any, words: Callable[[str], str]) -> str:
+    """name: of the speaker, which tells a user's turns apart; an answer is stored without one. words: what counts of a
+    user's text."""
+    speaker = name if role == "user" and isinstance(name, str) and not is_name_of(name, None) else None
+    if isinstance(content, list) and all(block.get("type") == "text" for block in content) and len(content) < 2:
+        content = content[0]["text"] if content else ""
+    if isinstance(content, str):
+        content = (words(content) if role == "user" else content).strip()
+    elif role == "user":
+        content = [{**one, "text": words(one["text"])} if one.get("type") == "text" else one for one in content]
+    return json.dumps([role, speaker, content, calls, call_id], sort_keys=True, ensure_ascii=False)
+
+
+def _is_kept(message: Wire) -> bool:
+    content = message.get("content")
+    return not isinstance(content, list) or all(part.get("type") in KEPT_PARTS for part in content)
+
+
+def _has_answers(given: Sequence[Wire]) -> bool:
+    return any(one.get("role") == "assistant" for one in given)
+
+
+def _said(given: Sequence[Wire]) -> tuple[list[str], list[str]]:
+    """Texts of the assistant, and ids of its tool calls."""
+    answers = [one for one in given if one.get("role") == "assistant"]
+    texts = [content_text(one.get("content") or "") for one in answers]
+    return [text for text in texts if text], [
+        str(call.get("id")) for one in answers for call in one.get("tool_calls") or ()
+    ]

@@ -1,0 +1,162 @@
+"""Entities of a user: the people, schools, events and topics that they speak of."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+from uuid import UUID, uuid5
+
+from pydantic import ValidationError
+
+from turnlog.agent.runtime import Runtime
+from turnlog.events.append import deciding_again
+from turnlog.events.contracts import EntitiesCleared, EntitiesFound, Entity, EntityRelation, Event
+from turnlog.events.errors import NotFound, TurnlogError
+from turnlog.events.subjects import check_tenant, memory_thread
+from turnlog.projectors.models.memories.entities_lookup import Mentioned, entities_of, entity_of
+
+SOURCE = "turnlog/entities"
+READS = ("entities",)
+_IDS = UUID("0193b5a2-6d5e-7c1f-9a43-5f0c8e2b7d13")
+
+
+class EntityExists(TurnlogError):
+    """The user has an entity of this type and name already."""
+
+    code = "entity-exists"
+
+
+class InvalidEntity(TurnlogError):
+    """A type or name is empty or too long, or an attribute is not JSON."""
+
+    code = "invalid-entity"
+
+
+@dataclass(frozen=True, slots=True)
+class EntityInput:
+    """type: PERSON, SCHOOL, EVENT, TOPIC or another, in any case. attributes: facts by name, values are JSON.
+    relations: (type, target), such as ("friend_of", "Mia")."""
+
+    type: str
+    name: str
+    description: str | None = None
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    relations: Sequence[tuple[str, str]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EntityFound:
+    """relations: {"type", "target"}. sources: the quotes it was found in, none for what was written by hand.
+    mention_count: events that name it, those written by hand too."""
+
+    type: str
+    name: str
+    description: str | None
+    attributes: dict[str, Any]
+    relations: list[dict[str, Any]]
+    sources: list[dict[str, Any]]
+    mention_count: int
+    first_seen_at: datetime
+    last_seen_at: datetime
+
+
+def entity_id(tenant: str, user: str, type_: str, name: str) -> UUID:
+    """An id for clients that need one; the type and the name are what turnlog knows an entity by."""
+    return uuid5(_IDS, "\0".join((tenant, user, type_, name)))
+
+
+async def entities_by_id(runtime: Runtime, tenant: str, user: str) -> dict[UUID, EntityFound]:
+    """All of a user's, most mentioned first. Raises InvalidToken."""
+    found = await list_entities(runtime, tenant, user, limit=2**31)
+    return {entity_id(tenant, user, one.type, one.name): one for one in found}
+
+
+async def list_entities(
+    runtime: Runtime,
+    tenant: str,
+    user: str,
+    type_: str | None = None,
+    limit: int = 100,
+    after: Mentioned | None = None,
+) -> list[EntityFound]:
+    """Most mentioned first. type_: only these, whatever the case of its letters. after: mention_count, last_seen_at,
+    type and name of the entity that the list continues behind. Raises InvalidToken."""
+    check_tenant(tenant)
+    thread = memory_thread(user)
+    await runtime.settle(names=READS)
+    async with runtime.pool.connection() as conn:
+        rows = await entities_of(conn, tenant, thread, type_.upper() if type_ else None, limit, after)
+    return [EntityFound(**row) for row in rows]
+
+
+async def add_entity(runtime: Runtime, tenant: str, user: str, given: EntityInput) -> EntityFound:
+    """Writes a new entity. Raises EntityExists, InvalidEntity, InvalidToken."""
+    return await _write(runtime, tenant, user, given, is_new=True)
+
+
+async def update_entity(runtime: Runtime, tenant: str, user: str, given: EntityInput) -> EntityFound:
+    """Adds to an entity: a description or an attribute replaces the earlier one, relations add up.
+
+    Raises NotFound for an unknown type and name, InvalidEntity, InvalidToken.
+    """
+    return await _write(runtime, tenant, user, given, is_new=False)
+
+
+async def clear_entities(runtime: Runtime, tenant: str, user: str) -> int:
+    """Removes all entities of a user from the read models; returns how many there were. Raises InvalidToken."""
+    count = len(await list_entities(runtime, tenant, user, limit=2**31))
+    if count:
+        about = {"source": SOURCE, "tenant": tenant, "thread": memory_thread(user), "user": user}
+        await runtime.log.append(Event(data=EntitiesCleared(), **about))
+        await runtime.settle(names=READS)
+    return count
+
+
+async def _write(runtime: Runtime, tenant: str, user: str, given: EntityInput, is_new: bool) -> EntityFound:
+    """Decides on the rows as of the end of the thread, and decides again when another write came first."""
+    event = _event(check_tenant(tenant), user, given)
+    async for attempt in deciding_again():
+        with attempt:
+            head = await runtime.log.thread_head(tenant, event.thread)
+            _check_known(await _find(runtime, event), given, user, is_new)
+            await runtime.log.append(event, expected=head)
+    found = await _find(runtime, event)
+    if found is None:  # removed by another caller in the meantime
+        raise NotFound(f"the entity {given.name!r} of user {user!r} was removed again")
+    return found
+
+
+def _check_known(known: EntityFound | None, given: EntityInput, user: str, is_new: bool) -> None:
+    what = f"{given.type.upper()} {given.name!r}"
+    if is_new and known is not None:
+        raise EntityExists(f"user {user!r} has the entity {what} already; update it")
+    if not is_new and known is None:
+        raise NotFound(f"user {user!r} has no entity {what}; `turnlog entities --user {user}` lists them")
+
+
+async def _find(runtime: Runtime, event: Event) -> EntityFound | None:
+    assert isinstance(event.data, EntitiesFound)
+    wanted = event.data.entities[0]
+    await runtime.settle(names=READS)
+    async with runtime.pool.connection() as conn:
+        row = await entity_of(conn, event.tenant, event.thread, wanted.type, wanted.name)
+    return None if row is None else EntityFound(**row)
+
+
+def _event(tenant: str, user: str, given: EntityInput) -> Event:
+    if not given.type.strip() or not given.name.strip():
+        raise InvalidEntity("an entity needs a type and a name")
+    relations = tuple(EntityRelation(type=type_, target=target) for type_, target in given.relations)
+    try:
+        entity = Entity(
+            type=given.type.strip().upper(),
+            name=given.name.strip(),
+            description=given.description,
+            attributes=dict(given.attributes),
+            relations=relations,
+        )
+    except ValidationError as error:
+        raise InvalidEntity(f"this is not a valid entity: {error.errors()[0]['msg']}") from error
+    data = EntitiesFound(entities=(entity,))
+    thread = memory_thread(user)
+    return Event(source=SOURCE, tenant=tenant, thread=thread, user=user, data=data)

@@ -1,0 +1,291 @@
+"""Extracting memories from conversations at once, or a preview of what the rules would store and reject."""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+from uuid import UUID
+
+from turnlog.agent.memory.deciding.outcomes import Outcome, What, preview
+from turnlog.agent.memory.deciding.writing import MemoryWriter, Place
+from turnlog.agent.memory.extraction.by_rules import Extractor
+from turnlog.agent.memory.extraction.candidates import candidates, without_secrets
+from turnlog.agent.memory.extraction.evidence import MAX_TURN, evidence, roles
+from turnlog.agent.memory.extraction.explicit import asks_to_keep_a_secret, requests
+from turnlog.agent.memory.extraction.findings import ExtractionResult, Finding, Rejection
+from turnlog.agent.memory.extraction.rules import load_rules
+from turnlog.agent.memory.extraction.run import extraction_of, locked
+from turnlog.agent.memory.extraction.stages import UserConversation
+from turnlog.agent.models.factory import make_models
+from turnlog.agent.models.language import is_chinese
+from turnlog.agent.retry_later import NotNow, at_once
+from turnlog.agent.runtime import Runtime
+from turnlog.events.contracts import Memory, MemoryKind, Origin, Strategy
+from turnlog.events.errors import NotFound, TurnlogError
+from turnlog.events.subjects import check_place, memory_thread
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.memories.extraction_lookup import (
+    conversations_of,
+    is_among_people,
+    user_turns,
+    users_between,
+)
+from turnlog.projectors.models.memories.lookup import (
+    Progress,
+    StoredMemory,
+    extraction_progress,
+    is_memory_off,
+    valid_memories,
+    zone_of,
+)
+
+READS = ("messages", "memories")
+TRIES, PAUSE_S = 120, 0.25  # while another worker extracts from the conversation
+
+
+class NothingChosen(TurnlogError):
+    """Neither a conversation nor a user was named."""
+
+    code = "nothing-chosen"
+
+
+@dataclass(frozen=True, slots=True)
+class Extracted:
+    """How far the turns of one user in one conversation have been read. stages: "rules" and "llm"; None: not yet."""
+
+    thread: str
+    user: str
+    stages: dict[str, Progress | None]
+
+
+@dataclass(frozen=True, slots=True)
+class PreviewedMemory:
+    """What would be stored, and what would come of it. quote, seq, event_id: of the turn that says it."""
+
+    content: str
+    kind: MemoryKind
+    outcome: What
+    question: str | None
+    origin: Origin
+    rule: str | None
+    dedupe_key: str | None
+    strategy: Strategy
+    importance: float
+    confidence: float
+    expires_at: datetime | None
+    quote: str
+    seq: int
+    event_id: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class RejectedText:
+    """A text that a rule matched and that is not stored; reason is a stable word, detail is for people."""
+
+    reason: str
+    rule: str | None
+    detail: str
+    quote: str
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExtractionPreview:
+    thread: str
+    user: str
+    memories: tuple[PreviewedMemory, ...]
+    rejected: tuple[RejectedText, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """What came of a message's requests to remember. language: of the message. contents: of the memories; why_not: why
+    there are none.
+
+    no-user: the message has no user; secret: it holds a password, a key or a card's number; off: MEMORY_EXTRACT is;
+    disabled: the user's preference enable_memory is off; says-nothing: it does not say what; later: another worker
+    extracts; contradicts: a conflict waits for the user's answer; ended: something else holds in its place.
+    """
+
+    language: Literal["en", "zh"]
+    contents: tuple[str, ...] = ()
+    why_not: Literal["no-user", "secret", "off", "disabled", "says-nothing", "later", "contradicts", "ended"] | None = (
+        None
+    )
+
+
+async def remembered(
+    runtime: Runtime, tenant: str, thread: str, user: str | None, turn: UUID, text: str
+) -> Remembered | None:
+    """What came of the requests to remember in a turn that is on the log, which the rules read now if no worker has.
+
+    None: it asks for nothing. Raises InvalidRules.
+    """
+    asked = {one.refused for one in requests(text)}
+    if not asked & {None, "says-nothing"}:
+        return None
+    made = Remembered("zh" if is_chinese(text) else "en")
+    if None not in asked:
+        return replace(made, why_not="says-nothing")
+    if user is None or not runtime.settings.extract:
+        return replace(made, why_not="off" if user else "no-user")
+    async with runtime.pool.connection() as conn:
+        if await is_memory_off(conn, tenant, memory_thread(user)):
+            return replace(made, why_not="disabled")
+    if not runtime.settings.remember_secrets and asks_to_keep_a_secret(text):
+        return replace(made, why_not="secret")
+    conversation = UserConversation(tenant, user, thread)
+    for _ in range(TRIES):
+        is_read = await _rules_have_read(runtime, conversation)
+        if (of_turn := await _of_turn(runtime, conversation, turn)) or is_read:
+            contents = tuple(row.content for row in of_turn if row.status == "valid")
+            return replace(made, contents=contents, why_not=None if contents else "contradicts" if of_turn else "ended")
+        await asyncio.sleep(PAUSE_S)
+    return replace(made, why_not="later")
+
+
+async def _rules_have_read(runtime: Runtime, conversation: UserConversation) -> bool:
+    """Applies the rules to what they have not read. False: another worker extracts from the conversation."""
+    models = make_models(runtime.settings)
+    try:
+        with at_once():
+            async with runtime.pool.connection() as conn, locked(conn, conversation):
+                await extraction_of(runtime, models).by_rules(conn, conversation, finish=True)
+        return True
+    except NotNow:
+        return False
+    finally:
+        await models.close()
+
+
+async def _of_turn(runtime: Runtime, conversation: UserConversation, turn: UUID) -> list[StoredMemory]:
+    """The memories, valid or waiting for an answer, that a turn states."""
+    thread = memory_thread(conversation.user)
+    await runtime.settle_thread(conversation.tenant, thread, ("memories",))
+    async with runtime.pool.connection() as conn:
+        held = await valid_memories(conn, conversation.tenant, thread, datetime.now(UTC), statuses=("valid", "pending"))
+    return [row for row in held if any(one.event_id == turn for one in row.sources)]
+
+
+async def extract_memories(
+    runtime: Runtime, tenant: str, thread: str | None = None, user: str | None = None, rules: Path | None = None
+) -> list[Extracted]:
+    """Runs rules and model over the turns that no extraction has read yet, as the reactor does, whatever their number.
+
+    thread: one conversation; with user only that user's turns. user alone: all conversations of that user. rules: a
+    file used in place of MEMORY_RULES_FILE. Raises InvalidToken, NothingChosen, NotFound, InvalidRules, NotNow,
+    ModelError.
+    """
+    at = _with_rules(runtime, rules)
+    conversations = await _conversations(at, tenant, thread, user)
+    models, made = make_models(at.settings), list[Extracted]()
+    try:
+        extraction = extraction_of(at, models)
+        for conversation in conversations:
+            with at_once():
+                async with at.pool.connection() as conn, locked(conn, conversation):
+                    await extraction.by_rules(conn, conversation, finish=True)
+                    await extraction.by_model(conn, conversation, flush=True)
+            await at.settle(names=READS)
+            async with at.pool.connection() as conn:
+                made.append(await _extracted(conn, conversation))
+    finally:
+        await models.close()
+    return made
+
+
+async def preview_extraction(
+    runtime: Runtime, tenant: str, thread: str | None = None, user: str | None = None, rules: Path | None = None
+) -> list[ExtractionPreview]:
+    """What the rules find in all turns, extracted before or not; stores nothing. Arguments as for extract_memories.
+
+    Raises InvalidToken, NothingChosen, NotFound, InvalidRules.
+    """
+    at = _with_rules(runtime, rules)
+    writer = MemoryWriter(at.log, at.pool)
+    return [await _preview(at, writer, conversation) for conversation in await _conversations(at, tenant, thread, user)]
+
+
+def _with_rules(runtime: Runtime, rules: Path | None) -> Runtime:
+    settings = runtime.settings
+    return runtime if rules is None else replace(runtime, settings=settings.model_copy(update={"rules_file": rules}))
+
+
+async def _conversations(runtime: Runtime, tenant: str, thread: str | None, user: str | None) -> list[UserConversation]:
+    """Raises InvalidToken, NotFound, NothingChosen."""
+    check_place(tenant, thread, user)
+    if thread is None and user is None:
+        raise NothingChosen("say which conversation: `turnlog extract THREAD`, or `--user USER` for all of one user")
+    await runtime.settle(names=READS)
+    kinds = roles(runtime.settings.extract_tool_results)
+    async with runtime.pool.connection() as conn:
+        if thread is not None:
+            users = await users_between(conn, tenant, thread, kinds)
+            found = [UserConversation(tenant, one, thread) for one in users if user in (None, one)]
+        else:
+            assert user is not None
+            found = [UserConversation(tenant, user, one) for one in await conversations_of(conn, tenant, user, kinds)]
+    if not found:
+        raise NotFound("no turn there has a user; `turnlog threads` lists conversations and their users")
+    return found
+
+
+async def _extracted(conn: Connection, conversation: UserConversation) -> Extracted:
+    place = (conversation.tenant, memory_thread(conversation.user), conversation.thread)
+    stages = {stage: await extraction_progress(conn, *place, stage) for stage in ("rules", "llm")}
+    return Extracted(conversation.thread, conversation.user, stages)
+
+
+async def _preview(runtime: Runtime, writer: MemoryWriter, conversation: UserConversation) -> ExtractionPreview:
+    looked = await _looked(runtime, conversation)
+    found = dict(_by_id(conversation, looked))
+    outcomes = await preview(
+        writer, Place(conversation.tenant, conversation.user), [memory for memory, _ in found.values()]
+    )
+    memories = tuple(_memory(one, what) for (_, one), what in zip(found.values(), outcomes, strict=True))
+    return ExtractionPreview(conversation.thread, conversation.user, memories, tuple(map(_rejected, looked.rejections)))
+
+
+def _by_id(conversation: UserConversation, looked: ExtractionResult) -> Iterator[tuple[UUID, tuple[Memory, Finding]]]:
+    for one in looked.findings:
+        for memory in candidates(conversation.tenant, conversation.user, [one]):
+            yield memory.id, (memory, one)
+
+
+async def _looked(runtime: Runtime, conversation: UserConversation) -> ExtractionResult:
+    """What the rules make of all turns."""
+    settings = runtime.settings
+    tools = settings.extract_tool_results
+    place = (conversation.tenant, conversation.thread, conversation.user)
+    async with runtime.pool.connection() as conn:
+        zone = await zone_of(conn, conversation.tenant, conversation.user, settings.zone)
+        messages = await user_turns(conn, *place, roles(tools), zone, 0, 2**31, MAX_TURN)
+        people = await is_among_people(conn, *place)
+    turns, _others = evidence(messages, conversation.thread, conversation.user, people, tools)
+    found = Extractor(load_rules(settings.rules_file)).extract(turns)
+    return found if settings.remember_secrets else without_secrets(found, turns)
+
+
+def _memory(one: Finding, outcome: Outcome) -> PreviewedMemory:
+    return PreviewedMemory(
+        content=one.content,
+        kind=one.kind,
+        outcome=outcome.what,
+        question=outcome.question,
+        origin=one.origin,
+        rule=one.rule,
+        dedupe_key=one.dedupe_key,
+        strategy=one.strategy,
+        importance=round(one.importance, 3),
+        confidence=one.confidence,
+        expires_at=one.expires_at,
+        quote=one.source.quote,
+        seq=one.source.seq,
+        event_id=one.source.event_id,
+    )
+
+
+def _rejected(one: Rejection) -> RejectedText:
+    return RejectedText(one.reason, one.rule, one.detail, one.quote, one.turn.seq)

@@ -1,0 +1,242 @@
+"""Reading what is remembered of a user: lists, one memory, its history, open questions."""
+
+import re
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from typing import get_args
+from uuid import UUID
+
+from turnlog.agent.memory.deciding.by_hand import InvalidMemory, checked_share
+from turnlog.agent.memory.deciding.policy import Policy, Score, score
+from turnlog.agent.memory.deciding.writing import Place
+from turnlog.agent.memory.extraction.evidence import roles
+from turnlog.agent.operations.lag import finished_through
+from turnlog.agent.runtime import Runtime
+from turnlog.events.contracts import MemoryKind
+from turnlog.events.errors import NotFound, TurnlogError
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.memories.extraction_lookup import unread_turns
+from turnlog.projectors.models.memories.lookup import (
+    Conflict,
+    LastSaid,
+    MemoryRow,
+    StoredMemory,
+    conflicts,
+    every_memory,
+    history,
+    memories_as_of,
+    memories_by_prefix,
+    memories_with_words,
+    users_with_memory,
+    valid_memories,
+)
+from turnlog.projectors.models.terms import has_words, terms
+
+READS = ("memories",)
+PAGE = 500
+MIN_WORDS_CHARS, MAX_WITH_WORDS, MAX_SHOWN = 2, 1_000, 10
+_PART_OF_ID = re.compile(r"[0-9a-f]{4,8}(?:-?[0-9a-f]{0,4}){0,3}(?:-[0-9a-f]{0,12})?", re.IGNORECASE)
+
+
+class AmbiguousMemory(TurnlogError):
+    """What was given means more than one memory, or too little to mean one. candidates: `id` and `content` of each."""
+
+    code = "ambiguous-memory"
+    candidates: Sequence[Mapping[str, str]] = ()
+
+    def __init__(self, message: str, candidates: Sequence[Mapping[str, str]] = ()) -> None:
+        super().__init__(message)
+        self.candidates = candidates
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryView(MemoryRow):
+    """A memory as a face shows it. score: at the time asked for."""
+
+    score: Score
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryFilter:
+    """Which memories of a user. kinds, category: () and None mean all. min_importance: 0 to 1, of the importance at
+    the time asked for. as_of: those that held then. every: in any status, closed and forgotten ones too."""
+
+    kinds: tuple[MemoryKind, ...] = ()
+    category: str | None = None
+    min_importance: float = 0.0
+    as_of: datetime | None = None
+    every: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryHistory:
+    """Every version of a memory, by the time since when each held."""
+
+    memory: UUID
+    history: tuple[MemoryView, ...]
+
+
+ALL = MemoryFilter()
+
+
+async def list_memories(
+    runtime: Runtime,
+    tenant: str,
+    user: str,
+    which: MemoryFilter = ALL,
+    limit: int = 100,
+    after: LastSaid | None = None,
+) -> list[MemoryView]:
+    """The `limit` memories that were said last, those with the highest score first.
+
+    after: only those said before an earlier list, of which it is `last_said`. Raises InvalidToken, InvalidMemory for an
+    unknown kind or an importance outside of 0 to 1.
+    """
+    place, at = Place(tenant, user), which.as_of or datetime.now(UTC)
+    check_kinds(which.kinds)
+    checked_share("min_importance", which.min_importance)
+    await _ready(runtime, place)
+    policy, found = Policy.of(runtime.settings), list[MemoryView]()
+    async with runtime.pool.connection() as conn:
+        async for row in _rows(conn, place, which, at, limit, after):
+            view = view_of(row, at, policy)
+            if view.score.importance >= which.min_importance and which.category in (None, view.category):
+                found.append(view)
+                if len(found) == limit:
+                    break
+    return sorted(found, key=lambda one: -one.score.total)
+
+
+async def waiting_turns(runtime: Runtime, tenant: str, user: str) -> int:
+    """How many turns of the user no extraction has read; it works while `turnlog up` runs. Raises LogUnavailable."""
+    if not runtime.settings.extract:
+        return 0
+    finished = await finished_through(runtime, "extraction")
+    await runtime.settle(names=("messages",))
+    async with runtime.pool.connection() as conn:
+        return await unread_turns(conn, tenant, user, roles(runtime.settings.extract_tool_results), finished)
+
+
+def last_said(found: Sequence[MemoryRow]) -> LastSaid:
+    """The place in the order of saying behind all of these."""
+    by_id = sorted(found, key=lambda one: one.id, reverse=True)  # of those said at once the smallest id comes first
+    last = min(by_id, key=lambda one: (one.confirmed_at, one.seq))
+    return last.confirmed_at, last.seq, last.id
+
+
+async def find_memory(runtime: Runtime, tenant: str, user: str, given: str) -> MemoryView:
+    """The one memory that `given` names: its id, the beginning of it, or words that only this memory has.
+
+    Memories in use come before those that ended. Raises InvalidToken, NotFound, AmbiguousMemory (empty words too).
+    """
+    place = Place(tenant, user)
+    await _ready(runtime, place)
+    async with runtime.pool.connection() as conn:
+        row = await _the_memory(conn, place, given)
+    return view_of(row, datetime.now(UTC), Policy.of(runtime.settings))
+
+
+async def memory_history(runtime: Runtime, tenant: str, user: str | None, given: str) -> MemoryHistory:
+    """given: as for find_memory. user None: the one who has the memory, whose whole id must be given then.
+
+    Raises InvalidToken, NotFound, AmbiguousMemory.
+    """
+    await runtime.settle(names=READS)
+    async with runtime.pool.connection() as conn:
+        place = Place(tenant, user if user is not None else await _owner(conn, tenant, given))
+        row = await _the_memory(conn, place, given)
+        rows = await history(conn, place.tenant, place.thread, row.id)
+    now, policy = datetime.now(UTC), Policy.of(runtime.settings)
+    return MemoryHistory(row.id, tuple(view_of(one, now, policy) for one in rows))
+
+
+async def list_conflicts(runtime: Runtime, tenant: str, user: str, answered: bool = False) -> list[Conflict]:
+    """Contradictions that wait for the user's answer, oldest first; with `answered` those that were answered too.
+
+    Raises InvalidToken.
+    """
+    place = Place(tenant, user)
+    await _ready(runtime, place)
+    async with runtime.pool.connection() as conn:
+        return await conflicts(conn, place.tenant, place.thread, answered=answered)
+
+
+def view_of(row: StoredMemory, at: datetime, policy: Policy) -> MemoryView:
+    """at: when the score is computed for."""
+    values = {field.name: getattr(row, field.name) for field in fields(MemoryRow)}
+    return MemoryView(**values, score=score(row, at, policy))
+
+
+def check_kinds(kinds: Iterable[str]) -> None:
+    """Raises InvalidMemory."""
+    known = get_args(MemoryKind)
+    if unknown := [kind for kind in kinds if kind not in known]:
+        raise InvalidMemory(f"{unknown[0]!r} is not a kind of memory; use one of {', '.join(known)}")
+
+
+async def _ready(runtime: Runtime, place: Place) -> None:
+    """Raises InvalidToken, NotProjectedInTime."""
+    _ = place.thread
+    await runtime.settle(names=READS)
+
+
+async def _rows(
+    conn: Connection, place: Place, which: MemoryFilter, at: datetime, limit: int, after: LastSaid | None
+) -> AsyncIterator[StoredMemory]:
+    """Said last first, read page by page: importance decays by settings, which no index knows."""
+    size = max(limit, PAGE) if which.category or which.min_importance else limit
+    while True:
+        page = await _page(conn, place, which, at, size, after)
+        for row in page:
+            yield row
+        if not page or len(page) < size:
+            return
+        after = last_said(page)
+
+
+async def _page(
+    conn: Connection, place: Place, which: MemoryFilter, at: datetime, size: int, after: LastSaid | None
+) -> Sequence[StoredMemory]:
+    there, kinds = (place.tenant, place.thread), which.kinds
+    if which.every:
+        return await every_memory(conn, *there, kinds, size, after)
+    if which.as_of is None:
+        return await valid_memories(conn, *there, at, kinds, size, after)
+    return await memories_as_of(conn, *there, at, kinds, size, after)
+
+
+async def _the_memory(conn: Connection, place: Place, given: str) -> StoredMemory:
+    """Raises NotFound, AmbiguousMemory."""
+    words = " ".join(given.split())
+    if len(words) < MIN_WORDS_CHARS or not terms(words):
+        raise AmbiguousMemory(f"{given!r} is too little to name a memory; give an id, or words that only it has")
+    there, found = (place.tenant, place.thread), dict[UUID, StoredMemory]()
+    if _PART_OF_ID.fullmatch(given):
+        found = {row.id: row for row in await memories_by_prefix(conn, *there, given.lower())}
+    for statuses in (("valid", "pending", "archived"), ("closed",)):
+        if not found or statuses != ("closed",):
+            rows = await memories_with_words(conn, *there, words, statuses, MAX_WITH_WORDS)
+            found |= {row.id: row for row in rows if has_words(row.content, words)}
+    if not found:
+        raise NotFound(
+            f"user {place.user!r} has no memory {given!r}; `turnlog memories --user {place.user}` lists them"
+        )
+    if len(found) > 1:
+        shown = tuple({"id": str(row.id), "content": row.content} for row in found.values())[:MAX_SHOWN]
+        listed = "".join(f"\n  {one['id']}  {one['content']}" for one in shown)
+        message = f"{given!r} is in {len(found)} memories; give more of the words or an id:{listed}"
+        raise AmbiguousMemory(message, shown)
+    return next(iter(found.values()))
+
+
+async def _owner(conn: Connection, tenant: str, given: str) -> str:
+    """Raises NotFound, AmbiguousMemory when `given` is not a whole id."""
+    try:
+        memory_id = UUID(given)
+    except ValueError:
+        raise AmbiguousMemory("say whose memory it is: --user USER (only a whole id needs none)") from None
+    users = await users_with_memory(conn, tenant, memory_id)
+    if len(users) != 1:
+        raise NotFound(f"there is no memory {memory_id}; `turnlog memories --user USER` lists a user's")
+    return users[0]

@@ -1,0 +1,304 @@
+"""Changing memories by hand: remember, edit, rate, archive, revert, forget, answer, undo a compaction.
+
+`given` names a memory as in memories.find_memory: its id, the beginning of it, or words that only it has.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from turnlog.agent.context.about_memory import asks_to_forget_all, to_forget
+from turnlog.agent.memory.deciding.by_hand import InvalidMemory, checked_reason
+from turnlog.agent.memory.deciding.outcomes import Outcome
+from turnlog.agent.memory.deciding.service import Memories
+from turnlog.agent.memory.deciding.writing import MemoryWriter, Place
+from turnlog.agent.memory.extraction.by_rules import Extractor
+from turnlog.agent.memory.extraction.evidence import own_words
+from turnlog.agent.memory.extraction.findings import Turn
+from turnlog.agent.memory.extraction.rules import load_rules
+from turnlog.agent.memory.memories import READS, check_kinds, find_memory, list_conflicts
+from turnlog.agent.memory.sanitiser.sanitise import holds_secret
+from turnlog.agent.memory.upkeep.compaction import undo_compaction as compaction_undone
+from turnlog.agent.runtime import Runtime
+from turnlog.agent.settings import Settings
+from turnlog.events.contracts import Answer, MemoryKind
+from turnlog.events.errors import NotFound, TurnlogError
+from turnlog.events.local_time import local, now_there
+from turnlog.projectors.models.memories.lookup import Conflict, StoredMemory, valid_memories
+from turnlog.projectors.models.memories.vectors import Compaction, compactions
+from turnlog.projectors.models.terms import terms
+
+MOST_SEARCHED = 10_000
+# What people call the thing that a memory of this key states in other words.
+_ALSO_CALLED = {
+    "phone": "phone telephone cell mobile number 电话 电话号码 手机 手机号 手机号码 联系电话",
+    "email": "email e-mail mail address 邮箱 邮箱地址 电子邮箱 电子邮件 邮件地址",
+}
+_GIVEN = ("kind", "category", "importance", "expires_at", "metadata")
+_FROM_RULES = ("kind", "category", "value", "importance", "rule", "dedupe_key", "strategy", "expires_at")
+
+
+_ANSWERS: dict[Answer, frozenset[str]] = {
+    "new": frozenset({"new", "the new one", "新", "新的", "以新的为准"}),
+    "old": frozenset({"old", "the old one", "旧", "旧的", "以旧的为准"}),
+    "both": frozenset({"both", "both of them", "都", "都对", "两个都是", "都算"}),
+}
+
+
+class AmbiguousConflict(TurnlogError):
+    """More than one question fits what was given."""
+
+    code = "ambiguous-conflict"
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryInput:
+    """A memory as a person gives it. None: what the extraction rules read in the content, or the default of
+    its kind. importance: 0 to 1. expires_at: when it ends by itself, with a time zone. metadata: a JSON object of up to
+    4,000 bytes, kept with the memory and personal as its words are; no model gets it."""
+
+    content: str
+    kind: MemoryKind | None = None
+    category: str | None = None
+    importance: float | None = None
+    expires_at: datetime | None = None
+    metadata: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Edited:
+    """memory: the id of the one that holds now; replaced: of the one that was edited, the same if nothing changed."""
+
+    memory: UUID
+    replaced: UUID
+    before: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rated:
+    memory: UUID
+    importance: float
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reverted:
+    """The memory that holds again."""
+
+    memory: UUID
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedMemory:
+    memory: UUID
+    reason: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """Ids of all memories whose content was dropped: those with the same words too."""
+
+    forgotten: tuple[UUID, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ForgottenAsAsked:
+    """named: id and content of the memories that fit the words. done: it was one, and it is forgotten. words: None
+    where all memories are to be forgotten, which takes more than a sentence in a chat."""
+
+    words: str | None
+    named: tuple[tuple[UUID, str], ...]
+    done: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ConflictAnswered:
+    conflict: UUID
+    answer: Answer
+    question: str
+
+
+@dataclass(frozen=True, slots=True)
+class UndoneCompaction:
+    """memories: ids of those that hold again; () when it was taken back before."""
+
+    compaction: UUID
+    memories: tuple[UUID, ...]
+
+
+async def remember(
+    runtime: Runtime, tenant: str, user: str, memory: str | MemoryInput, memory_id: UUID | None = None
+) -> Outcome:
+    """Stores one claim. A rule that reads all of it gives it the rule's key, so that later claims can contradict it.
+
+    memory_id: makes a repeated call one. Raises InvalidToken, InvalidMemory, InvalidRules.
+    """
+    given = MemoryInput(memory) if isinstance(memory, str) else memory
+    _check_no_secret(runtime.settings, given.content)
+    chosen = {name: value for name in _GIVEN if (value := getattr(given, name)) is not None}
+    if given.kind is not None:
+        check_kinds([given.kind])
+    fields = fields_by_rules(runtime.settings, given.content, local(now_there(), runtime.settings.zone)) | chosen
+    return await _memories(runtime).remember(tenant, user, given.content, id_=memory_id, **fields)
+
+
+async def edit_memory(runtime: Runtime, tenant: str, user: str, given: str, content: str) -> Edited:
+    """Stores a new version in the memory's place; the one before stays in the history.
+
+    Raises InvalidToken, NotFound, AmbiguousMemory, InvalidMemory, MemoryNotInUse.
+    """
+    _check_no_secret(runtime.settings, content)
+    row = await find_memory(runtime, tenant, user, given)
+    now = await _memories(runtime).edit(tenant, user, row.id, content)
+    return Edited(now, row.id, row.content, content)
+
+
+async def rate_memory(runtime: Runtime, tenant: str, user: str, given: str, importance: float) -> Rated:
+    """importance: 0 to 1; it decays from now on.
+
+    Raises InvalidToken, NotFound, AmbiguousMemory, InvalidMemory.
+    """
+    row = await find_memory(runtime, tenant, user, given)
+    await _memories(runtime).rate(tenant, user, row.id, importance)
+    return Rated(row.id, importance, row.content)
+
+
+async def archive_memory(runtime: Runtime, tenant: str, user: str, given: str, reason: str) -> ArchivedMemory:
+    """Keeps a memory and recalls it no more, until it is reverted or said again. reason: at most 500 characters.
+
+    Raises InvalidToken, NotFound, AmbiguousMemory, InvalidMemory for a bad reason, MemoryNotInUse.
+    """
+    row, why = await find_memory(runtime, tenant, user, given), checked_reason(reason)
+    await _memories(runtime).archive(tenant, user, row.id, why)
+    return ArchivedMemory(row.id, why, row.content)
+
+
+async def revert_memory(runtime: Runtime, tenant: str, user: str, given: str) -> Reverted:
+    """An earlier version holds again, and what replaced it ends; an archived memory is in use again.
+
+    Raises InvalidToken, NotFound, AmbiguousMemory, NothingToRevert.
+    """
+    row = await find_memory(runtime, tenant, user, given)
+    await _memories(runtime).revert(tenant, user, row.id)
+    return Reverted(row.id, row.content)
+
+
+async def forget_memory(runtime: Runtime, tenant: str, user: str, given: str) -> Forgotten:
+    """Drops the content of a memory, and of those that say the same, from every read model. It cannot be undone.
+
+    Raises InvalidToken, NotFound, AmbiguousMemory.
+    """
+    row = await find_memory(runtime, tenant, user, given)
+    return Forgotten(tuple(await _memories(runtime).forget(tenant, user, row.id)))
+
+
+async def forget_as_asked(runtime: Runtime, tenant: str, user: str, text: str) -> ForgottenAsAsked | None:
+    """Forgets the memory that a chat message asks to forget, if it names exactly one; None: it asks for no such thing.
+
+    A memory is named by all the words in any form: "that I live in Rome" names "Lives in Rome". Where none has them
+    all, the name of the thing and the words in which it was said count too. Raises InvalidToken.
+    """
+    said = own_words(text)
+    if asks_to_forget_all(said):
+        return ForgottenAsAsked(None, (), False)
+    if (what := to_forget(said)) is None:
+        return None
+    words, thread = set(terms(what)), Place(tenant, user).thread
+    await runtime.settle(names=READS)
+    async with runtime.pool.connection() as conn:
+        held = await valid_memories(conn, tenant, thread, now_there(), limit=MOST_SEARCHED)
+    named = [row for row in held if words and words <= set(terms(row.content))]
+    named = named or [row for row in held if words & (names := _names(row)) and words <= names | _said(row)]
+    if len(named) == 1:
+        await _memories(runtime).forget(tenant, user, named[0].id)
+    return ForgottenAsAsked(what, tuple((row.id, row.content) for row in named), len(named) == 1)
+
+
+def _names(row: StoredMemory) -> set[str]:
+    key = row.dedupe_key or ""
+    return {*terms(row.content), *terms(key.replace(":", " ")), *terms(_ALSO_CALLED.get(key, ""))}
+
+
+def _said(row: StoredMemory) -> set[str]:
+    return {term for source in row.sources for term in terms(source.quote)}
+
+
+async def forget_all(runtime: Runtime, tenant: str, user: str) -> int:
+    """Drops the content of every memory of a user from every read model, also of those that ended; returns how many.
+
+    Turns that were a memory's source are not extracted from again. Raises InvalidToken.
+    """
+    count = await _memories(runtime).forget_all(tenant, user)
+    await runtime.settle(names=READS)
+    return count
+
+
+async def answer_conflict(
+    runtime: Runtime, tenant: str, user: str, answer: Answer, given: str | None = None
+) -> ConflictAnswered:
+    """Ends a question: the new memory holds, or the old one, or both. given: the question's id or its beginning; None
+    for the only open one. Raises InvalidToken, NotFound, AmbiguousConflict, QuestionSettled.
+    """
+    question = _the_question(await list_conflicts(runtime, tenant, user, given is not None), given)
+    await _memories(runtime).answer(tenant, user, question.conflict_id, answer)
+    return ConflictAnswered(question.conflict_id, answer, question.question)
+
+
+def answer_in(text: str) -> Answer | None:
+    """The answer to a question that a line of a chat is; None: the line is something else."""
+    said = text.strip(" .。!！").lower()
+    return next((answer for answer, words in _ANSWERS.items() if said in words), None)
+
+
+async def list_compactions(runtime: Runtime, tenant: str, user: str) -> list[Compaction]:
+    """Which memories the compaction job merged, the newest first. Raises InvalidToken."""
+    thread = Place(tenant, user).thread
+    await runtime.settle(names=READS)
+    async with runtime.pool.connection() as conn:
+        return await compactions(conn, tenant, thread)
+
+
+async def undo_compaction(runtime: Runtime, tenant: str, user: str, compaction: UUID) -> UndoneCompaction:
+    """Its members hold again as before, and the job does not merge them again. Raises InvalidToken, NotFound."""
+    reopened = await compaction_undone(MemoryWriter(runtime.log, runtime.pool), Place(tenant, user), compaction)
+    return UndoneCompaction(compaction, tuple(reopened))
+
+
+def fields_by_rules(settings: Settings, text: str, at: datetime) -> dict[str, Any]:
+    """Fields of Memory when the text is exactly one claim that a rule reads, {} otherwise. Raises InvalidRules.
+
+    A text that says more gets no key: the rest of it would end with the next claim of that key.
+    """
+    turn = Turn(thread="by hand", seq=1, event_id=UUID(int=0), said_at=at, text=text)
+    found = Extractor(load_rules(settings.rules_file)).only_finding(turn)
+    return {name: getattr(found, name) for name in _FROM_RULES} if found is not None else {}
+
+
+def _check_no_secret(settings: Settings, content: str) -> None:
+    """Raises InvalidMemory."""
+    if not settings.remember_secrets and holds_secret(content):
+        raise InvalidMemory(
+            "a memory holds no password, key or number of a card, because it goes to models; "
+            "MEMORY_REMEMBER_SECRETS=true allows it"
+        )
+
+
+def _the_question(found: list[Conflict], given: str | None) -> Conflict:
+    if given is None and len(found) > 1:
+        raise AmbiguousConflict(f"{len(found)} questions are open; `turnlog conflicts` lists them, give the id of one")
+    matching = [one for one in found if str(one.conflict_id).startswith((given or "").lower())]
+    if len(matching) > 1:
+        raise AmbiguousConflict(f"{len(matching)} questions begin with {given!r}; give more of the id")
+    if not matching:
+        missing = f"no question {given}" if given else "no open question"
+        raise NotFound(f"there is {missing}; `turnlog conflicts` lists them")
+    return matching[0]
+
+
+def _memories(runtime: Runtime) -> Memories:
+    return Memories(runtime.log, runtime.pool)

@@ -1,0 +1,1 @@
+"""The service at work: health, lag, dead letters, usage, jobs, imports."""

@@ -1,0 +1,132 @@
+"""What each process that plays roles has in its memory: metrics, latest traces, circuit breakers.
+
+Whoever asks, asks all processes over core NATS, and each answers for itself: nothing of it is stored.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from nats.aio.msg import Msg
+from nats.errors import Error as NatsError
+from prometheus_client import REGISTRY
+from pydantic import TypeAdapter
+
+from turnlog.agent import metrics
+from turnlog.agent.operations.processes import AWAY, processes
+from turnlog.agent.recent_traces import Trace, latest
+from turnlog.agent.runtime import Runtime
+from turnlog.events.subjects import PROCESSES
+
+Kind = Literal["metrics", "traces", "breakers"]
+# How long to wait for the processes that have a row, and where Postgres cannot say which there are.
+LONGEST_S, PATIENCE_S, POLL_S = 2.0, 0.3, 0.01
+MOST_BYTES = 4_000_000  # of a message; NATS takes 8 MB
+_TRACES = TypeAdapter(list[Trace])
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """process: its machine and pid. role: what it plays, "all" for `turnlog up`."""
+
+    process: str
+    role: str
+    found: Any
+
+    @property
+    def traces(self) -> list[Trace]:
+        return _TRACES.validate_python(self.found)
+
+
+async def ask_processes(runtime: Runtime, kind: Kind, **asked: Any) -> list[Reply]:
+    """The replies by process. Where none comes, as while NATS is away, that of this process.
+
+    asked, for traces: tenant, limit, only_failed; for breakers: reset, the service whose breakers are closed first.
+    """
+    nc, replies, question = runtime.log.nc, dict[str, Reply](), {"kind": kind, **asked}
+
+    async def hear(message: Msg) -> None:
+        about = json.loads(message.data)
+        replies[about["id"]] = Reply(about["process"], about["role"], about["found"])
+
+    with contextlib.suppress(NatsError, OSError):
+        expected = await _expected(runtime)
+        inbox = nc.new_inbox()
+        watching = await nc.subscribe(inbox, cb=hear)
+        try:
+            await nc.publish(PROCESSES, json.dumps(question).encode(), reply=inbox)
+            ends_at = time.monotonic() + (LONGEST_S if expected else PATIENCE_S)
+            while time.monotonic() < ends_at and not (expected and expected <= replies.keys()):
+                await asyncio.sleep(POLL_S)
+        finally:
+            await watching.unsubscribe()
+    found = list(replies.values()) or [Reply(_process(), "all", json.loads(json.dumps(_FOUND[kind](question))))]
+    return sorted(found, key=lambda one: (one.role, one.process))
+
+
+async def _expected(runtime: Runtime) -> set[str]:
+    """The ids of the living processes; none while Postgres is away."""
+    try:
+        return {one.id for one in await processes(runtime) if one.is_alive}
+    except AWAY:
+        return set()
+
+
+@contextlib.asynccontextmanager
+async def answering_for_this_process(
+    runtime: Runtime, roles: Sequence[str], all_roles: Sequence[str]
+) -> AsyncIterator[None]:
+    """This process answers what others ask while the block runs."""
+    role = "all" if set(all_roles) <= set(roles) else "+".join(roles)
+    me = {"id": str(runtime.process_id), "process": _process(), "role": role}
+
+    async def hear(message: Msg) -> None:
+        question = json.loads(message.data)
+        found = _FOUND[question["kind"]](question)
+        while len(body := json.dumps(me | {"found": found}).encode()) > MOST_BYTES:
+            found = found[: len(found) // 2]
+        await message.respond(body)
+
+    watching = await runtime.log.nc.subscribe(PROCESSES, cb=hear)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(NatsError, OSError):  # it ended with its connection
+            await watching.unsubscribe()
+
+
+def _breakers(question: Mapping[str, Any]) -> Any:
+    if question.get("reset") is not None:
+        metrics.reset_breakers(question["reset"])
+    return metrics.breakers()
+
+
+def _latest(question: Mapping[str, Any]) -> Any:
+    found = latest(question["tenant"], question["limit"], question["only_failed"])
+    return _TRACES.dump_python(found, mode="json")
+
+
+def _families(_: Mapping[str, Any]) -> Any:
+    """(name, help, type, samples) of each metric of this process, but for those that are read from the servers."""
+    return [
+        (one.name, one.documentation, one.type, [(s.name, s.labels, s.value) for s in one.samples])
+        for one in REGISTRY.collect()
+        if one.name not in metrics.MEASURED
+    ]
+
+
+_FOUND: Mapping[Kind, Callable[[Mapping[str, Any]], Any]] = {
+    "metrics": _families,
+    "traces": _latest,
+    "breakers": _breakers,
+}
+
+
+def _process() -> str:
+    return f"{socket.gethostname()}:{os.getpid()}"

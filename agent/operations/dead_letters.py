@@ -1,0 +1,150 @@
+"""Dead letters: events that a projection could not apply, with what waits behind them, and events on which a reactor
+failed again and again."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from turnlog.agent.operations.lag import REACTORS
+from turnlog.agent.operations.tailing import Line, line_at
+from turnlog.agent.retry_later import at_once
+from turnlog.agent.runtime import Runtime
+from turnlog.events.errors import EventTooLarge, NotFound
+from turnlog.events.read import Stored
+from turnlog.events.subjects import parse_stored
+from turnlog.projectors.engine import parking
+from turnlog.projectors.engine.apply import POISON
+from turnlog.projectors.engine.incoming import Incoming
+from turnlog.projectors.engine.positions import LIVE, Positions
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.registry import BY_NAME
+from turnlog.projectors.rebuild import replay
+from turnlog.projectors.rebuild.replay import Retried as Retried
+
+# Errors that an event itself causes, in a reactor too: all others (a model, Postgres or NATS is away) pass.
+EVENT_ERRORS = (*POISON, EventTooLarge)
+
+React = Callable[[str, Stored], Awaitable[None]]
+"""Does the work of the named reactor on a stored event. Raises Later, and what the work raises."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """One event of one projection or reactor. status: parked or dropped. reason: poison, or behind such an event."""
+
+    seq: int
+    projection: str
+    partition: int
+    tenant: str
+    thread_token: str
+    event_type: str
+    reason: str
+    error: str
+    status: str
+    parked_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class DeadEvent:
+    """The event at a sequence as it is in the log, and the projections and reactors that failed on it."""
+
+    line: Line
+    letters: tuple[DeadLetter, ...]
+
+
+async def list_dead_letters(
+    runtime: Runtime, projection: str | None = None, tenant: str | None = None
+) -> list[DeadLetter]:
+    """Parked and dropped events in the order of the log. projection: of this projection or reactor alone; tenant: None
+    is every tenant.
+
+    Raises NotFound for an unknown one.
+    """
+    if projection is not None and projection not in (*BY_NAME, *REACTORS):
+        raise NotFound(
+            f"no projection or reactor is named {projection!r}; there are {', '.join((*BY_NAME, *REACTORS))}"
+        )
+    async with runtime.pool.connection() as conn:
+        found = [DeadLetter(**row) for row in await parking.listed(conn, projection)]
+    return [one for one in found if tenant in (None, one.tenant)]
+
+
+async def show_dead_letter(runtime: Runtime, seq: int, tenant: str | None = None) -> DeadEvent:
+    """tenant: only a dead letter of it, its sealed fields left closed. Raises NotFound where there is no event."""
+    letters = [letter for letter in await list_dead_letters(runtime, tenant=tenant) if letter.seq == seq]
+    if tenant is None:
+        return DeadEvent(await line_at(runtime.log, seq), tuple(letters))
+    if not letters:
+        raise NotFound(f"no event at sequence {seq} is a dead letter")
+    return DeadEvent(await line_at(runtime.log, seq, readers=frozenset()), tuple(letters))
+
+
+async def parked(
+    runtime: Runtime, seq: int | None = None, projection: str | None = None, tenant: str | None = None
+) -> list[DeadLetter]:
+    """The parked events, of one sequence where one is given. Raises NotFound where nothing is parked there."""
+    every = await list_dead_letters(runtime, projection, tenant)
+    found = [one for one in every if one.status == "parked" and seq in (None, one.seq)]
+    if seq is not None and not found:
+        raise NotFound(f"no event is parked at sequence {seq}; `turnlog dead-letters list` shows them")
+    return found
+
+
+async def park_event(conn: Connection, reactor: str, stored: Stored, error: str) -> None:
+    """Makes an event a dead letter of a reactor, or updates its error."""
+    place = parse_stored(stored.subject)
+    letter = Incoming(stored.seq, (place.tenant, place.thread_token), place.type, None, error)
+    at = Positions(LIVE, place.partition, {})
+    await parking.park(conn, reactor, at, [parking.Parked(letter, "poison", error)])
+
+
+async def retry_dead_letters(
+    runtime: Runtime, react: React, seq: int | None = None, projection: str | None = None, tenant: str | None = None
+) -> Retried:
+    """Applies parked events again, thread by thread in order; seq: those of its thread. Then the work of reactors.
+    tenant: None is every tenant.
+
+    Raises NotFound, NotNow, and the error of a model or server that is away.
+    """
+    letters = await parked(runtime, seq, projection, tenant)
+    places = sorted({(one.projection, (one.tenant, one.thread_token)) for one in letters if one.projection in BY_NAME})
+    done = [await replay.retry(runtime.log, runtime.database_url, BY_NAME[name], place) for name, place in places]
+    done += [await _react_again(runtime, react, one) for one in letters if one.projection not in BY_NAME]
+    return _together(done)
+
+
+async def _react_again(runtime: Runtime, react: React, letter: DeadLetter) -> Retried:
+    try:
+        stored = await runtime.log.stored(letter.seq)
+        with at_once():
+            await react(letter.projection, stored)
+    except NotFound:
+        pass  # the event was erased, so there is nothing left to do
+    except EVENT_ERRORS as error:
+        async with runtime.pool.connection() as conn:
+            await park_event(conn, letter.projection, stored, f"{type(error).__name__}: {error}")
+        return Retried((), (letter.seq,))
+    async with runtime.pool.connection() as conn:
+        await parking.unpark(conn, letter.projection, letter.seq)
+    return Retried((letter.seq,), ())
+
+
+async def drop_dead_letter(
+    runtime: Runtime, seq: int, projection: str | None = None, tenant: str | None = None
+) -> Retried:
+    """Gives up on an event, and applies what waited behind it in a projection. Raises NotFound."""
+    done = []
+    for one in await parked(runtime, seq, projection, tenant):
+        if one.projection in BY_NAME:
+            done.append(await replay.drop(runtime.log, runtime.database_url, BY_NAME[one.projection], seq))
+        else:
+            async with runtime.pool.connection() as conn:
+                await parking.drop(conn, one.projection, seq)
+    return _together(done)
+
+
+def _together(done: Sequence[Retried]) -> Retried:
+    return Retried(
+        tuple(sorted({seq for one in done for seq in one.applied})),
+        tuple(sorted({seq for one in done for seq in one.parked})),
+    )

@@ -1,0 +1,34 @@
+"""Conversations in and out: foreign files become turns (`read`), turns become files (`export_*`)."""
+
+from turnlog.agent.operations.importers.export import export_jsonl, export_openai
+from turnlog.agent.operations.importers.files import Format, check_unpacked, detect_format
+from turnlog.agent.operations.importers.imported import (
+    Defaults,
+    ImportedTurn,
+    ImportFailed,
+    Item,
+    Rejected,
+    Repeated,
+    Skipped,
+    import_id,
+)
+from turnlog.agent.operations.importers.reader import FORMATS, events, read
+
+__all__ = [
+    "FORMATS",
+    "Defaults",
+    "Format",
+    "ImportFailed",
+    "ImportedTurn",
+    "Item",
+    "Rejected",
+    "Repeated",
+    "Skipped",
+    "check_unpacked",
+    "detect_format",
+    "events",
+    "export_jsonl",
+    "export_openai",
+    "import_id",
+    "read",
+]

@@ -1,0 +1,187 @@
+"""Opens a plain file, a gzip file or the zip of an export, recognised by its first bytes, and names its format."""
+
+import contextlib
+import gzip
+import re
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any, Literal, NamedTuple, cast
+
+from pydantic_core import from_json
+
+from turnlog.agent.operations.importers.imported import ImportFailed
+from turnlog.agent.operations.importers.jsontext import parse
+
+# One file, several numbered ones, or one per conversation.
+_PART = re.compile(r"(^|/)(conversations(-\d+)?|conversations/(?!index\.)[^/]+)\.json$")
+# JSON shrinks to a tenth at most; what shrinks to less than a thousandth was made to fill memory or disk.
+_LARGEST_RATIO = 1000
+
+
+DAMAGED = (EOFError, zlib.error, zipfile.BadZipFile, OSError)
+
+
+class Part(NamedTuple):
+    """A decompressed file. name: inside a zip; else empty."""
+
+    name: str
+    stream: IO[bytes]
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[Iterator[Part]]:
+    """The decompressed parts of the file: one, or those of a zip that hold conversations, each opened in its turn."""
+    with _open(path) as raw:
+        start = raw.read(4)
+        raw.seek(0)
+        if start.startswith(b"PK\x03\x04"):
+            with zipfile.ZipFile(raw) as archive:
+                yield _parts(path, archive)
+        elif start.startswith(b"\x1f\x8b"):
+            with gzip.open(raw) as stream:
+                yield iter([Part("", cast(IO[bytes], stream))])
+        else:
+            yield iter([Part("", raw)])
+
+
+def head(path: Path, size: int) -> bytes:
+    """The first `size` decompressed bytes, of a zip those of its first part."""
+    with opened(path) as parts:
+        return next(parts).stream.read(size)
+
+
+def check_unpacked(path: Path, most: int) -> None:
+    """Raises ImportFailed for a file that decompresses to more than `most` bytes."""
+    size = 0
+    with opened(path) as parts, contextlib.suppress(*DAMAGED):  # whoever reads it will say that it is damaged
+        for part in parts:
+            while size <= most and (chunk := part.stream.read(1 << 20)):
+                size += len(chunk)
+    if size > most:
+        raise ImportFailed(f"{path} unpacks to more than {most >> 20:,} MiB; unpack it and import a part at a time")
+
+
+def is_blank(path: Path) -> bool:
+    """Whether the first 64 KiB of the file are only white space."""
+    return not head(path, 1 << 16).strip()
+
+
+def _open(path: Path) -> IO[bytes]:
+    try:
+        return path.open("rb", buffering=1 << 20)
+    except FileNotFoundError as error:
+        raise ImportFailed(f"there is no file {path}") from error
+    except IsADirectoryError as error:
+        raise ImportFailed(f"{path} is a folder; name the file inside it") from error
+    except OSError as error:
+        raise ImportFailed(f"{path} cannot be opened: {error.strerror}") from error
+
+
+def _parts(path: Path, archive: zipfile.ZipFile) -> Iterator[Part]:
+    """Raises ImportFailed for a zip without conversations, one with a password and one that inflates too much."""
+    infos = sorted((info for info in archive.infolist() if _PART.search(info.filename)), key=lambda info: info.filename)
+    if not infos:
+        names = ", ".join(repr(info.filename[:60]) for info in archive.infolist()[:5]) or "nothing"
+        raise ImportFailed(f"{path} is a zip without a conversations.json; it has {names}. Unpack it, import its files")
+    for info in infos:
+        if info.file_size > _LARGEST_RATIO * max(info.compress_size, 1):
+            raise ImportFailed(f"{path}: {info.filename} would grow to {info.file_size:,} bytes; it is no export")
+        try:
+            stream = archive.open(info)
+        except RuntimeError as error:  # encrypted, or compressed by a method that Python lacks
+            raise ImportFailed(f"{path}: {info.filename} cannot be unpacked ({error}); unpack it yourself") from error
+        with stream:
+            yield Part(info.filename, stream)
+
+
+def looks_like(path: Path) -> str:
+    """What a file of no known format begins with: a list of objects with the fields a, b; or its first characters."""
+    start = head(path, _HEAD).removeprefix(b"\xef\xbb\xbf").lstrip()
+    try:
+        described = _described(from_json(start, allow_partial="trailing-strings"))
+    except ValueError:
+        described = None
+    return described or f"no list and no object of JSON, but {start[:40].decode('utf-8', 'replace')!r}"
+
+
+def _described(value: Any) -> str | None:
+    if isinstance(value, dict):
+        names = ", ".join(key[:40] for key in list(value)[:8])
+        return f"an object with the fields {names}{', …' if len(value) > 8 else ''}" if names else "an empty object"
+    if isinstance(value, list):
+        return f"a list whose first item is {_described(value[0]) or 'neither list nor object'}" if value else "a list"
+    return None
+
+
+Format = Literal["openai", "chatgpt", "claude", "open-webui", "librechat", "locomo", "jsonl", "memorybank"]
+# How a file of each format begins, for people whose file has none of them.
+EXAMPLES: dict[Format, str] = {
+    "jsonl": '{"thread": "trip", "user": "ann", "role": "user", "text": "Hi!", "time": "2026-05-08T13:56:00Z"}',
+    "openai": '{"messages": [{"role": "user", "content": "Hi!"}]}',
+    "chatgpt": '[{"title": "Trip", "mapping": {"…": {"message": {…}, "parent": "…"}}, "current_node": "…"}]',
+    "claude": '[{"uuid": "…", "name": "Trip", "chat_messages": [{"sender": "human", "text": "Hi!"}]}]',
+    "open-webui": '[{"chat": {"history": {"messages": {"…": {"parentId": null, "role": "user", "content": "Hi!"}}}}}]',
+    "librechat": '{"conversationId": "…", "messages": [{"messageId": "…", "isCreatedByUser": true, "text": "Hi!"}]}',
+    "locomo": '[{"sample_id": "…", "conversation": {"session_1_date_time": "…", "session_1": [{"dia_id": "D1:1"}]}}]',
+    "memorybank": '{"Ann": {"name": "Ann", "history": {"2026-05-08": [{"query": "Hi!", "response": "Hello!"}]}}}',
+}
+_HEAD = 1 << 18
+_SIGNS: tuple[tuple[Format, tuple[str, ...]], ...] = (
+    ("claude", ("chat_messages",)),
+    ("chatgpt", ("mapping",)),
+    ("open-webui", ("history", "parentId", "role")),
+    ("librechat", ("conversationId", "messageId", "isCreatedByUser")),
+    ("locomo", ("dia_id",)),
+    ("locomo", ("qa", "evidence")),
+    ("memorybank", ("history", "query", "response")),
+    ("openai", ("role", "content")),
+    ("openai", ("messages",)),
+)
+
+
+def detect_format(path: Path) -> Format | None:
+    """The format by the file's head, or None if it is not recognised. Raises ImportFailed (unreadable, UTF-16)."""
+    start = head(path, _HEAD)
+    if start.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" in start[:2]:
+        raise ImportFailed(f"{path} is UTF-16; save it as UTF-8 and import it again")
+    lines = start.splitlines()[: -1 if len(start) == _HEAD else None]
+    return _by_lines(lines[:20]) or _by_signs(start.decode("utf-8", "replace"))
+
+
+def _by_lines(lines: list[bytes]) -> Format | None:
+    """Recognises JSONL by the first line that is a JSON object of a known format."""
+    for line in lines:
+        try:
+            value = parse(line.decode("utf-8", "replace").encode())
+        except ValueError:
+            continue
+        found = _by_keys(value) if isinstance(value, dict) else None
+        if found:
+            return found
+    return None
+
+
+def _by_keys(value: dict[str, Any]) -> Format | None:
+    if "chat_messages" in value:
+        return "claude"
+    if "mapping" in value:
+        return "chatgpt"
+    if isinstance(value.get("chat", value), dict) and "history" in value.get("chat", value):
+        return "open-webui"
+    if "messages" in value and "conversationId" in value:
+        return "librechat"
+    if "conversation" in value:
+        return "locomo"
+    if "messages" in value or ("role" in value and not value.keys() & {"thread", "text", "user"}):
+        return "openai"
+    return "jsonl" if value.keys() & {"thread", "text", "content"} else None
+
+
+def _by_signs(text: str) -> Format | None:
+    """Recognises a document by keys that only one format has. A key quoted in a text is escaped, so not counted."""
+    for found, keys in _SIGNS:
+        if all(re.search(rf'(?<!\\)"{key}"\s*:', text) for key in keys):
+            return found
+    return None

@@ -1,0 +1,141 @@
+"""OpenAI chat messages, and Anthropic's, which are kept in the same files.
+
+Accepted: a list of messages, {"messages": […]}, a list of either, and JSONL of any of them (the fine-tuning
+format). Messages have no time: a conversation begins at the base time (default 2000-01-01), with one turn per second.
+`system` (Anthropic's, beside messages) becomes the first turn.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from turnlog.agent.context.wire import called, message_content
+from turnlog.agent.conversations.blocks import content_of
+from turnlog.agent.operations.importers.imported import (
+    MALFORMED,
+    Conversation,
+    Defaults,
+    ImportedTurn,
+    Item,
+    Rejected,
+    ThreadNames,
+    reason_of,
+)
+from turnlog.agent.operations.importers.jsontext import Record
+from turnlog.events.contracts import Content, ThinkingBlock, ToolCall, TurnRecorded
+
+Message = dict[str, Any]
+_ROLES = {"developer": "system", "function": "tool", "human": "user", "ai": "assistant", "model": "assistant"}
+
+
+def read_openai(records: Iterable[Record], defaults: Defaults, stem: str) -> Iterator[Item]:
+    """The turns of the records. stem: the thread of the first conversation without an id."""
+    names = ThreadNames(defaults, stem)
+    flat: tuple[int, OpenAIConversation] | None = None
+    for record in records:
+        if record.error:
+            yield Rejected(record.where, record.error)
+        elif _is_message(record.value):
+            if flat is None or flat[0] != record.group:
+                flat = record.group, OpenAIConversation(Conversation(defaults, names.next(), None, None))
+            yield flat[1].item(record.where, record.value)
+        else:
+            yield from _whole(record, defaults, names)
+
+
+def _is_message(value: Any) -> bool:
+    return isinstance(value, dict) and ("role" in value or "messages" not in value)
+
+
+def _whole(record: Record, defaults: Defaults, names: ThreadNames) -> Iterator[Item]:
+    """Whether a record is a whole conversation."""
+    value = {"messages": record.value} if isinstance(record.value, list) else record.value
+    if not isinstance(value, dict) or not isinstance(value.get("messages"), list):
+        yield Rejected(record.where, "neither a message nor a conversation with a list of messages")
+        return
+    thread = names.next(value.get("thread_id") or value.get("id"))
+    label, user = value.get("title") or value.get("label"), value.get("user")
+    opened = OpenAIConversation(Conversation(defaults, thread, _text(label), _text(user)))
+    system = [{"role": "system", "content": value["system"]}] if value.get("system") else []
+    for number, message in enumerate(system + value["messages"], 1):
+        yield opened.item(f"{record.where}, message {number}", message)
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+class OpenAIConversation:
+    """Turns messages into turns; remembers legacy function calls, whose results name only the function."""
+
+    def __init__(self, conversation: Conversation) -> None:
+        self._conversation = conversation
+        self._legacy_calls: dict[str, str] = {}
+
+    def item(self, where: str, message: Any) -> Item:
+        self._conversation.number += 1
+        try:
+            return self._turn(message)
+        except MALFORMED as error:
+            return Rejected(where, reason_of(error))
+
+    def _turn(self, message: Any) -> ImportedTurn:
+        if not isinstance(message, dict):
+            raise ValueError(f"a message must be an object, not {type(message).__name__}")
+        own_id = _text(message.get("id"))
+        calls = self._calls(message)
+        data = TurnRecorded(
+            role=self._role(message),
+            content=_content(message, calls),
+            name=message.get("name") if message.get("role") != "function" else None,
+            tool_calls=calls,
+            tool_call_id=self._call_id(message),
+            model=_text(message.get("model")),
+            source_id=own_id or f"M{self._conversation.number}",
+        )
+        return self._conversation.turn(data, message.get("created_at") or message.get("timestamp"), own_id)
+
+    def _role(self, message: Message) -> Any:
+        """Anthropic sends tool results as the user: a turn with nothing else gets the role tool."""
+        content = message.get("content")
+        if isinstance(content, list) and content and all(_is_result(part) for part in content):
+            return "tool"
+        role = message.get("role")
+        return _ROLES.get(role, role) if isinstance(role, str) else role
+
+    def _calls(self, message: Message) -> tuple[ToolCall, ...]:
+        calls = tuple(self._call(call, call, place) for place, call in enumerate(message.get("tool_calls") or ()))
+        legacy = message.get("function_call")
+        if not legacy:
+            return calls
+        call = self._call({}, legacy, len(calls))
+        self._legacy_calls[call.name] = call.id
+        return (*calls, call)
+
+    def _call(self, call: Message, function: Message, place: int) -> ToolCall:
+        name, arguments = called(function)
+        return ToolCall(
+            id=call.get("id") or f"call_{self._conversation.number}_{place}",
+            name=name or "",
+            arguments=(arguments or "{}") if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False),
+        )
+
+    def _call_id(self, message: Message) -> str | None:
+        if message.get("role") == "function":
+            return self._legacy_calls.get(str(message.get("name")))
+        return message.get("tool_call_id")
+
+
+def _is_result(part: Any) -> bool:
+    return isinstance(part, dict) and part.get("type") == "tool_result"
+
+
+def _content(message: Message, calls: tuple[ToolCall, ...]) -> Content:
+    """The content, the refusal or the audio transcript; a tool call may have none."""
+    value = message_content(message)
+    content = content_of("" if value is None and calls else value)
+    reasoning = message.get("reasoning_content") or message.get("reasoning")
+    if not isinstance(reasoning, str):
+        return content
+    rest = content_of([content] if content else []) if isinstance(content, str) else content
+    return ThinkingBlock(thinking=reasoning), *rest

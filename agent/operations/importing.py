@@ -1,0 +1,330 @@
+"""Importing a file: read, leave out what is there, append in atomic batches, wait until it is projected."""
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from itertools import chain
+from pathlib import Path
+from typing import Any, cast
+
+from turnlog.agent.conversations.ownership import append_as_owner, own_thread
+from turnlog.agent.counting import counted
+from turnlog.agent.operations.importers import (
+    Defaults,
+    Format,
+    ImportedTurn,
+    Item,
+    Rejected,
+    Repeated,
+    Skipped,
+    check_unpacked,
+    events,
+    read,
+)
+from turnlog.agent.runtime import Runtime
+from turnlog.events.contracts import Event
+from turnlog.events.errors import EventTooLarge, InvalidEvent, InvalidToken, NotFound
+from turnlog.events.progress import OnProgress
+from turnlog.events.publish import Appended, Key
+from turnlog.projectors.engine.duplicates import first_seqs
+from turnlog.projectors.engine.lag import NotProjectedInTime, lag
+
+# Keys of new users are made once for each batch, which takes as long as it takes to store 100 turns.
+BATCH, BATCH_CHARS = 4_000, 16_000_000
+SHOWN, FEW, LONGEST = 100, 3, 500  # places in a document, and in a line for people; characters
+MAX_SILENT_WAITS = 120
+WAIT_FOR_VECTORS_UP_TO = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class ImportRequest:
+    """embed: wait for vectors; None decides by the number of new turns. own: the turns go into conversations of
+    `defaults.user` alone; those of a conversation that another user has are rejected. most: bytes of the unpacked file.
+    """
+
+    path: Path
+    format: str | None
+    defaults: Defaults
+    embed: bool | None = None
+    own: bool = False
+    most: int | None = None
+
+
+@dataclass(slots=True)
+class LeftOut:
+    """Pieces that were left out for one reason: their number, and the places of the first SHOWN."""
+
+    reason: str
+    count: int = 0
+    first: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class ImportReport:
+    """What an import did. turns: new ones; known: turns that the log held already. repeated: pieces with the
+    source_id and the words of an earlier one of the file.
+
+    skipped: pieces that were left out on purpose; left_out: their reasons, SHOWN at most. undated: turns of the file
+    without a time, theirs or their conversation's, dated after the turn before or from undated_from on; undated_turns:
+    the first SHOWN.
+    rejected: the first SHOWN, since every line of a large file may be wrong. dry_run: nothing was stored, and turns and
+    threads are those of the file.
+    """
+
+    file: str
+    dry_run: bool = False
+    turns: int = 0
+    known: int = 0
+    threads: int = 0
+    last_seq: int = 0
+    embedded: int = 0
+    skipped: int = 0
+    left_out: list[LeftOut] = field(default_factory=list)
+    repeated: int = 0
+    undated: int = 0
+    undated_from: datetime | None = None
+    undated_turns: list[str] = field(default_factory=list)
+    rejected: list[Rejected] = field(default_factory=list)
+    rejected_count: int = 0
+
+    def reject(self, one: Rejected) -> None:
+        self.rejected_count += 1
+        if self.rejected_count <= SHOWN:
+            self.rejected.append(Rejected(one.where[:LONGEST], one.error[:LONGEST]))
+
+    def leave_out(self, one: Skipped) -> None:
+        self.skipped += 1
+        same = next((known for known in self.left_out if known.reason == one.reason), None)
+        if same is None and len(self.left_out) < SHOWN:
+            same = LeftOut(one.reason)
+            self.left_out.append(same)
+        if same is not None:
+            same.count += 1
+            same.first += [one.where[:LONGEST]] if same.count <= SHOWN else []
+
+    def document(self) -> dict[str, Any]:
+        """As JSON, for --json and the API."""
+        return {**asdict(self), "rejected": [one._asdict() for one in self.rejected]}
+
+    def lines(self) -> Iterator[str]:
+        """For people: what was done, then what was left out, why and where, then what follows."""
+        yield self.sentence()
+        for one in self.left_out:
+            yield f"left out: {one.reason}: {one.count:,} ({_places(one.first)})"
+        if self.undated:
+            dated = f"dated a second after the turn before, the first of a conversation {self.undated_from:%Y-%m-%d}"
+            yield f"without a time, {dated}: {_places(self.undated_turns)}"
+        if self.turns and not self.embedded and not self.dry_run:
+            yield (
+                "Vectors follow in the background, newest threads first, while `turnlog up` runs; `turnlog lag` shows "
+                "how many are missing."
+            )
+
+    def sentence(self) -> str:
+        in_threads = f"in {counted(self.threads, 'thread')}"
+        if self.dry_run:
+            parts = [f"{self.file} has {counted(self.turns, 'turn')} {in_threads}; nothing was stored"]
+        else:
+            parts = [f"imported {counted(self.turns, 'new turn')} {in_threads} from {self.file}"]
+        if self.known:
+            parts.append(f"{self.known:,} were there already")
+        if self.embedded:
+            parts.append(f"{counted(self.embedded, 'chunk')} embedded")
+        if self.undated:
+            parts.append(f"{self.undated:,} without a time")
+        if self.repeated:
+            parts.append(f"{self.repeated:,} repeated under the same source_id, stored once")
+        if self.skipped:
+            parts.append(f"{self.skipped:,} left out")
+        if self.rejected_count:
+            parts.append(f"{self.rejected_count:,} rejected")
+        return "; ".join(parts) + "."
+
+
+def _places(first: list[str]) -> str:
+    return "; ".join([*first[:FEW], *(["…"] if len(first) > FEW else [])])
+
+
+@dataclass(slots=True)
+class PreparedImport:
+    """A file that was recognised, and read as far as its first batch of events."""
+
+    request: ImportRequest
+    report: ImportReport
+    batches: Iterator[list[Event]]
+
+
+def prepare_import(request: ImportRequest) -> PreparedImport:
+    """Recognises the file before any server starts. Raises ImportFailed for a format that turnlog cannot read."""
+    if request.most is not None:
+        check_unpacked(request.path, request.most)
+    report = ImportReport(request.path.name)
+    batches = _batches(request, report)
+    return PreparedImport(request, report, chain([next(batches, [])], batches))
+
+
+def check_import(prepared: PreparedImport) -> ImportReport:
+    """Reads the whole file and stores nothing. turns: of the file, new or not. Raises ImportFailed."""
+    report, threads = prepared.report, set[str]()
+    report.dry_run = True
+    for batch in prepared.batches:
+        report.turns += sum(event.type == "turn_recorded" for event in batch)
+        threads |= {event.thread for event in batch}
+    report.threads = len(threads)
+    return report
+
+
+async def import_conversations(
+    runtime: Runtime, prepared: PreparedImport, appended: OnProgress, projected: OnProgress, vectors: OnProgress
+) -> ImportReport:
+    """Appends the events, waits until they are projected and, for small imports, embedded.
+
+    Single bad records are in the report. Raises ImportFailed.
+    """
+    report = prepared.report
+    await runtime.settle(timeout_s=600)
+    threads = await _append_all(runtime, prepared, appended)
+    await _settle(runtime, projected)
+    if report.turns and _wants_vectors(prepared.request, report):
+        from turnlog.agent.recall.embedding.embed_now import embed_now
+
+        report.embedded = await embed_now(runtime, prepared.request.defaults.tenant, threads, vectors)
+    return report
+
+
+def _wants_vectors(request: ImportRequest, report: ImportReport) -> bool:
+    return report.turns <= WAIT_FOR_VECTORS_UP_TO if request.embed is None else request.embed
+
+
+async def _append_all(runtime: Runtime, prepared: PreparedImport, appended: OnProgress) -> set[str]:
+    """Returns the threads of the file, those that the log held already too: an interrupted import is completed.
+
+    The file is read on a thread, so that a server goes on meanwhile."""
+    report, request = prepared.report, prepared.request
+    threads, of_file, of_others = set[str](), set[str](), set[str]()
+    while (batch := await asyncio.to_thread(next, prepared.batches, None)) is not None:
+        async with runtime.pool.connection() as conn:
+            known = await first_seqs(conn, range(runtime.log.partitions), [Key.of(event) for event in batch])
+        if request.own:
+            first = {event.thread: event for event in reversed(batch) if event.thread not in of_file | of_others}
+            of_others |= {
+                thread
+                for thread, event in first.items()
+                if not await _claimed(runtime, event, str(request.defaults.user), Key.of(event) in known)
+            }
+        batch = _without(of_others, batch, report)
+        new = [event for event in batch if Key.of(event) not in known]
+        of_file |= {event.thread for event in batch}
+        for event, done in zip(new, await _append(runtime, new, report), strict=True):
+            if done is not None:
+                report.last_seq = done.seq
+                threads.add(event.thread)
+                report.turns += event.type == "turn_recorded" and not done.duplicate
+        report.known += sum(event.type == "turn_recorded" for event in batch) - sum(
+            event.type == "turn_recorded" for event in new
+        )
+        appended(report.turns + report.known, None)
+    report.threads = len(threads)
+    return of_file
+
+
+async def _claimed(runtime: Runtime, first: Event, user: str, is_known: bool) -> bool:
+    """Whether the conversation is the user's; one without events becomes it with `first`, its first event in the file.
+
+    One whose name or first event cannot be stored is nobody's, so it is the user's as far as this goes.
+    """
+    place = (runtime, first.tenant, first.thread, user)
+
+    async def append(thread: str, version: int | None) -> None:
+        if thread == first.thread:
+            await runtime.log.append(first, version)
+        else:
+            raise NotFound(f"thread {first.thread!r} is another user's")
+
+    try:
+        if is_known:
+            return await own_thread(*place) == first.thread
+        await append_as_owner(*place, append)
+    except NotFound:
+        return False
+    except (InvalidEvent, EventTooLarge):
+        pass
+    return True
+
+
+def _without(threads: set[str], batch: list[Event], report: ImportReport) -> list[Event]:
+    for event in batch:
+        if event.thread in threads and event.type == "turn_recorded":
+            where = f"turn {getattr(event.data, 'source_id', None) or event.id} of thread {event.thread[:80]}"
+            report.reject(Rejected(where, "you deleted this conversation, or another user has it; give another name"))
+    return [event for event in batch if event.thread not in threads]
+
+
+async def _append(runtime: Runtime, new: list[Event], report: ImportReport) -> list[Appended | None]:
+    """A batch at once; when one event of it cannot be stored, one by one, so that only that one is rejected."""
+    try:
+        return list(await runtime.log.append_many(new))
+    except (InvalidEvent, EventTooLarge):
+        return [await _append_one(runtime, event, report) for event in new]
+
+
+async def _append_one(runtime: Runtime, event: Event, report: ImportReport) -> Appended | None:
+    try:
+        return await runtime.log.append(event)
+    except (InvalidEvent, EventTooLarge) as error:
+        if event.type == "thread_opened" and isinstance(error, InvalidToken):
+            return None  # the turn behind it has the same ids, and is the one that is rejected
+        source = getattr(event.data, "source_id", None)
+        report.reject(Rejected(f"turn {source or event.id} of thread {event.thread[:80]}", str(error)))
+        return None
+
+
+def _batches(request: ImportRequest, report: ImportReport) -> Iterator[list[Event]]:
+    batch, size = list[Event](), 0
+    items = read(request.path, cast(Format | None, request.format), request.defaults)
+    for item in events(_noted(items, request.defaults, report), request.defaults.tenant):
+        match item:
+            case Rejected():
+                report.reject(item)
+            case Skipped():
+                report.leave_out(item)
+            case Repeated():
+                report.repeated += 1
+            case _:
+                batch.append(item)
+                size += len(str(getattr(item.data, "content", "")))
+        if len(batch) == BATCH or size > BATCH_CHARS:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _noted(items: Iterable[Item], defaults: Defaults, report: ImportReport) -> Iterator[Item]:
+    """The items; those without a time are counted on the way, since their events do not show it."""
+    for item in items:
+        if isinstance(item, ImportedTurn) and not item.is_dated:
+            report.undated += 1
+            report.undated_from = defaults.base_time
+            if report.undated <= SHOWN:
+                report.undated_turns.append(f"{item.thread[:80]}, {item.data.source_id or item.id}")
+        yield item
+
+
+async def _settle(runtime: Runtime, projected: OnProgress) -> None:
+    """Waits as long as the read models move; a minute without a move is an error with its cause."""
+    reached, silent = -1, 0
+    while True:
+        async with runtime.pool.connection() as conn:
+            lags = await lag(runtime.log, conn)
+        position = min((one.position for one in lags), default=0)
+        projected(position, max((one.head for one in lags), default=0))
+        silent = 0 if position > reached else silent + 1
+        reached = position
+        try:
+            await runtime.settle(timeout_s=0.5)
+            return
+        except NotProjectedInTime:
+            if silent > MAX_SILENT_WAITS:
+                raise

@@ -1,0 +1,57 @@
+"""The caches job: deletes cached vectors and answers of models that no row needs, requests
+that are in no window of the throttle, and answers of writes that may have been sent again.
+
+A rebuild takes vectors from the cache, so those of texts in the read models stay. One that is younger than a day may
+wait for its row. Answers wait for their event; a refusal stays, or the next compaction would ask again.
+"""
+
+import hashlib
+from datetime import datetime, timedelta
+
+from turnlog.agent.access import idempotency
+from turnlog.agent.access.throttle.guards import EXPIRED
+from turnlog.agent.operations.jobs.job import Done
+from turnlog.agent.recall.embedding.cache import PROBE_TEXT
+from turnlog.agent.runtime import Runtime
+from turnlog.events.progress import OnProgress
+
+KEPT = timedelta(hours=24)
+READS = ("vectors", "memories", "store_items", "messages")
+PATIENCE_S = 10.0
+
+# In two steps: only the few vectors that no text needs are compared with those of the store, which has no hashes.
+_VECTORS = """
+WITH needed AS (
+  SELECT embedding_model AS model, sha256(convert_to(index_text, 'UTF8')) AS text_hash FROM memory_vectors
+  UNION ALL SELECT embedding_model, sha256(convert_to(content, 'UTF8')) FROM memories),
+textless AS MATERIALIZED (
+  SELECT c.model, c.text_hash, halfvec_send(c.embedding) AS vector FROM embedding_cache c
+  WHERE c.created_at < %(before)s AND c.text_hash <> %(probe)s AND NOT EXISTS (
+    SELECT FROM needed n WHERE n.text_hash = c.text_hash AND coalesce(n.model, c.model) = c.model))
+DELETE FROM embedding_cache c USING textless t WHERE c.model = t.model AND c.text_hash = t.text_hash
+AND NOT EXISTS (SELECT FROM store_vectors s WHERE s.model = t.model AND halfvec_send(s.embedding) = t.vector)"""
+# A refusal of the compaction. As text, since Postgres reads no value of a document that has an escaped NUL.
+_ANSWERS = """
+DELETE FROM model_cache c
+WHERE (created_at < %(before)s AND NOT starts_with(response::text, '{"text": "", "refused": "'))
+OR (thread_id IS NOT NULL
+  AND NOT EXISTS (SELECT FROM messages m WHERE m.tenant = c.tenant AND m.thread_id = c.thread_id)
+  AND NOT EXISTS (SELECT FROM memories m WHERE m.tenant = c.tenant AND m.thread_id = c.thread_id))"""
+
+
+async def clean_caches(runtime: Runtime, due_at: datetime, on_progress: OnProgress) -> Done:
+    """Cleans the caches of every tenant. Raises NotProjectedInTime, and deletes nothing, while projectors are behind:
+    rows to come may need it."""
+    given = {"before": due_at - KEPT, "probe": hashlib.sha256(PROBE_TEXT.encode()).digest()}
+    async with runtime.pool.connection() as conn:
+        await conn.execute(EXPIRED.encode(), {"now": due_at})
+        on_progress(1, 4)
+        await conn.execute(idempotency.EXPIRED, {"before": due_at - idempotency.KEPT})
+        on_progress(2, 4)
+    await runtime.settle(PATIENCE_S, READS)
+    async with runtime.pool.connection() as conn:
+        vectors = (await conn.execute(_VECTORS, given)).rowcount
+        on_progress(3, 4)
+        answers = (await conn.execute(_ANSWERS, given)).rowcount
+        on_progress(4, 4)
+    return Done({"answers": answers, "vectors": vectors})

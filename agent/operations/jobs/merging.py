@@ -1,0 +1,188 @@
+"""Merges groups of memories with a language model, within the run's limit of calls.
+
+Input: merge groups of one user. Output: one MemoriesCompacted event for each text that passes the checks of
+merge_prompt.py. An answer is cached under its user before it is used, so that an interrupted run repeats no call. A
+refused answer stays in the cache without its text and is not requested again.
+"""
+
+import contextlib
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from uuid import UUID, uuid5
+
+from turnlog.agent.context import counter_for
+from turnlog.agent.memory.deciding.policy import Policy
+from turnlog.agent.memory.deciding.writing import Decided, MemoryWriter, Place, Rows
+from turnlog.agent.memory.upkeep.merge_groups import MergeGroup, merge_event
+from turnlog.agent.memory.upkeep.merge_prompt import MergedText, prompt_hash, request_merged_text
+from turnlog.agent.models.budget import Ledger, ledger
+from turnlog.agent.models.cached_calls import Owner, cached, key_of, once
+from turnlog.agent.models.errors import ModelError, ModelRefused
+from turnlog.agent.models.factory import make_chat
+from turnlog.agent.models.protocol import ChatModel, Usage
+from turnlog.agent.retry_later import Later
+from turnlog.agent.runtime import Runtime
+from turnlog.events.contracts import Derivation, EventData, UsageMetered
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.memories.lookup import StoredMemory, memories_by_id
+
+logger = logging.getLogger("turnlog.agent")
+NAME = "compaction"
+EVENT_NAMESPACE = UUID("6f2f1c0a-9d1b-4a5c-8d57-0f5d3e6f7a10")
+MAX_FAILURES = 3  # refused requests in a row
+COUNTER_OF = {"merge": "merged", "summary": "summarised"}
+
+
+@dataclass(slots=True)
+class Merger:
+    """One for a run. calls: made so far. failures: in a row. stopped: why no more calls are made ("": they are); the
+    remaining groups wait for the next run."""
+
+    runtime: Runtime
+    writer: MemoryWriter
+    policy: Policy
+    chat: ChatModel
+    ledger: Ledger
+    calls: int = 0
+    failures: int = 0
+    stopped: str = ""
+    count: Callable[[str], int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.count = counter_for(self.chat.model).text
+
+    async def merge(
+        self, place: Place, groups: Sequence[MergeGroup], report: Callable[[], None]
+    ) -> tuple[Counter[str], set[UUID]]:
+        """Merges each group, and calls report after each. Returns counts by result, and the ids of the closed members.
+        Raises TurnlogError."""
+        counts, closed = Counter[str](), set[UUID]()
+        for group in groups:
+            merged = await self._merged_text(place, group, counts)
+            if merged is not None and await self._write(place, group, merged):
+                closed |= {one.id for one in group.members}
+                counts += Counter({COUNTER_OF[group.method]: 1, "closed": len(group.members)})
+            report()
+        return counts, closed
+
+    async def _merged_text(self, place: Place, group: MergeGroup, counts: Counter[str]) -> MergedText | None:
+        """None: the group waits for the next run. A model that cannot be reached, or that refuses MAX_FAILURES requests
+        in a row, ends the calls of the run but not the job; a single refusal may be due to its request."""
+        merged = None
+        try:
+            async with self.runtime.pool.connection() as conn:
+                merged = await self._answer(conn, place, group)
+        except Later as later:
+            self.stopped = str(later)
+            logger.info("memories wait to be merged and summarised: %s", later)
+        except ModelError as error:
+            counts["failed"] += 1
+            self.failures += 1 if isinstance(error, ModelRefused) else MAX_FAILURES
+            if self.failures >= MAX_FAILURES:
+                self.stopped = str(error)
+            logger.warning("memories wait to be merged and summarised: %s", error)
+            await self.writer.append(place, [self._failure(place, error)])
+        if merged is None:
+            counts["left"] += 1
+        elif merged.refused is not None:
+            counts["refused"] += 1
+        return merged
+
+    async def _answer(self, conn: Connection, place: Place, group: MergeGroup) -> MergedText | None:
+        """The cached answer, or that of a call; None when the run makes no more calls. Raises Later, ModelError."""
+        key, contents = self._key(place, group), [one.content for one in group.members]
+        if self._is_over and not await cached(conn, [key]):
+            return None
+
+        async def ask() -> MergedText:
+            self.calls += 1
+            return await request_merged_text(self.chat, group.method, contents)
+
+        found = await once(conn, self.ledger, _owner(place), key, sum(map(self.count, contents)), ask)
+        self.failures = 0
+        return MergedText(found["text"], found["refused"], found["prompt_hash"], Usage(**found["usage"]))
+
+    @property
+    def _is_over(self) -> bool:
+        return bool(self.stopped) or self.calls >= self.runtime.settings.compaction_calls
+
+    async def _write(self, place: Place, group: MergeGroup, merged: MergedText) -> bool:
+        """Whether the merged memory was written: all members must still be valid (a concurrent write may close one)."""
+        call = f"usage/{self._key(place, group).hex()}/{merged.usage.latency_ms}"
+
+        async def decide(rows: Rows) -> Decided[bool]:
+            event_id, usage_id = _event_id(group, place, await rows.removed_at()), uuid5(EVENT_NAMESPACE, call)
+            stored = await rows.stored([event_id, usage_id])
+            found = await memories_by_id(rows.conn, place.tenant, place.thread, [one.id for one in group.members])
+            members = [found[one.id] for one in group.members if one.id in found and _is_valid(found[one.id])]
+            events: list[tuple[UUID, EventData]] = []
+            is_merged = bool(merged.text) and event_id not in stored and len(members) == len(group.members)
+            if is_merged:
+                derivation = _derivation(merged, members)
+                about = (datetime.now(UTC), self.policy, group.similarity, derivation)
+                events.append((event_id, merge_event(group.method, members, merged.text, event_id, *about)))
+            if usage_id not in stored:
+                events.append((usage_id, merged.usage.metered("compaction", NAME)))
+            return Decided(events, is_merged)
+
+        is_merged = await self.writer.write(place, decide)
+        if merged.text:  # the log has it now; a copy in the cache would outlive a later forget
+            async with self.runtime.pool.connection() as conn:
+                await conn.execute("DELETE FROM model_cache WHERE request_hash = %s", (self._key(place, group),))
+        return is_merged
+
+    def _key(self, place: Place, group: MergeGroup) -> bytes:
+        parts = (NAME, prompt_hash(group.method), *(f"{one.id} {one.content}" for one in group.members))
+        return key_of(_owner(place), self.chat.model, parts)
+
+    def _failure(self, place: Place, error: ModelError) -> tuple[UUID, UsageMetered]:
+        """One event per cause, day and user."""
+        text = f"{error.code}: {error}"[:500]
+        about = {"provider": self.chat.provider, "model": self.chat.model, "error": text}
+        cause = f"failure/{place.tenant}/{place.thread}/{self.chat.model}/{error.code}/{datetime.now(UTC):%Y-%m-%d}"
+        return uuid5(EVENT_NAMESPACE, cause), UsageMetered(purpose="compaction", agent=NAME, **about)
+
+
+@contextlib.asynccontextmanager
+async def open_merger(runtime: Runtime, writer: MemoryWriter, policy: Policy) -> AsyncIterator[Merger | None]:
+    """None when no language model is configured."""
+    chat = make_chat(runtime.settings)
+    if chat is None:
+        yield None
+        return
+    merger = Merger(runtime, writer, policy, chat, ledger(NAME, runtime.settings, is_local=False))
+    try:
+        yield merger
+    finally:
+        await chat.close()
+
+
+def _owner(place: Place) -> Owner:
+    return Owner(place.tenant, place.thread, place.user)
+
+
+def _event_id(group: MergeGroup, place: Place, removed: int) -> UUID:
+    """removed: sequence of the thread's last removal; memories recorded after it may have the same ids as before."""
+    members = ",".join(str(one.id) for one in group.members)
+    return uuid5(EVENT_NAMESPACE, f"{place.tenant}/{place.thread}@{removed}/{group.method}/{members}")
+
+
+def _is_valid(row: StoredMemory) -> bool:
+    return row.status == "valid" and row.valid_to is None
+
+
+def _derivation(merged: MergedText, members: Sequence[StoredMemory]) -> Derivation:
+    seqs = [row.seq for row in members]
+    return Derivation(
+        provider=merged.usage.provider,
+        model=merged.usage.model,
+        prompt_hash=merged.prompt_hash,
+        from_seq=min(seqs),
+        through_seq=max(seqs),
+        tokens_in=merged.usage.tokens_in,
+        tokens_out=merged.usage.tokens_out,
+        cost_usd=merged.usage.cost_usd,
+    )

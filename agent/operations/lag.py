@@ -1,0 +1,83 @@
+"""How far the projections and the embedder are behind the log, and which reactors have stopped.
+
+Health checks ask often: this loads no read model.
+"""
+
+import time
+
+from nats.js.api import ConsumerInfo
+from nats.js.errors import NotFoundError
+
+from turnlog.agent.answering.request import AGENT
+from turnlog.agent.recall.embedding.backlog import Backlog, read_backlog
+from turnlog.agent.runtime import Runtime
+from turnlog.events.log import nats_errors
+from turnlog.events.subjects import STREAM
+from turnlog.projectors.engine.lag import Lag, lag
+
+# By the names of their consumers; `analytics` counts as one.
+REACTORS = ("memory", "segments", "extraction", "contradictions", AGENT, "analytics")
+_OPTIONAL = {"extraction": "extract", "contradictions": "compare_memories"}  # settings that switch them off
+
+
+async def projection_lag(runtime: Runtime) -> list[Lag]:
+    """Every live projection by name and partition. Raises LogUnavailable."""
+    async with runtime.pool.connection() as conn:
+        return await lag(runtime.log, conn, runtime.settings.stalled_after_s)
+
+
+async def embedding_backlog(runtime: Runtime) -> Backlog:
+    """Texts without a vector of the configured model, of all tenants, and how fast the embedder was lately."""
+    async with runtime.pool.connection() as conn:
+        waits = any(one.catching_up for one in await lag(runtime.log, conn))
+        return await read_backlog(conn, await runtime.vector_model(), waits)
+
+
+async def stuck_reactors(runtime: Runtime) -> list[str]:
+    """Reactors that hold events and for longer than TURNLOG_REACTOR_STALLED_AFTER have neither finished one nor tried
+    one again, in any process. One whose model is slow or away goes on trying. Raises LogUnavailable.
+
+    The first call begins to look; a reactor counts from the second one on.
+    """
+    seen, now = runtime.kept(_seen), time.monotonic()
+    found: list[str] = []
+    for name in REACTORS:
+        at = await _position(runtime, name)
+        if at is None or seen.get(name, (None, 0.0))[0] != at:
+            seen[name] = (at or (), now)
+        elif now - seen[name][1] > runtime.settings.reactor_stalled_after_s:
+            found.append(name)
+    return found
+
+
+async def _position(runtime: Runtime, name: str) -> tuple[int, ...] | None:
+    """Changes whenever the reactor takes an event, finishes one or gives one back. None: it holds none."""
+    if not getattr(runtime.settings, _OPTIONAL.get(name, ""), True):
+        return None
+    info = await _consumer(runtime, name)
+    if info is None or not info.num_ack_pending:
+        return None
+    taken = info.delivered.consumer_seq if info.delivered else 0
+    done = info.ack_floor.consumer_seq if info.ack_floor else 0
+    return taken, done, info.num_ack_pending
+
+
+async def finished_through(runtime: Runtime, reactor: str) -> int:
+    """The sequence up to which a reactor has finished all events; 0 before its first start. Raises LogUnavailable."""
+    info = await _consumer(runtime, reactor)
+    return info.ack_floor.stream_seq if info is not None and info.ack_floor else 0
+
+
+async def _consumer(runtime: Runtime, reactor: str) -> ConsumerInfo | None:
+    """Raises LogUnavailable."""
+    with nats_errors(f"cannot ask NATS where {reactor} is"):
+        try:
+            info: ConsumerInfo = await runtime.log.nc.jetstream().consumer_info(STREAM, reactor)
+        except NotFoundError:
+            return None
+    return info
+
+
+def _seen(_: Runtime) -> dict[str, tuple[tuple[int, ...], float]]:
+    """Where each reactor is, and since when, as far as this process has looked."""
+    return {}

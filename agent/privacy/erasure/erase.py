@@ -1,0 +1,291 @@
+"""Erasing a person: from every read model, cache, bucket and archive, and from the log itself.
+
+Every step does only what is left to do, so that a killed erasure can be run again from the beginning. The keys are
+destroyed first: from then on nothing the person said can be read from the log.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from uuid import UUID
+
+from turnlog.agent.answering.given_receipts import GivenReceipts
+from turnlog.agent.conversations.archive.files import files_of
+from turnlog.agent.conversations.sessions.bucket import Bucket
+from turnlog.agent.privacy.erasure import rows
+from turnlog.agent.privacy.erasure.event_scan import Person, Place, are_of, named_threads, place_of, places, traces
+from turnlog.agent.privacy.erasure.plan import Plan, Surroundings, decoded
+from turnlog.agent.privacy.erasure.receipt import SOURCE, Receipt, receipt_event
+from turnlog.agent.privacy.erasure.scanning import Scan, scan_buckets, scan_files, scan_stream, scan_tables
+from turnlog.agent.privacy.keys import key_admin
+from turnlog.agent.privacy.keys.key_stream import KeyStream
+from turnlog.agent.privacy.keys.user_keys import KeyStore
+from turnlog.agent.privacy.unsealed import Ending, is_late, must_go, quotes, without_derived
+from turnlog.events.contracts import Erased, Event, UserErased
+from turnlog.events.errors import NotFound
+from turnlog.events.log import Log
+from turnlog.events.progress import OnProgress
+from turnlog.events.subjects import former_thread
+from turnlog.projectors.engine.database import connect
+from turnlog.projectors.models.registry import BY_NAME, PROJECTIONS
+from turnlog.projectors.rebuild.replay import rebuild_thread
+from turnlog.projectors.rebuild.shadow import discard_abandoned
+
+AT_ONCE = 16
+
+
+@dataclass(slots=True)
+class _Done:
+    """marks: thread → sequence of its `erased` event. requests: answers requested before it. through: up to which
+    sequence shared threads were overwritten."""
+
+    counts: dict[str, int] = field(default_factory=dict)
+    marks: dict[str, int] = field(default_factory=dict)
+    requests: set[UUID] = field(default_factory=set)
+    through: int = 0
+
+    def add(self, what: str, count: int) -> None:
+        self.counts[what] = self.counts.get(what, 0) + count
+
+
+async def erase(at: Surroundings, plan: Plan, reason: str | None = None, is_full: bool = False) -> Receipt:
+    """Erases, scans, and appends the receipt. is_full: rewrites the tables (VACUUM FULL), which locks each.
+
+    Raises LogUnavailable, DatabaseUnavailable, NotProjectedInTime; it can then be run again.
+    """
+    started, done = time.perf_counter(), _Done()
+    shared = await _shared_rows(at, plan)
+    keys = await _destroy_keys(at, plan.person)
+    plan = await _as_of_now(at, plan)
+    await _clear_caches(at, plan, done)
+    await _append_erased(at, plan, done)
+    await _overwrite(at, plan, done)
+    await _rebuild(at, plan, done)
+    await _purge_sessions(at, plan)
+    await _catch_late(at, plan, done)
+    await _clear_answers(at, plan, done)
+    await _vacuum(at, is_full)
+    scan = await _scanned(at, plan, done)
+    after = await _shared_rows(at, plan)
+    for table, count in plan.rows.items():
+        kept = Counter(shared.get(table)) & Counter(after.get(table))
+        done.add(f"rows of {table}", count - kept.total())
+    before = plan.found_before
+    data = UserErased(
+        reason=reason,
+        keys_destroyed=keys,
+        threads=len(plan.traces.threads),
+        counts={name: count for name, count in done.counts.items() if count},
+        scanned=dict(scan.places),
+        strings_searched=len(plan.needles.strings),
+        hits=scan.total,
+        found_in={**before, **scan.recorded} or None,
+    )
+    event = receipt_event(plan.person, data)
+    seq = (await at.runtime.log.append(event)).seq
+    seconds, passed_over = time.perf_counter() - started, tuple(plan.passed_over)
+    return Receipt(event.thread, seq, data, dict(scan.hits), seconds, passed_over, scan.strings, before)
+
+
+async def _shared_rows(at: Surroundings, plan: Plan) -> dict[str, list[str]]:
+    async with at.runtime.pool.connection() as conn:
+        return await rows.shared_rows(conn, plan.person, sorted(plan.traces.shared))
+
+
+async def _as_of_now(at: Surroundings, plan: Plan) -> Plan:
+    """The plan with what came since, because a confirmation may take long: new threads, and threads in which another
+    person spoke for the first time."""
+    found = await traces(at.runtime.log, plan.person, plan.traces.threads, after=plan.head)
+    archives = {*plan.archives, *files_of(at.runtime.settings.archive, plan.person.tenant, found.own)}
+    found.strays |= plan.traces.strays
+    found.unreadable |= plan.traces.unreadable
+    return replace(plan, traces=found, archives=tuple(sorted(archives)))
+
+
+async def _destroy_keys(at: Surroundings, person: Person) -> int:
+    if not isinstance(at.runtime.log.keyring, KeyStore):  # nothing is encrypted
+        return 0
+    with at.reach.step("destroying keys"):
+        async with at.runtime.pool.connection() as conn:
+            stream = KeyStream(at.runtime.log.nc, at.runtime.log.keyring.keks)
+            count = await key_admin.destroy(conn, stream, person.tenant, person.user)
+    await at.runtime.log.keyring.refresh([(person.tenant, person.user)])
+    return count
+
+
+async def _clear_caches(at: Surroundings, plan: Plan, done: _Done) -> None:
+    """Runs before the rows are removed: they say which vectors and files are the person's."""
+    with at.reach.step("clearing caches"):
+        async with at.runtime.pool.connection() as conn:
+            threads = sorted(plan.traces.own), sorted(plan.traces.shared)
+            cleared = await rows.clear_caches(conn, plan.person, *threads, list(plan.hashes))
+        done.add("cached vectors", cleared.vectors)
+        done.add("cached answers", cleared.answers)
+        done.add("dead letters", cleared.letters)
+        async with await connect(at.runtime.database_url) as conn:
+            done.add("abandoned rebuilds", await discard_abandoned(conn))
+        for path in plan.archives:
+            file = (at.runtime.settings.archive / path).resolve()
+            if file.is_relative_to(at.runtime.settings.archive.resolve()) and file.exists():
+                file.unlink()
+                done.add("archive files", 1)
+
+
+async def _append_erased(at: Surroundings, plan: Plan, done: _Done) -> None:
+    """A thread that already ends with `erased`, as after a crash, gets no second one."""
+    person = plan.person
+    with at.reach.step("emptying the read models") as progress:
+        own = sorted(plan.traces.own)
+        for number, thread in enumerate(own):
+            head = await at.runtime.log.thread_head(person.tenant, thread)
+            last = decoded(place_of(await at.runtime.log.stored(head))) if head else None
+            if last is not None and isinstance(last.data, Erased):
+                done.marks[thread] = head
+            elif head or former_thread(thread):
+                done.marks[thread] = (await at.runtime.log.append(_erased(person, thread))).seq
+            progress(number + 1, len(own))
+        await at.runtime.settle()
+
+
+def _erased(person: Person, thread: str) -> Event:
+    data = Erased(reason="the user was erased")
+    return Event(source=SOURCE, time=datetime.now(UTC), tenant=person.tenant, thread=thread, data=data)
+
+
+async def _overwrite(at: Surroundings, plan: Plan, done: _Done) -> None:
+    """Overwrites in the log what no destroyed key makes unreadable."""
+    async with at.runtime.pool.connection() as conn:
+        destroyed = await rows.destroyed_keys(conn, plan.person)
+    head = done.through = await at.runtime.log.head()
+    with at.reach.step("overwriting what is readable in the log") as progress:
+        seqs, is_own = set(plan.traces.strays), are_of(plan.traces.own)
+        async for place in places(at.runtime.log, plan.person.tenant, plan.traces.threads):
+            thread = place.thread or ""
+            if is_own(place):
+                ending = Ending(plan.person.user, destroyed, done.marks.get(thread, head))
+                _note_request(place, ending, done)
+            else:
+                ending = Ending(plan.person.user, destroyed, head, plan.traces.shared.get(thread, 0))
+                await _retell_fork(at.runtime.log, place, ending, seqs)
+            if must_go(place, ending) or quotes(place, ending, plan.needles):
+                seqs.add(place.stored.seq)
+        done.add("events overwritten", await _overwritten(at.runtime.log, sorted(seqs), progress))
+        done.add("unreadable events passed over", len(plan.passed_over))
+
+
+def _note_request(place: Place, ending: Ending, done: _Done) -> None:
+    if place.type != "answer_requested" or place.envelope is None or place.stored.seq > ending.through:
+        return
+    with contextlib.suppress(ValueError):  # no agent answers a request without a valid id
+        done.requests.add(UUID(str(place.envelope.get("id"))))
+
+
+async def _retell_fork(log: Log, place: Place, ending: Ending, seqs: set[int]) -> None:
+    """Another person's fork of the thread stays a fork without the summary it began with."""
+    if place.type != "thread_forked" or place.user == ending.user or (event := decoded(place)) is None:
+        return
+    if (plain := without_derived(event)) is not None:
+        await log.append(plain)
+        seqs.add(place.stored.seq)
+
+
+async def _overwritten(log: Log, seqs: Sequence[int], on_progress: OnProgress) -> int:
+    count = 0
+    for at in range(0, len(seqs), AT_ONCE):
+        count += sum(await asyncio.gather(*(log.overwrite(seq) for seq in seqs[at : at + AT_ONCE])))
+        on_progress(min(at + AT_ONCE, len(seqs)), len(seqs))
+    return count
+
+
+async def _rebuild(at: Surroundings, plan: Plan, done: _Done) -> None:
+    """Rebuilds shared threads, which then show tombstones for the person's turns, and threads that were parked."""
+    async with at.runtime.pool.connection() as conn:
+        stopped = await rows.parked(conn, plan.person, sorted(plan.traces.own))
+    for name, thread in stopped:
+        await rebuild_thread(at.runtime.log, at.runtime.database_url, BY_NAME[name], plan.person.tenant, thread)
+    if plan.traces.shared:
+        await at.runtime.settle()
+        with at.reach.step("rebuilding shared threads") as progress:
+            await _rebuilt(at, plan.person, sorted(plan.traces.shared), progress)
+        done.add("shared threads rebuilt", len(plan.traces.shared))
+
+
+async def _rebuilt(at: Surroundings, person: Person, threads: Sequence[str], on_progress: OnProgress) -> None:
+    for number, thread in enumerate(threads):
+        for projection in PROJECTIONS:
+            if projection.per_thread:
+                try:
+                    await rebuild_thread(at.runtime.log, at.runtime.database_url, projection, person.tenant, thread)
+                except NotFound:  # nothing of it is left in the log, so no projector removes its rows
+                    await at.runtime.log.append(_erased(person, thread))
+                    break
+        on_progress(number + 1, len(threads))
+    await at.runtime.settle()
+
+
+async def _purge_sessions(at: Surroundings, plan: Plan) -> None:
+    bucket = Bucket(at.runtime.log, plan.person.tenant)
+    for thread in plan.traces.threads:
+        await bucket.purge(thread)
+    await GivenReceipts(at.runtime).forget(plan.person.tenant, plan.person.user)
+
+
+async def _catch_late(at: Surroundings, plan: Plan, done: _Done) -> None:
+    """A model call under way may have stored its result afterwards, also in a new thread: that of the person's first
+    memory, or of a shadow."""
+    marks = {**dict.fromkeys(plan.traces.shared, done.through), **done.marks}
+    if not marks:
+        return
+    late: list[tuple[str, int]] = []
+    with at.reach.step("looking for late results") as progress:
+        begun = await named_threads(at.runtime.log, plan.person, after=min(marks.values()))
+        async for place in places(at.runtime.log, plan.person.tenant, sorted({*marks, *begun}), min(marks.values())):
+            event = decoded(place)
+            if event is None or place.stored.seq <= marks.get(event.thread, 0):
+                continue
+            if is_late(event, marks, done.requests):
+                late.append((event.thread, place.stored.seq))
+        if late:
+            done.add("late results overwritten", await _overwritten(at.runtime.log, [seq for _, seq in late], progress))
+            await at.runtime.settle()
+            await _rebuilt(at, plan.person, sorted({thread for thread, _ in late}), progress)
+
+
+async def _clear_answers(at: Surroundings, plan: Plan, done: _Done) -> None:
+    """Empties the caches again, for results that were on their way the first time."""
+    async with at.runtime.pool.connection() as conn:
+        done.add("cached answers", await rows.clear_answers(conn, plan.person, plan.traces.threads))
+
+
+async def _vacuum(at: Surroundings, is_full: bool) -> None:
+    tables = rows.vacuumed_tables()
+    with at.reach.step("vacuuming tables") as progress:
+        async with at.runtime.pool.connection() as conn:
+            for number, table in enumerate(tables):
+                await rows.vacuum(conn, is_full, table)
+                progress(number + 1, len(tables))
+            if is_full:
+                await rows.vacuum_statistics(conn)
+
+
+async def _scanned(at: Surroundings, plan: Plan, done: _Done) -> Scan:
+    scan = Scan()
+    async with at.runtime.pool.connection() as conn:
+        for table, count in (await rows.left(conn, plan.person, done.marks)).items():
+            scan.note("tables with rows of the person", f"rows left in {table}", count)
+        if plan.needles.strings:
+            with at.reach.step("scanning tables") as progress:
+                await scan_tables(conn, plan.needles, scan, progress)
+    if not plan.needles.strings:
+        return scan
+    if at.runtime.settings.nats_url is not None:
+        with at.reach.step("scanning the stream") as progress:
+            await scan_stream(at.runtime.log, plan.needles, scan, progress)
+    await scan_buckets(at.runtime.log, plan.needles, scan)
+    with at.reach.step("scanning files") as progress:
+        await asyncio.to_thread(scan_files, list(at.reach.files()), plan.needles, scan, progress)
+    return scan

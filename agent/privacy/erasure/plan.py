@@ -1,0 +1,163 @@
+"""What is stored about a person, found in the log and the read models before an erasure."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from psycopg import AsyncConnection
+from psycopg.rows import TupleRow
+
+from turnlog.agent.conversations.archive.files import files_of
+from turnlog.agent.privacy.erasure import rows
+from turnlog.agent.privacy.erasure.event_scan import Person, Place, Traces, are_of, places, tokens, traces
+from turnlog.agent.privacy.erasure.receipt import found_in, last_receipt
+from turnlog.agent.privacy.erasure.scanning import searched_copy
+from turnlog.agent.privacy.erasure.string_search import (
+    KEY_BYTES,
+    MOST_CANDIDATES,
+    Needles,
+    chosen,
+    fitting,
+    text_hashes,
+    words_of,
+)
+from turnlog.agent.privacy.keys import key_admin
+from turnlog.agent.runtime import Runtime
+from turnlog.events.contracts import Event, Recorded
+from turnlog.events.errors import TurnlogError
+from turnlog.events.log import Log
+from turnlog.events.progress import OnProgress, no_progress
+from turnlog.events.read import recorded
+
+STRINGS_AT_MOST = 400
+Step = Callable[[str], AbstractContextManager[OnProgress]]
+
+
+@contextmanager
+def silent_step(label: str) -> Iterator[OnProgress]:
+    yield no_progress
+
+
+@dataclass(frozen=True, slots=True)
+class ErasureReach:
+    """What an erasure needs and a runtime does not have; consumers/erasing.py composes it.
+
+    files: (kind, path) of the servers' and the archive's files, which are searched and not changed. step: shows how
+    far a named step is.
+    """
+
+    files: Callable[[], Iterable[tuple[str, Path]]]
+    step: Step = silent_step
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What an erasure works on."""
+
+    runtime: Runtime
+    reach: ErasureReach
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is stored about a person. rows: count by table. events: in the log, the person's or in their threads.
+
+    needles: strings by which the person's words are recognised, kept only here. hashes: SHA-256 of their texts that may
+    have vectors. head: the log's last sequence when it was read. last: the receipt of an erasure before this one.
+    found_before: where that one found words that nobody gave to this one.
+    """
+
+    person: Person
+    traces: Traces
+    rows: dict[str, int]
+    events: int
+    archives: tuple[str, ...]
+    needles: Needles
+    hashes: frozenset[bytes]
+    head: int
+    last: Recorded | None
+    found_before: dict[str, int]
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.traces.threads and not self.traces.strays and not self.rows
+
+    @property
+    def passed_over(self) -> list[int]:
+        """Sequences of messages that have the person's id somewhere, cannot be read and are in no thread of theirs."""
+        own = tokens(self.traces.own)
+        return [seq for seq, token in self.traces.unreadable.items() if token not in own]
+
+
+class StringsTooShort(TurnlogError):
+    """Strings to search for are too short to be significant; nothing was erased."""
+
+    code = "strings-too-short"
+
+
+async def planned(at: Surroundings, person: Person, more_strings: Sequence[str] = ()) -> Plan:
+    """Reads the log and the read models; changes nothing. more_strings: further strings to scan for.
+
+    Raises StringsTooShort.
+    """
+    if len(fitting(more_strings)) < len(more_strings):
+        raise StringsTooShort(
+            f"{len(more_strings) - len(fitting(more_strings))} of the strings to search for have less than {KEY_BYTES} "
+            "bytes of UTF-8, which occur by chance; give longer ones, with a word beside a short name"
+        )
+    await at.runtime.settle()
+    head = await at.runtime.log.head()
+    async with at.runtime.pool.connection() as conn:
+        known = await rows.known_threads(conn, person)
+        with at.reach.step("reading the log") as progress:
+            found = await traces(at.runtime.log, person, known, progress)
+        strings, hashes, events = await _said(at.runtime.log, person, found)
+        own = sorted(found.own)
+        archived = await rows.archive_paths(conn, person, own)
+        counts = await rows.row_counts(conn, person, own)
+        with at.reach.step("choosing what to search for"):
+            keys = await key_admin.wrapped_forms(conn, person.tenant, person.user)
+            needles = Needles([*more_strings, *keys, *await _distinctive(conn, person, found, strings)])
+    archives = tuple(sorted({*archived, *files_of(at.runtime.settings.archive, person.tenant, own)}))
+    last = await last_receipt(at.runtime.log, person)
+    before = {} if more_strings else found_in(last)
+    return Plan(person, found, counts, events, archives, needles, hashes, head, last, before)
+
+
+async def _said(log: Log, person: Person, found: Traces) -> tuple[list[str], frozenset[bytes], int]:
+    """(candidates of strings, SHA-256 of the texts that may have vectors, number of events)."""
+    strings: dict[str, None] = {}
+    hashes: set[bytes] = set()
+    events, is_own = len(found.strays), are_of(found.own)
+    async for place in places(log, person.tenant, found.threads):
+        if not is_own(place) and place.user != person.user:
+            continue
+        events += 1
+        if (event := decoded(place)) is None:
+            continue
+        hashes.update(text_hashes(event))
+        if len(strings) < MOST_CANDIDATES:
+            strings.update(dict.fromkeys(words_of(event.data)))
+    return list(strings), frozenset(hashes), events
+
+
+async def _distinctive(
+    conn: AsyncConnection[TupleRow], person: Person, found: Traces, strings: Sequence[str]
+) -> list[str]:
+    """The strings that occur in no other person's rows; ids of the person stay."""
+    ids = " ".join([person.user, *found.threads]).casefold()
+    needles = Needles(chosen([one for one in strings if one.casefold() not in ids], 3 * STRINGS_AT_MOST))
+    others: set[int] = set()
+    for table in (*rows.SAID_TABLES, *rows.TOLD_TABLES):
+        mine = sorted(found.own) if table in rows.SAID_TABLES else found.threads
+        query = rows.others_query(table, person, mine, found.shared)
+        others |= (await searched_copy(conn, query, needles)).found.keys()
+    return chosen([one for at, one in enumerate(needles.strings) if at not in others], STRINGS_AT_MOST)
+
+
+def decoded(place: Place) -> Event | None:
+    try:
+        return recorded(place.stored).event
+    except TurnlogError:
+        return None

@@ -1,0 +1,52 @@
+"""What an erasure did and found: as the event that proves it and as text for people."""
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from hashlib import sha256
+
+from turnlog.agent.privacy.erasure.event_scan import Person
+from turnlog.events.contracts import Event, Recorded, UserErased
+from turnlog.events.log import Log
+from turnlog.events.subjects import ERASURES
+
+SOURCE = "turnlog/erase"
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """seq: of the event. hits: place → how often the scan found something there; empty when nothing is left.
+
+    strings: place → what was found there, masked. before: what an earlier erasure's scan found, if nobody gave its
+    words to this one. passed_over: sequences of messages that have the person's id somewhere and cannot be read: they
+    stay.
+    """
+
+    thread: str
+    seq: int
+    data: UserErased
+    hits: dict[str, int]
+    seconds: float
+    passed_over: tuple[int, ...] = ()
+    strings: dict[str, list[str]] = field(default_factory=dict)
+    before: dict[str, int] = field(default_factory=dict)
+
+
+def receipt_thread(person: Person) -> str:
+    """The thread of a user's receipts: derived from the user id by a hash that does not reveal it."""
+    return ERASURES + sha256(f"{person.tenant}\0{person.user}".encode()).hexdigest()[:32]
+
+
+def receipt_event(person: Person, data: UserErased) -> Event:
+    return Event(source=SOURCE, time=datetime.now(UTC), tenant=person.tenant, thread=receipt_thread(person), data=data)
+
+
+async def last_receipt(log: Log, person: Person) -> Recorded | None:
+    """The receipt of the person's last erasure. Raises LogUnavailable, GapInLog."""
+    every = [one async for one in log.read_thread(person.tenant, receipt_thread(person), types=("user_erased",))]
+    return every[-1] if every else None
+
+
+def found_in(receipt: Recorded | None) -> dict[str, int]:
+    """Where its scan found something, or an earlier one whose words this one was not given."""
+    data = receipt.event.data if receipt else None
+    return dict(data.found_in or {}) if isinstance(data, UserErased) else {}

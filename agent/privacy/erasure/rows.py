@@ -1,0 +1,230 @@
+"""What Postgres stores about a person outside the read models: caches, dead letters; and their known threads.
+
+Only projectors remove rows of read models. These tables are not read models, so they are cleared here.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from psycopg import sql
+
+from turnlog.agent.privacy.erasure.event_scan import Person
+from turnlog.events.subjects import thread_token
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.registry import BY_NAME, PROJECTIONS
+
+_MINE = "(t.tenant = %(tenant)s AND (t.thread_id = ANY(%(threads)s) OR t.user_id = %(user)s))"
+
+_NO_ITEM_OF_OTHERS = """NOT EXISTS (SELECT FROM store_vectors o WHERE o.model = c.model AND o.embedding = c.embedding
+  AND NOT (o.tenant = %(tenant)s AND o.thread_id = ANY(%(threads)s)))"""
+# Vectors of texts that no other person has, so that a rebuild of other rows still finds its vectors.
+_VECTORS = f"""
+WITH mine AS (
+  SELECT t.index_text AS text FROM memory_vectors t WHERE {_MINE}
+  UNION SELECT t.content FROM memories t WHERE {_MINE}),
+only_mine AS (
+  SELECT text FROM mine EXCEPT (
+    SELECT t.index_text FROM memory_vectors t JOIN mine ON mine.text = t.index_text WHERE NOT coalesce({_MINE}, false)
+    UNION SELECT t.content FROM memories t JOIN mine ON mine.text = t.content WHERE NOT coalesce({_MINE}, false)))
+DELETE FROM embedding_cache c USING only_mine o WHERE c.text_hash = sha256(convert_to(o.text, 'UTF8'))
+AND {_NO_ITEM_OF_OTHERS}"""
+# Vectors of texts whose rows are gone already: archived, deleted, or of a forgotten memory.
+_HASHED = f"""
+DELETE FROM embedding_cache c WHERE c.text_hash = ANY(%(hashes)s::bytea[])
+AND c.text_hash NOT IN (
+  SELECT sha256(convert_to(t.index_text, 'UTF8')) FROM memory_vectors t WHERE NOT coalesce({_MINE}, false)
+  UNION SELECT sha256(convert_to(t.content, 'UTF8')) FROM memories t WHERE NOT coalesce({_MINE}, false))
+AND {_NO_ITEM_OF_OTHERS}"""
+_ITEMS = "(t.tenant = %(tenant)s AND t.thread_id = ANY(%(threads)s))"
+_ITEM_VECTORS = f"""
+DELETE FROM embedding_cache c USING store_vectors t WHERE {_ITEMS} AND c.model = t.model AND c.embedding = t.embedding
+AND {_NO_ITEM_OF_OTHERS}
+AND NOT EXISTS (SELECT FROM memory_vectors o WHERE o.embedding_model = c.model AND o.embedding = c.embedding
+  AND NOT (o.tenant = %(tenant)s AND o.thread_id = ANY(%(threads)s)))"""
+_ANSWERS = "DELETE FROM model_cache WHERE tenant = %(tenant)s AND (user_id = %(user)s OR thread_id = ANY(%(all)s))"
+# Encrypted answers do not say whose words are in them: others of the tenant may have got the person's.
+_WRITES = "DELETE FROM repeatable_writes WHERE tenant = %(tenant)s AND (user_id = %(user)s OR answer IS NOT NULL)"
+_USES = f"""
+DELETE FROM api_key_uses u USING api_keys t WHERE u.tenant = t.tenant AND u.key_id = t.id AND {_MINE}"""
+_LETTERS = """
+UPDATE dead_letters SET error = 'erased'
+WHERE tenant = %(tenant)s AND thread_token = ANY(%(tokens)s) AND error <> 'erased'"""
+_PARKED = """
+SELECT DISTINCT projection, thread_token FROM dead_letters
+WHERE build = 'live' AND status = 'parked' AND tenant = %(tenant)s AND thread_token = ANY(%(tokens)s)
+AND projection = ANY(%(projections)s)"""
+_DESTROYED = "SELECT key_id::text FROM user_keys WHERE tenant = %s AND user_id = %s AND destroyed_at IS NOT NULL"
+_FORGET_STATISTICS = """
+SELECT pg_clear_attribute_stats(schemaname, tablename, attname, inherited) FROM pg_stats
+WHERE schemaname = current_schema() AND tablename = %(table)s"""
+
+
+@dataclass(frozen=True, slots=True)
+class Cleared:
+    """How many rows were removed or emptied."""
+
+    vectors: int
+    answers: int
+    letters: int
+
+
+async def known_threads(conn: Connection, person: Person) -> set[str]:
+    """Threads of the person in the read models, store namespaces included."""
+    found: set[str] = set()
+    for table in _tables("user_id"):
+        query = f"SELECT DISTINCT thread_id FROM {table.name} WHERE tenant = %s AND user_id = %s"
+        found.update(await _values(conn, query, (person.tenant, person.user)))
+    spaces = await _values(conn, "SELECT DISTINCT thread_id FROM store_items WHERE tenant = %s", (person.tenant,))
+    return found | {thread for thread in spaces if person.owns(thread)}
+
+
+async def threads_with_others(conn: Connection, person: Person, threads: Sequence[str]) -> set[str]:
+    """The threads in which another user has rows too."""
+    found: set[str] = set()
+    for table in _tables("user_id"):
+        query = (
+            f"SELECT DISTINCT thread_id FROM {table.name} "
+            "WHERE tenant = %s AND thread_id = ANY(%s) AND user_id NOT IN (%s, '')"
+        )
+        found.update(await _values(conn, query, (person.tenant, list(threads), person.user)))
+    return found
+
+
+async def row_counts(conn: Connection, person: Person, threads: Sequence[str]) -> dict[str, int]:
+    """Table → number of rows in the person's threads or with their id."""
+    counts: dict[str, int] = {}
+    for table in _tables():
+        mine = _MINE if "user_id" in table.columns else _ITEMS
+        given = {"tenant": person.tenant, "user": person.user, "threads": list(threads)}
+        [counts[table.name]] = await _values(conn, f"SELECT count(*) FROM {table.name} t WHERE {mine}", given)
+    return {table: count for table, count in counts.items() if count}
+
+
+async def shared_rows(conn: Connection, person: Person, threads: Sequence[str]) -> dict[str, list[str]]:
+    """Table → hashes of the person's rows in shared threads. Such rows stay without their words: a row with the same
+    hash before and after an erasure had none."""
+    found: dict[str, list[str]] = {}
+    for table in _tables("user_id"):
+        query = f"SELECT md5(t::text) FROM {table.name} t WHERE tenant = %s AND user_id = %s AND thread_id = ANY(%s)"
+        found[table.name] = await _values(conn, query, (person.tenant, person.user, list(threads)))
+    return found
+
+
+async def clear_caches(
+    conn: Connection, person: Person, own: Sequence[str], shared: Sequence[str], hashes: Sequence[bytes] = ()
+) -> Cleared:
+    """Clears the caches while the rows still say which vectors are the person's. hashes: SHA-256 of their texts."""
+    every = [*own, *shared]
+    given = {
+        "tenant": person.tenant,
+        "user": person.user,
+        "threads": list(own),
+        "all": every,
+        "tokens": [thread_token(thread) for thread in every],
+        "hashes": list(hashes),
+    }
+    async with conn.transaction():
+        vectors = (await conn.execute(_VECTORS.encode(), given)).rowcount
+        vectors += (await conn.execute(_ITEM_VECTORS.encode(), given)).rowcount
+        vectors += (await conn.execute(_HASHED.encode(), given)).rowcount
+        answers = await clear_answers(conn, person, every)
+        await conn.execute(_USES.encode(), given)
+        letters = (await conn.execute(_LETTERS.encode(), given)).rowcount
+    return Cleared(vectors, answers, letters)
+
+
+async def clear_answers(conn: Connection, person: Person, threads: Sequence[str]) -> int:
+    given = {"tenant": person.tenant, "user": person.user, "all": list(threads)}
+    await conn.execute(_WRITES, given)
+    return (await conn.execute(_ANSWERS.encode(), given)).rowcount
+
+
+async def parked(conn: Connection, person: Person, threads: Sequence[str]) -> list[tuple[str, str]]:
+    """(projection, thread) of the person's parked threads; those of reactors have no rows."""
+    tokens = {thread_token(thread): thread for thread in threads}
+    rows = await conn.execute(_PARKED, {"tenant": person.tenant, "tokens": list(tokens), "projections": list(BY_NAME)})
+    return [(str(projection), tokens[str(token)]) for projection, token in await rows.fetchall()]
+
+
+async def destroyed_keys(conn: Connection, person: Person) -> set[str]:
+    return set(await _values(conn, _DESTROYED, (person.tenant, person.user)))
+
+
+async def vacuum(conn: Connection, is_full: bool, table: str) -> None:
+    """Frees dead rows and renews the statistics, which hold column values and would otherwise stay for an empty table.
+
+    is_full: VACUUM FULL.
+    """
+    await conn.execute(_FORGET_STATISTICS, {"table": table})
+    await conn.execute(f"VACUUM ({'FULL, ' if is_full else ''}ANALYZE) {table}".encode())
+
+
+async def vacuum_statistics(conn: Connection) -> None:
+    """Rewrites pg_statistic, whose freed rows held column values. Without the right to do so Postgres only warns."""
+    await conn.execute("VACUUM FULL pg_statistic")
+
+
+def vacuumed_tables() -> list[str]:
+    others = {"embedding_cache", "model_cache", "dead_letters", "repeatable_writes"}
+    return sorted({table.name for table in _tables()} | others)
+
+
+def _tables(*columns: str) -> list[sa.Table]:
+    """The read models' tables with a thread and these columns."""
+    tables = [table for projection in PROJECTIONS for table in projection.tables]
+    return [table for table in tables if {"thread_id", *columns} <= set(table.columns.keys())]
+
+
+async def _values(conn: Connection, query: str, given: Sequence[Any] | Mapping[str, Any]) -> list[Any]:
+    """The first column of every row."""
+    return [row[0] for row in await (await conn.execute(query.encode(), given)).fetchall()]
+
+
+# Tables with people's own words: a string in another person's rows is not the erased person's alone.
+SAID_TABLES = ("messages", "memories", "store_items", "entities")
+# Tables with text that applications and models wrote about threads, such as "New conversation". For shared threads
+# they hold the person's words too.
+TOLD_TABLES = (
+    *("thread_activity", "conversation_summaries", "memory_topics", "memory_conflicts", "sessions"),
+    *("session_checkpoints", "checkpoints", "checkpoint_blobs", "checkpoint_writes", "checkpoint_lists"),
+)
+
+
+def others_query(table: str, person: Person, threads: Sequence[str], shared: Mapping[str, int]) -> sql.Composed:
+    """A COPY query of all rows of a table that are not the person's.
+
+    threads: all of their rows count as the person's; shared: thread → sequence from which rows count.
+    """
+    columns = next(one.columns for one in _tables() if one.name == table)
+    of_user = sql.SQL(" OR t.user_id = {}").format(person.user) if "user_id" in columns else sql.SQL("")
+    since = sql.SQL(" AND t.seq >= coalesce(({}::jsonb ->> t.thread_id)::bigint, 0)").format(json.dumps(shared))
+    return sql.SQL(
+        "COPY (SELECT t.* FROM {table} t WHERE NOT coalesce("
+        "t.tenant = {tenant} AND (t.thread_id = ANY({threads}){since}{mine}), false)) TO STDOUT (FORMAT BINARY)"
+    ).format(
+        table=sql.Identifier(table),
+        tenant=person.tenant,
+        threads=list(threads),
+        since=since if "seq" in columns else sql.SQL(""),
+        mine=of_user,
+    )
+
+
+async def archive_paths(conn: Connection, person: Person, threads: Sequence[str]) -> list[str]:
+    query = "SELECT path FROM thread_archives WHERE tenant = %s AND thread_id = ANY(%s) ORDER BY path"
+    return await _values(conn, query, (person.tenant, list(threads)))
+
+
+async def left(conn: Connection, person: Person, marks: Mapping[str, int]) -> dict[str, int]:
+    """Table → rows that still exist although their thread was erased after them."""
+    found: dict[str, int] = {}
+    for table in _tables("seq"):
+        query = (
+            f"SELECT count(*) FROM {table.name} t JOIN unnest(%s::text[], %s::bigint[]) m (thread, mark) "
+            "ON t.tenant = %s AND t.thread_id = m.thread AND t.seq <= m.mark"
+        )
+        [found[table.name]] = await _values(conn, query, (list(marks), list(marks.values()), person.tenant))
+    return {table: count for table, count in found.items() if count}

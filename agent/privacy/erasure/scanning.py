@@ -1,0 +1,163 @@
+"""The scan after an erasure: every table, the stream, the buckets, archives and log files, for a person's strings.
+
+Tables are read by binary COPY, in which every type has the bytes that were written, so that one search fits all. The
+database is read once, however many strings there are.
+"""
+
+import contextlib
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from nats.errors import Error as NatsError
+from nats.js.errors import KeyNotFoundError, NoKeysError, NotFoundError
+from psycopg import sql
+
+from turnlog.agent.privacy.erasure.string_search import Needles, Searched
+from turnlog.events.log import Log
+from turnlog.events.progress import OnProgress
+from turnlog.events.read import read_to
+from turnlog.events.subjects import KEYS, KEYS_STREAM, RECEIPT_BUCKET, SESSION_BUCKET, STORED_PREFIX, STREAM
+from turnlog.projectors.engine.writer import Connection
+
+READ_BYTES = 1024 * 1024
+_TABLES = """
+SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind IN ('r', 'm') AND n.nspname NOT IN ('pg_catalog', 'information_schema')
+AND n.nspname !~ '^pg_(toast|temp)' ORDER BY 1, 2"""
+_STATISTICS = """
+COPY (SELECT tablename, most_common_vals::text, histogram_bounds::text, most_common_elems::text FROM pg_stats
+WHERE schemaname NOT IN ('pg_catalog', 'information_schema')) TO STDOUT (FORMAT BINARY)"""
+
+
+@dataclass(slots=True)
+class Scan:
+    """places: kind → how many were searched. hits: place → occurrences, without the places that have none.
+
+    strings: place → what was found there, masked. recorded: as hits, with the kind of a file in place of its path,
+    which may name a person.
+    """
+
+    places: dict[str, int] = field(default_factory=dict)
+    hits: dict[str, int] = field(default_factory=dict)
+    strings: dict[str, list[str]] = field(default_factory=dict)
+    recorded: dict[str, int] = field(default_factory=dict)
+
+    def note(self, kind: str, where: str, found: int, strings: Sequence[str] = ()) -> None:
+        self.places[kind] = self.places.get(kind, 0) + 1
+        if found:
+            place = kind if where.startswith("file ") else where
+            self.hits[where] = self.hits.get(where, 0) + found
+            self.recorded[place] = self.recorded.get(place, 0) + found
+            self.strings[where] = list(strings)
+
+    def searched(self, kind: str, where: str, done: Searched) -> None:
+        self.note(kind, where, done.hits, done.masked)
+
+    @property
+    def total(self) -> int:
+        return sum(self.hits.values())
+
+
+async def scan_tables(conn: Connection, needles: Needles, scan: Scan, on_progress: OnProgress) -> None:
+    """Scans every column of every table, and the planner's statistics."""
+    tables = [(str(schema), str(name)) for schema, name in await (await conn.execute(_TABLES)).fetchall()]
+    for at, (schema, name) in enumerate(tables):
+        query = sql.SQL("COPY (SELECT t.* FROM {} t) TO STDOUT (FORMAT BINARY)").format(sql.Identifier(schema, name))
+        scan.searched("tables", f"table {schema}.{name}", await searched_copy(conn, query, needles))
+        on_progress(at + 1, len(tables))
+    found = await searched_copy(conn, sql.SQL(_STATISTICS), needles)
+    scan.searched("statistics", "Postgres's statistics (pg_stats)", found)
+
+
+async def searched_copy(conn: Connection, query: sql.SQL | sql.Composed, needles: Needles) -> Searched:
+    searched = Searched(needles)
+    async with conn.cursor() as cursor, cursor.copy(query) as copy:
+        async for data in copy:
+            searched.add(bytes(data))
+    searched.flush()
+    return searched
+
+
+async def scan_stream(log: Log, needles: Needles, scan: Scan, on_progress: OnProgress) -> None:
+    """Scans every message of the log, and of the stream of users' keys."""
+    head = await log.head()
+    for stream, filters in ((STREAM, f"{STORED_PREFIX}.>"), (KEYS_STREAM, KEYS)):
+        if stream == KEYS_STREAM and log.keyring is None:
+            continue
+        searched = Searched(needles)
+        async for stored in read_to(log.nc, [filters], 1, stream=stream):
+            searched.add(stored.body + b"\0")
+            if stored.seq % 1_000 == 0:
+                on_progress(min(stored.seq, head), head)
+        searched.flush()
+        scan.searched("streams", f"the stream {stream}", searched)
+
+
+async def scan_buckets(log: Log, needles: Needles, scan: Scan) -> None:
+    """Scans the copies of sessions, and the receipts that were given with contexts."""
+    for name in (SESSION_BUCKET, RECEIPT_BUCKET):
+        await _scan_bucket(log, name, needles, scan)
+
+
+async def _scan_bucket(log: Log, name: str, needles: Needles, scan: Scan) -> None:
+    searched = Searched(needles)
+    try:
+        bucket = await log.nc.jetstream().key_value(name)
+        for key in await bucket.keys():
+            with contextlib.suppress(KeyNotFoundError):  # the key was removed meanwhile
+                searched.add(((await bucket.get(key)).value or b"") + b"\0")
+    except (NotFoundError, NoKeysError):  # there is no bucket, or it has no keys
+        pass
+    except NatsError:
+        scan.places["buckets that cannot be read"] = scan.places.get("buckets that cannot be read", 0) + 1
+        return
+    searched.flush()
+    scan.searched("buckets", f"bucket {name}", searched)
+
+
+def scan_files(paths: Iterable[tuple[str, Path]], needles: Needles, scan: Scan, on_progress: OnProgress) -> None:
+    """paths: (kind, file). A file that was removed meanwhile, or is not readable, is reported as such."""
+    every = list(paths)
+    for at, (kind, path) in enumerate(every):
+        try:
+            scan.searched(kind, f"file {path}", _in_file(path, needles))
+        except FileNotFoundError:
+            continue
+        except OSError:
+            scan.places[f"{kind} that cannot be read"] = scan.places.get(f"{kind} that cannot be read", 0) + 1
+        on_progress(at + 1, len(every))
+
+
+def files_below(folder: Path, suffix: str = "") -> Iterator[Path]:
+    for base, _, names in os.walk(folder):
+        yield from (Path(base) / name for name in names if name.endswith(suffix))
+
+
+def _in_parquet(path: Path) -> Iterator[bytes]:
+    """The texts and bytes of a Parquet file, which are compressed on disk."""
+    from pyarrow import ArrowInvalid  # slow to load and rarely needed
+    from pyarrow.parquet import ParquetFile
+
+    try:
+        with ParquetFile(path) as file:
+            for batch in file.iter_batches():
+                for column in batch.columns:
+                    for value in column.to_pylist():
+                        if isinstance(value, str | bytes):
+                            yield value if isinstance(value, bytes) else value.encode(errors="replace")
+    except ArrowInvalid as error:
+        raise OSError(f"{path} is not a Parquet file") from error
+
+
+def _in_file(path: Path, needles: Needles) -> Searched:
+    searched = Searched(needles)
+    if path.suffix == ".parquet":
+        for said in _in_parquet(path):
+            searched.add(said + b"\0")
+    with path.open("rb") as file:
+        while data := file.read(READ_BYTES):
+            searched.add(bytes(data))
+    searched.flush()
+    return searched

@@ -1,0 +1,1 @@
+"""Keys that encrypt users' words: made, wrapped, copied to their stream, destroyed."""

@@ -1,0 +1,91 @@
+"""The keys that encrypt users' words in the log: what is in use, a new one for a user, all under another KEK."""
+
+from dataclasses import dataclass
+
+from turnlog.agent.privacy.keys import key_admin
+from turnlog.agent.privacy.keys.kek import InvalidKek, keks_of
+from turnlog.agent.privacy.keys.key_admin import KekUse
+from turnlog.agent.privacy.keys.key_stream import KeyStream
+from turnlog.agent.runtime import Runtime
+from turnlog.agent.settings import Settings
+from turnlog.events.subjects import check_place
+
+
+@dataclass(frozen=True, slots=True)
+class KekName:
+    """A key-encryption key. source: the variable or file that it comes from."""
+
+    id: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeyStatus:
+    """sealing: whether users' words are encrypted. keys: how many keys of users each KEK wraps."""
+
+    sealing: bool
+    kek: KekName | None
+    keys: tuple[KekUse, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RotatedKey:
+    user: str
+    key_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class RewrappedKeys:
+    """rewrapped: how many keys. kek: the id of the KEK that wraps all of them now."""
+
+    rewrapped: int
+    kek: str
+
+
+def refuse_plaintext(settings: Settings) -> None:
+    """Raises InvalidKek where users' words would be stored in clear without a setting that allows it."""
+    if keks_of(settings) is None and settings.database_url is not None and not settings.plaintext:
+        raise InvalidKek(
+            "TURNLOG_KEK is not set: on servers of your own, what users say would be stored in the log in clear, and "
+            "erasing a user would leave it there. Set it, for every process, to what `turnlog encryption-key new-kek` "
+            "prints and keep a copy; or set TURNLOG_PLAINTEXT=yes to store everything in clear"
+        )
+
+
+async def key_status(runtime: Runtime) -> KeyStatus:
+    """Raises InvalidKek."""
+    keks = keks_of(runtime.settings)
+    async with runtime.pool.connection() as conn:
+        found = await key_admin.uses(conn, keks)
+    kek = None if keks is None else KekName(keks.current.id, keks.source)
+    return KeyStatus(keks is not None, kek, tuple(found))
+
+
+async def rotate_key(runtime: Runtime, tenant: str, user: str) -> RotatedKey:
+    """A new key for what is said from now on; the old one still opens what it sealed.
+
+    Raises InvalidToken, InvalidKek, NotFound.
+    """
+    check_place(tenant, user=user)
+    stream = _stream(runtime)
+    async with runtime.pool.connection() as conn:
+        return RotatedKey(user, await key_admin.rotate(conn, stream, tenant, user))
+
+
+async def rewrap_keys(runtime: Runtime) -> RewrappedKeys:
+    """Wraps every user's key with TURNLOG_KEK, after it was changed; TURNLOG_KEK_OLD opens those before.
+
+    Raises InvalidKek, WrongKek.
+    """
+    stream = _stream(runtime)
+    async with runtime.pool.connection() as conn:
+        return RewrappedKeys(await key_admin.rewrap(conn, stream), stream.keks.current.id)
+
+
+def _stream(runtime: Runtime) -> KeyStream:
+    keks = keks_of(runtime.settings)
+    if keks is None:
+        raise InvalidKek(
+            "there is no key-encryption key; set TURNLOG_KEK to what `turnlog encryption-key new-kek` prints"
+        )
+    return KeyStream(runtime.log.nc, keks)

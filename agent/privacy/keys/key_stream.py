@@ -1,0 +1,218 @@
+"""Users' keys on a stream of their own, wrapped by the key-encryption key: the loss of Postgres loses none.
+
+A message says of one key that it was issued, or that it was destroyed. Both are sealed with the KEK: an issued key
+unwraps to its bytes, a destroyed one to nothing. So nobody else can issue or destroy a key by publishing here, and what
+does not unwrap is ignored.
+"""
+
+import asyncio
+import base64
+import contextlib
+import os
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from nats.aio.client import Client
+from nats.errors import Error as NatsError
+from nats.js.errors import NotFoundError
+from pydantic_core import from_json, to_json
+from uuid_utils.compat import uuid7
+
+from turnlog.agent.privacy.keys.kek import Keks
+from turnlog.events.append import MAX_BATCH
+from turnlog.events.errors import GapInLog, KeyUnavailable, cause
+from turnlog.events.publish import Outgoing, Refused, publish
+from turnlog.events.read import read_to
+from turnlog.events.stream import StreamOptions, ensured, keys_config, overwrite
+from turnlog.events.subjects import KEYS, KEYS_STREAM, key_subject
+
+ACK_S = 5.0
+AT_ONCE = 32
+NO_MESSAGE = 10037
+# In the stream's configuration, which no publisher can change.
+KEK_IN_USE = "turnlog.kek"
+# More than the eight megabytes of entries after which a replica throws its Raft log away; it compresses them first.
+FILLER_BYTES, FILLERS = 512 * 1024, 20
+
+PLACE = """
+UPDATE user_keys k SET seq = placed.seq FROM unnest(%s::uuid[], %s::bigint[]) AS placed (key_id, seq)
+WHERE k.key_id = placed.key_id"""
+# A key that comes from the stream only opens; what is said next gets a key of its own. A destroyed one stays so.
+_TAKE_OVER = """
+INSERT INTO user_keys AS k (key_id, tenant, user_id, wrapped, kek_id, seq, retired_at, destroyed_at)
+VALUES (%s, %s, %s, %s, %s, %s, now(), CASE WHEN %s THEN now() END)
+ON CONFLICT (key_id) DO UPDATE SET seq = greatest(k.seq, excluded.seq),
+  wrapped = CASE WHEN excluded.destroyed_at IS NULL THEN k.wrapped END,
+  retired_at = CASE WHEN excluded.destroyed_at IS NULL THEN k.retired_at ELSE coalesce(k.retired_at, now()) END,
+  destroyed_at = coalesce(k.destroyed_at, excluded.destroyed_at)"""
+
+
+class KeyRecord(NamedTuple):
+    """wrapped: the key, encrypted by the KEK; None for one that was destroyed. seq: where it is on the stream."""
+
+    id: str
+    tenant: str
+    user: str
+    wrapped: bytes | None
+    kek_id: str
+    seq: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class KeyStream:
+    """All methods raise KeyUnavailable when NATS does not answer."""
+
+    nc: Client
+    keks: Keks
+
+    async def create(self, options: StreamOptions) -> None:
+        """Unless it exists. Raises StreamDrift."""
+        wanted = replace(keys_config(options), metadata={KEK_IN_USE: self.keks.current.id})
+        with _nats_errors("make or check"):
+            info = await ensured(self.nc.jetstream(), wanted)
+        if not info.state.messages:
+            await self.note_kek()
+
+    async def note_kek(self) -> None:
+        """From now on the current key-encryption key is needed to start."""
+        js = self.nc.jetstream()
+        with _nats_errors("change"):
+            config = (await js.stream_info(KEYS_STREAM)).config
+            if (config.metadata or {}).get(KEK_IN_USE) != self.keks.current.id:
+                await js.update_stream(replace(config, metadata={KEK_IN_USE: self.keks.current.id}))
+
+    async def head(self) -> int:
+        with _nats_errors("read"):
+            return int((await self.nc.jetstream().stream_info(KEYS_STREAM)).state.last_seq)
+
+    async def put(self, records: Sequence[KeyRecord]) -> list[int]:
+        """Returns the sequences at which they are stored, in their order."""
+        seqs: list[int] = []
+        for start in range(0, len(records), MAX_BATCH):
+            outs = [self._outgoing(one) for one in records[start : start + MAX_BATCH]]
+            with _nats_errors("write to"):
+                seqs += [done.seq for done in await publish(self.nc, outs, ACK_S)]
+        return seqs
+
+    async def since(self, seq: int, through: int) -> AsyncIterator[KeyRecord]:
+        """What turnlog wrote behind `seq`, in order."""
+        with _nats_errors("read"):
+            async for stored in read_to(self.nc, [KEYS], seq + 1, through, stream=KEYS_STREAM):
+                if (record := self._record(stored.body, stored.seq)) is not None:
+                    yield record
+
+    async def of_keys(self, key_ids: Collection[str]) -> list[KeyRecord]:
+        """The state of each of these keys that turnlog issued; others are left out."""
+        found: list[KeyRecord] = []
+        for key_id in sorted(key_ids):
+            records = [one async for _, one in self._messages(key_id) if one is not None and one.id == key_id]
+            destroyed = [one for one in records if one.wrapped is None]
+            found += (destroyed or records)[-1:]
+        return found
+
+    async def destroy(self, records: Sequence[KeyRecord]) -> list[int]:
+        """Notes that these keys are destroyed, and overwrites their bytes. Returns the sequences of the notes.
+
+        The note comes first: a key that is simply gone was never issued, and what it sealed would be parked.
+        """
+        seqs = await self.put([one._replace(wrapped=None, kek_id=self.keks.current.id) for one in records])
+        await self.overwrite_issued({one.id for one in records})
+        await self.cut_raft_logs()
+        return seqs
+
+    async def overwrite_issued(self, key_ids: Collection[str]) -> None:
+        """Removes all of these keys but the note that they are destroyed."""
+        await self.overwrite(
+            [
+                seq
+                for key_id in sorted(key_ids)
+                async for seq, one in self._messages(key_id)
+                if one is None or one.wrapped is not None
+            ]
+        )
+
+    async def overwrite(self, seqs: Sequence[int]) -> None:
+        js = self.nc.jetstream()
+        with _nats_errors("delete from"):
+            for start in range(0, len(seqs), AT_ONCE):
+                part = seqs[start : start + AT_ONCE]
+                await asyncio.gather(*(overwrite(js, KEYS_STREAM, seq) for seq in part))
+
+    async def cut_raft_logs(self) -> None:
+        """Each of several replicas has a log of what they agreed on, with the bytes of messages deleted since. It is
+        cut when it is large, else after some minutes without work: so it is made large."""
+        js, subject = self.nc.jetstream(), key_subject("filler")
+        with _nats_errors("write to"):
+            if (await js.stream_info(KEYS_STREAM)).config.num_replicas == 1:
+                return
+            for _ in range(FILLERS):
+                await js.publish(subject, os.urandom(FILLER_BYTES))
+            await js.purge_stream(KEYS_STREAM, subject=subject)
+
+    async def _messages(self, key_id: str) -> AsyncIterator[tuple[int, KeyRecord | None]]:
+        """(sequence, record) of every message on the key's subject; None for what turnlog did not write."""
+        js, subject, seq = self.nc.jetstream(), key_subject(key_id), 0
+        while True:
+            with _nats_errors("read"):
+                try:
+                    found = await js.get_msg(KEYS_STREAM, seq=seq + 1, subject=subject, next=True)
+                except NotFoundError as error:
+                    if error.err_code != NO_MESSAGE:  # the stream itself is missing
+                        raise
+                    return
+            seq = int(found.seq or 0)
+            yield seq, self._record(found.data or b"", seq)
+
+    def _outgoing(self, record: KeyRecord) -> Outgoing:
+        key_id, tenant, user, kek_id = record.id, record.tenant, record.user, record.kek_id
+        wrapped = record.wrapped
+        if wrapped is None:
+            wrapped, kek_id = self.keks.current.wrap(b"", key_id, tenant, user), self.keks.current.id
+        body = {"key": key_id, "tenant": tenant, "user": user, "kek": kek_id, "wrapped": base64.b64encode(wrapped)}
+        return Outgoing(uuid7(), tenant, key_id, key_subject(key_id), to_json(body), None)
+
+    def _record(self, body: bytes, seq: int) -> KeyRecord | None:
+        try:
+            found = from_json(body)
+            key_id, tenant, user = (str(found[name]) for name in ("key", "tenant", "user"))
+            kek_id, wrapped = str(found["kek"]), base64.b64decode(found["wrapped"], validate=True)
+            raw = self.keks.unwrap(wrapped, kek_id, key_id, tenant, user)
+        except (ValueError, TypeError, KeyError, KeyUnavailable):
+            return None
+        return KeyRecord(key_id, tenant, user, wrapped if raw else None, kek_id, seq)
+
+
+async def kek_in_use(nc: Client) -> str | None:
+    """The id of the key-encryption key that the stream's keys need; None when it has none."""
+    with _nats_errors("read"):
+        try:
+            info = await nc.jetstream().stream_info(KEYS_STREAM)
+        except NotFoundError:
+            return None
+    return (info.config.metadata or {}).get(KEK_IN_USE) if info.state.messages else None
+
+
+@contextlib.contextmanager
+def _nats_errors(what: str) -> Iterator[None]:
+    try:
+        yield
+    except (NatsError, Refused, GapInLog, OSError, TimeoutError) as error:
+        raise KeyUnavailable(
+            f"cannot {what} the stream {KEYS_STREAM}, which holds users' keys: {cause(error)}. Nothing was stored; it "
+            "can be tried again when NATS is back"
+        ) from error
+
+
+def new_record(keks: Keks, tenant: str, user: str) -> KeyRecord:
+    """A new key."""
+    key_id = str(uuid7())
+    return KeyRecord(
+        key_id, tenant, user, keks.current.wrap(AESGCM.generate_key(256), key_id, tenant, user), keks.current.id
+    )
+
+
+def taking_over(records: Iterable[KeyRecord]) -> tuple[str, list[tuple[Any, ...]]]:
+    """The statement and its values that put keys of the stream into the table."""
+    return _TAKE_OVER, [(*record, record.wrapped is None) for record in records]

@@ -1,0 +1,193 @@
+"""All that there is of a person: as one document, cleared in part, and erased with a receipt; a
+transcript, masked."""
+
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from turnlog.agent.answering.turns import transcript
+from turnlog.agent.conversations.archive.restoring import restored_of_user
+from turnlog.agent.conversations.threads import get_thread
+from turnlog.agent.memory.entities import clear_entities, list_entities
+from turnlog.agent.memory.memory_changes import forget_all
+from turnlog.agent.memory.sanitiser.sanitise import SanitiseLevel, sanitise_json
+from turnlog.agent.privacy.erasure import erase, rows
+from turnlog.agent.privacy.erasure.event_scan import person_of
+from turnlog.agent.privacy.erasure.plan import ErasureReach, Plan, Surroundings, planned
+from turnlog.agent.privacy.erasure.receipt import Receipt
+from turnlog.agent.privacy.export import clean_messages, user_export
+from turnlog.agent.runtime import Runtime
+from turnlog.events.contracts import Event, ThreadDeleted
+from turnlog.events.errors import NotFound, TurnlogError
+from turnlog.events.progress import OnProgress, no_progress
+from turnlog.events.subjects import OWN_THREADS, SHADOW, memory_thread
+from turnlog.projectors.models.conversation.message import Message
+from turnlog.projectors.models.memories.lookup import unforgotten
+
+_ALL = 2**62
+
+
+async def export_person(
+    runtime: Runtime,
+    tenant: str,
+    user: str,
+    level: SanitiseLevel | None = SanitiseLevel.MODERATE,
+    on_progress: OnProgress = no_progress,
+) -> AsyncGenerator[str]:
+    """The document as pieces of JSON text, one conversation at most in memory. level: what is masked; None: nothing.
+
+    Brings archived conversations of the user back. Raises InvalidToken, ArchiveDamaged.
+    """
+    person, regions = person_of(tenant, user), runtime.settings.phone_regions.split(",")
+    await runtime.settle()
+    async with runtime.pool.connection() as conn:
+        await restored_of_user(runtime, conn, tenant, user)
+        async for piece in user_export(conn, runtime.log, person, level, regions, on_progress):
+            yield piece
+
+
+async def plan_erasure(
+    runtime: Runtime,
+    tenant: str,
+    user: str,
+    reach: ErasureReach,
+    namespaces: Iterable[str] = (),
+    strings: Sequence[str] = (),
+) -> Plan:
+    """What there is of a person; changes nothing. namespaces: of LangGraph's store that are the person's too, labels
+    joined by dots. strings: to be searched for afterwards beside the person's own words.
+
+    Raises InvalidToken, StringsTooShort, NotFound when there is nothing, and no strings to search for after an earlier
+    erasure.
+    """
+    plan = await planned(Surroundings(runtime, reach), person_of(tenant, user, namespaces), strings)
+    if plan.is_empty and not (plan.last and strings):
+        raise NotFound(f"there is nothing of user {user!r} in tenant {tenant!r}{_known(plan)}")
+    return plan
+
+
+def _known(plan: Plan) -> str:
+    if plan.last is None or not plan.found_before:
+        return ""
+    where = ", ".join(plan.found_before)
+    return (
+        f"; the erasure at sequence {plan.last.seq} found their words in: {where}. `--strings FILE` with the words "
+        "searches for them again"
+    )
+
+
+async def erase_person(
+    runtime: Runtime, plan: Plan, reach: ErasureReach, reason: str | None = None, full: bool = False
+) -> Receipt:
+    """Destroys the person's keys, empties read models, caches, archives and what is readable in the log, then searches
+    for what is left: Receipt.hits. reason: stored in the receipt. full: rewrites each table under a lock.
+
+    Cannot be undone; one that was killed is run again. Raises LogUnavailable, DatabaseUnavailable, NotProjectedInTime.
+    """
+    return await erase.erase(Surroundings(runtime, reach), plan, reason, full)
+
+
+class NothingNamed(TurnlogError):
+    """A call to clear names no part of a person's data."""
+
+    code = "nothing-named"
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What to clear of a person."""
+
+    memories: bool = False
+    conversations: bool = False
+    entities: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Clearing:
+    """What there is to clear, or was cleared. memories: with their words, ended ones too. kept: conversations in which
+    other people speak, which stay."""
+
+    user: str
+    memories: int
+    conversations: tuple[str, ...]
+    entities: int
+    kept: tuple[str, ...]
+
+
+async def plan_clearing(runtime: Runtime, tenant: str, user: str, parts: Parts) -> Clearing:
+    """Changes nothing. Raises NothingNamed, InvalidToken."""
+    if parts == Parts():
+        raise NothingNamed("say what to clear: memories, conversations, entities, or several of them")
+    person = person_of(tenant, user)
+    await runtime.settle()
+    async with runtime.pool.connection() as conn:
+        memories = await unforgotten(conn, tenant, memory_thread(user), _ALL) if parts.memories else []
+        known = await rows.known_threads(conn, person) if parts.conversations else set()
+        talks = sorted(thread for thread in known if not thread.startswith(OWN_THREADS))
+        shared = await rows.threads_with_others(conn, person, talks) if talks else set()
+    entities = await list_entities(runtime, tenant, user, limit=_ALL) if parts.entities else []
+    own = tuple(thread for thread in talks if thread not in shared)
+    return Clearing(user, len(memories), own, len(entities), tuple(sorted(shared)))
+
+
+async def clear_person(runtime: Runtime, tenant: str, user: str, parts: Parts) -> Clearing:
+    """Removes these parts of a person's data from every read model, and returns what it removed.
+
+    The log keeps the events and the person's key opens them: only `erase_person` makes them unreadable. Memories are
+    forgotten, with trial derivations of them; conversations are deleted. A repeated call finds nothing more. Raises
+    NothingNamed, InvalidToken, LogUnavailable, NotProjectedInTime.
+    """
+    plan = await plan_clearing(runtime, tenant, user, parts)
+    gone = [*plan.conversations, *(await _shadows(runtime, tenant, user) if parts.memories else [])]
+    about = {"source": "turnlog/clear", "tenant": tenant, "user": user}
+    if gone:
+        await runtime.log.append_many([Event(thread=thread, data=ThreadDeleted(), **about) for thread in gone])
+    memories = await forget_all(runtime, tenant, user) if parts.memories else 0
+    entities = await clear_entities(runtime, tenant, user) if parts.entities else 0
+    await runtime.settle()
+    return Clearing(user, memories, plan.conversations, entities, plan.kept)
+
+
+async def _shadows(runtime: Runtime, tenant: str, user: str) -> list[str]:
+    async with runtime.pool.connection() as conn:
+        known = await rows.known_threads(conn, person_of(tenant, user))
+    return sorted(thread for thread in known if thread.startswith(SHADOW))
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedThread:
+    """turns: oldest first."""
+
+    label: str | None
+    turns: list[Message]
+
+
+async def export_thread(
+    runtime: Runtime, tenant: str, thread: str, level: SanitiseLevel | None = SanitiseLevel.MODERATE
+) -> ExportedThread:
+    """level: what is masked, None for nothing. Raises NotFound, InvalidToken."""
+    found = await transcript(runtime, tenant, thread, limit=_ALL)
+    label = (await get_thread(runtime, tenant, thread)).label
+    turns = clean_messages(found.turns, level, runtime.settings.phone_regions.split(","))
+    return ExportedThread(label if level is None else masked(runtime, label, level), turns)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnWords:
+    """turns: oldest first; where others speak too (shared), only the user's own and the answers to them."""
+
+    turns: list[Message]
+    shared: bool
+
+
+async def own_words(runtime: Runtime, tenant: str, thread: str, user: str) -> OwnWords:
+    """Raises NotFound, InvalidToken."""
+    found = (await transcript(runtime, tenant, thread, limit=_ALL)).turns
+    if all(turn.user in (None, user) for turn in found):
+        return OwnWords(found, False)
+    return OwnWords([turn for turn in found if turn.user == user], True)
+
+
+def masked(runtime: Runtime, document: Any, level: SanitiseLevel) -> Any:
+    """A JSON value with every text in it masked."""
+    return sanitise_json(document, level, runtime.settings.phone_regions.split(","))

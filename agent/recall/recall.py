@@ -1,0 +1,232 @@
+"""Recall: turns of a thread or of all threads of a user, and what is remembered of the user."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from pydantic_core import to_jsonable_python
+
+from turnlog.agent.context import counter_for
+from turnlog.agent.conversations.archive.restoring import restored_if_archived
+from turnlog.agent.memory.deciding.by_hand import checked_share
+from turnlog.agent.memory.deciding.policy import Policy
+from turnlog.agent.memory.memories import MemoryView, check_kinds, view_of
+from turnlog.agent.models.protocol import asker_of
+from turnlog.agent.recall.confidence import LOW, Evidence
+from turnlog.agent.recall.memory_block import memory_line
+from turnlog.agent.recall.memory_search import MemoriesFound, MemoryRecall, RecalledMemory
+from turnlog.agent.recall.questions import Question
+from turnlog.agent.recall.search import Recall, Recalled, recall_of
+from turnlog.agent.runtime import Runtime
+from turnlog.events.errors import NotFound, TurnlogError
+from turnlog.events.local_time import local, now_there
+from turnlog.events.subjects import check_place, memory_thread
+from turnlog.events.texts import storable
+from turnlog.projectors.engine.lag import READ_WHILE_REBUILT, degraded_by_rebuild
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.chunks.lookup import Scope, topics_in, with_parents
+from turnlog.projectors.models.conversation.thread_lookup import is_there
+from turnlog.projectors.models.memories.lookup import StoredMemory, zone_of
+from turnlog.projectors.models.memories.search import MemoryScope
+
+TOPICS_NAMED = 20
+TURN_READS = ("vectors", "thread_activity", "archives")
+READS_OF_MEMORIES = ("memories", "entities")
+
+
+class BadQuery(TurnlogError):
+    """A query lacks its text or its scope."""
+
+    code = "bad-query"
+
+
+@dataclass(frozen=True, slots=True)
+class FoundMemory:
+    """relevance: to the question, which decides the order. explain: how it was computed, as RecalledMemory.explain."""
+
+    memory: MemoryView
+    relevance: float
+    explain: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Best first. turns and memories name the parts of their scores, which explain the order.
+
+    degraded, memories_degraded: why vectors took no part in the one or the other; None when they did. question: how
+    it was read for the search of turns; None when only memories were asked for. confidence: the chance, 0 to 1, that
+    something here answers it (agent/recall/confidence.py); None where that cannot be judged.
+    """
+
+    turns: list[Recalled]
+    memories: list[FoundMemory]
+    degraded: str | None = None
+    memories_degraded: str | None = None
+    question: Question | None = None
+    confidence: float | None = None
+
+    @property
+    def is_unsure(self) -> bool:
+        return self.confidence is not None and self.confidence < LOW
+
+
+def recall_document(query: str, found: Found, explain: bool = False) -> dict[str, Any]:
+    """JSON of a recall. explain: with the parts of every score, and how the question was read."""
+    return {
+        "query": query,
+        "items": [turn.document(explain) for turn in found.turns],
+        "memories": [
+            to_jsonable_python(one.memory)
+            | {"relevance": one.relevance}
+            | ({"explain": one.explain} if explain else {})
+            for one in found.memories
+        ],
+        "memories_degraded": found.memories_degraded,
+        "degraded": found.degraded,
+        "confidence": found.confidence,
+        "question": to_jsonable_python(found.question) if explain else None,
+    }
+
+
+async def recall(
+    runtime: Runtime,
+    tenant: str,
+    query: str,
+    *,
+    user: str | None = None,
+    thread: str | None = None,
+    topic: str | None = None,
+    k: int | None = None,
+    as_of: datetime | None = None,
+    history: bool = False,
+    max_tokens: int | None = None,
+    keyword_only: bool = False,
+    kinds: Sequence[str] = (),
+    min_importance: float = 0.0,
+) -> Found:
+    """The k most relevant turns of the thread, or without one of all the user's; with a user, k memories too.
+
+    topic: only turns with it, in any case, and no memories, which have no topics; a blank query then searches for it.
+    as_of: only memories, those that held then; history: memories that ended too. max_tokens: of the text of all that is
+    found; memories come first. keyword_only: leaves vectors out. kinds, min_importance (0 to 1, of the current
+    importance): only memories, those of these kinds and of that importance. k: MEMORY_RECALL_TOP_K by default. An
+    archived thread is restored. Raises BadQuery, NotFound, InvalidToken, InvalidMemory for an unknown kind.
+    """
+    query = storable(query if query.strip() else topic or "")
+    is_filtered = bool(kinds) or min_importance > 0
+    _check(tenant, query, user, thread, topic, as_of is not None or history or is_filtered)
+    check_kinds(kinds)
+    checked_share("min_importance", min_importance)
+    k = k or runtime.settings.recall_top_k
+    await _settle(runtime, tenant, user, thread)
+    known = MemoriesFound()
+    turns: list[Recalled] = []
+    if not keyword_only:
+        await runtime.embedder()
+    search = recall_of(runtime, asker_of(tenant, user or thread or ""), keyword_only)
+    async with runtime.pool.connection() as conn:
+        zone = runtime.settings.zone if user is None else await zone_of(conn, tenant, user, runtime.settings.zone)
+        now = local(now_there(), zone)
+        if user is not None and topic is None:
+            when = (now, as_of, history)
+            scope = MemoryScope(tenant, memory_thread(user), *when, tuple(kinds), min_importance)
+            known = await _memories(runtime, conn, scope, user, query, k, max_tokens, keyword_only)
+        if as_of is None and not is_filtered:
+            scope_of_turns = Scope(tenant, thread, user if thread is None else None, topic)
+            turns = await _turns(conn, search, scope_of_turns, query, k, now)
+        rebuilt = await degraded_by_rebuild(conn, TURN_READS)
+        if rebuilt is not None:  # a thread that was deleted meanwhile has chunks there still
+            turns = [turn for turn in turns if await is_there(conn, tenant, turn.thread)]
+    memories = list(known.memories)
+    fitting = _that_fit(runtime, turns, memories, max_tokens)
+    policy = Policy.of(runtime.settings)
+    shown = [FoundMemory(view_of(one.memory, now, policy), round(one.rank.score, 6), one.explain()) for one in memories]
+    sure = None if topic is not None else _confidence(search.evidence, memories)
+    degraded = "; ".join(reason for reason in (search.degraded, rebuilt) if reason) or None
+    return Found(fitting, shown, degraded, known.degraded, search.question, sure)
+
+
+def _confidence(evidence: Evidence | None, memories: Sequence[RecalledMemory]) -> float | None:
+    """A memory may hold what no turn does, when it was entered by hand."""
+    return None if evidence is None else round(evidence.also_in(one.memory.content for one in memories).confidence, 3)
+
+
+async def _settle(runtime: Runtime, tenant: str, user: str | None, thread: str | None) -> None:
+    if user is not None:
+        await runtime.settle_thread(tenant, memory_thread(user), READS_OF_MEMORIES)
+    if thread is None:
+        await runtime.settle(names=TURN_READS, without=READ_WHILE_REBUILT)
+        return
+    await runtime.settle_thread(tenant, thread, TURN_READS, without=READ_WHILE_REBUILT)
+    async with runtime.pool.connection() as conn:
+        await restored_if_archived(runtime, conn, tenant, thread)
+
+
+async def _turns(conn: Connection, search: Recall, scope: Scope, query: str, k: int, now: datetime) -> list[Recalled]:
+    zone = now.tzinfo or UTC
+    found = await search.search(conn, scope, query, k, now=now, zone=zone)
+    found = [replace(one, time=local(one.time, zone)) for one in found]
+    if not found and scope.thread is not None and not await is_there(conn, scope.tenant, scope.thread):
+        raise NotFound(f"there is no thread {scope.thread!r}; `turnlog threads` lists them")
+    if not found and scope.topic is not None:
+        raise NotFound(await _no_topic(conn, scope))
+    return found
+
+
+async def _no_topic(conn: Connection, scope: Scope) -> str:
+    known = await topics_in(conn, await with_parents(conn, replace(scope, topic=None)), TOPICS_NAMED)
+    there = f"the most common ones here: {', '.join(known)}" if known else "topics come with every ten turns"
+    return f"no turn has the topic {scope.topic!r}; {there}"
+
+
+async def _memories(
+    runtime: Runtime,
+    conn: Connection,
+    scope: MemoryScope,
+    user: str,
+    query: str,
+    k: int,
+    max_tokens: int | None,
+    keyword_only: bool,
+) -> MemoriesFound:
+    settings = runtime.settings
+    counter = counter_for(settings.model)
+    embedder = None if keyword_only else await runtime.embedder()
+
+    def tokens_of(memory: StoredMemory) -> int:
+        return counter.text(memory_line(memory, counter))
+
+    search = MemoryRecall(embedder, Policy.of(settings), zone=settings.zone, asker=asker_of(scope.tenant, user))
+    return await search.search(conn, scope, query, k, max_tokens=max_tokens, tokens_of=tokens_of)
+
+
+def _that_fit(
+    runtime: Runtime, turns: list[Recalled], memories: list[RecalledMemory], max_tokens: int | None
+) -> list[Recalled]:
+    """Turns take what the memories leave."""
+    if max_tokens is None:
+        return turns
+    counter = counter_for(runtime.settings.model)
+    left = max_tokens - sum(counter.text(memory_line(one.memory, counter)) for one in memories)
+    kept = []
+    for turn in turns:
+        cost = counter.text(turn.text)
+        if cost <= left:
+            left -= cost
+            kept.append(turn)
+    return kept
+
+
+def _check(tenant: str, query: str, user: str | None, thread: str | None, topic: str | None, of_memories: bool) -> None:
+    check_place(tenant, thread, user)
+    if not query.strip():
+        raise BadQuery("give a question: there is nothing to look for in a blank one")
+    if thread is None and user is None:
+        raise BadQuery("name where to look: a thread, or a user for all of theirs")
+    if topic is not None and not topic.strip():
+        raise BadQuery("the topic is blank; leave it out to search all turns")
+    if topic is not None and of_memories:
+        raise BadQuery("as_of, history, kinds and min_importance are about memories, not topics; leave the topic out")
+    if of_memories and user is None:
+        raise BadQuery("as_of, history, kinds and min_importance are about memories: say whose with user")

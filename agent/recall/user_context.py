@@ -1,0 +1,38 @@
+"""What is known of a user, read now: there is no copy of it to refresh (docs/decisions/0023)."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from turnlog.agent.conversations.threads import list_threads
+from turnlog.agent.memory.entities import EntityFound, list_entities
+from turnlog.agent.memory.memories import MemoryView, list_memories
+from turnlog.agent.memory.preferences import show_preferences
+from turnlog.agent.runtime import Runtime
+from turnlog.events.contracts import UserPreferences
+
+MOST = 20
+
+
+@dataclass(frozen=True, slots=True)
+class UserContext:
+    """memories: those with the highest score. entities: those most mentioned. active: the conversation that was active
+    last, None without one."""
+
+    preferences: UserPreferences
+    memories: list[MemoryView]
+    entities: list[EntityFound]
+    active: str | None
+    read_at: datetime
+
+
+async def user_context(runtime: Runtime, tenant: str, user: str) -> UserContext:
+    """Raises InvalidToken."""
+    place = (runtime, tenant, user)
+    active = await list_threads(*place, limit=1)
+    return UserContext(
+        await show_preferences(*place),
+        await list_memories(*place, limit=MOST),
+        await list_entities(*place, limit=MOST),
+        active[0].thread if active else None,
+        datetime.now(UTC),
+    )

@@ -1,0 +1,166 @@
+"""What chat completions and responses share: whose conversation it is, what is remembered, the start of an answer."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import Annotated, Any, cast
+from uuid import UUID
+
+from fastapi import Depends, Header, Request
+from pydantic import BeforeValidator
+
+from turnlog.agent.answering.client_tasks import is_client_task
+from turnlog.agent.answering.completions import Begun, MemoryMode, Person, Piece, Wanted, complete, complete_once
+from turnlog.agent.models.protocol import Completion
+from turnlog.consumers.api import idempotency
+from turnlog.consumers.api.principal import Caller
+from turnlog.consumers.api.streams import Running, Streams
+from turnlog.events.tasks import cancel
+
+LOOK_AGAIN_S = 0.5
+ThreadName = Annotated[str | None, Header(max_length=255)]
+MODEL_FIELDS = (
+    "top_p",
+    "stop",
+    "seed",
+    "presence_penalty",
+    "frequency_penalty",
+    "logit_bias",
+    "response_format",
+    "tool_choice",
+    "parallel_tool_calls",
+    "reasoning_effort",
+    "verbosity",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """The conversation, the memory mode and the client's own task as headers name them."""
+
+    thread: str | None
+    chat: str | None
+    others: str | None
+    memory: MemoryMode | None
+    task: str | None
+
+    def choose(self, field: str | None, metadata: Mapping[str, Any] | None) -> tuple[str | None, bool]:
+        """(thread, whole): the conversation that counts, and whether its client always sends the whole history.
+
+        field: as the body names it.
+        """
+        in_metadata = (metadata or {}).get("thread_id")
+        named = self.thread or field or (in_metadata if isinstance(in_metadata, str) else None)
+        return named or self.chat or self.others, named is None and self.chat is not None
+
+    def mode(self, store: bool | None) -> MemoryMode:
+        return self.memory or ("read" if store is False else "full")
+
+
+def named(
+    x_turnlog_thread: ThreadName = None,
+    x_openwebui_chat_id: ThreadName = None,
+    x_openwebui_task: Annotated[
+        str | None, Header(max_length=255, description="The task that a client has by itself; nothing is stored.")
+    ] = None,
+    x_conversation_id: ThreadName = None,
+    x_sm_conversation_id: ThreadName = None,
+    x_turnlog_memory: Annotated[
+        MemoryMode | None,
+        BeforeValidator(lambda given: given or None),
+        Header(description="full; read: nothing is stored; off: the model alone."),
+    ] = None,
+) -> Named:
+    others = x_conversation_id or x_sm_conversation_id
+    chat = x_openwebui_chat_id or None
+    return Named(x_turnlog_thread or None, chat, others or None, x_turnlog_memory, x_openwebui_task or None)
+
+
+ByHeaders = Annotated[Named, Depends(named)]
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """An answer whose question is stored."""
+
+    begun: Begun
+    running: Running[Piece]
+    request: Request
+    memory: MemoryMode
+
+    @property
+    def headers(self) -> dict[str, str]:
+        found = {"X-Turnlog-Thread": self.begun.thread, "X-Turnlog-Receipt": self.begun.receipt}
+        found |= {"X-Turnlog-Memory": self.memory}
+        return {name: str(value) for name, value in found.items() if value is not None}
+
+    async def pieces(self) -> AsyncGenerator[Piece]:
+        """What follows `begun`. An answer that is not stored ends with its reader, at the model's server too."""
+        has_ended = False
+        try:
+            async with aclosing(self.running.read(1)) as pieces:
+                async for _, piece in pieces:
+                    has_ended = isinstance(piece, Completion)
+                    yield piece
+        finally:
+            if self.begun.receipt is None and not has_ended:
+                self.running.task.cancel()
+
+    async def whole(self) -> Completion:
+        """The answer when it is recorded. Raises ModelError."""
+        leaving = None
+        if self.begun.receipt is None:
+            leaving = asyncio.create_task(cancel_when_left(self.request, self.running.task))
+        try:
+            async with aclosing(self.pieces()) as pieces:
+                async for piece in pieces:
+                    if isinstance(piece, Completion):
+                        return piece
+        finally:
+            if leaving is not None:
+                await cancel(leaving)
+        raise AssertionError("an answer ends with the whole of it")
+
+
+async def cancel_when_left(request: Request, work: asyncio.Task[Any]) -> None:
+    while not await request.is_disconnected():
+        await asyncio.sleep(LOOK_AGAIN_S)
+    work.cancel()
+
+
+async def start(request: Request, caller: Caller, named: Named, wanted: Wanted, id_: UUID) -> Started:
+    """id_: of the answer. Raises what `complete` raises before it calls the model. One that is stored is made
+    though the client leaves: when a client library sends it again by itself, it gets that answer. A task of the client
+    itself is answered and not stored, unless it asks for that."""
+    if wanted.memory == "full" and named.memory is None and is_client_task(wanted.messages, named.task):
+        wanted = replace(wanted, memory="read", is_task=True)
+    elif wanted.memory == "full" and named.memory is None:
+        wanted = replace(wanted, knows_prompts=True)
+    person = Person(caller.tenant, caller.user, caller.identity.role)
+    streams: Streams = request.app.state.streams
+    digest = await _digest(request, caller) if wanted.memory == "full" else None
+    tries = request.headers.get("x-stainless-retry-count")
+    is_retry = tries not in (None, "0")
+    first = streams.sent(digest) if digest is not None and is_retry else None
+    if first is not None and first[1].error is None:
+        running = first[1]
+    else:
+        id_ = first[0] if first else id_  # the question that the failed try stored is not stored again
+        wanted = replace(wanted, id=id_)
+        if digest is not None and tries is not None:
+            pieces = complete_once(caller.runtime, person, wanted, digest, is_retry)
+        else:
+            pieces = complete(caller.runtime, person, wanted)
+        running = streams.run(pieces, digest, id_)
+    async with aclosing(running.read()) as numbered:
+        _, first = await anext(numbered)
+    return Started(cast(Begun, first), running, request, wanted.memory)
+
+
+async def _digest(request: Request, caller: Caller) -> bytes:
+    """Equal for a request and its retry. It says who asks, for what, and how the headers change the answer."""
+    named = (request.headers.get(name, "") for name in idempotency.HEADERS)
+    place = "\0".join((caller.tenant, caller.user, request.url.path, *named))
+    return sha256(place.encode() + b"\0" + await request.body()).digest()

@@ -1,0 +1,156 @@
+"""POST /v1/chat/completions, whole and streamed."""
+
+import json
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import JSONResponse, StreamingResponse
+from pydantic import BaseModel, ConfigDict, Field
+
+from turnlog.agent.answering.completions import Piece, Text, Wanted
+from turnlog.agent.context.wire import custom_tools, wire_call
+from turnlog.agent.models.protocol import CUT_OFF, ENDED_HERE, CallPiece, ChatRequest, Completion
+from turnlog.consumers.api import idempotency
+from turnlog.consumers.api.bodies import JsonObject
+from turnlog.consumers.api.dialects.openai.begin import MODEL_FIELDS, ByHeaders, Named, Started, start
+from turnlog.consumers.api.dialects.openai.errors import OpenAIRoute, Unusable, error_body
+from turnlog.consumers.api.principal import Asker, WriteId
+from turnlog.consumers.api.streams import STREAM
+
+router = APIRouter(prefix="/v1", tags=["openai"], route_class=OpenAIRoute)
+_REFUSED = {"functions": "tools", "function_call": "tool_choice"}
+
+
+class StreamOptions(BaseModel):
+    include_usage: bool = False
+
+
+class ChatBody(BaseModel):
+    """As OpenAI's; further fields that a model takes are passed on, others are ignored."""
+
+    model_config = ConfigDict(extra="allow", allow_inf_nan=False)
+    __pydantic_extra__: JsonObject
+    messages: list[JsonObject] = Field(min_length=1, max_length=10_000)
+    model: str | None = Field(None, max_length=200)
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    n: int | None = None
+    tools: list[JsonObject] = []
+    temperature: float | None = None
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    store: bool | None = None
+    metadata: JsonObject | None = None
+
+    def wanted(self, named: Named) -> Wanted:
+        """Raises Unusable."""
+        more = self.model_extra or {}
+        if self.n not in (None, 1):
+            raise Unusable("n", "n must be 1: a conversation goes on with one answer")
+        for old, new in _REFUSED.items():
+            if more.get(old) is not None:
+                raise Unusable(old, f"{old} is of an older API; use {new}")
+        if "audio" in (more.get("modalities") or ()):
+            raise Unusable("modalities", "answers are text; there is no audio")
+        chat = ChatRequest(
+            (),
+            self.tools,
+            model=self.model,
+            temperature=self.temperature,
+            max_tokens=self.max_completion_tokens or self.max_tokens,
+            options={name: more[name] for name in MODEL_FIELDS if more.get(name) is not None},
+        )
+        thread, whole = named.choose(None, self.metadata)
+        return Wanted(self.messages, chat, thread, "all" if whole else "some", memory=named.mode(self.store))
+
+
+@router.post("/chat/completions", response_class=JSONResponse, responses=STREAM)
+async def completions(body: ChatBody, caller: Asker, named: ByHeaders, request: Request, write_id: WriteId) -> Response:
+    """A completion with the conversation's context and the person's memories, which is in the conversation then."""
+    started = await start(request, caller, named, body.wanted(named), write_id)
+    chunks = _Chunks(started, body.model or caller.runtime.models.chat.model, body.tools)
+    if not body.stream:
+        return JSONResponse(await chunks.whole(), headers=started.headers)
+    usage = body.stream_options is not None and body.stream_options.include_usage
+    return StreamingResponse(chunks.stream(usage), headers=started.headers, media_type="text/event-stream")
+
+
+class _Chunks:
+    def __init__(self, started: Started, model: str, tools: Sequence[Mapping[str, Any]]) -> None:
+        self._started, self._custom = started, custom_tools(tools)
+        self._custom_calls: set[int] = set()  # their indexes
+        self._base = {"id": f"chatcmpl-{started.begun.id.hex}", "created": int(time.time()), "model": model}
+
+    async def whole(self) -> dict[str, Any]:
+        made = await self._started.whole()
+        calls = [wire_call(one.id, one.name, one.arguments, self._custom) for one in made.tool_calls]
+        message: dict[str, Any] = {
+            "role": "assistant",
+            "content": made.text or (None if calls else ""),
+            "refusal": None,
+        }
+        message |= {"tool_calls": calls} if calls else {}
+        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _reason(made)}
+        base = {**self._base, "object": "chat.completion", "model": made.model}
+        return {**base, "choices": [choice], "usage": _usage(made)}
+
+    async def stream(self, usage: bool) -> AsyncIterator[str]:
+        """Server-sent events; an error in mid-stream is one too, and ends the stream."""
+        yield self._chunk({"role": "assistant", "content": ""}, usage=usage)
+        try:
+            async with aclosing(self._started.pieces()) as pieces:
+                async for piece in pieces:
+                    yield self._chunk_of(piece, usage)
+                    if usage and isinstance(piece, Completion):
+                        yield _event({**self._base, **_CHUNK, "choices": [], "usage": _usage(piece)})
+        except Exception as error:  # the response has begun: the client learns of it in the stream
+            idempotency.failed(self._started.request)
+            yield f"data: {error_body(error, self._started.request)}\n\n"
+            return
+        yield "data: [DONE]\n\n"
+
+    def _chunk_of(self, piece: Piece, usage: bool) -> str:
+        match piece:
+            case Text(text=text):
+                return self._chunk({"content": text}, usage=usage)
+            case CallPiece():
+                return self._chunk({"tool_calls": [self._call_delta(piece)]}, usage=usage)
+            case Completion():
+                return self._chunk({}, _reason(piece), usage)
+        raise AssertionError("an answer begins once")
+
+    def _call_delta(self, piece: CallPiece) -> dict[str, Any]:
+        if piece.name in self._custom:
+            self._custom_calls.add(piece.index)
+        if piece.id:
+            return {"index": piece.index, **wire_call(piece.id, piece.name, piece.arguments, self._custom)}
+        if piece.index in self._custom_calls:
+            return {"index": piece.index, "custom": {"input": piece.arguments}}
+        return {"index": piece.index, "function": {"arguments": piece.arguments}}
+
+    def _chunk(self, delta: dict[str, Any], reason: str | None = None, usage: bool = False) -> str:
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}
+        return _event({**self._base, **_CHUNK, "choices": [choice], **({"usage": None} if usage else {})})
+
+
+_CHUNK = {"object": "chat.completion.chunk"}
+
+
+def _event(data: dict[str, Any]) -> str:
+    return f"data: {json.dumps(data)}\n\n"
+
+
+def _reason(made: Completion) -> str:
+    reason = made.finish_reason or ("tool_calls" if made.tool_calls else "stop")
+    return CUT_OFF if reason in ENDED_HERE else reason  # OpenAI knows no other word for an answer cut off
+
+
+def _usage(made: Completion) -> dict[str, int]:
+    return {
+        "prompt_tokens": made.tokens_in,
+        "completion_tokens": made.tokens_out,
+        "total_tokens": made.tokens_in + made.tokens_out,
+    }

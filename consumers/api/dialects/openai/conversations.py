@@ -1,0 +1,95 @@
+"""/v1/conversations: create, get, items. A conversation is a thread of the caller's, whatever its id."""
+
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+from uuid import UUID, uuid5
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, Field
+
+from turnlog.agent.answering.turns import add_turns, transcript, turn_of
+from turnlog.agent.conversations import threads
+from turnlog.consumers.api.bodies import FINITE, JsonObject
+from turnlog.consumers.api.dialects.openai.errors import OpenAIRoute
+from turnlog.consumers.api.dialects.openai.items import Item, item_of, messages_of
+from turnlog.consumers.api.pages import cursor_of, place_of
+from turnlog.consumers.api.principal import Caller, Place, Reader, WriteId, Writer
+from turnlog.consumers.api.routes.threads import ThreadId
+
+router = APIRouter(prefix="/v1/conversations", tags=["openai"], route_class=OpenAIRoute)
+Items = Annotated[list[JsonObject], Field(max_length=20)]
+
+
+class NewConversation(BaseModel):
+    model_config = FINITE
+    items: Items = []
+    metadata: JsonObject | None = None
+
+
+class NewItems(BaseModel):
+    model_config = FINITE
+    items: Items = Field(min_length=1)
+
+
+@router.post("")
+async def create(caller: Writer, write_id: WriteId, given: NewConversation | None = None) -> dict[str, Any]:
+    thread = f"conv_{write_id.hex}"
+    # Items that are refused leave no conversation.
+    await _append((caller.runtime, caller.tenant, thread), caller, given.items if given else [], write_id)
+    place = await caller.claims(thread)
+    if given is not None and given.metadata:
+        await threads.open_thread(*place, caller.user, metadata=given.metadata, event_id=write_id)
+    return await _conversation(place)
+
+
+@router.get("/{thread}")
+async def get(thread: ThreadId, caller: Reader) -> dict[str, Any]:
+    return await _conversation(await caller.owns(thread))
+
+
+@router.post("/{thread}/items")
+async def add_items(thread: ThreadId, given: NewItems, caller: Writer, write_id: WriteId) -> dict[str, Any]:
+    place = await caller.owns(thread)
+    seqs = await _append(place, caller, given.items, write_id)
+    if not seqs:  # of reasoning alone
+        return _list([], None)
+    page = await transcript(*place, after_seq=seqs[0] - 1, limit=len(seqs))
+    return _list([item for turn in page.turns for item in item_of(turn)], None)
+
+
+@router.get("/{thread}/items")
+async def items(
+    thread: ThreadId,
+    caller: Reader,
+    limit: Annotated[int, Query(ge=1, le=100)] = 20,
+    order: Literal["asc", "desc"] = "desc",
+    after: Annotated[str | None, Query(max_length=2_000)] = None,
+) -> dict[str, Any]:
+    """A page has whole turns; `last_id` of one page is `after` of the following."""
+    place, seq = await caller.owns(thread), place_of(after, int)
+    last, newest = int(seq[0]) if seq else None, order == "desc"
+    bound: dict[str, Any] = {"before_seq": last} if newest else {"after_seq": last or 0}
+    page = await transcript(*place, limit=limit, newest=newest, **bound)
+    turns = page.turns[::-1] if newest else page.turns
+    found = [item for turn in turns for item in item_of(turn)[:: -1 if newest else 1]]
+    return _list(found, cursor_of(turns[-1].seq) if page.more else None)
+
+
+async def _append(place: Place, caller: Caller, given: list[Item] | list[dict[str, Any]], write_id: UUID) -> list[int]:
+    turns = [replace(turn_of(message), id=uuid5(write_id, str(at))) for at, message in enumerate(messages_of(given))]
+    if not turns:
+        return []
+    added = await add_turns(*place, turns, user=caller.user)
+    return [one.seq for one in added.turns]
+
+
+async def _conversation(place: Place) -> dict[str, Any]:
+    found = await threads.get_thread(*place)
+    created = int((found.created_at or found.last_active_at).timestamp())
+    return {"id": found.thread, "object": "conversation", "created_at": created, "metadata": found.metadata or {}}
+
+
+def _list(found: list[dict[str, Any]], after: str | None) -> dict[str, Any]:
+    last = after or (found[-1]["id"] if found else None)
+    first = found[0]["id"] if found else None
+    return {"object": "list", "data": found, "first_id": first, "last_id": last, "has_more": after is not None}

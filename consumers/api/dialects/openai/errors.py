@@ -1,0 +1,138 @@
+"""Errors in OpenAI's form: {"error": {"message", "type", "param", "code"}}, in place of problem details."""
+
+import json
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
+from psycopg import OperationalError
+from psycopg.errors import QueryCanceled
+from psycopg_pool import PoolTimeout
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+
+from turnlog.agent.answering.fallback import fallback_of
+from turnlog.agent.models.errors import ModelError, ModelRefused
+from turnlog.consumers.api.idempotency import Repeated
+from turnlog.consumers.api.problems import language_of, new_id, problem, problem_of, too_slow, unexpected
+from turnlog.events.errors import TurnlogError
+
+_TYPES = {401: "authentication_error", 402: "insufficient_quota", 403: "permission_error", 429: "rate_limit_error"}
+CODES = {"unauthenticated": "invalid_api_key", "quota-exceeded": "insufficient_quota"}
+CODES |= {"model-quota-exceeded": "insufficient_quota", "model-rate-limited": "rate_limit_exceeded"}
+_OWN_FAULT = (400, 404, 413, 422)  # what a model server may answer because of the caller's request
+
+
+class ErrorDetail(BaseModel):
+    message: str
+    type: str
+    param: str | None
+    code: str
+
+
+class ErrorBody(BaseModel):
+    """The body of every error under /v1."""
+
+    error: ErrorDetail
+
+
+DOCUMENTED: dict[int | str, dict[str, Any]] = {kind: {"model": ErrorBody} for kind in ("4XX", "5XX")}
+
+
+class OpenAIRoute(APIRoute):
+    """A route whose errors have OpenAI's form, and whose responses have a request id."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def answered(request: Request) -> Response:
+            try:
+                response = await handle(request)
+            except Repeated:
+                raise
+            except RequestValidationError as error:
+                response = refused(*_invalid(error))
+            except Exception as error:  # the last resort of the server: an id, never a traceback
+                response = response_of(error, request)
+            response.headers["x-request-id"] = f"req_{new_id()}"
+            return response
+
+        return answered
+
+
+def add_handler(app: FastAPI) -> None:
+    """For paths and methods under /v1 that no route has. Follows problems.add_handlers, whose answer others get."""
+    others: Any = app.exception_handlers[HTTPException]
+
+    @app.exception_handler(HTTPException)
+    async def unknown(request: Request, error: HTTPException) -> Response:
+        answer: Response = await others(request, error)
+        if not request.url.path.startswith("/v1/"):
+            return answer
+        said = json.loads(bytes(answer.body))
+        response = refused(error.status_code, said["detail"], None, said["code"])
+        if "allow" in answer.headers:
+            response.headers["allow"] = answer.headers["allow"]
+        return response
+
+
+class Unusable(TurnlogError):
+    """A field of the request asks for what this server does not do. param: the field."""
+
+    code = "unsupported_parameter"
+
+    def __init__(self, param: str, message: str) -> None:
+        super().__init__(message)
+        self.param = param
+
+
+def response_of(error: Exception, request: Request) -> JSONResponse:
+    """The same status and headers as problem details have, but 400 for what cannot be used, and the model's errors.
+
+    A model's error begins with what a person reads, in the language of the request.
+    """
+    if isinstance(error, ModelError):
+        said = fallback_of(error, language_of(request))
+        own = isinstance(error, ModelRefused) and error.status in _OWN_FAULT
+        status = error.status if own and isinstance(error, ModelRefused) and error.status else said.status
+        wait = said.retry_after_s if said.should_retry and not own else None
+        given = problem(status, error.code, f"{said.message} ({error})", retry_after=wait)
+    elif isinstance(error, TurnlogError):
+        given = problem_of(error)
+    elif isinstance(error, HTTPException):
+        given = problem(error.status_code, getattr(error, "code", "invalid-request"), str(error.detail))
+    elif isinstance(error, QueryCanceled):
+        given = too_slow()
+    elif isinstance(error, OperationalError | PoolTimeout):
+        given = problem(503, "database-unavailable", "the database cannot be reached now")
+    else:
+        given = unexpected(error, request.url.path)
+    said = json.loads(bytes(given.body))
+    status = 400 if given.status_code == 422 else given.status_code
+    code = "model_not_found" if isinstance(error, ModelRefused) and status == 404 else said["code"]
+    response = refused(status, said["detail"], getattr(error, "param", None), code)
+    for name in ("retry-after", "www-authenticate"):
+        if name in given.headers:
+            response.headers[name] = given.headers[name]
+    return response
+
+
+def refused(status: int, message: str, param: str | None, code: str) -> JSONResponse:
+    kind = _TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
+    error = {"message": message, "type": kind, "param": param, "code": CODES.get(code, code).replace("-", "_")}
+    return JSONResponse({"error": error}, status)
+
+
+def error_body(error: Exception, request: Request) -> str:
+    """For an event in mid-stream: JSON of the whole body."""
+    return bytes(response_of(error, request).body).decode()
+
+
+def _invalid(error: RequestValidationError) -> tuple[int, str, str | None, str]:
+    """The caller's own input is not repeated: it may hold secrets."""
+    first = error.errors()[0]
+    param = ".".join(str(part) for part in first["loc"][1:]) or None
+    return 400, f"{param or 'the body'}: {first['msg']}", param, "invalid_request"

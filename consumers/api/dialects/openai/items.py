@@ -1,0 +1,116 @@
+"""Items of the Responses API as chat messages and back, and ids of responses that name their conversation."""
+
+import base64
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+from turnlog.consumers.api.dialects.openai.errors import Unusable
+from turnlog.events.errors import NotFound
+from turnlog.projectors.models.conversation.message import Message
+
+Item = Mapping[str, Any]
+_ID = re.compile(r"(?:resp|msg|fc_\d+)_([0-9a-f]{32})([A-Za-z0-9_-]+)")
+_TEXTS = ("input_text", "output_text", "text")
+
+
+def id_part(answer: UUID, thread: str | None) -> str:
+    """What the ids of a response and of its items end with; only a stored one can be gone on from."""
+    return answer.hex + base64.urlsafe_b64encode((thread or "").encode()).decode().rstrip("=")
+
+
+def place_in(id_: str) -> tuple[str, UUID]:
+    """The thread and the answer that an id names. Raises NotFound."""
+    found = _ID.fullmatch(id_)
+    try:
+        if found is not None:
+            thread = base64.urlsafe_b64decode(found[2] + "=" * (-len(found[2]) % 4)).decode()
+            return thread, UUID(found[1])
+    except ValueError:
+        pass
+    raise NotFound(f"there is no response or item {id_[:100]!r}, or it was not stored")
+
+
+def messages_of(items: Sequence[Item]) -> list[dict[str, Any]]:
+    """Chat messages; calls of one answer are one message with its text. Raises Unusable."""
+    messages: list[dict[str, Any]] = []
+    for item in items:
+        match item.get("type", "message"):
+            case "message":
+                name = {"name": item["name"]} if item.get("name") else {}
+                messages.append({"role": item.get("role"), **name, "content": _content(item.get("content"))})
+            case "function_call" | "custom_tool_call":
+                if not messages or messages[-1]["role"] != "assistant":
+                    messages.append({"role": "assistant", "content": None})
+                messages[-1].setdefault("tool_calls", []).append(_call(item))
+            case "function_call_output" | "custom_tool_call_output":
+                output = _content(item.get("output"))
+                messages.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": output})
+            case "reasoning":
+                pass  # providers ask not to send it back
+            case kind:
+                raise Unusable("input", f"items of type {kind!r} are not supported")
+    return messages
+
+
+def item_of(turn: Message) -> list[dict[str, Any]]:
+    """A stored turn as the items of a conversation."""
+    id_ = turn.event_id.hex
+    if turn.role == "tool":
+        output = turn.content if isinstance(turn.content, str) else _parts(turn.content, "input_text")
+        return [{"type": "function_call_output", "id": f"fco_{id_}", "call_id": turn.tool_call_id, "output": output}]
+    items: list[dict[str, Any]] = []
+    if turn.content or not turn.tool_calls:
+        parts = [{"type": "text", "text": turn.content}] if isinstance(turn.content, str) else turn.content
+        content = _parts(parts, "output_text" if turn.role == "assistant" else "input_text")
+        about = {"id": f"msg_{id_}", "status": "completed", "role": turn.role}
+        name = {"name": turn.name} if turn.name else {}
+        items.append({"type": "message", **about, **name, "content": content})
+    for at, call in enumerate(turn.tool_calls):
+        about = {"id": f"fc_{at}_{id_}", "call_id": call["id"], "status": "completed"}
+        items.append({"type": "function_call", **about, "name": call["name"], "arguments": call["arguments"]})
+    return items
+
+
+def tools_of(tools: Sequence[Item]) -> list[dict[str, Any]]:
+    """Functions and custom tools in the form of chat completions. Raises Unusable."""
+    if other := next((one for one in tools if one.get("type") not in ("function", "custom")), None):
+        raise Unusable("tools", f"tools of type {other.get('type')!r} are not supported; function and custom are")
+    return [{"type": one["type"], one["type"]: {name: one[name] for name in one if name != "type"}} for one in tools]
+
+
+def _call(item: Item) -> dict[str, Any]:
+    if item.get("type") == "custom_tool_call":
+        custom = {"name": item.get("name"), "input": item.get("input") or ""}
+        return {"id": item.get("call_id"), "type": "custom", "custom": custom}
+    function = {"name": item.get("name"), "arguments": item.get("arguments") or "{}"}
+    return {"id": item.get("call_id"), "type": "function", "function": function}
+
+
+def _content(content: Any) -> Any:
+    if not isinstance(content, list):
+        return content
+    return [_part(part) if isinstance(part, dict) else part for part in content]
+
+
+def _part(part: dict[str, Any]) -> dict[str, Any]:
+    match part.get("type"):
+        case "input_image":
+            image = {"url": part.get("image_url"), "detail": part.get("detail") or "auto"}
+            return {"type": "image_url", "image_url": image}
+        case "input_file":
+            return {"type": "file", "file": {name: part[name] for name in part if name != "type"}}
+        case kind if kind in _TEXTS:
+            return {"type": "text", "text": part.get("text")}
+    return part
+
+
+def _parts(blocks: Sequence[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    more: dict[str, Any] = {"annotations": []} if kind == "output_text" else {}
+    return [
+        {"type": "input_image", "image_url": block.get("url"), "detail": "auto"}
+        if block["type"] == "image"
+        else {"type": kind, "text": str(block.get("text", "")), **more}
+        for block in blocks
+    ]

@@ -1,0 +1,98 @@
+"""GET /v1/models and POST /v1/embeddings: the models that this server is configured with."""
+
+import asyncio
+import base64
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends, Path, Request
+from pydantic import BaseModel, Field
+
+from turnlog.agent.answering.completions import AGENT, SOURCE
+from turnlog.agent.models.errors import ModelTimedOut, TextTooLong
+from turnlog.agent.models.protocol import Meter, Usage, Vectors, asker_of
+from turnlog.consumers.api.dialects.openai.begin import cancel_when_left
+from turnlog.consumers.api.dialects.openai.errors import OpenAIRoute, Unusable
+from turnlog.consumers.api.principal import Asker, Caller, identify
+from turnlog.consumers.api.problems import Stopping
+from turnlog.consumers.api.streams import throttled
+from turnlog.events.contracts import Event
+from turnlog.events.errors import NotFound
+from turnlog.events.subjects import memory_thread
+from turnlog.events.tasks import cancel
+
+LONGEST_S = 600.0  # as the clients of OpenAI wait
+router = APIRouter(prefix="/v1", tags=["openai"], route_class=OpenAIRoute)
+AnyCaller = Annotated[Caller, Depends(identify)]
+Text = Annotated[str, Field(min_length=1, max_length=100_000)]
+
+
+class EmbeddingsBody(BaseModel):
+    input: Text | Annotated[list[Text], Field(min_length=1, max_length=2_048)]
+    model: str | None = Field(None, max_length=200)
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: int | None = None
+
+
+@router.get("/models")
+async def list_models(caller: AnyCaller) -> dict[str, Any]:
+    """The model that answers. A request may name another one that its server has."""
+    return {"object": "list", "data": [_model(caller.runtime.models.chat.model)]}
+
+
+@router.get("/models/{model:path}")
+async def get_model(model: Annotated[str, Path(pattern=r"^[^\n]+$")], caller: AnyCaller) -> dict[str, Any]:
+    """The model that answers, or the one of embeddings."""
+    models = caller.runtime.models
+    if model not in (models.chat.model, models.embedder.model):
+        raise NotFound(f"there is no model {model[:100]!r} here; this server has {models.chat.model!r}")
+    return _model(model)
+
+
+@router.post("/embeddings")
+async def embeddings(body: EmbeddingsBody, caller: Asker, request: Request) -> dict[str, Any]:
+    """Vectors of the configured embedding model; nothing but the usage is stored."""
+    embedder = caller.runtime.models.embedder
+    used: list[Usage] = []
+    async with throttled(caller, None, AGENT):
+        try:
+            vectors = await _embedded(body, caller, used.append, request)
+        finally:
+            about = {"tenant": caller.tenant, "thread": memory_thread(caller.user), "user": caller.user}
+            for one in used:
+                await caller.runtime.log.append(Event(source=SOURCE, **about, data=one.metered("embedding", AGENT)))
+    if body.dimensions not in (None, vectors.shape[1]):
+        raise Unusable("dimensions", f"vectors of {embedder.model} have {vectors.shape[1]} dimensions")
+    packed = body.encoding_format == "base64"
+    data = [
+        {
+            "object": "embedding",
+            "index": at,
+            "embedding": base64.b64encode(one.astype("<f4").tobytes()).decode() if packed else one.tolist(),
+        }
+        for at, one in enumerate(vectors)
+    ]
+    tokens = sum(one.tokens_in for one in used)
+    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+    return {"object": "list", "data": data, "model": embedder.model, "usage": usage}
+
+
+async def _embedded(body: EmbeddingsBody, caller: Caller, meter: Meter, request: Request) -> Vectors:
+    texts = [body.input] if isinstance(body.input, str) else body.input
+    asker = asker_of(caller.tenant, caller.user)
+    work = asyncio.create_task(caller.runtime.models.embedder.embed_documents(texts, meter, asker))
+    leaving = asyncio.create_task(cancel_when_left(request, work))
+    try:
+        await asyncio.wait([work], timeout=LONGEST_S)
+        if not work.done():
+            raise ModelTimedOut(f"vectors of {len(texts)} texts took over {LONGEST_S:.0f} s; send fewer at once")
+        if work.cancelled():
+            raise Stopping("the client left")
+        return work.result()
+    except TextTooLong as error:
+        raise Unusable("input", str(error)) from error
+    finally:
+        await cancel(leaving, work)
+
+
+def _model(name: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "turnlog"}

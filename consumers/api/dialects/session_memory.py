@@ -1,0 +1,84 @@
+"""The operations of seed B's short-term memory, with its requests and results; a session belongs to a conversation."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path
+from pydantic import BaseModel, Field
+
+from turnlog.agent.conversations.sessions import session_calls
+from turnlog.agent.conversations.sessions.value import (
+    MemoryContext,
+    MemoryCreateRequest,
+    MemoryQueryRequest,
+    MemoryWriteRequest,
+    MemoryWriteResult,
+    SessionValue,
+)
+from turnlog.consumers.api.principal import Reader, WriteId, Writer
+from turnlog.projectors.models.sessions.lookup import SegmentCheckpoint
+
+router = APIRouter(prefix="/short-memory", tags=["seed B"])
+ConversationId = Annotated[str, Path(min_length=1, max_length=255)]
+
+
+class ConversationGiven(BaseModel):
+    conversation_id: str = Field(min_length=1, max_length=255)
+
+
+class CheckpointRequest(ConversationGiven):
+    """recent_turns: the newest turns that stay in full; null is the session's rule."""
+
+    summary: str = Field(min_length=1, max_length=200_000)
+    recent_turns: int | None = Field(None, ge=0, le=1_000)
+
+
+@router.post("/create", status_code=201)
+async def create(given: MemoryCreateRequest, caller: Writer, _: WriteId) -> SessionValue:
+    """CreateShortMemory: begins a session; one that exists begins again. user_id: left out or the caller's."""
+    caller.check_user(given.user_id)
+    place = await caller.claims(given.conversation_id)
+    whose = {"user_id": caller.user, "conversation_id": place[2]}
+    return await session_calls.create_requested(place[0], place[1], given.model_copy(update=whose))
+
+
+@router.post("/query")
+async def query(given: MemoryQueryRequest, caller: Reader) -> MemoryContext:
+    """QueryMemoryContext: the history for a prompt. enterprise_id: left out or the caller's tenant. patient_id: left
+    out or the caller."""
+    runtime, tenant, thread = await caller.owns(given.conversation_id)
+    return await session_calls.query_memory(runtime, tenant, given.model_copy(update={"conversation_id": thread}))
+
+
+@router.post("/write", status_code=201)
+async def write(given: MemoryWriteRequest, caller: Writer, write_id: WriteId) -> MemoryWriteResult:
+    """WriteTurn: appends the question, the answer or both. turn_id: a turn that is sent again with it is stored
+    once."""
+    caller.check_user(given.user_id)
+    runtime, tenant, thread = await caller.owns(given.conversation_id)
+    whose = {"user_id": caller.user, "conversation_id": thread, "turn_id": given.turn_id or write_id}
+    return await session_calls.write_turn(runtime, tenant, given.model_copy(update=whose))
+
+
+@router.post("/checkpoint", status_code=201)
+async def checkpoint(given: CheckpointRequest, caller: Writer, _: WriteId) -> SessionValue:
+    """CheckpointShortMemory: ends the segment with this summary."""
+    place = await caller.owns(given.conversation_id)
+    return await session_calls.write_checkpoint(*place, given.summary, given.recent_turns)
+
+
+@router.post("/reset")
+async def reset(given: ConversationGiven, caller: Writer, _: WriteId) -> SessionValue:
+    """Earlier turns leave the session, not the transcript."""
+    return await session_calls.reset_session(*await caller.owns(given.conversation_id))
+
+
+@router.get("/sessions/{conversation_id}")
+async def get(conversation_id: ConversationId, caller: Reader) -> SessionValue:
+    """GetShortMemory."""
+    return await session_calls.show_session(*await caller.owns(conversation_id))
+
+
+@router.get("/sessions/{conversation_id}/checkpoints")
+async def checkpoints(conversation_id: ConversationId, caller: Reader) -> list[SegmentCheckpoint]:
+    """Oldest first."""
+    return await session_calls.list_checkpoints(*await caller.owns(conversation_id))

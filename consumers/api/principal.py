@@ -1,0 +1,170 @@
+"""Who calls: the identity of the token, and a runtime that sees its tenant alone. Every route depends on one."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import UTC
+from typing import Annotated, Any
+from uuid import UUID, uuid5
+
+from fastapi import Depends, Header, Request, Security
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from uuid_utils.compat import uuid7
+
+from turnlog.agent.access.access import Access
+from turnlog.agent.access.idempotency import Write
+from turnlog.agent.access.identity import Forbidden, Identity, Role, Unauthenticated
+from turnlog.agent.access.throttle.shares import in_share
+from turnlog.agent.conversations.ownership import claimed, own_thread
+from turnlog.agent.runtime import Runtime
+from turnlog.consumers.api import idempotency
+from turnlog.events.errors import InvalidEvent, NotFound
+from turnlog.events.local_time import caller_zone, zone_named, zone_or
+
+_WRITES = UUID("0193b5a2-6d5e-7c1f-9a43-5f0c8e2b7d11")
+Place = tuple[Runtime, str, str]
+bearer = HTTPBearer(
+    auto_error=False, description="A token of `turnlog token`, or an API key of `turnlog api-key create`."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """runtime: for the use cases, limited to the caller's tenant by the database too. system: without that limit."""
+
+    identity: Identity
+    runtime: Runtime
+    system: Runtime
+
+    @property
+    def tenant(self) -> str:
+        return self.identity.tenant
+
+    @property
+    def user(self) -> str:
+        return self.identity.user
+
+    async def check(self) -> None:
+        """For what is open for long. Raises Unauthenticated, TokenExpired where the credential holds no more."""
+        await self.system.kept(Access).check(self.identity)
+
+    def check_user(self, given: str | None) -> None:
+        """Raises NotFound where a request names another user than its caller."""
+        if given is not None and given != self.user:
+            raise NotFound(f"there is no user {given[:80]!r} here: a request is made for its caller")
+
+    async def owns(self, thread: str) -> Place:
+        """The caller's conversation of this name or id, as the use cases take it. Raises NotFound."""
+        place = (self.runtime, self.tenant)
+        return *place, await own_thread(*place, thread, self.user)
+
+    async def may_begin(self, thread: str) -> Place:
+        """As `owns`; a thread without events passes, and stays without an owner. Raises NotFound."""
+        place = (self.runtime, self.tenant)
+        return *place, await own_thread(*place, thread, self.user, begins=True)
+
+    async def claims(self, thread: str) -> Place:
+        """As `owns`; a thread without events becomes the caller's."""
+        place = (self.runtime, self.tenant)
+        return *place, await claimed(*place, thread, self.user)
+
+
+def use_zone(identity: Identity, named: str | None) -> None:
+    """Sets the time zone of the request under way. named: what its header says, before the token's. Raises
+    InvalidEvent."""
+    try:
+        caller_zone.set(zone_named(named) if named else zone_or(identity.zone, UTC))
+    except ValueError as error:
+        raise InvalidEvent(f"X-Turnlog-Timezone: {error}") from None
+
+
+async def identify(
+    request: Request,
+    given: Annotated[HTTPAuthorizationCredentials | None, Security(bearer)],
+    x_turnlog_user: Annotated[
+        str | None, Header(description="Whom a key with the scope act-as-user acts for, in UTF-8.")
+    ] = None,
+    x_turnlog_timezone: Annotated[
+        str | None, Header(description="The time zone of the person, such as Asia/Shanghai.")
+    ] = None,
+) -> Caller:
+    """Raises Unauthenticated, TokenExpired, Forbidden."""
+    if given is None:
+        raise Unauthenticated("send a token: `Authorization: Bearer …`; `turnlog token --user NAME` prints one")
+    system: Runtime = request.app.state.runtime
+    act_as = x_turnlog_user and x_turnlog_user.encode("latin-1").decode(errors="replace")  # headers arrive as Latin-1
+    identity = await system.kept(Access).identify(given.credentials, act_as)
+    use_zone(identity, x_turnlog_timezone)
+    return Caller(identity, system.for_tenant(identity.tenant), system)
+
+
+def needs(scope: str, role: Role | None = None) -> Any:
+    """A dependency that gives the Caller, or refuses one without the scope or the role."""
+
+    async def allowed(caller: Annotated[Caller, Depends(identify)]) -> Caller:
+        caller.identity.require(scope, role)
+        return caller
+
+    return Depends(allowed)
+
+
+async def reading(caller: Annotated[Caller, needs("read")]) -> AsyncIterator[Caller]:
+    """The caller, whose reads take their turn until the answer is sent. Raises Forbidden, TooManyWaiting."""
+    async with in_share(caller.runtime, caller.tenant, caller.user, "reads"):
+        yield caller
+
+
+# A Watcher's answer has no end, so it takes no turn of the reads; streams are counted by themselves.
+Watcher = Annotated[Caller, needs("read")]
+Reader = Annotated[Caller, Depends(reading)]
+Writer = Annotated[Caller, needs("write")]
+Asker = Annotated[Caller, needs("ask")]
+Eraser = Annotated[Caller, needs("erase")]
+Admin = Annotated[Caller, needs("read", "admin")]
+Operator = Annotated[Caller, needs("operate")]
+KeyMaker = Annotated[Caller, needs("keys")]
+
+
+async def server_operator(caller: Operator) -> Caller:
+    """Of what all tenants share. Raises Forbidden but for operators of the server's own tenant."""
+    own = caller.system.settings.tenant
+    if caller.tenant != own:
+        raise Forbidden(f"all tenants share this: it needs an operator of the tenant {own!r} (TURNLOG_TENANT)")
+    return caller
+
+
+ServerOperator = Annotated[Caller, Depends(server_operator)]
+
+
+async def write_id(
+    request: Request,
+    caller: Annotated[Caller, Depends(identify)],
+    idempotency_key: Annotated[
+        str | None,
+        Header(
+            max_length=255,
+            description="The same write sent again with the same key is done once, and answered as the first time, for "
+            "two days. With another body it is refused.",
+        ),
+    ] = None,
+) -> UUID:
+    """The id of the event that a request writes. Every route that changes something depends on it: it finds out whether
+    the write was done before. Raises Repeated, KeyReused, WriteUnderWay."""
+    if idempotency_key is None or not idempotency.may_repeat(request):
+        return uuid7()
+    place = "\0".join((caller.tenant, caller.user, request.method, request.url.path, idempotency_key))
+    access = caller.system.kept(Access)
+    scopes = " ".join(sorted(caller.identity.scopes))
+    headers = "\0".join(request.headers.get(name, "") for name in idempotency.HEADERS)
+    asked = f"{scopes}\0{request.url.query}\0{headers}\0".encode() + await request.body()
+    write = Write(
+        caller.tenant,
+        caller.user,
+        uuid5(_WRITES, place),
+        access.digest_of(b"request\0" + place.encode() + b"\0" + asked),
+        access.digest_of(b"answer\0" + place.encode()),
+    )
+    await idempotency.begin(request, caller.system, write)
+    return write.id
+
+
+WriteId = Annotated[UUID, Depends(write_id)]

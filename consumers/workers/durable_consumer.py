@@ -1,0 +1,241 @@
+"""Messages delivered and not done yet: grouped by thread, processed, acknowledged only when done.
+
+An event on which the work fails TRIES times is parked as a dead letter, and others go on. A dependency that is away
+(model, Postgres, NATS) parks nothing, however long it takes.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import psycopg
+
+from turnlog.agent.operations.dead_letters import EVENT_ERRORS, park_event
+from turnlog.agent.retry_later import Later
+from turnlog.events import tracing
+from turnlog.events.errors import DatabaseUnavailable, GapInLog, LogUnavailable
+from turnlog.events.heartbeats import Heartbeat
+from turnlog.events.read import Stored
+from turnlog.events.subjects import parse_stored
+from turnlog.events.tasks import cancel
+
+if TYPE_CHECKING:  # takes half a second to load, which commands without a consumer save
+    from faststream.nats import NatsMessage
+
+    from turnlog.agent.runtime import Pool
+
+logger = logging.getLogger("turnlog.consumers")
+ACK_WAIT_S = 30.0
+BEATS = 3
+ROUND_S = 5.0
+RETRY_S = 5.0
+TRIES = 5
+# A longer wait is made of several: who looks from outside sees that the worker has not stopped.
+AGAIN_S = 60.0
+SERVER_AWAY_S = 2.0
+SERVER_AWAY = (psycopg.OperationalError, DatabaseUnavailable, LogUnavailable, GapInLog)
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """An event that waits for its work. stored: its body is empty unless the inbox reads bodies.
+
+    message: what is acknowledged; None for work that is done again by hand. traceparent: of the message's header.
+    """
+
+    stored: Stored
+    attempt: int = 1
+    message: "NatsMessage | None" = None
+    traceparent: str | None = None
+
+    @property
+    def seq(self) -> int:
+        return self.stored.seq
+
+    @property
+    def partition(self) -> int:
+        return parse_stored(self.stored.subject).partition
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """(tenant, thread token)."""
+        subject = parse_stored(self.stored.subject)
+        return subject.tenant, subject.thread_token
+
+
+Work = Callable[[list[Delivery]], Awaitable[None]]
+GiveWay = Callable[[asyncio.Event], Awaitable[None]]
+
+
+async def _at_once(stop: asyncio.Event) -> None:
+    """Gives way to no other work."""
+
+
+class Inbox:
+    """Hands all waiting deliveries of one thread to `work` at once; up to `parallel` threads at a time.
+
+    Tenants take turns: next is a thread of the one that was served longest ago, among these the one that waits longest.
+
+    work returns when the deliveries are done; after Later or any other exception they are redelivered. After one of
+    EVENT_ERRORS each is tried alone, so that only the one that fails is parked.
+    """
+
+    def __init__(
+        self,
+        pool: "Pool",
+        name: str,
+        work: Work,
+        parallel: int = 1,
+        grace_s: float = 1.0,
+        ack_wait_s: float = ACK_WAIT_S,
+        reads_bodies: bool = False,
+        give_way: GiveWay = _at_once,
+    ) -> None:
+        """pool: stores dead letters. grace_s: how long work under way may continue after a stop; then it is cancelled
+        and redelivered.
+
+        ack_wait_s: after which a dead worker's messages are redelivered; a living one acks progress BEATS times
+        within it. reads_bodies: work reads the messages; else only their place is kept. give_way: work is started
+        after it; returns at stop.
+        """
+        self._pool, self.name, self._work = pool, name, work
+        self._parallel, self._grace_s = parallel, grace_s
+        self.ack_wait_s, self.reads_bodies = ack_wait_s, reads_bodies
+        self._give_way = give_way
+        self._waiting: dict[tuple[str, str], list[Delivery]] = {}
+        self._busy: set[tuple[str, str]] = set()
+        self._started, self._served = 0, dict[str, int]()  # tenant → number of its last work
+        self._failures = Counter[int]()
+        self._arrived = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def put(self, message: "NatsMessage") -> None:
+        raw = message.raw_message
+        about, body = raw.metadata, raw.data if self.reads_bodies else b""
+        stored_ns = int(about.timestamp.timestamp() * 1_000_000) * 1_000
+        stored = Stored(about.sequence.stream, raw.subject, body, stored_ns, pending=0)
+        delivery = Delivery(stored, about.num_delivered or 1, message, (raw.headers or {}).get(tracing.HEADER))
+        self._waiting.setdefault(delivery.place, []).append(delivery)
+        self._arrived.set()
+
+    async def run(self, stop: asyncio.Event, beat: Heartbeat | None = None) -> None:
+        """Processes deliveries until stop. What is not done then is redelivered, to this or another worker."""
+        holding = asyncio.create_task(self._hold(), name=f"{self.name}-hold")
+        stopping = asyncio.create_task(stop.wait())
+        try:
+            while not stop.is_set():
+                if beat is not None:
+                    beat.beat()
+                await self._give_way(stop)
+                if not stop.is_set():
+                    self._start_ready()
+                arrived = asyncio.create_task(self._arrived.wait())
+                waiting = {arrived, stopping, holding, *self._tasks}
+                await asyncio.wait(waiting, timeout=ROUND_S, return_when=asyncio.FIRST_COMPLETED)
+                arrived.cancel()
+                if holding.done():
+                    holding.result()
+            if self._tasks:
+                await asyncio.wait(self._tasks, timeout=self._grace_s)
+        finally:
+            await cancel(*self._tasks)
+            holding.cancel()
+            stopping.cancel()
+
+    def _start_ready(self) -> None:
+        self._arrived.clear()
+        while len(self._busy) < self._parallel and (place := self._next()) is not None:
+            self._started += 1
+            self._served[place[0]] = self._started
+            task = asyncio.create_task(self._do(place, self._waiting.pop(place)))
+            self._busy.add(place)
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def _next(self) -> tuple[str, str] | None:
+        ready = (place for place in self._waiting if place not in self._busy)
+        return min(ready, key=lambda place: self._served.get(place[0], 0), default=None)
+
+    async def _do(self, place: tuple[str, str], deliveries: list[Delivery]) -> None:
+        beat = asyncio.create_task(self._keep(deliveries))
+        try:
+            await self._attempt(deliveries)
+        except Later as later:
+            logger.info("%s waits %.0f s: %s", self.name, later.seconds, later)
+            await self._again(deliveries, later.seconds)
+        except Exception as error:  # one thread's failure must not end the role; the work is redelivered
+            logger.warning("%s failed on %s: %s: %s", self.name, place[1], type(error).__name__, error)
+            await self._again(deliveries, _patience(error, deliveries[0].attempt))
+        finally:
+            beat.cancel()
+            self._busy.discard(place)
+
+    async def _attempt(self, deliveries: list[Delivery]) -> None:
+        """Works on the deliveries and acknowledges them. Raises Later, and errors that no single event causes."""
+        parents = [one.traceparent for one in deliveries if one.traceparent]
+        try:
+            with tracing.span(f"process {self.name}", parent=parents[-1]) if parents else contextlib.nullcontext():
+                await self._work(deliveries)
+        except EVENT_ERRORS as error:
+            if len(deliveries) == 1:
+                return await self._failed(deliveries[0], error)
+            for one in deliveries:
+                await self._attempt([one])
+            return None
+        for delivery in deliveries:
+            del self._failures[delivery.seq]
+            await _ack(delivery)
+
+    async def _failed(self, one: Delivery, error: Exception) -> None:
+        self._failures[one.seq] += 1
+        tries, why = self._failures[one.seq], f"{type(error).__name__}: {error}"
+        if tries < TRIES:
+            logger.warning("%s failed on sequence %d (%d of %d): %s", self.name, one.seq, tries, TRIES, why)
+            return await self._again([one], RETRY_S * tries)
+        async with self._pool.connection() as conn:
+            await park_event(conn, self.name, one.stored, why)
+        logger.error(
+            "%s parked sequence %d after %d tries (`turnlog dead-letters`): %s", self.name, one.seq, tries, why
+        )
+        del self._failures[one.seq]
+        await _ack(one)
+
+    async def _again(self, deliveries: list[Delivery], seconds: float) -> None:
+        for delivery in deliveries:
+            with contextlib.suppress(Exception):  # the nak was lost: the server redelivers after its ack wait
+                if delivery.message is not None:
+                    await delivery.message.nack(delay=min(seconds, AGAIN_S))
+
+    async def _keep(self, deliveries: list[Delivery]) -> None:
+        while True:
+            await asyncio.sleep(self.ack_wait_s / BEATS)
+            await _in_progress(deliveries)
+
+    async def _hold(self) -> None:
+        """Acknowledges progress of all that waits, so that no other worker gets it."""
+        while True:
+            await asyncio.sleep(self.ack_wait_s / BEATS)
+            await _in_progress([delivery for waiting in self._waiting.values() for delivery in waiting])
+
+
+def _patience(error: Exception, attempt: int) -> float:
+    """Seconds before a retry: short for an unavailable server, longer for errors that may be permanent."""
+    if isinstance(error, SERVER_AWAY):
+        return SERVER_AWAY_S
+    return RETRY_S * min(attempt, 12)
+
+
+async def _ack(delivery: Delivery) -> None:
+    if delivery.message is not None:
+        await delivery.message.ack()
+
+
+async def _in_progress(deliveries: list[Delivery]) -> None:
+    for delivery in deliveries:
+        with contextlib.suppress(Exception):  # a lost server: the message will be redelivered
+            if delivery.message is not None:
+                await delivery.message.in_progress()

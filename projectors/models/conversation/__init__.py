@@ -1,0 +1,1 @@
+"""Read models of conversations: messages, activity, forks, summaries, topics."""

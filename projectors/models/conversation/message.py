@@ -1,0 +1,251 @@
+"""The transcript as readers get it, and its look-ups. Content stays plain JSON: no model is built per row."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from operator import itemgetter
+from typing import Any
+from uuid import UUID
+
+from psycopg.types.json import Jsonb
+
+from turnlog.events.contracts import TurnOrigin
+from turnlog.events.local_time import with_offset
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.conversation.forks import LINEAGE
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A stored turn. content: a string, or a list of blocks as in events.contracts (dicts with `type`).
+
+    tool_calls: list of {"id", "name", "arguments"}; seq: stream sequence, the order within the thread.
+    time: with the offset from UTC with which it came.
+    """
+
+    seq: int
+    event_id: UUID
+    role: str
+    content: str | list[dict[str, Any]]
+    time: datetime
+    name: str | None = None
+    tool_calls: list[dict[str, Any]] = field(default_factory=list)
+    tool_call_id: str | None = None
+    user: str | None = None
+    source_id: str | None = None
+    agent: str | None = None
+    model: str | None = None
+    origin: TurnOrigin = "person"
+
+
+_COLUMNS = (
+    "seq, event_id, role, content, time, name, tool_calls, tool_call_id, user_id, source_id, agent, model, origin, "
+    "utc_offset"
+)
+_TIME = _COLUMNS.split(", ").index("time")
+_TOOL_CALLS = _COLUMNS.split(", ").index("tool_calls")
+
+
+# OFFSET 0 keeps the planner to one index scan a thread, however many turns it expects. Each thread's turns come in
+# order; threads are put in order by who asked, which costs less than a sort of whole turns in Postgres.
+_MESSAGES = f"""
+WITH RECURSIVE {LINEAGE}
+SELECT m.* FROM lineage l CROSS JOIN LATERAL (
+  SELECT {_COLUMNS} FROM messages
+  WHERE tenant = %(tenant)s AND thread_id = l.thread_id AND seq > %(after)s AND seq <= least(%(through)s, l.through_seq)
+  ORDER BY seq OFFSET 0) m"""
+
+# Some turns of a thread. condition: on `m`, the thread's turns.
+_SOME = """
+WITH RECURSIVE {lineage}
+SELECT {columns} FROM lineage l JOIN messages m
+ON m.tenant = %(tenant)s AND m.thread_id = l.thread_id AND m.seq <= l.through_seq AND {condition}
+ORDER BY m.seq"""
+_OF_M = ", ".join(f"m.{name}" for name in _COLUMNS.split(", "))
+_BY_EVENT = _SOME.format(lineage=LINEAGE, columns=_OF_M, condition="m.event_id = %(event)s").encode()
+# From the end: who asks for a turn by its event has just written it, mostly. OFFSET 0 keeps the planner to that.
+_OWN_BY_EVENT = f"""
+SELECT * FROM (SELECT {_COLUMNS} FROM messages WHERE tenant = %(tenant)s AND thread_id = %(thread)s
+  ORDER BY seq DESC OFFSET 0) m WHERE event_id = %(event)s LIMIT 1""".encode()
+_AT = _SOME.format(lineage=LINEAGE, columns=_OF_M, condition="m.seq = ANY(%(seqs)s)").encode()
+_COSTS = _SOME.format(
+    lineage=LINEAGE, columns="m.seq, m.tokens_in, m.tokens_out, m.latency_ms", condition="m.seq = ANY(%(seqs)s)"
+).encode()
+
+
+async def thread_messages(
+    conn: Connection,
+    tenant: str,
+    thread: str,
+    after_seq: int = 0,
+    through_seq: int | None = None,
+) -> list[Message]:
+    """The thread's turns after a sequence, oldest first, a fork's shared past included.
+
+    through_seq bounds them for a look at the past.
+    """
+    through = through_seq if through_seq is not None else 2**62
+    rows = await conn.execute(_MESSAGES, {"tenant": tenant, "thread": thread, "after": after_seq, "through": through})
+    return [_message(list(found)) for found in sorted(await rows.fetchall(), key=itemgetter(0))]
+
+
+def _message(values: list[Any]) -> Message:
+    values[_TIME] = with_offset(values[_TIME], values.pop())
+    values[_TOOL_CALLS] = values[_TOOL_CALLS] or []
+    return Message(*values)
+
+
+async def message_by_event(conn: Connection, tenant: str, thread: str, event_id: UUID) -> Message | None:
+    """The turn of the thread itself or of what it is a fork of; the lineage is read only where it is not its own."""
+    for query in (_OWN_BY_EVENT, _BY_EVENT):
+        rows = await conn.execute(query, {"tenant": tenant, "thread": thread, "event": event_id})
+        if (found := await rows.fetchone()) is not None:
+            return _message(list(found))
+    return None
+
+
+_NEWEST = f"""
+WITH RECURSIVE {LINEAGE}
+SELECT min(seq) FROM (
+  SELECT m.seq FROM lineage l CROSS JOIN LATERAL (
+    SELECT seq FROM messages WHERE tenant = %(tenant)s AND thread_id = l.thread_id AND role <> 'tool'
+    AND seq < %(before)s AND seq <= l.through_seq ORDER BY seq DESC LIMIT %(count)s) m
+  ORDER BY m.seq DESC LIMIT %(count)s) newest"""
+
+# As memory_episodes has it: tool results in a user's turn ask nothing.
+_ASKS = """role = 'user' AND (jsonb_typeof(content) = 'string' OR content @> '[{"type": "text"}]')"""
+
+# Where users speak in a row, as two people do, a question has no answer: then twice as many turns are given.
+_EXCHANGES = f"""
+WITH RECURSIVE {LINEAGE},
+asked AS (
+  SELECT m.seq FROM lineage l CROSS JOIN LATERAL (
+    SELECT seq FROM messages WHERE tenant = %(tenant)s AND thread_id = l.thread_id AND {_ASKS}
+    AND seq < %(before)s AND seq <= l.through_seq ORDER BY seq DESC LIMIT %(count)s) m
+  ORDER BY m.seq DESC LIMIT %(count)s),
+said AS (
+  SELECT m.seq, m.asks FROM lineage l CROSS JOIN LATERAL (
+    SELECT seq, {_ASKS} AS asks FROM messages WHERE tenant = %(tenant)s AND thread_id = l.thread_id AND role <> 'tool'
+    AND seq < %(before)s AND seq <= l.through_seq ORDER BY seq DESC LIMIT 2 * %(count)s) m
+  ORDER BY m.seq DESC LIMIT 2 * %(count)s)
+SELECT least((SELECT min(seq) FROM asked),
+  (SELECT min(seq) FROM said WHERE asks OR (SELECT count(*) FROM asked) < %(count)s))"""
+
+
+async def messages_at(conn: Connection, tenant: str, thread: str, seqs: Sequence[int]) -> list[Message]:
+    """The thread's turns at these sequences, oldest first; other sequences are ignored."""
+    if not seqs:
+        return []
+    rows = await conn.execute(_AT, {"tenant": tenant, "thread": thread, "seqs": list(seqs)})
+    return [_message(list(found)) for found in await rows.fetchall()]
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """As the model's provider reported them for a turn."""
+
+    tokens_in: int | None
+    tokens_out: int | None
+    latency_ms: float | None
+
+
+async def costs_at(conn: Connection, tenant: str, thread: str, seqs: Sequence[int]) -> dict[int, Cost]:
+    """The costs of the thread's turns at these sequences, by sequence."""
+    rows = await conn.execute(_COSTS, {"tenant": tenant, "thread": thread, "seqs": list(seqs)})
+    return {seq: Cost(*values) for seq, *values in await rows.fetchall()}
+
+
+_PAGE = """
+WITH RECURSIVE {lineage}
+SELECT * FROM (
+  SELECT m.* FROM lineage l CROSS JOIN LATERAL (
+    SELECT {columns} FROM messages
+    WHERE tenant = %(tenant)s AND thread_id = l.thread_id AND seq <= l.through_seq
+    AND seq > %(after)s AND seq < %(before)s ORDER BY seq {order} LIMIT %(limit)s) m
+  ORDER BY m.seq {order} LIMIT %(limit)s) page
+ORDER BY seq"""
+
+
+async def messages_page(
+    conn: Connection,
+    tenant: str,
+    thread: str,
+    limit: int,
+    after_seq: int = 0,
+    before_seq: int | None = None,
+    newest: bool = False,
+) -> list[Message]:
+    """At most `limit` of the thread's turns between two sequences: the oldest of them, or the newest; oldest first."""
+    query = _PAGE.format(lineage=LINEAGE, columns=_COLUMNS, order="DESC" if newest else "ASC")
+    before = before_seq if before_seq is not None else 2**62
+    place = {"tenant": tenant, "thread": thread, "limit": limit, "after": after_seq, "before": before}
+    rows = await conn.execute(query.encode(), place)
+    return [_message(list(found)) for found in await rows.fetchall()]
+
+
+async def newest_from(
+    conn: Connection, tenant: str, thread: str, count: int, before_seq: int | None = None
+) -> int | None:
+    """The sequence from which on the thread has its last `count` turns; results of tool calls do not count."""
+    return await _first(conn, _NEWEST, tenant, thread, count, before_seq)
+
+
+async def newest_exchanges(
+    conn: Connection, tenant: str, thread: str, count: int, before_seq: int | None = None
+) -> list[Message]:
+    """The thread's last `count` questions of users with all that followed each, oldest first.
+
+    Where the last 2 * count turns are more than that, as when users speak in a row or have asked less, it is those,
+    also from a question on when there are `count` of them.
+    """
+    first = await _first(conn, _EXCHANGES, tenant, thread, count, before_seq)
+    if first is None:
+        return []
+    return await thread_messages(conn, tenant, thread, first - 1, None if before_seq is None else before_seq - 1)
+
+
+async def _first(
+    conn: Connection, query: str, tenant: str, thread: str, count: int, before_seq: int | None
+) -> int | None:
+    before = before_seq if before_seq is not None else 2**62
+    rows = await conn.execute(query, {"tenant": tenant, "thread": thread, "count": count, "before": before})
+    found = await rows.fetchone()
+    return None if found is None else found[0]
+
+
+_WITH = """
+SELECT t.thread_id FROM (
+  SELECT thread_id, last_active_at FROM thread_activity WHERE tenant = %(tenant)s AND user_id = %(user)s
+  ORDER BY last_active_at DESC LIMIT 100) t
+CROSS JOIN LATERAL (
+  SELECT count(*) AS hits FROM (
+    SELECT role, content, tool_calls FROM messages WHERE tenant = %(tenant)s AND thread_id = t.thread_id
+    ORDER BY seq LIMIT %(first)s) m
+  WHERE m.role = 'assistant' AND (m.content = ANY(%(texts)s) OR m.tool_calls -> 0 ->> 'id' = ANY(%(calls)s))) found
+WHERE found.hits > 0 ORDER BY found.hits DESC, t.last_active_at DESC LIMIT %(limit)s"""
+
+
+async def threads_with(
+    conn: Connection, tenant: str, user: str, texts: Sequence[str], calls: Sequence[str], first: int, limit: int
+) -> list[str]:
+    """Of a user's 100 most recent threads those in whose first turns the assistant said one of the texts or made one of
+    the tool calls (by id), the ones with most of them first. A fork counts by its own turns."""
+    given = {"tenant": tenant, "user": user, "texts": [Jsonb(text) for text in texts], "calls": list(calls)}
+    rows = await conn.execute(_WITH, {**given, "first": first, "limit": limit})
+    return [str(found) for (found,) in await rows.fetchall()]
+
+
+_USER_TURNS_AT = f"""
+SELECT a.thread, a.seq AS at, m.* FROM unnest(%(threads)s::text[], %(seqs)s::bigint[]) AS a (thread, seq)
+CROSS JOIN LATERAL (
+  SELECT {_COLUMNS} FROM messages WHERE tenant = %(tenant)s AND thread_id = a.thread AND seq <= a.seq
+  AND role = 'user' AND origin <> 'tool' ORDER BY seq DESC LIMIT 1) m""".encode()
+
+
+async def user_turns_at(
+    conn: Connection, tenant: str, turns: Sequence[tuple[str, int]]
+) -> dict[tuple[str, int], Message]:
+    """The user's turn that each of these turns (thread, seq) is or comes after, in the thread itself."""
+    params = {"tenant": tenant, "threads": [thread for thread, _ in turns], "seqs": [seq for _, seq in turns]}
+    rows = await conn.execute(_USER_TURNS_AT, params)
+    return {(row[0], row[1]): _message(list(row[2:])) for row in await rows.fetchall()}

@@ -1,0 +1,194 @@
+"""Look-ups of conversations: the list, the archive, and all that a context needs of a thread but its turns."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from psycopg.rows import dict_row
+
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.conversation.forks import LINEAGE
+
+TOPICS = 20
+
+# The pruning that reaches furthest, by the index of their numbers.
+_PRUNED = """
+SELECT coalesce((SELECT convert_from(blob, 'UTF8')::bigint FROM checkpoint_blobs
+  WHERE tenant = %(tenant)s AND thread_id = %(thread)s AND checkpoint_ns = '' AND channel = 'pruned_through'
+  AND type = 'turnlog.seq' ORDER BY length(blob) DESC, blob DESC LIMIT 1), 0) AS seq"""
+
+_OVERVIEW = f"""
+WITH RECURSIVE {LINEAGE},
+pruned AS ({_PRUNED}),
+turns AS (
+  SELECT sum(m.count)::bigint AS count, coalesce(max(m.last), 0) AS last FROM lineage l CROSS JOIN LATERAL (
+    SELECT count(*) AS count, max(seq) AS last FROM messages
+    WHERE tenant = %(tenant)s AND thread_id = l.thread_id AND seq > (SELECT seq FROM pruned)
+    AND seq <= l.through_seq) m)
+SELECT pruned.seq, turns.count, turns.last, s.summary, s.seq, ARRAY(
+  SELECT topic FROM memory_topics WHERE tenant = %(tenant)s AND thread_id = %(thread)s
+  ORDER BY mention_count DESC, last_seen_at DESC, topic COLLATE "C" LIMIT %(topics)s)
+FROM pruned CROSS JOIN turns
+LEFT JOIN conversation_summaries s ON s.tenant = %(tenant)s AND s.thread_id = %(thread)s"""
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """The conversation state is the `count` turns after pruned_through, the last of them at last_seq (0: none).
+
+    summary_seq: of the event that wrote the summary; topics: most mentioned first.
+    """
+
+    pruned_through: int
+    count: int
+    last_seq: int
+    summary: str | None
+    summary_seq: int | None
+    topics: list[str]
+
+
+async def thread_overview(conn: Connection, tenant: str, thread: str) -> Overview:
+    rows = await conn.execute(_OVERVIEW, {"tenant": tenant, "thread": thread, "topics": TOPICS})
+    found = await rows.fetchone()
+    assert found is not None
+    return Overview(*found)
+
+
+async def pruned_through(conn: Connection, tenant: str, thread: str) -> int:
+    """The sequence up to which turns left the conversation state; 0 when none did."""
+    rows = await conn.execute(_PRUNED, {"tenant": tenant, "thread": thread})
+    found = await rows.fetchone()
+    return int(found[0]) if found else 0
+
+
+_LISTED = """
+SELECT t.thread_id, t.label, t.user_id, t.message_count, t.last_active_at, t.created_at, t.metadata, s.summary
+FROM thread_activity t LEFT JOIN conversation_summaries s ON s.tenant = t.tenant AND s.thread_id = t.thread_id"""
+
+
+async def list_threads(
+    conn: Connection,
+    tenant: str,
+    user: str | None = None,
+    limit: int = 100,
+    after: tuple[datetime, str] | None = None,
+) -> list[dict[str, Any]]:
+    """Threads of a tenant, most recently active first, as _LISTED has them.
+
+    after: the last activity and the id of the thread that the list continues behind.
+    """
+    cursor = conn.cursor(row_factory=dict_row)
+    at, thread = after or (None, None)
+    of_user = "" if user is None else "AND t.user_id = %(user)s "
+    await cursor.execute(
+        f"{_LISTED} WHERE t.tenant = %(tenant)s {of_user}"
+        "AND (%(at)s::timestamptz IS NULL OR t.last_active_at < %(at)s "
+        "OR t.last_active_at = %(at)s AND t.thread_id > %(thread)s) "
+        "ORDER BY t.last_active_at DESC, t.thread_id LIMIT %(limit)s",
+        {"tenant": tenant, "user": user, "limit": limit, "at": at, "thread": thread},
+    )
+    return await cursor.fetchall()
+
+
+async def one_thread(conn: Connection, tenant: str, thread: str) -> dict[str, Any] | None:
+    """The thread as list_threads gives it, or None."""
+    cursor = conn.cursor(row_factory=dict_row)
+    await cursor.execute(f"{_LISTED} WHERE t.tenant = %s AND t.thread_id = %s", (tenant, thread))
+    return await cursor.fetchone()
+
+
+async def owner_of(conn: Connection, tenant: str, thread: str, partition: int) -> tuple[bool, str | None, int]:
+    """Whether the thread is there, its user, None without one, and the sequence of the partition that this is as of:
+    one snapshot."""
+    rows = await conn.execute(
+        "SELECT t.thread_id IS NOT NULL, t.user_id, "
+        "coalesce((SELECT position FROM projection_positions WHERE projection = 'thread_activity' AND build = 'live' "
+        "AND partition = %s), 0) "
+        "FROM (VALUES (true)) one LEFT JOIN thread_activity t ON t.tenant = %s AND t.thread_id = %s",
+        (partition, tenant, thread),
+    )
+    found = await rows.fetchone()
+    assert found is not None
+    return bool(found[0]), found[1], int(found[2])
+
+
+async def numbered_labels(conn: Connection, tenant: str, user: str | None) -> int:
+    """The highest number of a user's conversations that are labelled by number alone, 0 without one."""
+    rows = await conn.execute(
+        "SELECT coalesce(max(substring(label FROM '^(?:Conversation|会话) ([0-9]{1,9})$')::int), 0) "
+        f"FROM thread_activity WHERE tenant = %s AND user_id {'IS NULL' if user is None else '= %s'}",
+        (tenant,) if user is None else (tenant, user),
+    )
+    found = await rows.fetchone()
+    return int(found[0]) if found else 0
+
+
+async def is_there(conn: Connection, tenant: str, thread: str) -> bool:
+    rows = await conn.execute("SELECT FROM thread_activity WHERE tenant = %s AND thread_id = %s", (tenant, thread))
+    return await rows.fetchone() is not None
+
+
+# A conversation that somebody came back to stays for as long again. Left out is what others refer to by its turns: the
+# parents of forks, the checkpoints of LangGraph, a session's segment; and what a projection has stopped at.
+_COLD = """
+SELECT t.tenant, t.thread_id, t.user_id, t.last_seq, t.message_count, t.last_active_at, a.path
+FROM thread_activity t LEFT JOIN thread_archives a ON a.tenant = t.tenant AND a.thread_id = t.thread_id
+WHERE t.last_active_at < %(before)s AND t.message_count > 0
+AND (t.tenant, t.thread_id) > (%(tenant)s::text, %(thread)s::text)
+AND (a.path IS NULL OR a.restored_at < %(before)s)
+AND NOT EXISTS (SELECT FROM thread_forks f WHERE f.tenant = t.tenant AND f.parent_id = t.thread_id)
+AND NOT EXISTS (SELECT FROM checkpoints c WHERE c.tenant = t.tenant AND c.thread_id = t.thread_id)
+AND NOT EXISTS (SELECT FROM sessions s WHERE s.tenant = t.tenant AND s.thread_id = t.thread_id)
+ORDER BY t.tenant, t.thread_id LIMIT %(limit)s"""
+
+_STOPPED = "SELECT DISTINCT thread_token FROM dead_letters WHERE build = 'live' AND tenant = %s"
+
+_ARCHIVED = f"""
+WITH RECURSIVE {LINEAGE}
+SELECT a.thread_id FROM lineage l JOIN thread_archives a ON a.tenant = %(tenant)s AND a.thread_id = l.thread_id
+WHERE a.restored_at IS NULL ORDER BY a.thread_id"""
+
+_ALL_ARCHIVED = """
+SELECT thread_id FROM thread_archives
+WHERE tenant = %(tenant)s AND restored_at IS NULL AND (%(user)s::text IS NULL OR user_id = %(user)s)
+ORDER BY thread_id"""
+
+
+@dataclass(frozen=True, slots=True)
+class Cold:
+    """A conversation that may be archived. last_seq: of its last turn as the read model knows it. path: of its file
+    from another time, when it was restored since."""
+
+    tenant: str
+    thread: str
+    user: str | None
+    last_seq: int
+    message_count: int
+    last_active_at: datetime
+    path: str | None = None
+
+
+async def cold_threads(conn: Connection, before: datetime, after: Cold | None, limit: int) -> list[Cold]:
+    """Conversations without a turn since `before`, of all tenants, in order of tenant and thread behind `after`."""
+    at = (after.tenant, after.thread) if after else ("", "")
+    params = {"before": before, "tenant": at[0], "thread": at[1], "limit": limit}
+    rows = await conn.execute(_COLD, params)
+    return [Cold(*row) for row in await rows.fetchall()]
+
+
+async def stopped_tokens(conn: Connection, tenant: str) -> set[str]:
+    """Tokens of threads with an event that some projection could not apply."""
+    rows = await conn.execute(_STOPPED, (tenant,))
+    return {str(token) for (token,) in await rows.fetchall()}
+
+
+async def archived_lineage(conn: Connection, tenant: str, thread: str) -> list[str]:
+    """The archived ones of the thread and those it is a fork of; [] for most."""
+    rows = await conn.execute(_ARCHIVED, {"tenant": tenant, "thread": thread})
+    return [str(found) for (found,) in await rows.fetchall()]
+
+
+async def archived_threads(conn: Connection, tenant: str, user: str | None = None) -> list[str]:
+    """All of a tenant, or of a user, that are in the archive."""
+    rows = await conn.execute(_ALL_ARCHIVED, {"tenant": tenant, "user": user})
+    return [str(found) for (found,) in await rows.fetchall()]

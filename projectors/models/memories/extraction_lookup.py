@@ -1,0 +1,118 @@
+"""What the extraction reads: a user's turns in a conversation, and who has turns that no model has looked at."""
+
+from collections.abc import Sequence
+from datetime import tzinfo
+
+from turnlog.events.contracts import ERASED
+from turnlog.events.local_time import local, with_offset
+from turnlog.events.subjects import memory_thread
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.conversation.message import Message
+
+# A thread of several people keeps empty turns of a person who was erased: there is nothing to extract.
+_SAYS_SOMETHING = f"content <> '\"{ERASED}\"'"
+
+# The images of a turn are not read, and of its texts what the extraction reads: a turn may have megabytes.
+_CUT = """CASE WHEN jsonb_typeof(content) = 'string' THEN to_jsonb(left(content #>> '{}', %(chars)s))
+ELSE coalesce((SELECT jsonb_agg(CASE WHEN jsonb_typeof(block -> part) = 'string'
+    THEN jsonb_set(block, ARRAY[part], to_jsonb(left(block ->> part, %(chars)s))) ELSE block END ORDER BY number)
+  FROM jsonb_array_elements(content) WITH ORDINALITY AS blocks (block, number)
+  JOIN (VALUES ('text', 'text'), ('tool_result', 'content')) AS kinds (kind, part) ON block ->> 'type' = kind), '[]')
+END"""
+
+_TURNS = f"""
+SELECT seq, event_id, role, {_CUT}, time, name, origin, utc_offset FROM messages
+WHERE tenant = %(tenant)s AND thread_id = %(thread)s AND user_id = %(user)s AND role = ANY(%(roles)s)
+AND seq > %(after)s AND {_SAYS_SOMETHING} ORDER BY seq LIMIT %(limit)s"""
+
+_USERS = """
+SELECT DISTINCT user_id FROM messages
+WHERE tenant = %(tenant)s AND thread_id = %(thread)s AND seq BETWEEN %(first)s AND %(last)s
+AND role = ANY(%(roles)s) AND user_id IS NOT NULL ORDER BY user_id"""
+
+_SPEAKERS = """
+SELECT (SELECT min(name) < max(name) FROM messages WHERE tenant = %(tenant)s AND thread_id = %(thread)s
+    AND user_id = %(user)s AND role = 'user' AND name IS NOT NULL),
+  (SELECT assistant_message_count = 0 FROM thread_activity WHERE tenant = %(tenant)s AND thread_id = %(thread)s)"""
+
+# Only the progress of users' own memory threads counts; those of shadows begin otherwise. Each user of a conversation
+# has their own.
+# CASE: the words of turns that were extracted from are not read.
+_BEHIND = f"""
+WITH seen AS MATERIALIZED (SELECT tenant, conversation, user_id, max(through_seq) AS through FROM memory_extractions
+  WHERE stage = 'llm' AND thread_id LIKE 'memories/%%' GROUP BY tenant, conversation, user_id)
+SELECT DISTINCT m.tenant, m.user_id, m.thread_id FROM messages m
+LEFT JOIN seen s ON s.tenant = m.tenant AND s.conversation = m.thread_id AND s.user_id = m.user_id
+WHERE m.role = ANY(%(roles)s) AND m.user_id IS NOT NULL
+AND CASE WHEN m.seq > coalesce(s.through, 0) THEN m.{_SAYS_SOMETHING} ELSE false END
+LIMIT %(limit)s"""
+
+_UNREAD = """
+SELECT count(*) FROM messages m LEFT JOIN memory_extractions e
+ON e.tenant = m.tenant AND e.thread_id = %(memory_thread)s AND e.conversation = m.thread_id AND e.stage = 'rules'
+WHERE m.tenant = %(tenant)s AND m.user_id = %(user)s AND m.role = ANY(%(roles)s)
+AND m.seq > greatest(%(after)s, coalesce(e.through_seq, 0))"""
+
+_CONVERSATIONS = """
+SELECT DISTINCT thread_id FROM messages WHERE tenant = %(tenant)s AND user_id = %(user)s AND role = ANY(%(roles)s)
+ORDER BY thread_id"""
+
+
+async def user_turns(
+    conn: Connection,
+    tenant: str,
+    thread: str,
+    user: str,
+    roles: Sequence[str],
+    zone: tzinfo,
+    after: int,
+    limit: int,
+    chars: int,
+) -> list[Message]:
+    """The user's own turns of these roles after a sequence, oldest first; none of a fork's shared past.
+
+    Without images, and of each text the first `chars` characters. zone: in which a time is that came in UTC.
+    """
+    whose = {"tenant": tenant, "thread": thread, "user": user, "roles": list(roles)}
+    params = {**whose, "after": after, "limit": limit, "chars": chars}
+    rows = await conn.execute(_TURNS.encode(), params)
+    return [
+        Message(seq, event_id, role, content, local(with_offset(time, offset), zone), name, user=user, origin=origin)
+        for seq, event_id, role, content, time, name, origin, offset in await rows.fetchall()
+    ]
+
+
+async def users_between(
+    conn: Connection, tenant: str, thread: str, roles: Sequence[str], first: int = 0, last: int = 2**62
+) -> list[str]:
+    """The users with turns of these roles in the thread from one sequence to another."""
+    params = {"tenant": tenant, "thread": thread, "first": first, "last": last, "roles": list(roles)}
+    rows = await conn.execute(_USERS, params)
+    return [user for (user,) in await rows.fetchall()]
+
+
+async def is_among_people(conn: Connection, tenant: str, thread: str, user: str) -> bool:
+    """Whether several speakers have this user id and no turn is an assistant's. Reads no turn."""
+    rows = await conn.execute(_SPEAKERS, {"tenant": tenant, "thread": thread, "user": user})
+    found = await rows.fetchone()
+    return found == (True, True)
+
+
+async def behind(conn: Connection, roles: Sequence[str], limit: int = 1_000) -> list[tuple[str, str, str]]:
+    """(tenant, user, thread) of conversations with turns of these roles that no model has looked at. Reads every
+    message once."""
+    rows = await conn.execute(_BEHIND.encode(), {"roles": list(roles), "limit": limit})
+    return [(tenant, user, thread) for tenant, user, thread in await rows.fetchall()]
+
+
+async def unread_turns(conn: Connection, tenant: str, user: str, roles: Sequence[str], after: int) -> int:
+    """How many turns of the user after a sequence no rules have read."""
+    params = {"tenant": tenant, "user": user, "memory_thread": memory_thread(user), "roles": list(roles)}
+    found = await (await conn.execute(_UNREAD, {**params, "after": after})).fetchone()
+    return int(found[0]) if found else 0
+
+
+async def conversations_of(conn: Connection, tenant: str, user: str, roles: Sequence[str]) -> list[str]:
+    """The threads in which the user has turns of these roles."""
+    rows = await conn.execute(_CONVERSATIONS, {"tenant": tenant, "user": user, "roles": list(roles)})
+    return [thread for (thread,) in await rows.fetchall()]

@@ -1,0 +1,1 @@
+"""Read models of operation: usage, jobs, limits, agents, API keys, archives."""
