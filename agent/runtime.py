@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 from uuid import UUID
 
 import psycopg
+from nats.js.api import ConsumerInfo
+from nats.js.errors import NotFoundError
 from uuid_utils.compat import uuid7
 
 from turnlog.agent.settings import Settings
 from turnlog.events.heartbeats import Heartbeats
-from turnlog.events.log import Log
-from turnlog.events.subjects import check_tenant
+from turnlog.events.log import Log, nats_errors
+from turnlog.events.subjects import STREAM, check_tenant
 from turnlog.projectors.engine.lag import NotProjectedInTime, first_behind, wait_for
 from turnlog.projectors.engine.row_security import SETTING
 from turnlog.projectors.engine.writer import Connection
@@ -192,3 +194,19 @@ class Runtime:
                 if time.monotonic() > doubted_at:
                     raise
             await asyncio.sleep(TRUSTED_S / 10)
+
+
+async def finished_through(runtime: Runtime, reactor: str) -> int:
+    """The sequence up to which a reactor has finished all events; 0 before its first start. Raises LogUnavailable."""
+    info = await reactor_consumer(runtime, reactor)
+    return info.ack_floor.stream_seq if info is not None and info.ack_floor else 0
+
+
+async def reactor_consumer(runtime: Runtime, reactor: str) -> ConsumerInfo | None:
+    """Raises LogUnavailable."""
+    with nats_errors(f"cannot ask NATS where {reactor} is"):
+        try:
+            info: ConsumerInfo = await runtime.log.nc.jetstream().consumer_info(STREAM, reactor)
+        except NotFoundError:
+            return None
+    return info

@@ -2,7 +2,7 @@
 
 from alembic import context
 
-from turnlog.projectors.engine.tables import metadata
+from turnlog.agent.tables import metadata
 from turnlog.projectors.models import registry
 
 assert registry.PROJECTIONS  # importing the registry declares every table

@@ -9,8 +9,8 @@ from psycopg_pool import PoolTimeout
 from pydantic import ValidationError
 from uuid_utils.compat import uuid7
 
+from turnlog.agent.access.unparked import append_unless_parked
 from turnlog.agent.answering.agents import DEFAULT_AGENT, answering_agent
-from turnlog.agent.conversations.unparked import append_unless_parked
 from turnlog.agent.runtime import Runtime
 from turnlog.events.contracts import AgentConfigured, AgentSwitched, Event
 from turnlog.events.errors import NotFound, TurnlogError

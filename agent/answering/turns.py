@@ -1,7 +1,6 @@
 """Turns of a conversation: append one or many, with the receipt of an answer; read a transcript."""
 
-import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,6 @@ from uuid_utils.compat import uuid7
 from turnlog.agent.access.throttle.pace import in_pace
 from turnlog.agent.answering.record import Answer, Author, record
 from turnlog.agent.context.wire import called, message_content
-from turnlog.agent.conversations.archive.restoring import restored_if_archived
 from turnlog.agent.conversations.blocks import content_of
 from turnlog.agent.memory.extraction.evidence import quoted_ranges, said_text
 from turnlog.agent.runtime import Runtime
@@ -25,12 +23,11 @@ from turnlog.events.contracts import (
     TurnRecorded,
     UsageMetered,
 )
-from turnlog.events.errors import InvalidEvent, NotFound
+from turnlog.events.errors import InvalidEvent
 from turnlog.events.publish import Appended
 from turnlog.events.subjects import check_place
 from turnlog.events.texts import storable
-from turnlog.projectors.models.conversation.message import Cost, Message, costs_at, messages_page
-from turnlog.projectors.models.conversation.thread_lookup import is_there
+from turnlog.projectors.models.conversation.message import Message
 
 if TYPE_CHECKING:
     from turnlog.agent.answering.prepare import AnswerBasis
@@ -77,16 +74,6 @@ class ShownTurn(Message):
     as (start, end) in characters; blocks of text are joined by line breaks."""
 
     quoted: list[tuple[int, int]] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """Turns of a thread, oldest first. more: there are further ones in the direction that was read. version: of the
-    thread when it was read, or a moment before."""
-
-    turns: list[Message]
-    more: bool
-    version: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,51 +138,9 @@ async def add_turns(
     return Added(done[: len(events)], done[-1].seq if done else 0)
 
 
-async def transcript(
-    runtime: Runtime,
-    tenant: str,
-    thread: str,
-    *,
-    limit: int = 1_000,
-    after_seq: int = 0,
-    before_seq: int | None = None,
-    newest: bool = False,
-) -> Page:
-    """At most `limit` turns between two sequences of the log, both excluded: the oldest of them, or the newest.
-
-    A conversation in the archive is restored first. Raises NotFound for a thread that does not exist, InvalidToken.
-    """
-    check_place(tenant, thread)
-    version = await runtime.settle_thread(tenant, thread, READS)
-    async with runtime.pool.connection() as conn:
-        await restored_if_archived(runtime, conn, tenant, thread)
-        found = await messages_page(conn, tenant, thread, limit + 1, after_seq, before_seq, newest)
-        if not found and not await is_there(conn, tenant, thread):
-            raise NotFound(f"there is no thread {thread!r}; `turnlog threads` lists them")
-    return Page(found[-limit:] if newest else found[:limit], len(found) > limit, version)
-
-
-async def transcript_in_parts(
-    runtime: Runtime, tenant: str, thread: str, after_seq: int = 0
-) -> AsyncIterator[list[Message]]:
-    """All turns of a conversation after a sequence, oldest first, PART at a time: a long one holds up nobody, and no
-    connection is held between two parts. Raises what transcript raises."""
-    more = True
-    while more:
-        page = await transcript(runtime, tenant, thread, limit=PART, after_seq=after_seq)
-        yield page.turns
-        more, after_seq = page.more, page.turns[-1].seq if page.turns else after_seq
-
-
 def shown(turn: Message) -> ShownTurn:
     quoted = quoted_ranges(said_text(turn.content)) if turn.origin == "person" else []
     return ShownTurn(**{one.name: getattr(turn, one.name) for one in fields(turn)}, quoted=quoted)
-
-
-async def costs_of(runtime: Runtime, tenant: str, thread: str, turns: Sequence[Message]) -> dict[int, Cost]:
-    """Tokens and latency of turns that a transcript gave, by their sequence."""
-    async with runtime.pool.connection() as conn:
-        return await costs_at(conn, tenant, thread, [turn.seq for turn in turns])
 
 
 def turn_of(message: Mapping[str, Any]) -> NewTurn:
@@ -276,26 +221,3 @@ def _call(call: Mapping[str, Any] | ToolCall) -> ToolCall:
         return call
     name, arguments = called(call)
     return ToolCall(id=call["id"], name=name, arguments=arguments or "{}")
-
-
-def blocks_of(turn: Message) -> list[dict[str, Any]]:
-    """A turn as a front-end draws it: blocks text, thinking, tool_use, tool_result and others as stored."""
-    blocks: list[dict[str, Any]] = [{"type": "text", "text": turn.content}] if turn.content else []
-    if not isinstance(turn.content, str):
-        blocks = list(turn.content)
-    if turn.role == "tool" and not any(block["type"] == "tool_result" for block in blocks):
-        return [{"type": "tool_result", "tool_use_id": turn.tool_call_id, "content": turn.content}]
-    shown = {block.get("id") for block in blocks if block["type"] == "tool_use"}
-    calls = [call for call in turn.tool_calls if call["id"] not in shown]
-    return blocks + [
-        {"type": "tool_use", "id": call["id"], "name": call["name"], "input": json_or_text(call["arguments"])}
-        for call in calls
-    ]
-
-
-def json_or_text(written: str) -> Any:
-    """Of a tool's arguments or result; a model may write what is no JSON, which is shown as it is."""
-    try:
-        return json.loads(written)
-    except ValueError:
-        return written

@@ -11,8 +11,7 @@ from turnlog.agent.memory.deciding.by_hand import InvalidMemory, checked_share
 from turnlog.agent.memory.deciding.policy import Policy, Score, score
 from turnlog.agent.memory.deciding.writing import Place
 from turnlog.agent.memory.extraction.evidence import roles
-from turnlog.agent.operations.lag import finished_through
-from turnlog.agent.runtime import Runtime
+from turnlog.agent.runtime import Runtime, finished_through
 from turnlog.events.contracts import MemoryKind
 from turnlog.events.errors import NotFound, TurnlogError
 from turnlog.projectors.engine.writer import Connection

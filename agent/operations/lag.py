@@ -5,14 +5,9 @@ Health checks ask often: this loads no read model.
 
 import time
 
-from nats.js.api import ConsumerInfo
-from nats.js.errors import NotFoundError
-
 from turnlog.agent.answering.request import AGENT
 from turnlog.agent.recall.embedding.backlog import Backlog, read_backlog
-from turnlog.agent.runtime import Runtime
-from turnlog.events.log import nats_errors
-from turnlog.events.subjects import STREAM
+from turnlog.agent.runtime import Runtime, reactor_consumer
 from turnlog.projectors.engine.lag import Lag, lag
 
 # By the names of their consumers; `analytics` counts as one.
@@ -54,28 +49,12 @@ async def _position(runtime: Runtime, name: str) -> tuple[int, ...] | None:
     """Changes whenever the reactor takes an event, finishes one or gives one back. None: it holds none."""
     if not getattr(runtime.settings, _OPTIONAL.get(name, ""), True):
         return None
-    info = await _consumer(runtime, name)
+    info = await reactor_consumer(runtime, name)
     if info is None or not info.num_ack_pending:
         return None
     taken = info.delivered.consumer_seq if info.delivered else 0
     done = info.ack_floor.consumer_seq if info.ack_floor else 0
     return taken, done, info.num_ack_pending
-
-
-async def finished_through(runtime: Runtime, reactor: str) -> int:
-    """The sequence up to which a reactor has finished all events; 0 before its first start. Raises LogUnavailable."""
-    info = await _consumer(runtime, reactor)
-    return info.ack_floor.stream_seq if info is not None and info.ack_floor else 0
-
-
-async def _consumer(runtime: Runtime, reactor: str) -> ConsumerInfo | None:
-    """Raises LogUnavailable."""
-    with nats_errors(f"cannot ask NATS where {reactor} is"):
-        try:
-            info: ConsumerInfo = await runtime.log.nc.jetstream().consumer_info(STREAM, reactor)
-        except NotFoundError:
-            return None
-    return info
 
 
 def _seen(_: Runtime) -> dict[str, tuple[tuple[int, ...], float]]:

@@ -5,9 +5,9 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from turnlog.agent.answering.turns import transcript
 from turnlog.agent.conversations.archive.restoring import restored_of_user
 from turnlog.agent.conversations.threads import get_thread
+from turnlog.agent.conversations.transcript import transcript
 from turnlog.agent.memory.entities import clear_entities, list_entities
 from turnlog.agent.memory.memory_changes import forget_all
 from turnlog.agent.memory.sanitiser.sanitise import SanitiseLevel, sanitise_json

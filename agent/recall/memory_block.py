@@ -19,13 +19,9 @@ from turnlog.agent.context.window import window_for
 from turnlog.agent.context.wire import Wire
 from turnlog.agent.memory.extraction.evidence import own_words
 from turnlog.agent.memory.extraction.explicit import asks_to_keep_a_secret
+from turnlog.agent.memory.preferences import preferences_of
 from turnlog.agent.recall.memory_search import MemoryRecall
-from turnlog.agent.recall.retrieval_context import (
-    RetrievalContext,
-    entity_line,
-    preferences_of,
-    retrieval_context,
-)
+from turnlog.agent.recall.retrieval_context import RetrievalContext, entity_line, retrieval_context
 from turnlog.agent.recent_traces import traced
 from turnlog.agent.settings import Settings
 from turnlog.events.contracts import REMOVALS, AnswerReceipt, KnownOfUser

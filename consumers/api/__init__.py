@@ -1,4 +1,4 @@
-"""The HTTP server: FastAPI over the use cases of turnlog.agent.use_cases. No route holds logic."""
+"""The HTTP server: FastAPI over what agent/ can be asked for. No route holds logic."""
 
 from turnlog.consumers.api import paths
 

@@ -11,7 +11,7 @@ import typer
 from rich.cells import cell_len
 
 from turnlog.agent.answering import asking
-from turnlog.agent.conversations import threads
+from turnlog.agent.conversations import labels
 from turnlog.agent.memory import memories, memory_changes
 from turnlog.agent.memory.extraction import extract_now
 from turnlog.agent.settings import Settings
@@ -114,7 +114,7 @@ async def chat(
                 if not as_json:
                     warn(error.said(locale))
                 raise
-            await threads.label_thread(runtime, *place)
+            await labels.label_thread(runtime, *place)
             if questions:
                 await questions.put()
 

@@ -1,6 +1,6 @@
 """Imports of commands' modules that run later.
 
-A command's module imports at its top what its commands call, such as `from turnlog.agent.use_cases import asking`, and
+A command's module imports at its top what its commands call, such as `from turnlog.agent.answering import asking`, and
 that loads libraries for a second. --help and completion need none of it, so these modules run at the first use of one
 of their names (`importlib.util.LazyLoader`). It works for imports of a module, not for those of names from it.
 """

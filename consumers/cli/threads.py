@@ -5,7 +5,8 @@ from typing import Annotated, Any
 import typer
 
 from turnlog.agent.answering import turns
-from turnlog.agent.conversations import forks, threads
+from turnlog.agent.conversations import forks, labels, threads
+from turnlog.agent.conversations.transcript import transcript
 from turnlog.agent.counting import counted
 from turnlog.consumers.cli.confirming import Yes, confirm
 from turnlog.consumers.cli.console import LAST_SEQ, Result, rows
@@ -56,7 +57,7 @@ async def rename(
 @command(below)
 async def label(rt: Runtime, thread: Thread) -> Result:
     """Label a conversation that has no label by what its user said first. `turnlog chat` does so by itself."""
-    await threads.label_thread(rt, rt.settings.tenant, thread)
+    await labels.label_thread(rt, rt.settings.tenant, thread)
     return await _named(rt, thread)
 
 
@@ -75,7 +76,7 @@ async def messages(
 ) -> Result:
     """A thread's transcript, oldest first."""
     place = (rt.settings.tenant, thread)
-    page = await turns.transcript(rt, *place, limit=limit or LAST_SEQ - 1, newest=limit is not None)
+    page = await transcript(rt, *place, limit=limit or LAST_SEQ - 1, newest=limit is not None)
     return rows([turns.shown(turn) for turn in page.turns], message_line)
 
 

@@ -15,10 +15,11 @@ from turnlog.agent.answering.fallback import ended_early
 from turnlog.agent.answering.thread_turns import in_turn, tell_waiting
 from turnlog.agent.answering.turns import NewTurn
 from turnlog.agent.context import Tier
-from turnlog.agent.conversations import threads
+from turnlog.agent.conversations import labels, threads
 from turnlog.agent.conversations.forks import fork_thread
 from turnlog.agent.conversations.ownership import append_as_owner, check_not_deleted, own_thread
 from turnlog.agent.conversations.threads import ThreadInfo
+from turnlog.agent.conversations.transcript import transcript
 from turnlog.agent.runtime import Runtime
 from turnlog.consumers.sync_bridge import LoopBound
 from turnlog.events.contracts import TurnOrigin, UsageMetered
@@ -168,7 +169,7 @@ class Thread(LoopBound):
 
         Raises NotFound.
         """
-        page = await turns.transcript(
+        page = await transcript(
             self._runtime,
             self.tenant,
             await self._own(),
@@ -189,7 +190,7 @@ class Thread(LoopBound):
 
     async def label(self) -> str:
         """The label; a conversation without one gets what its user said first, shortened. Raises NotFound."""
-        return await threads.label_thread(self._runtime, self.tenant, await self._own())
+        return await labels.label_thread(self._runtime, self.tenant, await self._own())
 
     async def delete(self) -> None:
         """Removes the conversation from every read model; the log keeps its events. Raises NotFound."""

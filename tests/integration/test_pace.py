@@ -8,7 +8,8 @@ import pytest
 from helpers.stage import Stage, player
 
 from turnlog.agent.access.throttle.pace import AHEAD, Paces
-from turnlog.agent.answering.turns import NewTurn, add_turns, transcript
+from turnlog.agent.answering.turns import NewTurn, add_turns
+from turnlog.agent.conversations.transcript import transcript
 from turnlog.agent.runtime import Runtime
 
 

@@ -7,8 +7,9 @@ from helpers.sample_events import turn
 from helpers.servers import rows
 
 from turnlog.agent.memory.deciding.service import Memories
+from turnlog.agent.memory.preferences import Preferences
 from turnlog.agent.recall.memory_search import MemoryRecall
-from turnlog.agent.recall.retrieval_context import Preferences, RetrievalContext, retrieval_context
+from turnlog.agent.recall.retrieval_context import RetrievalContext, retrieval_context
 from turnlog.consumers.runtime import connection_pool
 from turnlog.events.contracts import EntitiesFound, Entity, PreferencesSet, UserPreferences
 from turnlog.events.log import Log

@@ -17,10 +17,11 @@ from psycopg.errors import InsufficientPrivilege
 from pydantic import SecretStr
 
 from turnlog.agent.answering.context import context_of, list_receipts
-from turnlog.agent.answering.turns import NewTurn, add_turn, transcript
+from turnlog.agent.answering.turns import NewTurn, add_turn
 from turnlog.agent.conversations.forks import fork_thread
 from turnlog.agent.conversations.sessions.session_calls import create_session, list_checkpoints, show_session
 from turnlog.agent.conversations.threads import delete_thread, list_threads, rename_thread
+from turnlog.agent.conversations.transcript import transcript
 from turnlog.agent.memory.entities import list_entities
 from turnlog.agent.memory.memories import MemoryFilter, list_conflicts, list_memories
 from turnlog.agent.memory.memory_changes import forget_memory, remember
@@ -32,13 +33,13 @@ from turnlog.agent.privacy.personal_data import export_person
 from turnlog.agent.recall.recall import recall
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.settings import Settings
+from turnlog.agent.tables import metadata
 from turnlog.consumers.runtime import opened, projecting, row_security
 from turnlog.events.contracts import ARCHIVING, REMOVALS, Event, MemoryForgotten, ThreadArchived
 from turnlog.events.errors import NotFound
 from turnlog.events.progress import no_progress
 from turnlog.events.subjects import memory_thread
 from turnlog.projectors.engine.row_security import ROLE, SETTING, SHARED, UNREADABLE, NoTenantRole, make_usable
-from turnlog.projectors.engine.tables import metadata
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.store.projection import store_thread
 

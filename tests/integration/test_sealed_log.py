@@ -18,6 +18,7 @@ from test_equivalence import DERIVED_EVENTS, THREADS, TURNS, Make
 
 from turnlog.agent.operations.tailing import line_at
 from turnlog.agent.settings import Settings
+from turnlog.agent.tables import metadata
 from turnlog.events.codec import encode
 from turnlog.events.contracts import ARCHIVING, ERASED, REMOVALS, Event, ThreadOpened, TurnRecorded
 from turnlog.events.errors import InvalidEvent
@@ -25,7 +26,6 @@ from turnlog.events.log import Log
 from turnlog.events.read import read_to, recorded
 from turnlog.events.stream import StreamOptions
 from turnlog.events.subjects import STORED_PREFIX, publish_subject
-from turnlog.projectors.engine.tables import metadata
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.conversation.message import thread_messages
 from turnlog.projectors.models.registry import PROJECTIONS

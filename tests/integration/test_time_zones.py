@@ -6,8 +6,9 @@ import pytest
 from helpers.extraction import user_turn
 from helpers.stage import Play, Stage, player
 
-from turnlog.agent.answering.turns import NewTurn, add_turn, transcript
+from turnlog.agent.answering.turns import NewTurn, add_turn
 from turnlog.agent.context import counter_for
+from turnlog.agent.conversations.transcript import transcript
 from turnlog.agent.memory.memories import list_memories
 from turnlog.agent.memory.preferences import InvalidPreference, set_preferences
 from turnlog.agent.recall.memory_block import memory_line

@@ -9,15 +9,16 @@ from helpers.stage import Play, Stage, player
 from turnlog.agent.answering.asking import ask
 from turnlog.agent.answering.context import context_as_of, context_of
 from turnlog.agent.answering.receipts import receipts
-from turnlog.agent.answering.turns import NewTurn, WrongReceipt, add_turn, add_turns, transcript
+from turnlog.agent.answering.turns import NewTurn, WrongReceipt, add_turn, add_turns
+from turnlog.agent.conversations.labels import label_thread
 from turnlog.agent.conversations.threads import (
     delete_thread,
     get_thread,
-    label_thread,
     list_threads,
     open_thread,
     rename_thread,
 )
+from turnlog.agent.conversations.transcript import transcript
 from turnlog.agent.recall.recall import BadQuery, recall
 from turnlog.events.errors import InvalidEvent, InvalidToken, NotFound, WrongExpectedVersion
 

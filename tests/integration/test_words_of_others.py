@@ -20,7 +20,8 @@ from langchain_core.messages import AIMessage, ChatMessage, HumanMessage
 
 import turnlog
 from turnlog.agent.answering.context import context_of
-from turnlog.agent.answering.turns import add_turns, shown, transcript, turn_of
+from turnlog.agent.answering.turns import add_turns, shown, turn_of
+from turnlog.agent.conversations.transcript import transcript
 from turnlog.agent.memory.extraction.by_rules import Extractor
 from turnlog.agent.memory.extraction.evidence import evidence
 from turnlog.agent.memory.extraction.extract_now import extract_memories

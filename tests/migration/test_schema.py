@@ -8,10 +8,10 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from helpers.servers import database_at, execute, rows
 
+from turnlog.agent.tables import metadata
 from turnlog.events.errors import DatabaseUnavailable
 from turnlog.migrations.upgrade import engine, upgrade
 from turnlog.projectors.engine.database import SCHEMA
-from turnlog.projectors.engine.tables import metadata
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models import registry
 

@@ -20,7 +20,7 @@ MAY_IMPORT = {
     "events": {"events"},
     "projectors": {"events", "projectors"},
     "agent": {"events", "projectors", "agent"},
-    "migrations": {"events", "projectors", "migrations"},
+    "migrations": {"events", "projectors", "agent", "migrations"},
     "consumers": {"events", "projectors", "agent", "migrations", "consumers"},
 }
 ENVIRONMENT = {
@@ -145,6 +145,32 @@ def package_cycles(depth: int) -> set[str]:
 @pytest.mark.parametrize("depth", [1, 2, 3, 4])
 def test_no_package_is_part_of_a_cycle(depth: int) -> None:
     assert not package_cycles(depth)
+
+
+# A room imports the rooms before it in this list, and files of agent/ itself.
+ROOMS = (
+    "context",
+    "models",
+    "access",
+    "conversations",
+    "memory",
+    "recall",
+    "answering",
+    "team",
+    "privacy",
+    "operations",
+)
+
+
+def test_rooms_import_only_rooms_before_them() -> None:
+    for path in sources("agent"):
+        inside = path.relative_to(ROOT / "agent").parts
+        if len(inside) == 1:
+            continue
+        assert inside[0] in ROOMS, f"{path.relative_to(ROOT)}: a new room has a place in ROOMS"
+        later = set(ROOMS[ROOMS.index(inside[0]) + 1 :])
+        used = {name.split(".")[2] for name in imports(path) if name.startswith("turnlog.agent.")}
+        assert not used & later, f"{path.relative_to(ROOT)} imports {used & later}, rooms that come after its own"
 
 
 def test_only_the_langgraph_package_imports_langgraph() -> None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from turnlog.agent.recall.retrieval_context import Preferences, user_preferences
+from turnlog.agent.memory.preferences import Preferences, user_preferences
 from turnlog.events.contracts import UserPreferences
 
 

@@ -21,10 +21,10 @@ from turnlog.agent.privacy.erasure.event_scan import Person, Place, are_of, name
 from turnlog.agent.privacy.erasure.plan import Plan, Surroundings, decoded
 from turnlog.agent.privacy.erasure.receipt import SOURCE, Receipt, receipt_event
 from turnlog.agent.privacy.erasure.scanning import Scan, scan_buckets, scan_files, scan_stream, scan_tables
+from turnlog.agent.privacy.erasure.unsealed import Ending, is_late, must_go, quotes, without_derived
 from turnlog.agent.privacy.keys import key_admin
 from turnlog.agent.privacy.keys.key_stream import KeyStream
 from turnlog.agent.privacy.keys.user_keys import KeyStore
-from turnlog.agent.privacy.unsealed import Ending, is_late, must_go, quotes, without_derived
 from turnlog.events.contracts import Erased, Event, UserErased
 from turnlog.events.errors import NotFound
 from turnlog.events.log import Log

@@ -16,6 +16,7 @@ from turnlog.agent.answering import turns
 from turnlog.agent.answering.turns import NewTurn
 from turnlog.agent.conversations import threads
 from turnlog.agent.conversations.ownership import append_as_owner
+from turnlog.agent.conversations.transcript import costs_of, transcript
 from turnlog.agent.memory import entities, memories, memory_changes
 from turnlog.agent.memory.entities import EntityFound
 from turnlog.agent.memory.memory_changes import MemoryInput
@@ -135,7 +136,7 @@ async def add_message(id: Id, given: MessageInput, caller: Writer, write_id: Wri
         return place, await turns.add_turn(*place, turn, user=caller.user, expected=expected)
 
     place, stored = await append_as_owner(caller.runtime, caller.tenant, id, caller.user, append)
-    page = await turns.transcript(*place, limit=1, after_seq=stored.seq - 1)
+    page = await transcript(*place, limit=1, after_seq=stored.seq - 1)
     return (await _messages(place, page.turns))[0]
 
 
@@ -225,7 +226,7 @@ def _whose(caller: Caller) -> tuple[Runtime, str, str]:
 
 
 async def _messages(place: Place, found: Sequence[Message]) -> list[MessageRecord]:
-    costs = await turns.costs_of(*place, found)
+    costs = await costs_of(*place, found)
     return [MessageRecord.of(place[2], one, costs.get(one.seq)) for one in found]
 
 

@@ -18,7 +18,7 @@ from turnlog.agent.access.throttle.guards import Guard
 from turnlog.agent.answering.agents import DEFAULT_AGENT
 from turnlog.agent.answering.asking import Answered, Piece, Restarted, Text, ToolReturned, ToolUsed
 from turnlog.agent.answering.fallback import Locale
-from turnlog.agent.answering.turns import json_or_text
+from turnlog.agent.conversations.transcript import json_or_text
 from turnlog.agent.memory.entities import EntityFound, entities_by_id, entity_id
 from turnlog.agent.operations import health, usage
 from turnlog.agent.operations.health import Health

@@ -14,7 +14,7 @@ from turnlog.agent.answering.asking import Answered, Asked, Piece, Restarted, Se
 from turnlog.agent.answering.context import context_as_of
 from turnlog.agent.answering.fallback import Locale
 from turnlog.agent.answering.request import answer_id
-from turnlog.agent.answering.turns import json_or_text
+from turnlog.agent.conversations.transcript import json_or_text
 from turnlog.consumers.api.dialects.ai_agent_admin import AGENT_TYPE
 from turnlog.consumers.api.principal import Asker, Caller, WriteId
 from turnlog.consumers.api.problems import language_of, problem_of

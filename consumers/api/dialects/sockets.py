@@ -29,7 +29,7 @@ from turnlog.agent.answering.asking import (
 )
 from turnlog.agent.answering.fallback import fallback_of
 from turnlog.agent.answering.request import answer_id
-from turnlog.agent.answering.turns import transcript, transcript_in_parts
+from turnlog.agent.conversations.transcript import transcript, transcript_in_parts
 from turnlog.agent.runtime import Runtime
 from turnlog.consumers.api.principal import Caller, Place, use_zone
 from turnlog.consumers.api.problems import language_of, problem_of, retry_after

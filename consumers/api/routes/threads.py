@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Response
 from pydantic import BaseModel, Field
 
-from turnlog.agent.conversations import forks, threads
+from turnlog.agent.conversations import forks, labels, threads
 from turnlog.agent.conversations.forks import Forked
 from turnlog.agent.conversations.threads import ThreadInfo
 from turnlog.consumers.api.pages import Cursor, Limit, Page, moment, moment_of, page_of, place_of
@@ -80,7 +80,7 @@ async def rename_thread(thread: ThreadId, given: Label, caller: Writer, write_id
 async def label_thread(thread: ThreadId, caller: Writer) -> ThreadInfo:
     """A conversation without a label gets what its user said first, shortened; one that it has stays."""
     place = await caller.owns(thread)
-    await threads.label_thread(*place)
+    await labels.label_thread(*place)
     return await threads.get_thread(*place)
 
 

@@ -13,7 +13,7 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import TypeAdapter
 
 from turnlog.agent.access.identity import Unauthenticated
-from turnlog.agent.answering import turns
+from turnlog.agent.conversations.transcript import blocks_of, transcript_in_parts
 from turnlog.agent.operations.tailing import tail
 from turnlog.consumers.api.pages import Cursor, Limit
 from turnlog.consumers.api.principal import Place, Reader, Watcher
@@ -62,8 +62,8 @@ async def list_conversations(
 async def history(thread_id: Annotated[str, Query(min_length=1, max_length=255)], caller: Reader) -> Response:
     """All turns that are stored, oldest first."""
     place, parts = await caller.owns(thread_id), list[bytes]()
-    async for part in turns.transcript_in_parts(*place):  # others are served between two parts
-        shown = [TimelineTurn(one.event_id, one.seq, one.role, turns.blocks_of(one), one.time) for one in part]
+    async for part in transcript_in_parts(*place):  # others are served between two parts
+        shown = [TimelineTurn(one.event_id, one.seq, one.role, blocks_of(one), one.time) for one in part]
         parts.append(_TURNS.dump_json(shown)[1:-1])
     return Response(b"[" + b",".join(filter(None, parts)) + b"]", media_type="application/json")
 

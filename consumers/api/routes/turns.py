@@ -16,6 +16,7 @@ from turnlog.agent.answering.turns import NewTurn, ShownTurn, WrongReceipt, show
 from turnlog.agent.context import Context, Tier
 from turnlog.agent.conversations.ownership import append_as_owner
 from turnlog.agent.conversations.threads import thread_version
+from turnlog.agent.conversations.transcript import transcript
 from turnlog.consumers.api.bodies import FINITE, JsonObject, Tokens
 from turnlog.consumers.api.pages import Cursor, Limit, Page, cursor_of, place_of
 from turnlog.consumers.api.principal import Caller, Reader, WriteId, Writer
@@ -125,7 +126,7 @@ async def list_turns(
     bounds: dict[str, Any] = {"after_seq": after_seq, "before_seq": before_seq}
     if begin is not None:
         bounds["before_seq" if newest else "after_seq"] = int(begin[0])
-    page = await turns.transcript(*place, limit=limit, newest=newest, **bounds)
+    page = await transcript(*place, limit=limit, newest=newest, **bounds)
     response.headers["ETag"] = tag_of(page.version)
     edge = page.turns[0 if newest else -1].seq if page.more else 0
     return Page(items=[shown(turn) for turn in page.turns], next=cursor_of(edge) if page.more else None)

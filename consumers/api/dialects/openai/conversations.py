@@ -7,8 +7,9 @@ from uuid import UUID, uuid5
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
-from turnlog.agent.answering.turns import add_turns, transcript, turn_of
+from turnlog.agent.answering.turns import add_turns, turn_of
 from turnlog.agent.conversations import threads
+from turnlog.agent.conversations.transcript import transcript
 from turnlog.consumers.api.bodies import FINITE, JsonObject
 from turnlog.consumers.api.dialects.openai.errors import OpenAIRoute
 from turnlog.consumers.api.dialects.openai.items import Item, item_of, messages_of

@@ -1,4 +1,4 @@
-"""Events that must count at once: behind a parked event of their thread they would change nothing."""
+"""Appends settings, keys and agents: behind a parked event of their thread they would change nothing."""
 
 from collections.abc import Sequence
 

@@ -1,0 +1,90 @@
+"""The first label of a conversation: what a user said first, in a few words."""
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from typing import Any
+
+import rjieba
+
+from turnlog.agent.context.plain_text import content_text
+from turnlog.agent.conversations.threads import SOURCE, get_thread
+from turnlog.agent.conversations.transcript import transcript
+from turnlog.agent.models.language import is_chinese
+from turnlog.agent.runtime import Runtime
+from turnlog.events.append import deciding_again
+from turnlog.events.contracts import Event, ThreadRenamed
+from turnlog.projectors.models.conversation.message import Message
+from turnlog.projectors.models.conversation.thread_lookup import numbered_labels
+
+LABEL_WIDTH = 40  # of a terminal: a Chinese character takes two
+_LABEL_FROM = 100  # turns; the first words of a person are among them, or the label is a number
+_PIECE = re.compile(r"[^\s\u2e80-\uffef]+|[\u2e80-\uffef]+|\s+")
+
+
+async def label_thread(runtime: Runtime, tenant: str, thread: str) -> str:
+    """Gives a conversation without a label its first one, and returns the label that it has now.
+
+    It is what a user said first, shortened at a word; without such words "Conversation 1" or "会话 1", with the
+    next free number of the user's. One that was given before stays. Raises NotFound, InvalidToken.
+    """
+    return await deciding_again()(_labelled, runtime, tenant, thread)
+
+
+async def _labelled(runtime: Runtime, tenant: str, thread: str) -> str:
+    head = await runtime.log.thread_head(tenant, thread)
+    known = await get_thread(runtime, tenant, thread)
+    if known.label is not None:
+        return known.label
+    turns = (await transcript(runtime, tenant, thread, limit=_LABEL_FROM)).turns
+    first = next((turn for turn in turns if _words(turn)), None)
+    if first is None:
+        label, user = await _numbered(runtime, tenant, known.user, turns), known.user
+    else:
+        label, user = _shortened(_words(first)), first.user  # whose key seals the label
+    await runtime.log.append(
+        Event(source=SOURCE, tenant=tenant, thread=thread, user=user, data=ThreadRenamed(label=label)), expected=head
+    )
+    return label
+
+
+async def _numbered(runtime: Runtime, tenant: str, user: str | None, turns: Sequence[Message]) -> str:
+    name = "会话" if is_chinese(" ".join(content_text(turn.content) for turn in turns)) else "Conversation"
+    async with runtime.pool.connection() as conn:
+        return f"{name} {await numbered_labels(conn, tenant, user) + 1}"
+
+
+def _words(turn: Message) -> str:
+    """What a user wrote, on one line; "" for other turns, and for tool results, pictures and signs alone."""
+    if turn.role != "user":
+        return ""
+    texts = turn.content if isinstance(turn.content, str) else _texts(turn.content)
+    line = " ".join(texts.split())
+    return line if any(sign.isalnum() for sign in line) else ""
+
+
+def _texts(blocks: Sequence[dict[str, Any]]) -> str:
+    return " ".join(str(block["text"]) for block in blocks if block.get("type") == "text")
+
+
+def _shortened(line: str) -> str:
+    """At most LABEL_WIDTH wide, cut between words; within a word only where less than half would be left."""
+    if _width(line) <= LABEL_WIDTH:
+        return line
+    kept = ""
+    for piece in _pieces(line):
+        if _width(kept + piece) >= LABEL_WIDTH:
+            break
+        kept += piece
+    if _width(kept) < LABEL_WIDTH // 2:
+        kept = next(line[:end] for end in range(LABEL_WIDTH, 0, -1) if _width(line[:end]) < LABEL_WIDTH)
+    return kept.rstrip(" ,;:，、；：-–—") + "…"
+
+
+def _pieces(line: str) -> list[str]:
+    """Words and the spaces between them."""
+    return [word for piece in _PIECE.findall(line) for word in (rjieba.cut(piece) if is_chinese(piece) else [piece])]
+
+
+def _width(text: str) -> int:
+    return sum(2 if unicodedata.east_asian_width(sign) in "WF" else 1 for sign in text)

@@ -1,0 +1,91 @@
+"""The transcript of a conversation: its turns, what they cost, and how a front-end draws them."""
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from turnlog.agent.conversations.archive.restoring import restored_if_archived
+from turnlog.agent.runtime import Runtime
+from turnlog.events.errors import NotFound
+from turnlog.events.subjects import check_place
+from turnlog.projectors.models.conversation.message import Cost, Message, costs_at, messages_page
+from turnlog.projectors.models.conversation.thread_lookup import is_there
+
+READS = ("messages", "thread_activity", "archives")
+PART = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Turns of a thread, oldest first. more: there are further ones in the direction that was read. version: of the
+    thread when it was read, or a moment before."""
+
+    turns: list[Message]
+    more: bool
+    version: int
+
+
+async def transcript(
+    runtime: Runtime,
+    tenant: str,
+    thread: str,
+    *,
+    limit: int = 1_000,
+    after_seq: int = 0,
+    before_seq: int | None = None,
+    newest: bool = False,
+) -> Page:
+    """At most `limit` turns between two sequences of the log, both excluded: the oldest of them, or the newest.
+
+    A conversation in the archive is restored first. Raises NotFound for a thread that does not exist, InvalidToken.
+    """
+    check_place(tenant, thread)
+    version = await runtime.settle_thread(tenant, thread, READS)
+    async with runtime.pool.connection() as conn:
+        await restored_if_archived(runtime, conn, tenant, thread)
+        found = await messages_page(conn, tenant, thread, limit + 1, after_seq, before_seq, newest)
+        if not found and not await is_there(conn, tenant, thread):
+            raise NotFound(f"there is no thread {thread!r}; `turnlog threads` lists them")
+    return Page(found[-limit:] if newest else found[:limit], len(found) > limit, version)
+
+
+async def transcript_in_parts(
+    runtime: Runtime, tenant: str, thread: str, after_seq: int = 0
+) -> AsyncIterator[list[Message]]:
+    """All turns of a conversation after a sequence, oldest first, PART at a time: a long one holds up nobody, and no
+    connection is held between two parts. Raises what transcript raises."""
+    more = True
+    while more:
+        page = await transcript(runtime, tenant, thread, limit=PART, after_seq=after_seq)
+        yield page.turns
+        more, after_seq = page.more, page.turns[-1].seq if page.turns else after_seq
+
+
+async def costs_of(runtime: Runtime, tenant: str, thread: str, turns: Sequence[Message]) -> dict[int, Cost]:
+    """Tokens and latency of turns that a transcript gave, by their sequence."""
+    async with runtime.pool.connection() as conn:
+        return await costs_at(conn, tenant, thread, [turn.seq for turn in turns])
+
+
+def blocks_of(turn: Message) -> list[dict[str, Any]]:
+    """A turn as a front-end draws it: blocks text, thinking, tool_use, tool_result and others as stored."""
+    blocks: list[dict[str, Any]] = [{"type": "text", "text": turn.content}] if turn.content else []
+    if not isinstance(turn.content, str):
+        blocks = list(turn.content)
+    if turn.role == "tool" and not any(block["type"] == "tool_result" for block in blocks):
+        return [{"type": "tool_result", "tool_use_id": turn.tool_call_id, "content": turn.content}]
+    shown = {block.get("id") for block in blocks if block["type"] == "tool_use"}
+    calls = [call for call in turn.tool_calls if call["id"] not in shown]
+    return blocks + [
+        {"type": "tool_use", "id": call["id"], "name": call["name"], "input": json_or_text(call["arguments"])}
+        for call in calls
+    ]
+
+
+def json_or_text(written: str) -> Any:
+    """Of a tool's arguments or result; a model may write what is no JSON, which is shown as it is."""
+    try:
+        return json.loads(written)
+    except ValueError:
+        return written
