@@ -1,9 +1,10 @@
 """python -m tests.evaluation [--data DIR] [--kept] [--json]: how much of the evidence recall finds, without a language
 model.
 
-Prints the tables and writes the section "Turns" of docs/evaluation.md; with --json it prints them as JSON and leaves
-the document as it is. The first run embeds for minutes, and keeps the vectors in the user's cache folder. With --kept
-the other genres than LoCoMo are measured with the vectors that are kept, and nothing of them is embedded.
+Prints the tables and writes the sections "Turns" and "Routing" of docs/evaluation.md; with --json it prints them as
+JSON and leaves the document as it is. The first run embeds for minutes, and keeps the vectors in the user's cache
+folder. With --kept the other genres than LoCoMo are measured with the vectors that are kept, and nothing of them is
+embedded.
 Without --data the folder is TURNLOG_EVALUATION_DATA. Without the file nothing is measured, and it says so.
 """
 
@@ -22,6 +23,7 @@ from .document import DOCUMENT, Measured, as_json, genres_section, put_section, 
 from .genres import embedded, genres, texts_of, with_vectors, words_alone
 from .left_out import left_out
 from .locomo import load, texts
+from .routing import section as routing_section
 from .turns import Line, report
 from .vectors import Vectors, vectors_path
 
@@ -56,6 +58,7 @@ def main() -> int:
         return 0
     for title, lines, _ in tables:
         out.print(shown(title, lines))
+    put_section(DOCUMENT, "Routing", routing_section())
     put_section(DOCUMENT, "Turns", turns_section(tables, next(iter(told.values()))))
     write_genres(given.data, vectors, given.kept)
     err.print(f"wrote {DOCUMENT}", markup=False)

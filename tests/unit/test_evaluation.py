@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,9 +13,11 @@ from evaluation.document import DOCUMENT, put_section
 from evaluation.fitting import Case, fit
 from evaluation.genres import diary_turns
 from evaluation.locomo import read_evidence, turn_events
+from evaluation.routing import KINDS, labelled_questions, section
 from evaluation.truth import Talk, answered, distinct, drawn, judgements, memories
 
 from turnlog.agent.recall.ranking import Weights
+from turnlog.agent.team.teams import bundled_team
 from turnlog.events.contracts import TurnRecorded
 
 KNOWN = {"D8:6", "D9:17", "D11:26", "D30:5"}
@@ -112,3 +115,16 @@ def test_a_memory_made_differently_has_another_key_and_a_judgement_has_no_words_
     for one in judgements().values():
         assert set(one) <= {"genre", "key", "turn", "rule", "true", "why"}
         assert one["true"] == ("why" not in one)
+
+
+def test_two_hundred_questions_are_labelled_half_of_them_misleading() -> None:
+    questions = labelled_questions()
+    assert Counter((asked.kind, asked.language) for asked in questions) == {
+        (kind, language): 50 for kind in KINDS for language in ("zh", "en")
+    }
+    assert len({asked.question for asked in questions}) == 200
+    assert {asked.agent for asked in questions} == set(bundled_team().agents)
+
+
+def test_the_document_states_the_accuracy_of_the_router() -> None:
+    assert section().strip() in DOCUMENT.read_text("utf-8")

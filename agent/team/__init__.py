@@ -1,0 +1,1 @@
+"""Teams of agents: agents as data, the fast router, tools, and plans of tool calls (ReWOO)."""

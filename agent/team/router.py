@@ -1,0 +1,81 @@
+"""The fast router: decides by rules which agent answers a question, so that clear questions need no call of a model."""
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+PATTERN_SCORE, KEYWORD_SCORE, MANY_SCORE, MANY_KEYWORDS = 0.5, 0.15, 0.2, 3
+THRESHOLD = 0.7
+SIMPLE = "simple_qa"  # the matched keyword of a question that a simple answer fits
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Which questions an agent answers. patterns: regular expressions, case does not matter; keywords: words in any
+    language; confidence: how far the rule is trusted, 0 to 1."""
+
+    agent: str
+    patterns: tuple[str, ...] = ()
+    keywords: tuple[str, ...] = ()
+    confidence: float = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class SimpleAnswer:
+    """A fixed answer to questions that the pattern matches."""
+
+    pattern: str
+    answer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """A decision. agent: of the best rule, None where none matches or `answer` is the answer; should_use_llm: the
+    rules are not sure enough, and the team's entry agent decides."""
+
+    agent: str | None
+    confidence: float
+    matched_keywords: tuple[str, ...]
+    should_use_llm: bool
+    answer: str | None = None
+
+
+def route(question: str, rules: Sequence[Rule], simple: Sequence[SimpleAnswer] = ()) -> Routing:
+    """Returns the decision for a question. The first rule of the highest confidence wins; at THRESHOLD or above its
+    agent answers directly."""
+    text = unicodedata.normalize("NFKC", question)
+    for known in simple:
+        if _compiled(known.pattern).search(text):
+            return Routing(None, 1.0, (SIMPLE,), False, known.answer)
+    best = Routing(None, 0.0, (), True)
+    for rule in rules:
+        confidence, matched = score(text, rule)
+        if confidence > best.confidence:
+            best = Routing(rule.agent, confidence, matched, confidence < THRESHOLD)
+    return best
+
+
+def score(text: str, rule: Rule) -> tuple[float, tuple[str, ...]]:
+    """Returns a rule's confidence in a text, 0 to 1, and the keywords that the text has.
+
+    One pattern or several that match count 0.5, each keyword 0.15, three keywords or more 0.2 on top; the sum is
+    multiplied by the rule's own confidence. Keywords in Latin letters are whole words: "ps" is not in "tips".
+    """
+    matched = tuple(word for word in rule.keywords if _compiled(_as_pattern(word)).search(text))
+    points = KEYWORD_SCORE * len(matched) + MANY_SCORE * (len(matched) >= MANY_KEYWORDS)
+    points += PATTERN_SCORE * any(_compiled(pattern).search(text) for pattern in rule.patterns)
+    return min(1.0, round(points * rule.confidence, 6)), matched
+
+
+@lru_cache(maxsize=2048)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern, re.IGNORECASE)
+
+
+def _as_pattern(keyword: str) -> str:
+    """A Chinese character beside a Latin word ends it, an ASCII letter or digit does not."""
+    before = r"(?<![a-z0-9])" if keyword[0].isascii() else ""
+    after = r"(?![a-z0-9])" if keyword[-1].isascii() else ""
+    return f"{before}{re.escape(keyword)}{after}"

@@ -1,0 +1,204 @@
+"""Teams: agents as data. A folder of TOML files is a team, `team.toml` and one file for each agent."""
+
+import re
+import tomllib
+from collections.abc import Collection, Mapping
+from functools import cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic_core import ErrorDetails
+
+from turnlog.agent.team.router import Rule, SimpleAnswer
+from turnlog.events.errors import TurnlogError
+
+TEAM_FILE = "team.toml"
+BUNDLED = "advising"
+DELEGATE_TOOL = "delegate_to_agent"
+TYPE = re.compile(r"[a-z][a-z0-9_-]{0,31}")
+Policy = Literal["rewoo", "loop"]
+Locale = Annotated[str, Field(pattern=r"^[a-z]{2}(-[A-Z]{2})?$")]
+ToolName = Annotated[str, Field(pattern=r"^[a-zA-Z_][a-zA-Z0-9_-]{0,63}$")]
+Pattern = Annotated[str, Field(min_length=1)]
+F = TypeVar("F", bound=BaseModel)
+
+
+class InvalidTeam(TurnlogError):
+    """A file of a team cannot be used; the message names the file, the key and what is allowed."""
+
+    code = "invalid-team"
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Texts(_Part):
+    """What people read about an agent in one language."""
+
+    name: str = Field(min_length=1)
+    description: str = ""
+
+
+class Routing(_Part):
+    """Which questions go to an agent without asking a model; see router.Rule."""
+
+    patterns: tuple[Pattern, ...] = ()
+    keywords: tuple[Pattern, ...] = ()
+    confidence: float = Field(0.9, gt=0, le=1)
+
+    @field_validator("patterns")
+    @classmethod
+    def _are_regular_expressions(cls, patterns: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(map(_regular_expression, patterns))
+
+
+class Agent(_Part):
+    """An agent of a team. type: its file's name. policy: "rewoo" plans all its tool calls at once, "loop" calls the
+    model after each. delegates: types of the agents it may hand a question to. model, temperature, max_tokens: None
+    takes the server's settings."""
+
+    type: str
+    name: str = Field(min_length=1)
+    prompt: str = Field(min_length=1)
+    model: str | None = Field(None, min_length=1)
+    temperature: float | None = Field(None, ge=0, le=2)
+    max_tokens: int | None = Field(None, ge=1, le=1_000_000)
+    policy: Policy = "rewoo"
+    enabled: bool = True
+    tools: tuple[ToolName, ...] = ()
+    delegates: tuple[str, ...] = ()
+    texts: dict[Locale, Texts] = Field(default_factory=dict)
+    routing: Routing | None = None
+
+    def may_use(self, tool: str) -> bool:
+        """Whether the agent may call a tool. Who may delegate has the tool for it, listed or not."""
+        return tool in self.tools or (tool == DELEGATE_TOOL and bool(self.delegates))
+
+    @property
+    def all_tools(self) -> tuple[str, ...]:
+        """The names of all tools that the agent may call."""
+        extra = (DELEGATE_TOOL,) if self.delegates and DELEGATE_TOOL not in self.tools else ()
+        return (*self.tools, *extra)
+
+
+class Simple(_Part):
+    """A fixed answer; see router.SimpleAnswer."""
+
+    pattern: Pattern
+    answer: str = Field(min_length=1)
+
+    @field_validator("pattern")
+    @classmethod
+    def _is_regular_expression(cls, pattern: str) -> str:
+        return _regular_expression(pattern)
+
+
+class TeamFile(_Part):
+    """team.toml. entry: the agent that answers where no rule is sure. depth: how often a question may be handed on."""
+
+    name: str = Field(min_length=1)
+    entry: str
+    depth: int = Field(3, ge=0, le=10)
+    simple: tuple[Simple, ...] = ()
+
+
+class Team(TeamFile):
+    """A team with its agents by type."""
+
+    agents: dict[str, Agent]
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """The routing rules of the agents that are enabled, in the order of their types."""
+        return tuple(
+            Rule(agent.type, rule.patterns, rule.keywords, rule.confidence)
+            for agent in self.agents.values()
+            if agent.enabled and (rule := agent.routing) is not None
+        )
+
+    @property
+    def simple_answers(self) -> tuple[SimpleAnswer, ...]:
+        return tuple(SimpleAnswer(known.pattern, known.answer) for known in self.simple)
+
+
+@cache
+def bundled_team() -> Team:
+    """Returns the team that turnlog brings along: five agents that advise applicants to universities."""
+    return load_team(files("turnlog.agent.team") / BUNDLED)
+
+
+def load_team(folder: Traversable) -> Team:
+    """Returns the team of a folder; files other than *.toml are left alone. Raises InvalidTeam."""
+    if not folder.is_dir():
+        raise InvalidTeam(f"{folder}: there is no such folder; a team is a folder with {TEAM_FILE} and its agents")
+    entries = {entry.name: entry for entry in folder.iterdir() if entry.name.endswith(".toml")}
+    if TEAM_FILE not in entries:
+        raise InvalidTeam(f"{folder}: there is no {TEAM_FILE}, which names the team and its `entry`")
+    team = _parsed(TeamFile, _document(entries.pop(TEAM_FILE)), TEAM_FILE)
+    agents = {agent.type: agent for name in sorted(entries) for agent in [_agent(entries[name])]}
+    if team.entry not in agents:
+        raise InvalidTeam(f"{TEAM_FILE}: entry: {_not_among('an agent', team.entry, agents)}")
+    for agent in agents.values():
+        for delegate in agent.delegates:
+            if delegate not in agents or delegate == agent.type:
+                others = agents.keys() - {agent.type}
+                raise InvalidTeam(f"{agent.type}.toml: delegates: {_not_among('another agent', delegate, others)}")
+    return Team(**team.model_dump(), agents=agents)
+
+
+def check_tools(team: Team, known: Collection[str]) -> None:
+    """Raises InvalidTeam where an agent lists a tool that there is not."""
+    for agent in team.agents.values():
+        for tool in agent.tools:
+            if tool not in known:
+                raise InvalidTeam(f"{agent.type}.toml: tools: {_not_among('a tool', tool, known)}")
+
+
+def _agent(entry: Traversable) -> Agent:
+    type_ = entry.name.removesuffix(".toml")
+    if not TYPE.fullmatch(type_):
+        raise InvalidTeam(f"{entry.name}: an agent's file is named with a-z, 0-9, _ and -, a letter first")
+    document = _document(entry)
+    if "type" in document:
+        raise InvalidTeam(f"{entry.name}: type: is not a key; the file's name is the agent's type")
+    return _parsed(Agent, {**document, "type": type_}, entry.name)
+
+
+def _document(entry: Traversable) -> dict[str, Any]:
+    try:
+        return tomllib.loads(entry.read_text("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidTeam(f"{entry.name}: is not TOML: {error}") from None
+
+
+def _parsed(kind: type[F], document: Mapping[str, Any], file: str) -> F:
+    try:
+        return kind.model_validate(document)
+    except ValidationError as error:
+        raise InvalidTeam(f"{file}: {_said(kind, error.errors()[0])}") from None
+
+
+def _said(kind: type[BaseModel], problem: ErrorDetails) -> str:
+    key = ".".join(map(str, problem["loc"]))
+    if problem["type"] == "missing":
+        return f"{key}: is missing"
+    if problem["type"] == "extra_forbidden":
+        keys = f"; the keys are {', '.join(sorted(kind.model_fields.keys() - {'type'}))}" if "." not in key else ""
+        return f"{key}: there is no such key{keys}"
+    message = problem["msg"].removeprefix("Value error, ").removeprefix("Input ")
+    return f"{key}: {message}, not {problem['input']!r:.80}"
+
+
+def _not_among(what: str, name: str, known: Collection[str]) -> str:
+    return f"{name!r} is not the name of {what}; there are {', '.join(sorted(known)) or 'none'}"
+
+
+def _regular_expression(pattern: str) -> str:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"should be a regular expression ({error})") from None
+    return pattern

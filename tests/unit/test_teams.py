@@ -1,0 +1,132 @@
+"""Agents as data: the bundled team, a second one from a folder, and what is said of a file that cannot be used."""
+
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from turnlog.agent.team.router import route
+from turnlog.agent.team.teams import DELEGATE_TOOL, InvalidTeam, Team, bundled_team, check_tools, load_team
+
+SUPPORT = Path(__file__).parents[1] / "teams" / "support"
+AGENT = 'name = "A"\nprompt = "Be kind."\n'
+
+
+def team_of(folder: Path, **agents: str) -> Team:
+    (folder / "team.toml").write_text('name = "t"\nentry = "a"\n')
+    for type_, text in agents.items():
+        (folder / f"{type_}.toml").write_text(text)
+    return load_team(folder)
+
+
+def test_the_bundled_team_has_five_agents_with_their_models() -> None:
+    agents = bundled_team().agents
+    assert {type_: (agent.model, agent.temperature, agent.max_tokens) for type_, agent in agents.items()} == {
+        "orchestrator": ("gpt-4o-mini", 0.3, 2000),
+        "essay": ("gpt-4o-mini", 0.7, 4000),
+        "school": ("gpt-4o-mini", 0.5, 4000),
+        "profile": ("gpt-4o-mini", 0.5, 3000),
+        "timeline": ("gpt-4o-mini", 0.5, 3000),
+    }
+
+
+def test_the_bundled_team_permits_thirty_two_tools_in_thirty_six_places() -> None:
+    agents = bundled_team().agents.values()
+    assert {agent.type: len(agent.tools) for agent in agents} == {
+        "orchestrator": 11,
+        "essay": 6,
+        "school": 7,
+        "profile": 5,
+        "timeline": 7,
+    }
+    assert len({tool for agent in agents for tool in agent.tools}) == 32
+
+
+def test_specialists_of_the_bundled_team_hand_back_and_the_entry_agent_hands_on() -> None:
+    team = bundled_team()
+    assert team.entry == "orchestrator" and team.depth == 3
+    assert team.agents["orchestrator"].delegates == ("essay", "school", "profile", "timeline")
+    for type_ in ("essay", "school", "profile", "timeline"):
+        assert team.agents[type_].delegates == ("orchestrator",)
+        assert team.agents[type_].may_use(DELEGATE_TOOL)
+        assert not team.agents[type_].may_use("web_search")
+
+
+def test_every_agent_of_the_bundled_team_has_texts_in_two_languages() -> None:
+    for agent in bundled_team().agents.values():
+        assert agent.texts.keys() == {"zh", "en"}
+        assert all(text.name and text.description for text in agent.texts.values())
+
+
+def test_prompts_begin_and_end_as_their_files_say() -> None:
+    prompt = bundled_team().agents["essay"].prompt
+    assert prompt.startswith("留学文书专家。中文回复。\n\n能力: 文书评估|润色修改|头脑风暴|大纲规划")
+    assert prompt.endswith("原则: 保持学生声音，不代写完整文书")
+
+
+def test_another_folder_is_another_team() -> None:
+    team = load_team(SUPPORT)
+    assert sorted(team.agents) == ["desk", "refunds"]
+    assert (team.agents["desk"].policy, team.agents["refunds"].policy) == ("rewoo", "loop")
+    assert team.agents["refunds"].model is None
+    assert {tool for agent in team.agents.values() for tool in agent.tools} == {
+        "find_order",
+        "search_articles",
+        "refund_order",
+    }
+    assert route("I want a refund for my bike order", team.rules).agent == "refunds"
+    assert route("Hello!", team.rules, team.simple_answers).answer == "Hello! Which order is it about?"
+
+
+def test_a_team_cannot_be_changed() -> None:
+    agent = bundled_team().agents["essay"]
+    with pytest.raises(ValidationError, match="frozen"):
+        agent.prompt = "other"  # type: ignore[misc]
+
+
+def test_a_disabled_agent_has_no_routing_rule(tmp_path: Path) -> None:
+    rule = '[routing]\nkeywords = ["one", "two", "three", "four"]\n'
+    assert [known.agent for known in team_of(tmp_path, a=AGENT + rule).rules] == ["a"]
+    assert team_of(tmp_path, a=AGENT + "enabled = false\n" + rule).rules == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (AGENT + "temperatur = 0.5", r"a.toml: temperatur: there is no such key; the keys are delegates, enabled,"),
+        (AGENT + "temperature = 3", "a.toml: temperature: should be less than or equal to 2, not 3"),
+        (AGENT + 'max_tokens = "many"', "a.toml: max_tokens: should be a valid integer.*, not 'many'"),
+        (AGENT + 'policy = "react"', "a.toml: policy: should be 'rewoo' or 'loop', not 'react'"),
+        (AGENT + 'type = "b"', "a.toml: type: is not a key; the file's name is the agent's type"),
+        (AGENT + 'tools = ["no spaces"]', "a.toml: tools.0: String should match pattern"),
+        (AGENT + 'delegates = ["a"]', "a.toml: delegates: 'a' is not the name of another agent; there are b"),
+        (AGENT + 'delegates = ["c"]', "a.toml: delegates: 'c' is not the name of another agent; there are b"),
+        (AGENT + '[texts.english]\nname = "A"', "a.toml: texts.english"),
+        (AGENT + '[routing]\npatterns = ["(", "x"]', r"a.toml: routing.patterns: should be a regular expression"),
+        (AGENT + "[routing]\nconfidence = 1.5", "a.toml: routing.confidence: should be less than or equal to 1"),
+        ('name = "A"', "a.toml: prompt: is missing"),
+        ("name = ", "a.toml: is not TOML"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_named_with_its_key(text: str, problem: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidTeam, match=problem):
+        team_of(tmp_path, a=text, b=AGENT)
+
+
+def test_a_folder_without_team_file_or_entry_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidTeam, match="there is no such folder"):
+        load_team(tmp_path / "missing")
+    with pytest.raises(InvalidTeam, match=r"there is no team\.toml"):
+        load_team(tmp_path)
+    with pytest.raises(InvalidTeam, match=r"team.toml: entry: 'a' is not the name of an agent; there are b"):
+        team_of(tmp_path, b=AGENT)
+    (tmp_path / "Big Name.toml").write_text(AGENT)
+    with pytest.raises(InvalidTeam, match="an agent's file is named with a-z"):
+        team_of(tmp_path, a=AGENT)
+
+
+def test_a_tool_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    team = team_of(tmp_path, a=AGENT + 'tools = ["fetch"]')
+    check_tools(team, {"fetch"})
+    with pytest.raises(InvalidTeam, match=r"a.toml: tools: 'fetch' is not the name of a tool; there are search"):
+        check_tools(team, {"search"})
