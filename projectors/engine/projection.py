@@ -21,6 +21,10 @@ class Projection:
     row belongs to one thread, so that a thread can be rebuilt alone, and a removal deletes its rows without project().
     last_sql: statements at the end of a rebuild, such as indexes that depend on the rows. version: raised when
     project() or the tables change their meaning; the live rows must then be rebuilt.
+
+    The search after an erasure looks only for strings that no other person's rows contain. said: tables with people's
+    own words; in a shared thread only the person's rows count as theirs, elsewhere the whole thread does. copied:
+    tables whose texts are also in another table, and need not be read for this.
     """
 
     name: str
@@ -31,9 +35,11 @@ class Projection:
     keys_last: tuple[sa.Table, ...] = ()
     per_thread: bool = True
     last_sql: tuple[str, ...] = ()
+    said: tuple[sa.Table, ...] = ()
+    copied: tuple[sa.Table, ...] = ()
 
     def changes(self, batch: Sequence[Recorded]) -> list[Change]:
-        """The changes of project() over the runs between events that are batches of their own."""
+        """Returns the changes of a batch: those of project() for each run between events that stand alone."""
         done: list[Change] = []
         for run in _runs(batch):
             first = run[0].event

@@ -149,8 +149,9 @@ async def _distinctive(
     ids = " ".join([person.user, *found.threads]).casefold()
     needles = Needles(chosen([one for one in strings if one.casefold() not in ids], 3 * STRINGS_AT_MOST))
     others: set[int] = set()
-    for table in (*rows.SAID_TABLES, *rows.TOLD_TABLES):
-        mine = sorted(found.own) if table in rows.SAID_TABLES else found.threads
+    said = rows.said_tables()
+    for table in (*said, *rows.told_tables()):
+        mine = sorted(found.own) if table in said else found.threads
         query = rows.others_query(table, person, mine, found.shared)
         others |= (await searched_copy(conn, query, needles)).found.keys()
     return chosen([one for at, one in enumerate(needles.strings) if at not in others], STRINGS_AT_MOST)

@@ -183,14 +183,21 @@ async def _values(conn: Connection, query: str, given: Sequence[Any] | Mapping[s
     return [row[0] for row in await (await conn.execute(query.encode(), given)).fetchall()]
 
 
-# Tables with people's own words: a string in another person's rows is not the erased person's alone.
-SAID_TABLES = ("messages", "memories", "store_items", "entities")
-# Tables with text that applications and models wrote about threads, such as "New conversation". For shared threads
-# they hold the person's words too.
-TOLD_TABLES = (
-    *("thread_activity", "conversation_summaries", "memory_topics", "memory_conflicts", "sessions"),
-    *("session_checkpoints", "checkpoints", "checkpoint_blobs", "checkpoint_writes", "checkpoint_lists"),
-)
+def said_tables() -> list[str]:
+    """Returns the tables with people's own words: a string in another person's rows is not the erased person's alone.
+
+    In a shared thread only the person's rows are theirs.
+    """
+    return [table.name for projection in PROJECTIONS for table in projection.said]
+
+
+def told_tables() -> list[str]:
+    """Returns the tables with text that applications and models wrote about threads, such as "New conversation".
+
+    In a shared thread every row may have words of the person. Copies of other tables' texts are left out.
+    """
+    read_already = {table for projection in PROJECTIONS for table in (*projection.said, *projection.copied)}
+    return [table.name for table in _tables() if table not in read_already]
 
 
 def others_query(table: str, person: Person, threads: Sequence[str], shared: Mapping[str, int]) -> sql.Composed:

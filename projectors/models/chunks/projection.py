@@ -237,4 +237,5 @@ VECTORS = Projection(
     REMOVALS | ARCHIVING | HANDLED,
     project,
     last_sql=(NEIGHBOUR_INDEXES,),
+    copied=TABLES,
 )

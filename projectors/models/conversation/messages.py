@@ -117,4 +117,5 @@ MESSAGES = Projection(
     REMOVALS | ARCHIVING | {"turn_recorded", "thread_forked"},
     project,
     keys_last=(messages,),
+    said=(messages,),
 )

@@ -131,4 +131,4 @@ _HANDLERS: dict[str, Callable[[Iterable[Event]], list[Change]]] = {
     "memory_forgotten": _forgotten,
     "entities_cleared": _cleared,
 }
-ENTITIES = Projection("entities", 1, TABLES, REMOVALS | _HANDLERS.keys(), project)
+ENTITIES = Projection("entities", 1, TABLES, REMOVALS | _HANDLERS.keys(), project, said=(entities,))

@@ -287,5 +287,11 @@ _HANDLERS: dict[str, Callable[[Recorded], list[Change]]] = {
     "preferences_set": _preferred,
 }
 MEMORIES = Projection(
-    "memories", 2, TABLES, REMOVALS | _HANDLERS.keys(), project, last_sql=(NEIGHBOUR_INDEXES, "ANALYZE memories")
+    "memories",
+    2,
+    TABLES,
+    REMOVALS | _HANDLERS.keys(),
+    project,
+    last_sql=(NEIGHBOUR_INDEXES, "ANALYZE memories"),
+    said=(memories,),
 )

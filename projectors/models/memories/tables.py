@@ -1,4 +1,4 @@
-"""Tables of long-term memory, of scheduled jobs and of the archive."""
+"""Tables of long-term memory."""
 
 import sqlalchemy as sa
 from pgvector.sqlalchemy import HALFVEC
@@ -138,26 +138,4 @@ forgotten_turns = thread_table(
     "forgotten_turns",
     sa.Column("event_id", UUID_TYPE(as_uuid=True), primary_key=True),
     comment="Turns of which a memory was forgotten: no entity has words of them.",
-)
-
-job_runs = thread_table(
-    "job_runs",
-    sa.Column("job", sa.Text, primary_key=True),
-    sa.Column("due_at", timestamptz(), primary_key=True),
-    sa.Column("ran_at", timestamptz(), nullable=False),
-    sa.Column("duration_ms", sa.Float, nullable=False),
-    sa.Column("counts", JSONB, nullable=False),
-    sa.Column("errors", sa.Integer, nullable=False),
-)
-
-thread_archives = thread_table(
-    "thread_archives",
-    sa.Column("user_id", sa.Text),
-    sa.Column("path", sa.Text, nullable=False),
-    sa.Column("sha256", sa.Text, nullable=False),
-    sa.Column("events", sa.Integer, nullable=False),
-    sa.Column("from_seq", sa.BigInteger, nullable=False),
-    sa.Column("through_seq", sa.BigInteger, nullable=False),
-    sa.Column("archived_at", timestamptz(), nullable=False),
-    sa.Column("restored_at", timestamptz()),
 )

@@ -3,13 +3,26 @@
 import re
 from collections.abc import Sequence
 
+import sqlalchemy as sa
+
 from turnlog.events.contracts import ARCHIVING, REMOVALS, Event, Recorded, ThreadArchived, ThreadRestored
 from turnlog.events.errors import InvalidEvent
 from turnlog.events.subjects import thread_token
 from turnlog.projectors.engine.changes import Change, Statement, Upsert
 from turnlog.projectors.engine.projection import Projection
-from turnlog.projectors.models.memories.tables import thread_archives
+from turnlog.projectors.engine.tables import thread_table, timestamptz
 
+thread_archives = thread_table(
+    "thread_archives",
+    sa.Column("user_id", sa.Text),
+    sa.Column("path", sa.Text, nullable=False),
+    sa.Column("sha256", sa.Text, nullable=False),
+    sa.Column("events", sa.Integer, nullable=False),
+    sa.Column("from_seq", sa.BigInteger, nullable=False),
+    sa.Column("through_seq", sa.BigInteger, nullable=False),
+    sa.Column("archived_at", timestamptz(), nullable=False),
+    sa.Column("restored_at", timestamptz()),
+)
 COLUMNS = tuple(column.name for column in thread_archives.columns)
 _KEYS = {column.name for column in thread_archives.primary_key}
 _AGAIN = tuple((name, f"excluded.{name}") for name in COLUMNS if name not in _KEYS)

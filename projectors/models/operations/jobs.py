@@ -2,13 +2,24 @@
 
 from collections.abc import Sequence
 
+import sqlalchemy as sa
 from pydantic_core import to_json
+from sqlalchemy.dialects.postgresql import JSONB
 
 from turnlog.events.contracts import REMOVALS, JobRan, Recorded
 from turnlog.projectors.engine.changes import Change, Row, Upsert
 from turnlog.projectors.engine.projection import Projection
-from turnlog.projectors.models.memories.tables import job_runs
+from turnlog.projectors.engine.tables import thread_table, timestamptz
 
+job_runs = thread_table(
+    "job_runs",
+    sa.Column("job", sa.Text, primary_key=True),
+    sa.Column("due_at", timestamptz(), primary_key=True),
+    sa.Column("ran_at", timestamptz(), nullable=False),
+    sa.Column("duration_ms", sa.Float, nullable=False),
+    sa.Column("counts", JSONB, nullable=False),
+    sa.Column("errors", sa.Integer, nullable=False),
+)
 COLUMNS = tuple(column.name for column in job_runs.columns)
 
 

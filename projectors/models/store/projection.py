@@ -128,4 +128,12 @@ def _vectors(place: Place, put: Recorded) -> list[Row]:
     return [(*place, field, data.model, bytes.fromhex(text_hash)) for field, text_hash in data.vectors.items()]
 
 
-STORE_ITEMS = Projection("store_items", 1, TABLES, REMOVALS | {"store_item_put", "store_item_deleted"}, project)
+STORE_ITEMS = Projection(
+    "store_items",
+    1,
+    TABLES,
+    REMOVALS | {"store_item_put", "store_item_deleted"},
+    project,
+    said=(store_items,),
+    copied=(store_vectors,),
+)
