@@ -1,7 +1,7 @@
-"""An event loop in a thread of its own, and objects with async methods for callers without asyncio.
+"""One bridge between event loops, and for callers without asyncio.
 
-One bridge for every object: what it returns is what its async methods return, blocking, and its async iterators are
-plain ones.
+An event loop in a thread of its own (`LoopThread`), objects whose async methods block (`Blocking`), and methods that
+may be awaited in any event loop, or called without one, and run in the loop of their owner (`in_own_loop`, `blocking`).
 """
 
 import asyncio
@@ -11,9 +11,9 @@ import math
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from concurrent.futures import Future, wait
+from concurrent.futures import CancelledError, wait
 from concurrent.futures import TimeoutError as NotDoneInTime
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
 from turnlog.events.errors import TurnlogError
 
@@ -22,6 +22,7 @@ LOOK_S = 0.5
 CLOSED = "this turnlog is closed: its `with` block has ended; open it again"
 END_S = 5.0  # for what is under way when the loop is closed, or when a waiting caller is interrupted
 T = TypeVar("T")
+P = ParamSpec("P")
 _END: Any = object()
 
 
@@ -29,6 +30,12 @@ class LoopClosed(TurnlogError):
     """An object was used after the block that it was opened in had ended."""
 
     code = "closed"
+
+
+class WrongThread(TurnlogError, asyncio.InvalidStateError):
+    """A synchronous method was called where it would wait for itself, or its owner's event loop has ended."""
+
+    code = "wrong-thread"
 
 
 class LoopThread:
@@ -53,28 +60,21 @@ class LoopThread:
         if self.is_current():
             work.close()
             raise RuntimeError("a blocking call in the loop's own thread would wait for itself; await it there")
-        task = _Task(work)
-        future = asyncio.run_coroutine_threadsafe(task.run(), self.loop)
-        try:
-            return result_of(future, timeout_s)
-        except BaseException:
-            if not future.done():
-                self.loop.call_soon_threadsafe(task.cancel)
-                _wait(future)
-            raise
+        return _result(self.loop, work, timeout_s)
 
     def call(self, function: Callable[[], object]) -> None:
-        """Has the loop call it, and does not wait. Raises LoopClosed."""
+        """Has the loop call the function, without waiting for it. Raises LoopClosed."""
         try:
             self.loop.call_soon_threadsafe(function)
         except RuntimeError:
             raise LoopClosed(CLOSED) from None
 
     def is_current(self) -> bool:
+        """Returns whether the caller runs in the loop's thread."""
         return threading.current_thread() is self._thread
 
     async def awaited(self, work: Coroutine[Any, Any, T]) -> T:
-        """As `run`, for a caller in another event loop."""
+        """Returns what `run` does, to a caller in another event loop."""
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self.loop))
 
     def close(self) -> None:
@@ -87,47 +87,49 @@ class LoopThread:
             self.loop.close()
 
 
-class _Task(Generic[T]):
-    """A coroutine that can be cancelled and waited for until its cleanup is over."""
-
-    def __init__(self, work: Coroutine[Any, Any, T]) -> None:
-        self._work, self._task = work, cast("asyncio.Task[Any] | None", None)
-        self._is_cancelled = False
-
-    async def run(self) -> T:
-        if self._is_cancelled:
-            self._work.close()
-            raise asyncio.CancelledError
-        self._task = asyncio.current_task()
-        return await self._work
-
-    def cancel(self) -> None:
-        """Cancels the coroutine, also before the loop has begun to run it."""
-        self._is_cancelled = True
-        if self._task is not None:
-            self._task.cancel()
-
-
-def result_of(future: "Future[T]", timeout_s: float | None = None) -> T:
-    """As future.result(), but a Ctrl-C always ends it. Raises what the work raises, TimeoutError."""
-    until = math.inf if timeout_s is None else time.monotonic() + timeout_s
-    while not wait((future,), min(LOOK_S, max(0.0, until - time.monotonic()))).done:
-        if time.monotonic() >= until:
-            raise NotDoneInTime
-    return future.result()
-
-
-def _wait(future: "Future[Any]") -> None:
-    with contextlib.suppress(BaseException):
-        future.result(END_S)
-
-
 async def _cancel_the_others() -> None:
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
         task.cancel()
     if others:
         await asyncio.wait(others, timeout=END_S)
+
+
+def _result(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
+    """Waits for work in the loop of another thread; an interruption or the end of the time cancels it first.
+
+    Raises what the work raises, TimeoutError.
+    """
+    task: asyncio.Task[Any] | None = None
+    is_cancelled = False
+
+    async def run() -> T:
+        nonlocal task
+        if is_cancelled:  # before the loop began to run it
+            work.close()
+            raise asyncio.CancelledError
+        task = asyncio.current_task()
+        return await work
+
+    def cancel() -> None:
+        nonlocal is_cancelled
+        is_cancelled = True
+        if task is not None:
+            task.cancel()
+
+    future = asyncio.run_coroutine_threadsafe(run(), loop)
+    until = math.inf if timeout_s is None else time.monotonic() + timeout_s
+    try:
+        while not wait((future,), min(LOOK_S, max(0.0, until - time.monotonic()))).done:
+            if time.monotonic() >= until:
+                raise NotDoneInTime
+        return future.result()
+    except BaseException:
+        if not future.done():
+            loop.call_soon_threadsafe(cancel)
+            with contextlib.suppress(BaseException):
+                future.result(END_S)
+        raise
 
 
 class LoopBound:
@@ -143,7 +145,15 @@ class Blocking(Generic[T]):
         self._target, self._loop = target, loop
 
     def __getattr__(self, name: str) -> Any:
-        return _bridged(getattr(self._target, name), self._loop)
+        value = getattr(self._target, name)
+        if not callable(value):
+            return _bridged(value, self._loop)
+
+        @functools.wraps(value)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return _bridged(value(*args, **kwargs), self._loop)
+
+        return call
 
     def __dir__(self) -> list[str]:
         return dir(self._target)
@@ -153,34 +163,138 @@ class Blocking(Generic[T]):
 
 
 def _bridged(value: Any, loop: LoopThread) -> Any:
-    if not callable(value):
-        return _given(value, loop)
+    if asyncio.iscoroutine(value):
+        return _bridged(loop.run(value), loop)
+    if isinstance(value, AsyncIterator):
+        return _iterated(value, loop.run)
+    return Blocking(value, loop) if isinstance(value, LoopBound) else value
 
-    @functools.wraps(value)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return _given(value(*args, **kwargs), loop)
+
+def _iterated(items: AsyncIterator[T], run: Callable[[Coroutine[Any, Any, Any]], Any]) -> Iterator[T]:
+    """Iterates with `run`, which waits for a coroutine; closing it closes the async iterator."""
+    try:
+        while (item := run(_next(items))) is not _END:
+            yield item
+    finally:
+        if (close := getattr(items, "aclose", None)) is not None:
+            with contextlib.suppress(TurnlogError, RuntimeError):  # it is still ending after an interruption
+                run(close())
+
+
+async def _next(items: AsyncIterator[T]) -> Any:
+    return await anext(items, _END)
+
+
+class HasLoop(Protocol):
+    """An owner of connections, which belong to one event loop."""
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop: ...
+
+    @property
+    def is_closed(self) -> bool: ...
+
+
+S = TypeVar("S", bound=HasLoop)
+
+
+def in_own_loop(
+    method: Callable[Concatenate[S, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
+    """Makes an async method that may be awaited in any event loop and runs in that of its owner."""
+
+    @functools.wraps(method)
+    async def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        refuse_closed(self)
+        if asyncio.get_running_loop() is self.loop:
+            return await method(self, *args, **kwargs)
+        return await _awaited(self, method(self, *args, **kwargs))
 
     return call
 
 
-def _given(value: Any, loop: LoopThread) -> Any:
-    if asyncio.iscoroutine(value):
-        return _given(loop.run(value), loop)
-    if isinstance(value, AsyncIterator):
-        return _iterated(value, loop)
-    return Blocking(value, loop) if isinstance(value, LoopBound) else value
+def iterated_in_own_loop(
+    method: Callable[Concatenate[S, P], AsyncIterator[T]],
+) -> Callable[Concatenate[S, P], AsyncIterator[T]]:
+    """Does for an async iterator what `in_own_loop` does for a coroutine."""
+
+    @functools.wraps(method)
+    async def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
+        refuse_closed(self)
+        items = method(self, *args, **kwargs)
+        if asyncio.get_running_loop() is self.loop:
+            async for item in items:
+                yield item
+            return
+        while (item_there := await _awaited(self, _next(items))) is not _END:
+            yield item_there
+
+    return call
 
 
-def _iterated(found: AsyncIterator[T], loop: LoopThread) -> Iterator[T]:
-    """Closing it closes the async iterator."""
+def blocking(method: Callable[Concatenate[S, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[S, P], T]:
+    """Makes the method for threads without an event loop."""
+
+    @functools.wraps(method)
+    def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return waited_for(self, method(self, *args, **kwargs))
+
+    return call
+
+
+def iterated_blocking(
+    method: Callable[Concatenate[S, P], AsyncIterator[T]],
+) -> Callable[Concatenate[S, P], Iterator[T]]:
+    """Does for an async iterator what `blocking` does for a coroutine."""
+
+    @functools.wraps(method)
+    def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+        return _iterated(method(self, *args, **kwargs), functools.partial(waited_for, self))
+
+    return call
+
+
+def waited_for(owner: HasLoop, work: Coroutine[Any, Any, T]) -> T:
+    """Waits for work in the owner's loop, in a thread without a loop.
+
+    Raises LoopClosed; WrongThread in the owner's own loop, and where that has ended.
+    """
+    with contextlib.suppress(RuntimeError):
+        if asyncio.get_running_loop() is owner.loop:
+            work.close()
+            refuse_closed(owner)
+            raise WrongThread(
+                f"a synchronous call of {type(owner).__name__} in its own event loop would wait for itself; await the "
+                "method whose name begins with `a`, or use `await graph.ainvoke(...)` instead of `graph.invoke(...)`"
+            )
+    with _refused_when_over(owner, work):
+        return _result(owner.loop, work)
+
+
+async def _awaited(owner: HasLoop, work: Coroutine[Any, Any, T]) -> T:
+    """Returns what work in the owner's loop does, to another loop. Raises LoopClosed, WrongThread."""
+    with _refused_when_over(owner, work):
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, owner.loop))
+
+
+@contextlib.contextmanager
+def _refused_when_over(owner: HasLoop, work: Coroutine[Any, Any, Any]) -> Iterator[None]:
+    """Refuses work whose owner is closed or whose loop has ended. What runs when an `open` block ends is cancelled, and
+    raises LoopClosed."""
+    if owner.is_closed or not owner.loop.is_running():
+        work.close()
+        refuse_closed(owner)
+        raise WrongThread(
+            f"the event loop that this {type(owner).__name__} was made in does not run any more; open it again"
+        )
     try:
-        while (one := loop.run(_next(found))) is not _END:
-            yield cast(T, one)
-    finally:
-        if (close := getattr(found, "aclose", None)) is not None:
-            with contextlib.suppress(LoopClosed, RuntimeError):  # it is still ending after an interruption
-                loop.run(close())
+        yield
+    except (asyncio.CancelledError, CancelledError):
+        refuse_closed(owner)
+        raise
 
 
-async def _next(found: AsyncIterator[T]) -> Any:
-    return await anext(found, _END)
+def refuse_closed(owner: HasLoop) -> None:
+    """Raises LoopClosed where the owner is closed."""
+    if owner.is_closed:
+        raise LoopClosed(f"this {type(owner).__name__} is closed: its `open` block has ended; open it again")

@@ -21,9 +21,9 @@ from langgraph.graph import START, MessagesState, StateGraph
 from turnlog.agent.runtime import Pool
 from turnlog.agent.settings import Settings
 from turnlog.consumers.langgraph import TurnlogSaver
-from turnlog.consumers.langgraph.any_loop import WrongThread
 from turnlog.consumers.langgraph.checkpoint.sending import NotWritten
 from turnlog.consumers.runtime import connection_pool
+from turnlog.consumers.sync_bridge import WrongThread
 from turnlog.events.errors import EventTooLarge, InvalidToken
 from turnlog.events.log import Log
 from turnlog.projectors.engine.engine import Runner

@@ -12,11 +12,10 @@ from langgraph.graph import START, StateGraph
 from langgraph.store.base import BaseStore, PutOp
 
 from turnlog.agent.settings import Settings
-from turnlog.consumers.langgraph.any_loop import WrongThread
 from turnlog.consumers.langgraph.store.ops import InvalidItem
 from turnlog.consumers.langgraph.store.store import TurnlogStore
 from turnlog.consumers.runtime import opened
-from turnlog.consumers.sync_bridge import LoopClosed
+from turnlog.consumers.sync_bridge import LoopClosed, WrongThread
 from turnlog.events.contracts import ThreadDeleted
 from turnlog.events.errors import EventTooLarge, InvalidToken
 from turnlog.events.log import Log

@@ -29,13 +29,6 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 from turnlog.agent.runtime import Pool
 from turnlog.agent.settings import Settings
-from turnlog.consumers.langgraph.any_loop import (
-    blocking,
-    in_own_loop,
-    iterated_blocking,
-    iterated_in_own_loop,
-    waited_for,
-)
 from turnlog.consumers.langgraph.checkpoint.allowed import TypeNotAllowed, allow_list
 from turnlog.consumers.langgraph.checkpoint.caught_up import all_applied, log_state, thread_applied
 from turnlog.consumers.langgraph.checkpoint.checkpoints import (
@@ -60,6 +53,13 @@ from turnlog.consumers.langgraph.checkpoint.maintenance import (
 from turnlog.consumers.langgraph.checkpoint.sending import NotWritten, Sender
 from turnlog.consumers.langgraph.checkpoint.writing import SOURCE, NewCheckpoint, Writer
 from turnlog.consumers.langgraph.opening import connection, in_background, opened_for
+from turnlog.consumers.sync_bridge import (
+    blocking,
+    in_own_loop,
+    iterated_blocking,
+    iterated_in_own_loop,
+    waited_for,
+)
 from turnlog.events.contracts import Event, EventData, ThreadDeleted
 from turnlog.events.log import Log
 from turnlog.events.subjects import check_conversation, check_tenant, parse_stored

@@ -16,13 +16,13 @@ from turnlog.agent.models.factory import make_embedder
 from turnlog.agent.models.protocol import Embedder
 from turnlog.agent.runtime import Pool
 from turnlog.agent.settings import Settings, application_settings
-from turnlog.consumers.langgraph.any_loop import in_own_loop, waited_for
 from turnlog.consumers.langgraph.opening import connection, in_background, opened_for
 from turnlog.consumers.langgraph.store.grouping import Grouped
 from turnlog.consumers.langgraph.store.index import GivenEmbedder, fields_of
 from turnlog.consumers.langgraph.store.ops import Key, Planner, Search, Write, last_writes
 from turnlog.consumers.langgraph.store.vectors import StoreVectors
 from turnlog.consumers.langgraph.store.writes import Reindexer, StoreWriter
+from turnlog.consumers.sync_bridge import in_own_loop, waited_for
 from turnlog.events.log import Log
 from turnlog.events.subjects import check_tenant
 from turnlog.projectors.engine.writer import Connection

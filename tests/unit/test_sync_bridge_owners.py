@@ -8,9 +8,8 @@ from queue import Queue
 
 import pytest
 
-from turnlog.consumers.langgraph.any_loop import WrongThread, in_own_loop, iterated_in_own_loop, waited_for
 from turnlog.consumers.langgraph.opening import in_background
-from turnlog.consumers.sync_bridge import LoopClosed
+from turnlog.consumers.sync_bridge import LoopClosed, WrongThread, in_own_loop, iterated_in_own_loop, waited_for
 
 
 class Counter:
