@@ -1,4 +1,4 @@
-"""The application: routes, errors and bounds around one open runtime."""
+"""The application: routes, errors and limits around one open runtime."""
 
 import asyncio
 from collections import Counter
@@ -20,7 +20,6 @@ from turnlog.consumers.api.dialects import (
     ai_agent,
     ai_agent_admin,
     ai_agent_chat,
-    ai_agent_watch,
     chat_stream,
     session_memory,
     sockets,
@@ -33,7 +32,7 @@ from turnlog.consumers.api.mcp.mounted import mount
 from turnlog.consumers.api.measuring import Measured
 from turnlog.consumers.api.paths import PathsInParts
 from turnlog.consumers.api.principal import write_id
-from turnlog.consumers.api.request_limits import LOOPBACK, Bounds
+from turnlog.consumers.api.request_limits import LOOPBACK, RequestLimits
 from turnlog.consumers.api.routes import (
     answers,
     health,
@@ -67,7 +66,6 @@ MODULES = (
     ai_agent_chat,
     ai_agent,
     ai_agent_admin,
-    ai_agent_watch,
     session_memory,
     chat_stream,
 )
@@ -118,7 +116,7 @@ def create_app(runtime: Runtime, react: React) -> FastAPI:
         )
     hosts = {*LOOPBACK, settings.api_host, *names_in(settings.api_hosts)}
     larger = {"/api/import": max(settings.api_max_import, settings.api_max_body)}
-    app.add_middleware(Bounds, hosts=hosts, origins=origins, max_body=settings.api_max_body, larger=larger)
+    app.add_middleware(RequestLimits, hosts=hosts, origins=origins, max_body=settings.api_max_body, larger=larger)
     app.add_middleware(Measured)
     app.add_middleware(PathsInParts)
     return app

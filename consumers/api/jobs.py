@@ -9,7 +9,7 @@ from typing import IO, Annotated, Any, Literal
 
 from fastapi import Depends, Request
 
-from turnlog.consumers.api.principal import Caller, identify
+from turnlog.consumers.api.principal import Principal, identify
 from turnlog.consumers.api.problems import Refused, Stopping, problem_of, unexpected
 from turnlog.events.errors import NotFound, TurnlogError
 
@@ -86,7 +86,7 @@ class Jobs:
     def __init__(self) -> None:
         self._jobs: dict[str, Job] = {}
 
-    def begin(self, caller: Caller, kind: str, work: Work, key: str = "") -> Job:
+    def begin(self, caller: Principal, kind: str, work: Work, key: str = "") -> Job:
         """The caller's job of this kind that runs already, or a new one. Raises Refused where one with another key
         runs."""
         for job in self.of(caller):
@@ -100,10 +100,10 @@ class Jobs:
         job.task.add_done_callback(lambda task: task.get_loop().call_later(KEPT_S, self._drop, job))
         return job
 
-    def of(self, caller: Caller) -> list[Job]:
+    def of(self, caller: Principal) -> list[Job]:
         return [job for job in self._jobs.values() if job.owner == (caller.tenant, caller.user)]
 
-    def drop(self, caller: Caller, kind: str) -> None:
+    def drop(self, caller: Principal, kind: str) -> None:
         """Forgets what jobs of this kind made for the caller."""
         for job in self.of(caller):
             if job.status.kind == kind:
@@ -116,7 +116,7 @@ class Jobs:
             job.file.close()
         self._jobs.pop(job.status.id, None)
 
-    def find(self, caller: Caller, job_id: str) -> Job:
+    def find(self, caller: Principal, job_id: str) -> Job:
         """Raises NotFound, for the jobs of others too."""
         for job in self.of(caller):
             if job.status.id == job_id:
@@ -135,7 +135,7 @@ def jobs_of(request: Request) -> Jobs:
     return jobs
 
 
-def own_job(job: str, caller: Annotated[Caller, Depends(identify)], request: Request) -> Job:
+def own_job(job: str, caller: Annotated[Principal, Depends(identify)], request: Request) -> Job:
     return jobs_of(request).find(caller, job)
 
 

@@ -28,7 +28,7 @@ bearer = HTTPBearer(
 
 
 @dataclass(frozen=True, slots=True)
-class Caller:
+class Principal:
     """runtime: for the use cases, limited to the caller's tenant by the database too. system: without that limit."""
 
     identity: Identity
@@ -86,7 +86,7 @@ async def identify(
     x_turnlog_timezone: Annotated[
         str | None, Header(description="The time zone of the person, such as Asia/Shanghai.")
     ] = None,
-) -> Caller:
+) -> Principal:
     """Raises Unauthenticated, TokenExpired, Forbidden."""
     if given is None:
         raise Unauthenticated("send a token: `Authorization: Bearer …`; `turnlog token --user NAME` prints one")
@@ -94,37 +94,37 @@ async def identify(
     act_as = x_turnlog_user and x_turnlog_user.encode("latin-1").decode(errors="replace")  # headers arrive as Latin-1
     identity = await system.kept(Access).identify(given.credentials, act_as)
     use_zone(identity, x_turnlog_timezone)
-    return Caller(identity, system.for_tenant(identity.tenant), system)
+    return Principal(identity, system.for_tenant(identity.tenant), system)
 
 
 def needs(scope: str, role: Role | None = None) -> Any:
-    """A dependency that gives the Caller, or refuses one without the scope or the role."""
+    """A dependency that gives the Principal, or refuses one without the scope or the role."""
 
-    async def allowed(caller: Annotated[Caller, Depends(identify)]) -> Caller:
+    async def allowed(caller: Annotated[Principal, Depends(identify)]) -> Principal:
         caller.identity.require(scope, role)
         return caller
 
     return Depends(allowed)
 
 
-async def reading(caller: Annotated[Caller, needs("read")]) -> AsyncIterator[Caller]:
+async def reading(caller: Annotated[Principal, needs("read")]) -> AsyncIterator[Principal]:
     """The caller, whose reads take their turn until the answer is sent. Raises Forbidden, TooManyWaiting."""
     async with in_share(caller.runtime, caller.tenant, caller.user, "reads"):
         yield caller
 
 
 # A Watcher's answer has no end, so it takes no turn of the reads; streams are counted by themselves.
-Watcher = Annotated[Caller, needs("read")]
-Reader = Annotated[Caller, Depends(reading)]
-Writer = Annotated[Caller, needs("write")]
-Asker = Annotated[Caller, needs("ask")]
-Eraser = Annotated[Caller, needs("erase")]
-Admin = Annotated[Caller, needs("read", "admin")]
-Operator = Annotated[Caller, needs("operate")]
-KeyMaker = Annotated[Caller, needs("keys")]
+Watcher = Annotated[Principal, needs("read")]
+Reader = Annotated[Principal, Depends(reading)]
+Writer = Annotated[Principal, needs("write")]
+Asker = Annotated[Principal, needs("ask")]
+Eraser = Annotated[Principal, needs("erase")]
+Admin = Annotated[Principal, needs("read", "admin")]
+Operator = Annotated[Principal, needs("operate")]
+KeyMaker = Annotated[Principal, needs("keys")]
 
 
-async def server_operator(caller: Operator) -> Caller:
+async def server_operator(caller: Operator) -> Principal:
     """Of what all tenants share. Raises Forbidden but for operators of the server's own tenant."""
     own = caller.system.settings.tenant
     if caller.tenant != own:
@@ -132,12 +132,12 @@ async def server_operator(caller: Operator) -> Caller:
     return caller
 
 
-ServerOperator = Annotated[Caller, Depends(server_operator)]
+ServerOperator = Annotated[Principal, Depends(server_operator)]
 
 
 async def write_id(
     request: Request,
-    caller: Annotated[Caller, Depends(identify)],
+    caller: Annotated[Principal, Depends(identify)],
     idempotency_key: Annotated[
         str | None,
         Header(

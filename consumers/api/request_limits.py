@@ -23,7 +23,7 @@ MAX_HEADERS = 64 * 1024
 TOO_LARGE = b"HTTP/1.1 431 \r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
 
-class Bounds:
+class RequestLimits:
     """ASGI middleware. hosts: names a request may be sent to ("*" for any). origins: of web pages that may send one,
     beside pages of this server itself. max_body: bytes. larger: paths that take more, and how many bytes.
 
@@ -63,7 +63,7 @@ class Bounds:
         try:
             # A larger body is a file, whose reader takes it in parts.
             is_json = "json" in headers.get("content-type", "") and scope["path"] not in self._larger
-            await self._guarded(scope, _Body(receive, *self._bound(scope), is_json).receive, send)
+            await self._guarded(scope, _Body(receive, *self._limit_of(scope), is_json).receive, send)
         finally:
             self._running[who] -= 1
             if not self._running[who]:
@@ -96,12 +96,12 @@ class Bounds:
         if origin is not None and origin not in self._origins and origin.partition("://")[2] != host:
             return 403, "wrong-origin", "pages of that origin may not use this server; TURNLOG_API_ORIGINS lists them"
         length = headers.get("content-length", "0")
-        most, _ = self._bound(scope)
+        most, _ = self._limit_of(scope)
         if not length.isdecimal() or int(length) > most:
             return _too_large(most)
         return None
 
-    def _bound(self, scope: Scope) -> tuple[int, float]:
+    def _limit_of(self, scope: Scope) -> tuple[int, float]:
         """The most bytes of a body, and its seconds: as many more as it may be larger than other bodies."""
         most = self._larger.get(scope["path"], self._max_body)
         return most, BODY_S * max(1, most / self._max_body)
@@ -158,7 +158,7 @@ def _name(host: str) -> str:
 
 
 class PromptProtocol(HttpToolsProtocol):
-    """Bounds what uvicorn does not: the time and size of a request's headers, and the time that a connection stays open
+    """Limits what uvicorn does not: the time and size of a request's headers, and the time that a connection stays open
     for the rest of a body that was answered already. Trailers of a chunked body are no headers of the request."""
 
     def connection_made(self, transport: Any) -> None:

@@ -4,20 +4,23 @@ import asyncio
 import secrets
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Generic, TypeVar
 from uuid import UUID
 
 import anyio
 from fastapi import Depends, Request
+from fastapi.sse import ServerSentEvent
 
 from turnlog.agent.access.throttle.admission import admitted
 from turnlog.agent.access.throttle.shares import in_share
 from turnlog.agent.answering.agents import DEFAULT_AGENT
-from turnlog.agent.answering.asking import Asked, Piece, ask
-from turnlog.consumers.api.principal import Caller, identify
-from turnlog.consumers.api.problems import Stopping
+from turnlog.agent.answering.asking import Asked, NoAnswer, Piece, ask
+from turnlog.agent.answering.fallback import Locale
+from turnlog.consumers.api.principal import Principal, identify
+from turnlog.consumers.api.problems import Stopping, language_of, problem_of
 from turnlog.events.errors import TurnlogError
 from turnlog.events.tasks import cancel
 
@@ -34,7 +37,7 @@ STREAM: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream"
 
 
 @asynccontextmanager
-async def throttled(caller: Caller, thread: str | None, agent: str | None = None) -> AsyncIterator[None]:
+async def throttled(caller: Principal, thread: str | None, agent: str | None = None) -> AsyncIterator[None]:
     """Holds one of the caller's slots while the block runs.
 
     Raises TooManyWaiting, TooManyAtOnce, RateLimited, QuotaExceeded, NotCounted.
@@ -75,7 +78,7 @@ class TooManyStreams(TurnlogError):
 
 
 @contextmanager
-def one_of_few(app: Any, caller: Caller) -> Iterator[None]:
+def one_of_few(app: Any, caller: Principal) -> Iterator[None]:
     """Counts a stream or WebSocket of the caller while the block runs. Raises TooManyStreams."""
     open_: Counter[tuple[str, str]] = app.state.open
     user = (caller.tenant, caller.user)
@@ -90,7 +93,7 @@ def one_of_few(app: Any, caller: Caller) -> Iterator[None]:
             del open_[user]
 
 
-def counted(caller: Annotated[Caller, Depends(identify)], request: Request) -> Iterator[None]:
+def counted(caller: Annotated[Principal, Depends(identify)], request: Request) -> Iterator[None]:
     with one_of_few(request.app, caller):
         yield
 
@@ -158,7 +161,7 @@ class Streams:
 
     async def ask(
         self,
-        caller: Caller,
+        caller: Principal,
         thread: str,
         text: str,
         model: str | None,
@@ -216,3 +219,49 @@ class Streams:
         """Ends what runs; answers are on the log, or will be."""
         tasks = [one.task for one in (*self._running.values(), *self._others) if not one.ended]
         await cancel(*tasks)
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerUnderWay:
+    """An answer whose question is on the log, before its first event is sent. seq: of the request for it. locale: of
+    what a person reads."""
+
+    caller: Principal
+    thread: str
+    seq: int
+    agent: str
+    running: Running[Piece]
+    locale: Locale
+
+
+async def ask_agent(
+    request: Request,
+    caller: Principal,
+    thread: str,
+    text: str,
+    turn_id: UUID,
+    *,
+    model: str | None = None,
+    agent: str | None = None,
+) -> AnswerUnderWay:
+    """Asks turnlog's agent, or another one of the tenant's. Raises what `Streams.ask` raises."""
+    streams: Streams = request.app.state.streams
+    agent = agent and agent.lower()
+    asked, running = await streams.ask(caller, thread, text, model, turn_id, agent)
+    return AnswerUnderWay(caller, asked.thread, asked.seq, agent or DEFAULT_AGENT, running, language_of(request))
+
+
+async def server_sent(
+    events: AsyncGenerator[ServerSentEvent], locale: Locale, *, only_without_answer: bool = False
+) -> AsyncGenerator[ServerSentEvent]:
+    """Yields the events of an answer; an error is the last one, `error`, with the problem and a text for a person.
+
+    only_without_answer: errors have that text only where they say why there is no answer.
+    """
+    try:
+        async with aclosing(events):
+            async for event in events:
+                yield event
+    except TurnlogError as error:
+        shown_in = locale if isinstance(error, NoAnswer) or not only_without_answer else None
+        yield ServerSentEvent(event="error", raw_data=bytes(problem_of(error, shown_in).body).decode())

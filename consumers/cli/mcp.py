@@ -37,7 +37,7 @@ async def stdio(settings: Settings, user: User) -> None:
         composed.row_security(runtime),
         roles.playing(runtime, ROLES),
     ):
-        server = tools.make_server(principal.Caller(person, runtime.for_tenant(person.tenant), runtime))
+        server = tools.make_server(principal.Principal(person, runtime.for_tenant(person.tenant), runtime))
         sys.stdin = io.TextIOWrapper(io.BufferedReader(_ValidLines(sys.stdin.buffer)), "utf-8")
         await server.run_stdio_async()
 

@@ -1,4 +1,4 @@
-"""The WebSocket chat of seed C: both dialogues, who may open a socket, and coming back."""
+"""The WebSocket chat: both dialogues, who may open a socket, and coming back."""
 
 import json
 import logging
@@ -19,7 +19,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from turnlog.agent.answering.turns import NewTurn, add_turn, add_turns
 from turnlog.consumers.api import streams
-from turnlog.consumers.api.principal import Caller
+from turnlog.consumers.api.principal import Principal
 from turnlog.consumers.api.routes import timeline
 
 DIALOGUES = (
@@ -57,7 +57,7 @@ def text_of(found: list[dict[str, Any]]) -> str:
     return "".join(one["data"]["text"] for one in found if one["type"] == "streaming_chunk")
 
 
-async def test_both_dialogues_of_the_seed(serve: Serve, model: NamingServer, caplog: pytest.LogCaptureFixture) -> None:
+async def test_both_dialogues_over_a_websocket(serve: Serve, model: NamingServer, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     async with serve("agent", "reactors", api_base_url=model.url, model="m") as api, api.client() as ann:
         for number, (statement, question, answer) in enumerate(DIALOGUES):
@@ -183,11 +183,11 @@ async def test_a_stream_of_many_events_looks_its_key_up_only_now_and_then(
 ) -> None:
     looked = []
 
-    async def check(caller: Caller) -> None:
+    async def check(caller: Principal) -> None:
         looked.append(caller)
 
     monkeypatch.setattr(timeline, "CHECK_S", 1_000)
-    monkeypatch.setattr(Caller, "check", check)
+    monkeypatch.setattr(Principal, "check", check)
     async with serve() as api, api.client("ann") as ann:
         await add_turns(api.runtime, "default", "t", [NewTurn("user", f"{n}") for n in range(50)], user="ann")
         async with ann.stream("GET", "/api/threads/t/events") as response:

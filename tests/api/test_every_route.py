@@ -13,7 +13,7 @@ from turnlog.agent.operations.read_models import rebuild
 from turnlog.events.progress import no_progress
 
 WITHOUT_TOKEN = {"/health/live", "/health/ready", "/.well-known/jwks.json"}
-# With a body that is too long for a URL, or a method that a seed names.
+# With a body that is too long for a URL, or a method that a dialect names.
 READS = {"/api/recall", "/api/threads/x/context", "/short-memory/query", "/ai-agent/refresh-context"}
 CHANGES = {
     "turns": [{"role": "user", "content": "hers"}],
@@ -49,7 +49,7 @@ def operations(found: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]
 
 
 def as_named(found: dict[str, Any]) -> dict[str, Any]:
-    """The paths with {thread} and {memory} where seed E says {id}."""
+    """The paths with {thread} and {memory} where ai-agent says {id}."""
     names = {"/conversations/{id}": "/conversations/{thread}", "/memories/{id}": "/memories/{memory}"}
     pattern = re.compile("|".join(map(re.escape, names)))
     return {pattern.sub(lambda one: names[one[0]], path): one for path, one in found["paths"].items()}

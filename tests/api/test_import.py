@@ -15,7 +15,7 @@ import turnlog
 from turnlog.agent.access.identity import granted
 from turnlog.agent.operations.importers import ImportFailed
 from turnlog.consumers.api.jobs import Job, Jobs
-from turnlog.consumers.api.principal import Caller
+from turnlog.consumers.api.principal import Principal
 from turnlog.consumers.api.problems import Refused
 from turnlog.consumers.api.routes import personal
 
@@ -174,7 +174,7 @@ async def test_the_python_client_imports_by_the_server_and_beside_it(serve: Serv
 
 async def test_while_a_file_is_imported_it_can_be_sent_again_and_another_one_cannot(serve: Serve) -> None:
     async with serve() as api:
-        caller = Caller(granted("default", "ann", "user", None, None, key=False), api.runtime, api.runtime)
+        caller = Principal(granted("default", "ann", "user", None, None, key=False), api.runtime, api.runtime)
         jobs, ended = Jobs(), asyncio.Event()
 
         async def work(_: Job) -> None:

@@ -1,23 +1,28 @@
-"""The admin controller of seed E (11.1) under /admin/ai-agent, over the same use cases, of the admin's tenant."""
+"""What administrators change and watch under /admin/ai-agent, of their own tenant: limits, agents, usage, traces,
+circuit breakers."""
 
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Path, Response
+from fastapi import APIRouter, Path
 from pydantic import BaseModel, Field
 
 from turnlog.agent.access import limits
 from turnlog.agent.access.limits import Limits
 from turnlog.agent.answering import configured_agents
-from turnlog.agent.operations import usage
+from turnlog.agent.operations import breakers, gauges, usage
+from turnlog.agent.operations.all_processes import Reply, ask_processes
+from turnlog.agent.operations.breakers import Circuit
 from turnlog.agent.operations.usage import By, Usage
-from turnlog.consumers.api.bodies import FINITE
-from turnlog.consumers.api.principal import Operator, WriteId
-from turnlog.consumers.api.routes.limits import UserId
+from turnlog.agent.recent_traces import SLOW_MS, Trace
+from turnlog.consumers.api.bodies import CamelBody, CamelRecord
+from turnlog.consumers.api.pages import Limit
+from turnlog.consumers.api.principal import Operator, ServerOperator, WriteId
+from turnlog.consumers.api.routes.limits import UserId, list_limits, reset_rate
 from turnlog.events.contracts import Plan
 from turnlog.projectors.models.operations.agents import AgentRow
 
-router = APIRouter(prefix="/admin/ai-agent", tags=["seed E"])
+router = APIRouter(prefix="/admin/ai-agent", tags=["ai-agent administration"])
 AGENT_TYPE = r"^[A-Za-z][A-Za-z0-9_-]{0,63}$"
 AgentType = Annotated[str, Path(pattern=AGENT_TYPE, description="In any case of its letters.")]
 
@@ -26,8 +31,8 @@ class Quota(BaseModel):
     """monthlyCost: USD. plan: vip is for admins too."""
 
     plan: Plan = "user"
-    dailyTokens: float | None = Field(None, ge=0)
-    monthlyCost: float | None = Field(None, ge=0)
+    tokens_per_day: float | None = Field(None, ge=0, alias="dailyTokens")
+    usd_per_month: float | None = Field(None, ge=0, alias="monthlyCost")
 
 
 class Rate(BaseModel):
@@ -37,41 +42,22 @@ class Rate(BaseModel):
     limit: float = Field(ge=0)
 
 
-@router.get("/config")
-async def config(caller: Operator) -> Limits:
-    """Rates and quotas by plan."""
-    return await limits.limits_of(caller.runtime, caller.tenant)
-
-
-@router.put("/config/quota")
-async def set_quota(given: Quota, caller: Operator) -> Limits:
-    named = {"tokens_per_day": given.dailyTokens, "usd_per_month": given.monthlyCost}
-    changed = {name: most for name, most in named.items() if most is not None}
-    return await limits.change_limits(caller.runtime, caller.tenant, given.plan, changed)
-
-
-@router.put("/config/rate-limit/{type}")
-async def set_rate(type: Literal["user", "conversation", "agent"], given: Rate, caller: Operator) -> Limits:
-    return await limits.change_limits(caller.runtime, caller.tenant, given.plan, {f"{type}_per_minute": given.limit})
-
-
-class AgentChange(BaseModel):
+class AgentChange(CamelBody):
     """All of an agent; what is left out is as the server's settings. temperature: of the model, 0 to 2."""
 
-    model_config = FINITE
-    systemPrompt: str | None = Field(None, max_length=100_000)
+    system_prompt: str | None = Field(None, max_length=100_000)
     temperature: float | None = Field(None, ge=0, le=2)
-    maxTokens: int | None = Field(None, ge=1, le=1_000_000)
+    max_tokens: int | None = Field(None, ge=1, le=1_000_000)
     model: str | None = Field(None, min_length=1, max_length=200)
 
 
-class AgentConfig(AgentChange):
+class AgentConfig(AgentChange, CamelRecord):
     """systemPrompt, model: as they are used. temperature, maxTokens: null leaves them to the model's server."""
 
     type: str
     enabled: bool
-    tools: list[str]
-    updatedAt: datetime | None
+    tools: list[str] = Field(list(configured_agents.TOOLS))
+    updated_at: datetime | None
 
 
 class Toggle(BaseModel):
@@ -80,40 +66,107 @@ class Toggle(BaseModel):
     enabled: bool | None = None
 
 
-@router.get("/agents")
-async def list_agents(caller: Operator) -> list[AgentConfig]:
-    """The agent that answers where none is named, and those that were made."""
-    return [_agent(one) for one in await configured_agents.list_agents(caller.runtime, caller.tenant)]
+class SpanLog(BaseModel):
+    timestamp: float
+    message: str
 
 
-@router.get("/agents/{type}")
-async def show_agent(type: AgentType, caller: Operator) -> AgentConfig:
-    return _agent(await configured_agents.get_agent(caller.runtime, caller.tenant, type))
+class SpanRecord(CamelRecord):
+    """Times in ms since 1970, duration in ms."""
+
+    trace_id: str
+    span_id: str
+    parent_span_id: str | None
+    name: str
+    start_time: float
+    end_time: float
+    duration: float
+    status: Literal["ok", "error"]
+    tags: dict[str, str]
+    logs: list[SpanLog]
 
 
-@router.put("/agents/{type}")
-async def configure_agent(type: AgentType, given: AgentChange, caller: Operator, write_id: WriteId) -> AgentConfig:
-    """Changes an agent, or makes it. It holds for the next answer."""
-    return _agent(
-        await configured_agents.configure_agent(
-            caller.runtime,
-            caller.tenant,
-            type,
-            system_prompt=given.systemPrompt,
-            temperature=given.temperature,
-            max_tokens=given.maxTokens,
-            model=given.model,
-            event_id=write_id,
+class TraceRecord(CamelRecord):
+    """One request and its spans, the request's own first. slow: over 5 s. role, process: who answered it."""
+
+    role: str
+    process: str
+    trace_id: str
+    name: str
+    start_time: float
+    duration: float
+    status: Literal["ok", "error"]
+    slow: bool
+    spans: list[SpanRecord]
+
+    @classmethod
+    def of(cls, trace: Trace, reply: Reply) -> "TraceRecord":
+        request = trace.spans[0]
+        return cls(
+            role=reply.role,
+            process=reply.process,
+            trace_id=trace.trace_id,
+            name=request.name,
+            start_time=request.start_time,
+            duration=request.duration,
+            status="error" if trace.failed else "ok",
+            slow=request.duration > SLOW_MS,
+            spans=[
+                SpanRecord(
+                    trace_id=trace.trace_id,
+                    span_id=span.span_id,
+                    parent_span_id=span.parent_id,
+                    name=span.name,
+                    start_time=span.start_time,
+                    end_time=span.start_time + span.duration,
+                    duration=span.duration,
+                    status=span.status,
+                    tags={name: str(value) for name, value in span.tags.items()},
+                    logs=[SpanLog(timestamp=at, message=message) for at, message in span.logs],
+                )
+                for span in trace.spans
+            ],
         )
-    )
 
 
-@router.put("/agents/{type}/toggle")
-async def toggle_agent(type: AgentType, caller: Operator, write_id: WriteId, given: Toggle = Toggle()) -> AgentConfig:
+router.get("/config")(list_limits)
+router.delete("/users/{user}/rate-limit", status_code=204)(reset_rate)
+
+
+@router.put("/config/quota")
+async def set_quota(quota: Quota, caller: Operator) -> Limits:
+    changed = quota.model_dump(exclude={"plan"}, exclude_none=True)
+    return await limits.change_limits(caller.runtime, caller.tenant, quota.plan, changed)
+
+
+@router.put("/config/rate-limit/{type}")
+async def set_rate(type: Literal["user", "conversation", "agent"], rate: Rate, caller: Operator) -> Limits:
+    return await limits.change_limits(caller.runtime, caller.tenant, rate.plan, {f"{type}_per_minute": rate.limit})
+
+
+@router.get("/agents", response_model=list[AgentConfig])
+async def list_agents(caller: Operator) -> list[AgentRow]:
+    """The agent that answers where none is named, and those that were made."""
+    return await configured_agents.list_agents(caller.runtime, caller.tenant)
+
+
+@router.get("/agents/{type}", response_model=AgentConfig)
+async def show_agent(type: AgentType, caller: Operator) -> AgentRow:
+    return await configured_agents.get_agent(caller.runtime, caller.tenant, type)
+
+
+@router.put("/agents/{type}", response_model=AgentConfig)
+async def configure_agent(type: AgentType, change: AgentChange, caller: Operator, write_id: WriteId) -> AgentRow:
+    """Changes an agent, or makes it. It holds for the next answer."""
+    place = (caller.runtime, caller.tenant, type)
+    return await configured_agents.configure_agent(*place, **dict(change), event_id=write_id)
+
+
+@router.put("/agents/{type}/toggle", response_model=AgentConfig)
+async def toggle_agent(type: AgentType, caller: Operator, write_id: WriteId, toggle: Toggle = Toggle()) -> AgentRow:
     """An agent that is switched off refuses questions with 409 and the code agent-disabled."""
-    return _agent(
-        await configured_agents.switch_agent(caller.runtime, caller.tenant, type, given.enabled, event_id=write_id)
-    )
+    place = (caller.runtime, caller.tenant, type)
+    return await configured_agents.switch_agent(*place, toggle.enabled, event_id=write_id)
 
 
 @router.get("/users/{user}/usage")
@@ -121,20 +174,38 @@ async def user_usage(user: UserId, caller: Operator, by: By = "day") -> list[Usa
     return await usage.usage(caller.runtime, caller.tenant, user, by)
 
 
-@router.delete("/users/{user}/rate-limit", status_code=204)
-async def reset_rate(user: UserId, caller: Operator) -> Response:
-    await limits.reset_rate(caller.runtime, caller.tenant, user)
-    return Response(status_code=204)
+@router.get("/metrics")
+async def metrics_summary(caller: ServerOperator) -> dict[str, Any]:
+    """Of all processes since each began; /admin/ai-agent/metrics/prometheus has all of them, by role."""
+    return await gauges.whole_summary(caller.system)
 
 
-def _agent(found: AgentRow) -> AgentConfig:
-    return AgentConfig(
-        type=found.type,
-        enabled=found.enabled,
-        systemPrompt=found.system_prompt,
-        temperature=found.temperature,
-        maxTokens=found.max_tokens,
-        model=found.model,
-        tools=list(configured_agents.TOOLS),
-        updatedAt=found.updated_at,
-    )
+@router.get("/traces/recent")
+async def recent_traces(caller: Operator, limit: Limit = 50) -> list[TraceRecord]:
+    """The tenant's latest requests, whichever process answered them, newest first."""
+    return await _traces(caller, limit)
+
+
+@router.get("/traces/errors")
+async def failed_traces(caller: Operator, limit: Limit = 50) -> list[TraceRecord]:
+    """As /traces/recent, only those with an error."""
+    return await _traces(caller, limit, only_failed=True)
+
+
+async def _traces(caller: Operator, limit: int, only_failed: bool = False) -> list[TraceRecord]:
+    which = {"tenant": caller.tenant, "limit": limit, "only_failed": only_failed}
+    replies = await ask_processes(caller.system, "traces", **which)
+    records = [TraceRecord.of(trace, reply) for reply in replies for trace in reply.traces]
+    return sorted(records, key=lambda trace: -trace.start_time)[:limit]
+
+
+@router.get("/circuit-breakers")
+async def list_breakers(caller: Operator) -> list[Circuit]:
+    """The breakers of all processes, which all tenants share."""
+    return await breakers.list_breakers(caller.system)
+
+
+@router.delete("/circuit-breakers/{service}")
+async def reset_breaker(service: Annotated[str, Path(max_length=100)], caller: ServerOperator, _: WriteId) -> Circuit:
+    """Closes the service's breakers in every process."""
+    return await breakers.reset_breaker(caller.system, service)

@@ -1,4 +1,4 @@
-"""The main controller of seed E (11.1) under /ai-agent: answers, and what the caller has used and has left."""
+"""Answers under /ai-agent, and what the caller has used and has left."""
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
@@ -8,106 +8,105 @@ from uuid import UUID
 
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import StreamingResponse
-from fastapi.sse import EventSourceResponse, format_sse_event
-from pydantic import BaseModel, Field
+from fastapi.sse import EventSourceResponse, ServerSentEvent, format_sse_event
+from pydantic import Field
 from pydantic.alias_generators import to_camel
 from pydantic_core import to_json
 
 from turnlog.agent.access import limits
 from turnlog.agent.access.throttle.guards import Guard
 from turnlog.agent.answering.agents import DEFAULT_AGENT
-from turnlog.agent.answering.asking import Answered, Piece, Restarted, Text, ToolReturned, ToolUsed
+from turnlog.agent.answering.asking import Answered, Restarted, Text, ToolReturned, ToolUsed
 from turnlog.agent.answering.fallback import Locale
 from turnlog.agent.conversations.transcript import json_or_text
-from turnlog.agent.memory.entities import EntityFound, entities_by_id, entity_id
 from turnlog.agent.operations import health, usage
 from turnlog.agent.operations.health import Health
 from turnlog.agent.operations.usage import By, Usage
 from turnlog.agent.recall.user_context import user_context
+from turnlog.consumers.api.bodies import CamelBody, CamelRecord
 from turnlog.consumers.api.dialects.ai_agent import HeaderCursor, Id, delete_conversation, list_messages
 from turnlog.consumers.api.dialects.ai_agent_admin import AGENT_TYPE
-from turnlog.consumers.api.dialects.ai_agent_records import EntityRecord, MemoryRecord, MessageRecord, ids_by_name
+from turnlog.consumers.api.dialects.ai_agent_records import EntityRecord, MemoryRecord, MessageRecord, entity_records
 from turnlog.consumers.api.pages import Limit
-from turnlog.consumers.api.principal import Asker, Caller, Reader, WriteId, Writer
-from turnlog.consumers.api.problems import problem_of
-from turnlog.consumers.api.streams import STREAM, Running, Streams
-from turnlog.events.errors import TurnlogError
+from turnlog.consumers.api.principal import Asker, Principal, Reader, WriteId, Writer
+from turnlog.consumers.api.streams import STREAM, AnswerUnderWay, ask_agent, server_sent
 
-router = APIRouter(prefix="/ai-agent", tags=["seed E"])
+router = APIRouter(prefix="/ai-agent", tags=["ai-agent"])
 QUOTAS = ("tokens_per_day", "usd_per_month")
 
 
-class Question(BaseModel):
+class Question(CamelBody):
     """locale: of what a person reads when there is no answer."""
 
     message: str = Field(min_length=1, max_length=1_000_000)
-    conversationId: str | None = Field(None, min_length=1, max_length=255)
+    conversation_id: str | None = Field(None, min_length=1, max_length=255)
     locale: Locale = "zh"
 
 
 class Chat(Question):
     """agentType: another agent than the one that coordinates."""
 
-    agentType: str | None = Field(None, pattern=AGENT_TYPE)
+    agent_type: str | None = Field(None, pattern=AGENT_TYPE)
     stream: bool = False
 
 
 class AgentCall(Question):
-    agentType: str = Field(pattern=AGENT_TYPE)
+    agent_type: str = Field(pattern=AGENT_TYPE)
 
 
-class AgentResponse(BaseModel):
+class AgentResponse(CamelRecord):
     """data.fastRoute: whether the answer came without a model; data.finishReason: why it ended. delegatedTo: the agent
     that another one asked to answer. suggestions: what to ask next."""
 
     message: str
-    agentType: str
-    conversationId: str
+    agent_type: str
+    conversation_id: str
     data: dict[str, Any]
-    toolsUsed: list[str]
-    delegatedTo: str | None
+    tools_used: list[str]
+    delegated_to: str | None
     suggestions: list[str]
 
 
-class RateLimit(BaseModel):
+class RateLimit(CamelRecord):
     """reset: when a full window has room again."""
 
     name: str
     limit: float
     used: float
-    remaining: float
-    reset: datetime | None
+    remaining: float = Field(validation_alias="left")
+    reset: datetime | None = Field(validation_alias="resets_at")
 
 
-class UserContext(BaseModel):
+class UserContext(CamelRecord):
     """preferences: only those that are set."""
 
-    userId: str
+    user_id: str
     preferences: dict[str, Any]
     memories: list[MemoryRecord]
     entities: list[EntityRecord]
-    activeConversation: str | None
-    readAt: datetime
+    active_conversation: str | None
+    read_at: datetime
 
 
 @router.post("/chat", response_model=AgentResponse, responses=STREAM)
-async def chat(given: Chat, caller: Asker, write_id: WriteId, request: Request) -> Any:
+async def chat(question: Chat, caller: Asker, write_id: WriteId, request: Request) -> Any:
     """With `stream` as server-sent events: agent_switch {from, to} where agentType names another agent, content
     {chunk}, tool_start {name, args}, tool_end {name, result}, restart, done {response}, error."""
-    answer = await _asked(given, given.conversationId, given.agentType, caller, write_id, request)
-    return answer.streamed() if given.stream else await answer.whole()
+    answer = await _ask(question, question.conversation_id, question.agent_type, caller, write_id, request)
+    return _streamed(answer) if question.stream else await _whole(answer)
 
 
 @router.post("/agent")
-async def call_agent(given: AgentCall, caller: Asker, write_id: WriteId, request: Request) -> AgentResponse:
+async def call_agent(question: AgentCall, caller: Asker, write_id: WriteId, request: Request) -> AgentResponse:
     """The whole answer of this agent. 404 where there is no such agent, 409 while it is switched off."""
-    return await (await _asked(given, given.conversationId, given.agentType, caller, write_id, request)).whole()
+    answer = await _ask(question, question.conversation_id, question.agent_type, caller, write_id, request)
+    return await _whole(answer)
 
 
 @router.post("/conversations/{id}/stream", response_class=StreamingResponse, responses=STREAM)
-async def stream(id: Id, given: Chat, caller: Asker, write_id: WriteId, request: Request) -> StreamingResponse:
+async def stream(id: Id, question: Chat, caller: Asker, write_id: WriteId, request: Request) -> StreamingResponse:
     """As /chat with `stream`, in this conversation."""
-    return (await _asked(given, id, given.agentType, caller, write_id, request)).streamed()
+    return _streamed(await _ask(question, id, question.agent_type, caller, write_id, request))
 
 
 @router.get("/history")
@@ -126,16 +125,15 @@ async def clear_conversation(conversationId: str, caller: Writer, write_id: Writ
 @router.post("/refresh-context")
 async def refresh_context(caller: Reader) -> UserContext:
     """What is known of the caller, read now. Every answer reads it too: no copy of it can be out of date."""
-    place = (caller.runtime, caller.tenant, caller.user)
-    found, ids = await user_context(*place), ids_by_name(await entities_by_id(*place))
-    preferences = found.preferences.model_dump(mode="json", exclude_none=True)
+    known = await user_context(caller.runtime, caller.tenant, caller.user)
+    preferences = known.preferences.model_dump(mode="json", exclude_none=True)
     return UserContext(
-        userId=caller.user,
+        user_id=caller.user,
         preferences={to_camel(name): value for name, value in preferences.items()},
-        memories=[MemoryRecord.of(one) for one in found.memories],
-        entities=[EntityRecord.of(caller.user, _id(caller, one), one, ids) for one in found.entities],
-        activeConversation=found.active,
-        readAt=found.read_at,
+        memories=[MemoryRecord.of(memory) for memory in known.memories],
+        entities=await entity_records(caller, known.entities),
+        active_conversation=known.active,
+        read_at=known.read_at,
     )
 
 
@@ -145,24 +143,25 @@ async def own_usage(caller: Reader, by: By = "day") -> list[Usage]:
     return await usage.usage(caller.runtime, caller.tenant, caller.user, by)
 
 
-@router.get("/rate-limit")
+@router.get("/rate-limit", response_model=list[RateLimit])
 async def rate_limit(
     caller: Reader,
     conversationId: str | None = None,
     agentType: Annotated[str, Query(pattern=AGENT_TYPE)] = DEFAULT_AGENT,
-) -> list[RateLimit]:
+) -> list[Guard]:
     """Requests at once, and those of the last minute and hour: of the caller, the conversation and the agent."""
-    return [
-        RateLimit(name=one.name, limit=one.limit, used=one.used, remaining=one.left, reset=one.resets_at)
-        for one in await _guards(caller, conversationId, agentType.lower())
-        if one.name not in QUOTAS
-    ]
+    guards = await _guards(caller, conversationId, agentType.lower())
+    return [guard for guard in guards if guard.name not in QUOTAS]
 
 
 @router.get("/quota")
 async def quota(caller: Reader) -> list[Guard]:
     """Tokens of the day and cost of the month."""
-    return [one for one in await _guards(caller, None, DEFAULT_AGENT) if one.name in QUOTAS]
+    return [guard for guard in await _guards(caller, None, DEFAULT_AGENT) if guard.name in QUOTAS]
+
+
+async def _guards(caller: Principal, thread: str | None, agent: str) -> list[Guard]:
+    return await limits.usage_left(caller.runtime, caller.tenant, caller.user, caller.identity.role, thread, agent)
 
 
 @router.get("/health")
@@ -171,78 +170,57 @@ async def parts(caller: Reader) -> Health:
     return await health.health(caller.system)
 
 
-async def _asked(
-    given: Question, thread: str | None, agent: str | None, caller: Caller, write_id: UUID, request: Request
-) -> "_Answer":
+async def _ask(
+    question: Question, thread: str | None, agent: str | None, caller: Principal, write_id: UUID, request: Request
+) -> AnswerUnderWay:
     """Appends the question. The errors of the request have a text for people from here on."""
-    request.state.locale = given.locale
-    streams: Streams = request.app.state.streams
-    thread, agent = thread or str(write_id), agent.lower() if agent else None
-    asked, running = await streams.ask(caller, thread, given.message, None, write_id, agent)
-    return _Answer(asked.thread, agent or DEFAULT_AGENT, given.locale, running)
+    request.state.locale = question.locale
+    return await ask_agent(request, caller, thread or str(write_id), question.message, write_id, agent=agent)
 
 
-class _Answer:
-    """An answer under way in the events and the response of E 3.1."""
-
-    def __init__(self, thread: str, agent: str, locale: Locale, running: Running[Piece]) -> None:
-        self.thread, self.agent, self.locale, self.running = thread, agent, locale, running
-
-    async def whole(self) -> AgentResponse:
-        async for event, data in self._steps():
-            if event == "done":
-                response: AgentResponse = data["response"]
-                return response
-        raise AssertionError("an answer ends with what was recorded")
-
-    def streamed(self) -> StreamingResponse:
-        return StreamingResponse(self._events(), media_type=EventSourceResponse.media_type)
-
-    async def _events(self) -> AsyncIterator[bytes]:
-        try:
-            async with aclosing(self._steps()) as steps:
-                async for event, data in steps:
-                    yield format_sse_event(event=event, data_str=to_json(data).decode())
-        except TurnlogError as error:
-            body = bytes(problem_of(error, self.locale).body).decode()
-            yield format_sse_event(event="error", data_str=body)
-
-    async def _steps(self) -> AsyncGenerator[tuple[str, Any]]:
-        """(event, data)."""
-        used = list[str]()
-        if self.agent != DEFAULT_AGENT:
-            yield "agent_switch", {"from": DEFAULT_AGENT, "to": self.agent}
-        async with aclosing(self.running.read()) as pieces:
-            async for _, piece in pieces:
-                match piece:
-                    case Text(text=text):
-                        yield "content", {"chunk": text}
-                    case ToolUsed(name=name, arguments=arguments):
-                        used.append(name)
-                        yield "tool_start", {"name": name, "args": json_or_text(arguments)}
-                    case ToolReturned(name=name, result=result):
-                        yield "tool_end", {"name": name, "result": json_or_text(result)}
-                    case Restarted():
-                        used.clear()
-                        yield "restart", {}
-                    case Answered():
-                        yield "done", {"response": self._response(piece, used)}
-
-    def _response(self, made: Answered, used: list[str]) -> AgentResponse:
-        return AgentResponse(
-            message=made.answer,
-            agentType=self.agent,
-            conversationId=self.thread,
-            data={"fastRoute": False, "finishReason": made.finish_reason},
-            toolsUsed=list(dict.fromkeys(used)),
-            delegatedTo=None,
-            suggestions=[],
-        )
+async def _whole(answer: AnswerUnderWay) -> AgentResponse:
+    async for event in _events(answer):
+        if event.event == "done":
+            response: AgentResponse = event.data["response"]
+            return response
+    raise AssertionError("an answer ends with what was recorded")
 
 
-def _id(caller: Caller, found: EntityFound) -> UUID:
-    return entity_id(caller.tenant, caller.user, found.type, found.name)
+def _streamed(answer: AnswerUnderWay) -> StreamingResponse:
+    async def framed() -> AsyncIterator[bytes]:
+        async with aclosing(server_sent(_events(answer), answer.locale)) as events:
+            async for event in events:
+                data = event.raw_data or to_json(event.data).decode()
+                yield format_sse_event(event=event.event, data_str=data)
+
+    return StreamingResponse(framed(), media_type=EventSourceResponse.media_type)
 
 
-async def _guards(caller: Caller, thread: str | None, agent: str) -> list[Guard]:
-    return await limits.usage_left(caller.runtime, caller.tenant, caller.user, caller.identity.role, thread, agent)
+async def _events(answer: AnswerUnderWay) -> AsyncGenerator[ServerSentEvent]:
+    tools = list[str]()
+    if answer.agent != DEFAULT_AGENT:
+        yield ServerSentEvent(event="agent_switch", data={"from": DEFAULT_AGENT, "to": answer.agent})
+    async with aclosing(answer.running.read()) as pieces:
+        async for _, piece in pieces:
+            match piece:
+                case Text(text=text):
+                    yield ServerSentEvent(event="content", data={"chunk": text})
+                case ToolUsed(name=name, arguments=arguments):
+                    tools.append(name)
+                    yield ServerSentEvent(event="tool_start", data={"name": name, "args": json_or_text(arguments)})
+                case ToolReturned(name=name, result=result):
+                    yield ServerSentEvent(event="tool_end", data={"name": name, "result": json_or_text(result)})
+                case Restarted():
+                    tools.clear()
+                    yield ServerSentEvent(event="restart", data={})
+                case Answered():
+                    response = AgentResponse(
+                        message=piece.answer,
+                        agent_type=answer.agent,
+                        conversation_id=answer.thread,
+                        data={"fastRoute": False, "finishReason": piece.finish_reason},
+                        tools_used=list(dict.fromkeys(tools)),
+                        delegated_to=None,
+                        suggestions=[],
+                    )
+                    yield ServerSentEvent(event="done", data={"response": response})

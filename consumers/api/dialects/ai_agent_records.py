@@ -1,178 +1,152 @@
-"""Records of seed E (10.2 to 10.4) in its field names, made of what the use cases return."""
+"""The records of /ai-agent: conversations, messages, memories and entities in its field names."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from pydantic import BaseModel
+from pydantic import Field
 
 from turnlog.agent.context.plain_text import content_text
 from turnlog.agent.conversations.threads import ThreadInfo
-from turnlog.agent.memory.entities import EntityFound, EntityInput
+from turnlog.agent.memory.entities import EntityFound, EntityInput, entities_by_id, entity_id
 from turnlog.agent.memory.memories import MemoryView
-from turnlog.consumers.api.bodies import FINITE, JsonObject
-from turnlog.consumers.api.principal import Caller
+from turnlog.consumers.api.bodies import CamelBody, CamelRecord, JsonObject
+from turnlog.consumers.api.principal import Principal
 from turnlog.events.errors import NotFound
 from turnlog.projectors.models.conversation.message import Cost, Message
 
 _SOURCES = {"user": "user_input", "llm": "llm_extract", "rule": "rule_extract", "explicit": "rule_extract"}
 
 
-class ConversationRecord(BaseModel):
+class ConversationRecord(CamelRecord):
     """summary: of its older turns, once there is one. metadata: as it was created with."""
 
-    id: str
-    userId: str
-    title: str | None
+    id: str = Field(validation_alias="thread")
+    user_id: str
+    title: str | None = Field(validation_alias="label")
     summary: str | None
     metadata: dict[str, Any] | None
-    createdAt: datetime
-    updatedAt: datetime
+    created_at: datetime
+    updated_at: datetime = Field(validation_alias="last_active_at")
 
     @classmethod
-    def of(cls, caller: Caller, found: ThreadInfo) -> "ConversationRecord":
-        return cls(
-            id=found.thread,
-            userId=caller.user,
-            title=found.label,
-            summary=found.summary,
-            metadata=found.metadata,
-            createdAt=found.created_at or found.last_active_at,
-            updatedAt=found.last_active_at,
-        )
+    def of(cls, caller: Principal, thread: ThreadInfo) -> "ConversationRecord":
+        created_at = thread.created_at or thread.last_active_at
+        return cls.model_validate(asdict(thread) | {"user_id": caller.user, "created_at": created_at})
 
 
-class MessageRecord(BaseModel):
+class MessageRecord(CamelRecord):
     """tokensUsed: of the request and the answer together, as the provider counted them."""
 
     id: UUID
-    conversationId: str
+    conversation_id: str
     role: str
     content: str
-    agentType: str | None
-    toolCalls: list[dict[str, Any]]
-    tokensUsed: int | None
-    latencyMs: float | None
-    createdAt: datetime
+    agent_type: str | None
+    tool_calls: list[dict[str, Any]]
+    tokens_used: int | None
+    latency_ms: float | None
+    created_at: datetime
 
     @classmethod
     def of(cls, conversation: str, turn: Message, cost: Cost | None) -> "MessageRecord":
-        counted = [one for one in (cost.tokens_in, cost.tokens_out) if one is not None] if cost else []
+        counted = [tokens for tokens in (cost.tokens_in, cost.tokens_out) if tokens is not None] if cost else []
         return cls(
             id=turn.event_id,
-            conversationId=conversation,
+            conversation_id=conversation,
             role=turn.role,
             content=content_text(turn.content),
-            agentType=turn.agent,
-            toolCalls=turn.tool_calls,
-            tokensUsed=sum(counted) if counted else None,
-            latencyMs=cost.latency_ms if cost else None,
-            createdAt=turn.time,
+            agent_type=turn.agent,
+            tool_calls=turn.tool_calls,
+            tokens_used=sum(counted) if counted else None,
+            latency_ms=cost.latency_ms if cost else None,
+            created_at=turn.time,
         )
 
 
-class MemoryRecord(BaseModel):
+class MemoryRecord(CamelRecord):
     """metadata: the client's own, and what turnlog knows: confidence, source, conversationId, messageId, dedupeKey,
     pendingConflict, scoreTier, score, scoreDetails. A name that both have is the client's."""
 
     id: UUID
-    userId: str
-    type: str
+    user_id: str = Field(validation_alias="user")
+    type: str = Field(validation_alias="kind")
     category: str | None
     content: str
     importance: float
-    accessCount: int
-    lastAccessedAt: datetime | None
+    access_count: int
+    last_accessed_at: datetime | None
     metadata: dict[str, Any]
-    createdAt: datetime
+    created_at: datetime
 
     @classmethod
-    def of(cls, view: MemoryView) -> "MemoryRecord":
-        return cls(
-            id=view.id,
-            userId=view.user,
-            type=view.kind,
-            category=view.category,
-            content=view.content,
-            importance=view.score.importance,
-            accessCount=view.access_count,
-            lastAccessedAt=view.last_accessed_at,
-            metadata=_known(view) | (view.metadata or {}),
-            createdAt=view.created_at,
-        )
+    def of(cls, memory: MemoryView) -> "MemoryRecord":
+        score, source = memory.score, memory.sources[0] if memory.sources else None
+        parts = {"importanceScore": score.importance, "freshnessScore": score.freshness}
+        known = {
+            "confidence": memory.confidence,
+            "source": _SOURCES.get(memory.origin, memory.origin),
+            "conversationId": source.thread if source else None,
+            "messageId": str(source.event_id) if source else None,
+            "dedupeKey": memory.dedupe_key,
+            "pendingConflict": memory.status == "pending",
+            "scoreTier": score.tier,
+            "score": score.total,
+            "scoreDetails": parts | {"confidenceScore": score.confidence, "accessBonus": score.access_bonus},
+        }
+        shown = {"importance": score.importance, "metadata": known | (memory.metadata or {})}
+        return cls.model_validate(asdict(memory) | shown)
 
 
-def _known(view: MemoryView) -> dict[str, Any]:
-    score, said = view.score, view.sources[0] if view.sources else None
-    parts = {"importanceScore": score.importance, "freshnessScore": score.freshness}
-    return {
-        "confidence": view.confidence,
-        "source": _SOURCES.get(view.origin, view.origin),
-        "conversationId": said.thread if said else None,
-        "messageId": str(said.event_id) if said else None,
-        "dedupeKey": view.dedupe_key,
-        "pendingConflict": view.status == "pending",
-        "scoreTier": score.tier,
-        "score": score.total,
-        "scoreDetails": parts | {"confidenceScore": score.confidence, "accessBonus": score.access_bonus},
-    }
-
-
-class Relation(BaseModel):
+class Relation(CamelRecord):
     """targetId: of an entity of the user's with the name targetName; one that is given decides over the name."""
 
     type: str
-    targetId: UUID | None = None
-    targetName: str
+    target_id: UUID | None = None
+    target_name: str
+
+    def target(self, known: Mapping[UUID, EntityFound]) -> str:
+        """Returns the name of the target. Raises NotFound for a targetId that no entity has."""
+        if self.target_id is None:
+            return self.target_name
+        if self.target_id not in known:
+            raise NotFound(f"there is no entity {self.target_id}")
+        return known[self.target_id].name
 
 
-class NewEntity(BaseModel):
-    model_config = FINITE
+class NewEntity(CamelBody):
     type: str
     name: str
     description: str | None = None
-    attributes: JsonObject = {}
-    relations: list[Relation] = []
+    attributes: JsonObject = Field({})
+    relations: list[Relation] = Field([])
 
     def stored_as(self, known: Mapping[UUID, EntityFound]) -> EntityInput:
-        """Raises NotFound for a targetId that no entity has."""
-        relations = [(one.type, _target(one, known)) for one in self.relations]
+        """Returns what is stored. known: the user's entities. Raises NotFound for a targetId that none has."""
+        relations = [(relation.type, relation.target(known)) for relation in self.relations]
         return EntityInput(self.type, self.name, self.description, self.attributes, relations)
 
 
-def _target(relation: Relation, known: Mapping[UUID, EntityFound]) -> str:
-    if relation.targetId is None:
-        return relation.targetName
-    if relation.targetId not in known:
-        raise NotFound(f"there is no entity {relation.targetId}")
-    return known[relation.targetId].name
-
-
-class EntityRecord(NewEntity):
+class EntityRecord(NewEntity, CamelRecord):
     id: UUID
-    userId: str
-    createdAt: datetime
+    user_id: str
+    created_at: datetime = Field(validation_alias="first_seen_at")
 
-    @classmethod
-    def of(cls, user: str, id_: UUID, found: EntityFound, ids: Mapping[str, UUID]) -> "EntityRecord":
-        """ids: of the user's entities, as `ids_by_name` has them."""
+
+async def entity_records(caller: Principal, entities: Sequence[EntityFound]) -> list[EntityRecord]:
+    """Returns the caller's entities as records. The target of a relation is a name: of several entities that have it,
+    targetId is the id of the one that is mentioned most."""
+    known = await entities_by_id(caller.runtime, caller.tenant, caller.user)
+    ids = {entity.name.casefold(): id_ for id_, entity in reversed(known.items())}
+    records = []
+    for entity in entities:
         relations = [
-            Relation(type=one["type"], targetId=ids.get(one["target"].casefold()), targetName=one["target"])
-            for one in found.relations
+            {"type": each["type"], "target_id": ids.get(each["target"].casefold()), "target_name": each["target"]}
+            for each in entity.relations
         ]
-        return cls(
-            id=id_,
-            userId=user,
-            type=found.type,
-            name=found.name,
-            description=found.description,
-            attributes=found.attributes,
-            relations=relations,
-            createdAt=found.first_seen_at,
-        )
-
-
-def ids_by_name(known: dict[UUID, EntityFound]) -> dict[str, UUID]:
-    """For the targets of relations, which are names; of several entities with one name, that most mentioned."""
-    return {one.name.casefold(): id_ for id_, one in reversed(known.items())}
+        id_ = entity_id(caller.tenant, caller.user, entity.type, entity.name)
+        whose = {"id": id_, "user_id": caller.user, "relations": relations}
+        records.append(EntityRecord.model_validate(asdict(entity) | whose))
+    return records

@@ -1,29 +1,23 @@
-"""The chat of seed D (2.3.5): its request, and the result of every node as it comes, of turnlog's own agent."""
+"""The stream of every step of an answer of turnlog's own agent, under /api/chat."""
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import BaseModel, Field
 
-from turnlog.agent.answering.agents import DEFAULT_AGENT
-from turnlog.agent.answering.asking import Answered, Asked, Piece, Restarted, Seen, Text, ToolReturned, ToolUsed
+from turnlog.agent.answering.asking import Answered, Asked, Restarted, Seen, Text, ToolReturned, ToolUsed
 from turnlog.agent.answering.context import context_as_of
-from turnlog.agent.answering.fallback import Locale
 from turnlog.agent.answering.request import answer_id
 from turnlog.agent.conversations.transcript import json_or_text
 from turnlog.consumers.api.dialects.ai_agent_admin import AGENT_TYPE
-from turnlog.consumers.api.principal import Asker, Caller, WriteId
-from turnlog.consumers.api.problems import language_of, problem_of
-from turnlog.consumers.api.streams import Running, Streams
-from turnlog.events.errors import TurnlogError
+from turnlog.consumers.api.principal import Asker, WriteId
+from turnlog.consumers.api.streams import AnswerUnderWay, ask_agent, server_sent
 
-router = APIRouter(prefix="/api/chat", tags=["seed D"])
+router = APIRouter(prefix="/api/chat", tags=["chat stream"])
 Id = Annotated[str | None, Field(min_length=1, max_length=255)]
-Result = tuple[str, Any]
 
 
 class ChatRequest(BaseModel):
@@ -38,70 +32,55 @@ class ChatRequest(BaseModel):
     debug: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Begun:
-    """An answer under way, before its first event is sent."""
-
-    caller: Caller
-    thread: str
-    agent: str
-    debug: bool
-    running: Running[Piece]
-    locale: Locale
-
-
-async def begin(given: ChatRequest, caller: Asker, write_id: WriteId, request: Request) -> Begun:
-    caller.check_user(given.user_id)
-    streams: Streams = request.app.state.streams
-    thread, agent = given.conversation_id or str(write_id), given.agent_type and given.agent_type.lower()
-    asked, running = await streams.ask(caller, thread, given.message, None, write_id, agent)
-    return Begun(caller, asked.thread, agent or DEFAULT_AGENT, given.debug, running, language_of(request))
+async def begin(chat: ChatRequest, caller: Asker, write_id: WriteId, request: Request) -> tuple[AnswerUnderWay, bool]:
+    """Returns the answer, and whether its events tell what the model was given. Their errors are the response's."""
+    caller.check_user(chat.user_id)
+    thread = chat.conversation_id or str(write_id)
+    return await ask_agent(request, caller, thread, chat.message, write_id, agent=chat.agent_type), chat.debug
 
 
 @router.post("/stream", response_class=EventSourceResponse)
-async def stream(begun: Annotated[Begun, Depends(begin)]) -> AsyncIterator[ServerSentEvent]:
+async def stream(begun: Annotated[tuple[AnswerUnderWay, bool], Depends(begin)]) -> AsyncIterator[ServerSentEvent]:
     """Appends the message; events: route, recall, retrieve for each search of the agent, content {chunk}, generate,
     persist, and restart, error. A client that leaves asks for the rest at /api/threads/{thread}/answers/{seq}."""
-    try:
-        async with aclosing(_results(begun)) as results:
-            async for node, result in results:
-                yield ServerSentEvent(event=node, data=result)
-    except TurnlogError as error:
-        yield ServerSentEvent(event="error", raw_data=bytes(problem_of(error, begun.locale).body).decode())
+    answer, debug = begun
+    async with aclosing(server_sent(_events(answer, debug), answer.locale)) as events:
+        async for event in events:
+            yield event
 
 
-async def _results(begun: Begun) -> AsyncGenerator[Result]:
-    """(node, result)."""
-    asked, arguments = 0, dict[str, Any]()
-    async with aclosing(begun.running.read()) as pieces:
+async def _events(answer: AnswerUnderWay, debug: bool) -> AsyncGenerator[ServerSentEvent]:
+    arguments = dict[str, Any]()
+    async with aclosing(answer.running.read()) as pieces:
         async for _, piece in pieces:
             match piece:
-                case Asked(seq=asked):
-                    yield "route", {"agent_type": begun.agent, "conversation_id": begun.thread, "seq": asked}
+                case Asked(seq=seq):
+                    route = {"agent_type": answer.agent, "conversation_id": answer.thread, "seq": seq}
+                    yield ServerSentEvent(event="route", data=route)
                 case Seen():
-                    yield "recall", piece
-                case ToolUsed(id=call, arguments=given):
-                    arguments[call] = json_or_text(given)
+                    yield ServerSentEvent(event="recall", data=piece)
+                case ToolUsed(id=call, arguments=written):
+                    arguments[call] = json_or_text(written)
                 case ToolReturned(id=call):
-                    about = {"arguments": arguments.get(call), "result": json_or_text(piece.result)}
-                    about |= {"is_error": piece.is_error, "latency_ms": piece.latency_ms}
-                    yield "retrieve", {"name": piece.name, **about}
+                    search = {"name": piece.name, "arguments": arguments.get(call)}
+                    search |= {"result": json_or_text(piece.result)}
+                    search |= {"is_error": piece.is_error, "latency_ms": piece.latency_ms}
+                    yield ServerSentEvent(event="retrieve", data=search)
                 case Text(text=text):
-                    yield "content", {"chunk": text}
+                    yield ServerSentEvent(event="content", data={"chunk": text})
                 case Restarted():
-                    yield "restart", {}
+                    yield ServerSentEvent(event="restart", data={})
                 case Answered():
-                    yield (
-                        "generate",
-                        {"message": piece.answer, "model": piece.model, "finish_reason": piece.finish_reason},
-                    )
-                    yield "persist", await _stored(begun, asked, piece)
+                    made = {"message": piece.answer, "model": piece.model, "finish_reason": piece.finish_reason}
+                    yield ServerSentEvent(event="generate", data=made)
+                    yield ServerSentEvent(event="persist", data=await _stored(answer, piece, debug))
 
 
-async def _stored(begun: Begun, asked: int, made: Answered) -> dict[str, Any]:
+async def _stored(answer: AnswerUnderWay, made: Answered, debug: bool) -> dict[str, Any]:
     receipt = answer_id(answer_id(made.question_id, "request"), "receipt")
     stored: dict[str, Any] = {"answer_id": made.answer_id, "seq": made.seq, "receipt_id": receipt}
-    if begun.debug:
-        seen = await context_as_of(begun.caller.runtime, begun.caller.tenant, begun.thread, asked)
+    if debug:
+        caller = answer.caller
+        seen = await context_as_of(caller.runtime, caller.tenant, answer.thread, answer.seq)
         stored["messages"] = seen.context.messages
     return stored

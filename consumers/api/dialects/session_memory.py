@@ -1,4 +1,4 @@
-"""The operations of seed B's short-term memory, with its requests and results; a session belongs to a conversation."""
+"""The short-term memory of a conversation as sessions, under /short-memory, with its requests and results."""
 
 from typing import Annotated
 
@@ -17,7 +17,7 @@ from turnlog.agent.conversations.sessions.value import (
 from turnlog.consumers.api.principal import Reader, WriteId, Writer
 from turnlog.projectors.models.sessions.lookup import SegmentCheckpoint
 
-router = APIRouter(prefix="/short-memory", tags=["seed B"])
+router = APIRouter(prefix="/short-memory", tags=["session memory"])
 ConversationId = Annotated[str, Path(min_length=1, max_length=255)]
 
 

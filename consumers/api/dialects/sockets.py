@@ -1,4 +1,4 @@
-"""The WebSocket chat of seed C: one socket per topic, which is a conversation; questions in, answers in pieces out.
+"""The WebSocket chat: one socket per topic, which is a conversation; questions in, answers in pieces out.
 
 In: `{"message": "…"}`, with a `request_id` to ask once however often it is sent. Out: `{"type", "data"}`.
 """
@@ -31,7 +31,7 @@ from turnlog.agent.answering.fallback import fallback_of
 from turnlog.agent.answering.request import answer_id
 from turnlog.agent.conversations.transcript import transcript, transcript_in_parts
 from turnlog.agent.runtime import Runtime
-from turnlog.consumers.api.principal import Caller, Place, use_zone
+from turnlog.consumers.api.principal import Place, Principal, use_zone
 from turnlog.consumers.api.problems import language_of, problem_of, retry_after
 from turnlog.consumers.api.streams import Running, Streams, one_of_few
 from turnlog.events.contracts import UsageMetered
@@ -84,7 +84,7 @@ async def chat(
                 await talk.answer(text)
 
 
-async def _caller(socket: WebSocket) -> Caller:
+async def _caller(socket: WebSocket) -> Principal:
     """From the token of the query, or a ticket behind TICKET among the subprotocols, where no log has it.
 
     Raises Unauthenticated, TokenExpired, Forbidden.
@@ -99,7 +99,7 @@ async def _caller(socket: WebSocket) -> Caller:
         raise Unauthenticated(f"send ?token=…, or the subprotocols {TICKET} and a ticket of POST /api/tickets")
     identity.require("ask")
     use_zone(identity, socket.headers.get("x-turnlog-timezone"))
-    return Caller(identity, system.for_tenant(identity.tenant), system)
+    return Principal(identity, system.for_tenant(identity.tenant), system)
 
 
 async def _texts(socket: WebSocket) -> AsyncIterator[str]:
@@ -111,7 +111,7 @@ async def _texts(socket: WebSocket) -> AsyncIterator[str]:
 class _Talk:
     """One open socket."""
 
-    def __init__(self, socket: WebSocket, caller: Caller, thread: str, place: Place) -> None:
+    def __init__(self, socket: WebSocket, caller: Principal, thread: str, place: Place) -> None:
         self._socket, self._caller, self._thread, self._place = socket, caller, thread, place
         self._streams: Streams = socket.app.state.streams
 

@@ -13,7 +13,7 @@ from turnlog.agent.access.access import Access
 from turnlog.agent.access.identity import Unauthenticated
 from turnlog.agent.runtime import Runtime
 from turnlog.consumers.api.mcp.tools import CALLER, make_server
-from turnlog.consumers.api.principal import Caller, use_zone
+from turnlog.consumers.api.principal import Principal, use_zone
 from turnlog.consumers.api.problems import problem_of
 from turnlog.events.errors import TurnlogError
 
@@ -34,12 +34,12 @@ class Authenticated:
             use_zone(identity, headers.get("x-turnlog-timezone"))
         except TurnlogError as error:
             return await problem_of(error)(scope, receive, send)
-        scope[CALLER] = Caller(identity, self._runtime.for_tenant(identity.tenant), self._runtime)
+        scope[CALLER] = Principal(identity, self._runtime.for_tenant(identity.tenant), self._runtime)
         await self._app(scope, receive, send)
 
 
 def mount(app: FastAPI, runtime: Runtime) -> None:
-    """Serves MCP at /mcp from the application's start to its end. Host and Origin are checked before (bounds.py).
+    """Serves MCP at /mcp from the application's start to its end. `RequestLimits` has checked Host and Origin before.
 
     A GET is refused with 405, as the protocol has it for a server that sends nothing by itself (MCP 2025-06-18,
     Transports): its stream would stay empty, and hold up the server's end.

@@ -23,7 +23,7 @@ from turnlog.agent.conversations import threads
 from turnlog.agent.memory import memory_changes
 from turnlog.agent.recall.recall import recall as search
 from turnlog.consumers.api.pages import cursor_of, moment_of, place_of
-from turnlog.consumers.api.principal import Caller
+from turnlog.consumers.api.principal import Principal
 from turnlog.consumers.api.routes.memories import list_memories
 from turnlog.events.contracts import MemoryKind
 from turnlog.events.errors import TurnlogError
@@ -107,16 +107,16 @@ class Forgotten(BaseModel):
 class _Tools:
     """fixed: the caller on stdio; over HTTP each request brings its own."""
 
-    fixed: Caller | None
+    fixed: Principal | None
 
-    def caller(self, context: Context[Any, Any], scope: str) -> Caller:
+    def caller(self, context: Context[Any, Any], scope: str) -> Principal:
         request: Any = context.request_context.request
-        found: Caller = self.fixed or request.scope[CALLER]
+        found: Principal = self.fixed or request.scope[CALLER]
         found.identity.require(scope)
         return found
 
     @asynccontextmanager
-    async def reader(self, context: Context[Any, Any]) -> AsyncIterator[Caller]:
+    async def reader(self, context: Context[Any, Any]) -> AsyncIterator[Principal]:
         """The caller, whose reads take their turn."""
         found = self.caller(context, "read")
         async with in_share(found.runtime, found.tenant, found.user, "reads"):
@@ -208,7 +208,7 @@ class _Tools:
         return Forgotten(forgotten=list(done.forgotten))
 
 
-def make_server(fixed: Caller | None = None) -> MCPServer:
+def make_server(fixed: Principal | None = None) -> MCPServer:
     """The server with its tools. fixed: who calls on stdio."""
     with _untouched_root_logger():
         server, tools = (

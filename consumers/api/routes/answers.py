@@ -9,10 +9,10 @@ from fastapi import APIRouter, Depends, Header, Path, Request
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import BaseModel, Field
 
+from turnlog.agent.answering.agents import DEFAULT_AGENT
 from turnlog.agent.answering.asking import (
     Answered,
     Asked,
-    NoAnswer,
     Piece,
     Restarted,
     Seen,
@@ -21,12 +21,10 @@ from turnlog.agent.answering.asking import (
     ToolUsed,
     follow,
 )
-from turnlog.agent.answering.fallback import Locale
-from turnlog.consumers.api.principal import Asker, Caller, WriteId
-from turnlog.consumers.api.problems import language_of, problem_of
+from turnlog.consumers.api.principal import Asker, WriteId
+from turnlog.consumers.api.problems import language_of
 from turnlog.consumers.api.routes.threads import ThreadId
-from turnlog.consumers.api.streams import OF_FEW, Running, Streams
-from turnlog.events.errors import TurnlogError
+from turnlog.consumers.api.streams import OF_FEW, AnswerUnderWay, Running, Streams, ask_agent, server_sent
 
 router = APIRouter(prefix="/api/threads/{thread}/answers", tags=["answers"])
 _EVENT_ID = re.compile(r"([0-9a-f]{8})-(\d{1,9})-(\d{1,9})")
@@ -39,98 +37,85 @@ class Message(BaseModel):
     model: str | None = Field(None, max_length=200)
 
 
-class Begun:
-    """An answer under way, before its first event is sent."""
-
-    def __init__(self, caller: Caller, thread: str, seq: int, running: Running[Piece], locale: Locale) -> None:
-        self.caller, self.thread, self.seq, self.running, self.locale = caller, thread, seq, running, locale
-
-
-async def begin(thread: ThreadId, given: Message, caller: Asker, write_id: WriteId, request: Request) -> Begun:
-    asked, running = await _streams(request).ask(caller, thread, given.message, given.model, write_id)
-    return Begun(caller, asked.thread, asked.seq, running, language_of(request))
+async def begin(
+    thread: ThreadId, question: Message, caller: Asker, write_id: WriteId, request: Request
+) -> AnswerUnderWay:
+    return await ask_agent(request, caller, thread, question.message, write_id, model=question.model)
 
 
-Begin = Annotated[Begun, Depends(begin)]
+Begin = Annotated[AnswerUnderWay, Depends(begin)]
 
 
 @router.post("", status_code=201)
-async def whole(begun: Begin) -> Answered:
+async def whole(answer: Begin) -> Answered:
     """Appends the message and waits for the answer of record. Both are in the conversation then."""
-    async for _, piece in begun.running.read():
+    async for _, piece in answer.running.read():
         if isinstance(piece, Answered):
             return piece
     raise AssertionError("an answer ends with what was recorded")
 
 
 @router.post("/stream", response_class=EventSourceResponse)
-async def stream(begun: Begin) -> AsyncIterator[ServerSentEvent]:
+async def stream(answer: Begin) -> AsyncIterator[ServerSentEvent]:
     """Appends the message; events: started {seq}, context, content {chunk}, tool_start, tool_end, restart,
     done {response}, error. A client that leaves does not lose the answer: GET …/answers/{seq} has the rest."""
-    async with aclosing(_events(begun.running, 0, 0, begun.locale)) as events:
+    async with aclosing(server_sent(_events(answer.running), answer.locale, only_without_answer=True)) as events:
         async for event in events:
             yield event
 
 
-async def found(
+async def asked_before(
     thread: ThreadId,
     seq: Annotated[int, Path(ge=1, description="`seq` of the event `started`.")],
     caller: Asker,
     request: Request,
-) -> Begun:
-    """The answer again, from the log; its first piece shows that there is such a question."""
+) -> AnswerUnderWay:
+    """Returns the answer again, from the log; its first piece shows that there is such a question."""
     running = Running(follow(*await caller.owns(thread), seq))
-    return Begun(caller, (await running.asked()).thread, seq, running, language_of(request))
+    asked = await running.asked()
+    return AnswerUnderWay(caller, asked.thread, seq, DEFAULT_AGENT, running, language_of(request))
 
 
 @router.get("/{seq}", response_class=EventSourceResponse, dependencies=OF_FEW)
 async def rest(
-    begun: Annotated[Begun, Depends(found)],
+    answer: Annotated[AnswerUnderWay, Depends(asked_before)],
     request: Request,
     last_event_id: Annotated[str | None, Header(max_length=100)] = None,
 ) -> AsyncIterator[ServerSentEvent]:
-    """What is still to come of an answer behind the event `Last-Event-ID`; without one all of it."""
+    """What is still to come of an answer after the event `Last-Event-ID`; without one all of it."""
     last = _EVENT_ID.fullmatch(last_event_id or "")
-    streamed = _streams(request).find(begun.caller.tenant, begun.thread, begun.seq)
+    streams: Streams = request.app.state.streams
+    streamed = streams.find(answer.caller.tenant, answer.thread, answer.seq)
     if streamed is not None and (last is None or last[1] == streamed.id):
-        begun.running.task.cancel()
-        events = _events(streamed, int(last[2]) if last else 0, int(last[3]) if last else 0, begun.locale)
+        answer.running.task.cancel()
+        sent = _events(streamed, int(last[2]) if last else 0, int(last[3]) if last else 0)
     else:
-        events = _recorded(begun.running, int(last[3]) if last else 0, begun.locale)
-    async with aclosing(events):
+        sent = _recorded(answer.running, int(last[3]) if last else 0)
+    async with aclosing(server_sent(sent, answer.locale, only_without_answer=True)) as events:
         async for event in events:
             yield event
 
 
-async def _events(running: Running[Piece], after: int, chars: int, locale: Locale) -> AsyncGenerator[ServerSentEvent]:
-    """chars: of the text that the client has since the last restart; every id ends with it."""
-    try:
-        async with aclosing(running.read(after)) as pieces:
-            async for number, piece in pieces:
-                chars = 0 if isinstance(piece, Restarted) else chars
-                chars += len(piece.text) if isinstance(piece, Text) else 0
+async def _events(running: Running[Piece], after: int = 0, chars: int = 0) -> AsyncGenerator[ServerSentEvent]:
+    """Yields the pieces from the after-th on. chars: of the text that the client has since the last restart; every id
+    ends with it."""
+    async with aclosing(running.read(after)) as pieces:
+        async for number, piece in pieces:
+            chars = 0 if isinstance(piece, Restarted) else chars
+            chars += len(piece.text) if isinstance(piece, Text) else 0
+            name, data = _event(piece)
+            yield ServerSentEvent(event=name, data=data, id=f"{running.id}-{number}-{chars}")
+
+
+async def _recorded(running: Running[Piece], chars: int) -> AsyncGenerator[ServerSentEvent]:
+    """Waits for the answer of record, for a stream of another process, and yields what the client has not."""
+    async with aclosing(running.read()) as pieces:
+        async for number, piece in pieces:
+            if isinstance(piece, Answered):
+                if piece.answer[chars:]:
+                    yield ServerSentEvent(event="content", data={"chunk": piece.answer[chars:]})
                 name, data = _event(piece)
-                yield ServerSentEvent(event=name, data=data, id=f"{running.id}-{number}-{chars}")
-    except TurnlogError as error:
-        yield ServerSentEvent(event="error", raw_data=_failure(error, locale))
-
-
-async def _recorded(running: Running[Piece], chars: int, locale: Locale) -> AsyncGenerator[ServerSentEvent]:
-    """For a stream of another process: waits for the answer of record, and sends what the client has not."""
-    try:
-        async with aclosing(running.read()) as pieces:
-            async for number, piece in pieces:
-                if isinstance(piece, Answered):
-                    if piece.answer[chars:]:
-                        yield ServerSentEvent(event="content", data={"chunk": piece.answer[chars:]})
-                    name, data = _event(piece)
-                    yield ServerSentEvent(event=name, data=data, id=f"{running.id}-{number}-{len(piece.answer)}")
-    except TurnlogError as error:
-        yield ServerSentEvent(event="error", raw_data=_failure(error, locale))
-
-
-def _failure(error: TurnlogError, locale: Locale) -> str:
-    return bytes(problem_of(error, locale if isinstance(error, NoAnswer) else None).body).decode()
+                yield ServerSentEvent(event=name, data=data, id=f"{running.id}-{number}-{len(piece.answer)}")
 
 
 def _event(piece: Piece) -> tuple[str, Any]:
@@ -149,8 +134,3 @@ def _event(piece: Piece) -> tuple[str, Any]:
             return "restart", {}
         case Answered():
             return "done", {"response": piece}
-
-
-def _streams(request: Request) -> Streams:
-    streams: Streams = request.app.state.streams
-    return streams

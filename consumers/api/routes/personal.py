@@ -23,7 +23,7 @@ from turnlog.agent.privacy import personal_data
 from turnlog.agent.privacy.erasure.receipt import Receipt
 from turnlog.agent.privacy.personal_data import Clearing, Parts
 from turnlog.consumers.api.jobs import Job, JobStatus, OwnJob, jobs_of
-from turnlog.consumers.api.principal import Caller, Eraser, Writer
+from turnlog.consumers.api.principal import Eraser, Principal, Writer
 from turnlog.consumers.api.problems import Refused
 from turnlog.consumers.erasing import erasure_reach
 from turnlog.events.errors import NotFound
@@ -183,7 +183,7 @@ async def clear(
     return await personal_data.clear_person(caller.system, caller.tenant, caller.user, parts)
 
 
-def exported(caller: Caller, level: SanitiseLevel, on_progress: OnProgress = no_progress) -> AsyncGenerator[str]:
+def exported(caller: Principal, level: SanitiseLevel, on_progress: OnProgress = no_progress) -> AsyncGenerator[str]:
     return personal_data.export_person(caller.system, caller.tenant, caller.user, level, on_progress)
 
 

@@ -19,7 +19,7 @@ from turnlog.agent.conversations.threads import thread_version
 from turnlog.agent.conversations.transcript import transcript
 from turnlog.consumers.api.bodies import FINITE, JsonObject, Tokens
 from turnlog.consumers.api.pages import Cursor, Limit, Page, cursor_of, place_of
-from turnlog.consumers.api.principal import Caller, Reader, WriteId, Writer
+from turnlog.consumers.api.principal import Principal, Reader, WriteId, Writer
 from turnlog.consumers.api.problems import Problem, Refused
 from turnlog.consumers.api.routes.threads import VERSIONED, ThreadId, tag_of
 from turnlog.events.contracts import TurnOrigin, UsageMetered
@@ -190,7 +190,7 @@ async def make_context(thread: ThreadId, given: Asked, caller: Reader) -> Contex
     return ContextMade.of(found.context, receipt, found.degraded)
 
 
-def _check_receipt(receipt: SignedBasis, caller: Caller) -> None:
+def _check_receipt(receipt: SignedBasis, caller: Principal) -> None:
     """Raises WrongReceipt."""
     if not hmac.compare_digest(receipt.signature.encode(), _signature(receipt, caller).encode()):
         raise WrongReceipt("this server did not give that receipt; send back what came with the context, unchanged")
@@ -198,7 +198,7 @@ def _check_receipt(receipt: SignedBasis, caller: Caller) -> None:
         raise WrongReceipt("the receipt is of a context for another user; build one with your own token")
 
 
-def _signature(basis: AnswerBasis, caller: Caller) -> str:
+def _signature(basis: AnswerBasis, caller: Principal) -> str:
     return caller.system.kept(Access).signature_of(_BASIS.dump_json(basis))
 
 

@@ -15,7 +15,7 @@ from turnlog.agent.answering.client_tasks import is_client_task
 from turnlog.agent.answering.completions import Begun, MemoryMode, Person, Piece, Wanted, complete, complete_once
 from turnlog.agent.models.protocol import Completion
 from turnlog.consumers.api import idempotency
-from turnlog.consumers.api.principal import Caller
+from turnlog.consumers.api.principal import Principal
 from turnlog.consumers.api.streams import Running, Streams
 from turnlog.events.tasks import cancel
 
@@ -130,7 +130,7 @@ async def cancel_when_left(request: Request, work: asyncio.Task[Any]) -> None:
     work.cancel()
 
 
-async def start(request: Request, caller: Caller, named: Named, wanted: Wanted, id_: UUID) -> Started:
+async def start(request: Request, caller: Principal, named: Named, wanted: Wanted, id_: UUID) -> Started:
     """id_: of the answer. Raises what `complete` raises before it calls the model. One that is stored is made
     though the client leaves: when a client library sends it again by itself, it gets that answer. A task of the client
     itself is answered and not stored, unless it asks for that."""
@@ -159,7 +159,7 @@ async def start(request: Request, caller: Caller, named: Named, wanted: Wanted, 
     return Started(cast(Begun, first), running, request, wanted.memory)
 
 
-async def _digest(request: Request, caller: Caller) -> bytes:
+async def _digest(request: Request, caller: Principal) -> bytes:
     """Equal for a request and its retry. It says who asks, for what, and how the headers change the answer."""
     named = (request.headers.get(name, "") for name in idempotency.HEADERS)
     place = "\0".join((caller.tenant, caller.user, request.url.path, *named))

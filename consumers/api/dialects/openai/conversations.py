@@ -14,7 +14,7 @@ from turnlog.consumers.api.bodies import FINITE, JsonObject
 from turnlog.consumers.api.dialects.openai.errors import OpenAIRoute
 from turnlog.consumers.api.dialects.openai.items import Item, item_of, messages_of
 from turnlog.consumers.api.pages import cursor_of, place_of
-from turnlog.consumers.api.principal import Caller, Place, Reader, WriteId, Writer
+from turnlog.consumers.api.principal import Place, Principal, Reader, WriteId, Writer
 from turnlog.consumers.api.routes.threads import ThreadId
 
 router = APIRouter(prefix="/v1/conversations", tags=["openai"], route_class=OpenAIRoute)
@@ -76,7 +76,9 @@ async def items(
     return _list(found, cursor_of(turns[-1].seq) if page.more else None)
 
 
-async def _append(place: Place, caller: Caller, given: list[Item] | list[dict[str, Any]], write_id: UUID) -> list[int]:
+async def _append(
+    place: Place, caller: Principal, given: list[Item] | list[dict[str, Any]], write_id: UUID
+) -> list[int]:
     turns = [replace(turn_of(message), id=uuid5(write_id, str(at))) for at, message in enumerate(messages_of(given))]
     if not turns:
         return []

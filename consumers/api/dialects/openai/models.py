@@ -12,7 +12,7 @@ from turnlog.agent.models.errors import ModelTimedOut, TextTooLong
 from turnlog.agent.models.protocol import Meter, Usage, Vectors, asker_of
 from turnlog.consumers.api.dialects.openai.begin import cancel_when_left
 from turnlog.consumers.api.dialects.openai.errors import OpenAIRoute, Unusable
-from turnlog.consumers.api.principal import Asker, Caller, identify
+from turnlog.consumers.api.principal import Asker, Principal, identify
 from turnlog.consumers.api.problems import Stopping
 from turnlog.consumers.api.streams import throttled
 from turnlog.events.contracts import Event
@@ -22,7 +22,7 @@ from turnlog.events.tasks import cancel
 
 LONGEST_S = 600.0  # as the clients of OpenAI wait
 router = APIRouter(prefix="/v1", tags=["openai"], route_class=OpenAIRoute)
-AnyCaller = Annotated[Caller, Depends(identify)]
+AnyCaller = Annotated[Principal, Depends(identify)]
 Text = Annotated[str, Field(min_length=1, max_length=100_000)]
 
 
@@ -76,7 +76,7 @@ async def embeddings(body: EmbeddingsBody, caller: Asker, request: Request) -> d
     return {"object": "list", "data": data, "model": embedder.model, "usage": usage}
 
 
-async def _embedded(body: EmbeddingsBody, caller: Caller, meter: Meter, request: Request) -> Vectors:
+async def _embedded(body: EmbeddingsBody, caller: Principal, meter: Meter, request: Request) -> Vectors:
     texts = [body.input] if isinstance(body.input, str) else body.input
     asker = asker_of(caller.tenant, caller.user)
     work = asyncio.create_task(caller.runtime.models.embedder.embed_documents(texts, meter, asker))

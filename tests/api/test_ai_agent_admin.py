@@ -1,4 +1,4 @@
-"""What an administrator watches in the interface of seed E: metrics, traces, circuit breakers."""
+"""What an administrator watches under /admin/ai-agent: metrics, traces, circuit breakers."""
 
 from helpers.api import Serve
 from helpers.openai_server import Step

@@ -22,8 +22,8 @@ WITHOUT_KEY = {
     "POST /api/recall": "reads; its question is too long for a URL",
     "POST /api/threads/{thread}/context": "reads; its question is too long for a URL",
     "POST /v1/embeddings": "stores nothing",
-    "POST /short-memory/query": "reads; seed B names it so",
-    "POST /ai-agent/refresh-context": "reads again; seed E names it so",
+    "POST /short-memory/query": "reads; the session memory names it so",
+    "POST /ai-agent/refresh-context": "reads again; ai-agent names it so",
 }
 # Of these the document is checked, and not each by hand: they are other names of the same use cases.
 OTHER_NAMES = ("/ai-agent/", "/admin/ai-agent/", "/short-memory/")

@@ -1,4 +1,4 @@
-"""The chat of seed D: every node's result as it comes, and what the model was given."""
+"""The chat stream: the result of every step as it comes, and what the model was given."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from helpers.stage import MemoryServer
 CHAT = "/api/chat/stream"
 
 
-async def test_every_node_streams_its_result(serve: Serve) -> None:
+async def test_every_step_streams_its_result(serve: Serve) -> None:
     with MemoryServer() as model:
         async with (
             serve("agent", api_base_url=model.url, model="m") as api,

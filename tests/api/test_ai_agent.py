@@ -1,4 +1,4 @@
-"""The interface of seed E: its paths and field names."""
+"""The interface of /ai-agent: its paths and field names."""
 
 import asyncio
 from typing import Any
@@ -17,7 +17,7 @@ from turnlog.projectors.models.operations.agents import AGENTS_THREAD
 from turnlog.projectors.models.operations.limits import LIMITS_THREAD
 
 AGENT, ADMIN = "/ai-agent", "/admin/ai-agent"
-# As the design documents name them, with turnlog's names of what a path varies by.
+# Their paths never change; the names of parameters are turnlog's.
 ENDPOINTS = """
 GET /api/conversations
 GET /api/chat/history
@@ -64,7 +64,7 @@ DELETE /ai-agent/user-data
 """
 
 
-async def test_every_endpoint_of_the_seeds_is_served_and_those_of_admins_to_nobody_else(serve: Serve) -> None:
+async def test_every_endpoint_is_served_and_those_of_admins_to_nobody_else(serve: Serve) -> None:
     async with serve() as api, api.client() as ann, api.client("root", role="admin") as admin:
         found = (await ann.get("/openapi.json")).json()["paths"]
         named = [line.split() for line in ENDPOINTS.strip().splitlines()]
@@ -76,7 +76,7 @@ async def test_every_endpoint_of_the_seeds_is_served_and_those_of_admins_to_nobo
         assert (await admin.get(f"{ADMIN}/agents")).status_code == 200
 
 
-async def test_a_conversation_in_the_words_of_the_seed(serve: Serve) -> None:
+async def test_a_conversation_in_the_fields_of_ai_agent(serve: Serve) -> None:
     with MemoryServer() as model:
         async with (
             serve("agent", api_base_url=model.url, model="m") as api,

@@ -1,11 +1,11 @@
-"""Seed B's operations over HTTP: its example of a whole conversation, with its requests and results."""
+"""The operations on a session over HTTP: a whole conversation, with their requests and results."""
 
 from helpers.api import Serve
 
 MEMORY = "/short-memory"
 
 
-async def test_the_flow_of_the_seed_in_its_field_names(serve: Serve) -> None:
+async def test_a_session_goes_from_creation_to_reset(serve: Serve) -> None:
     async with serve() as api, api.client() as ann, api.client("bob") as bob, api.client(tenant="acme") as other:
         place = {"conversation_id": "conv-123"}
         rules = {"token_threshold_ratio": 0.8, "recent_turns": 1, "model_context_window": 256}
