@@ -57,7 +57,7 @@ def text_of(found: list[dict[str, Any]]) -> str:
     return "".join(one["data"]["text"] for one in found if one["type"] == "streaming_chunk")
 
 
-async def test_both_dialogues_over_a_websocket(serve: Serve, model: NamingServer, caplog: pytest.LogCaptureFixture) -> None:
+async def test_both_dialogues(serve: Serve, model: NamingServer, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     async with serve("agent", "reactors", api_base_url=model.url, model="m") as api, api.client() as ann:
         for number, (statement, question, answer) in enumerate(DIALOGUES):
