@@ -1,0 +1,223 @@
+"""Tools about cases of admission: search, explanation, predictions, and the applicant beside them."""
+
+from collections.abc import Sequence
+from statistics import median
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from turnlog.agent.team.advising.profile import Profile, profile_of
+from turnlog.agent.team.advising.sample import NOTE, Case, case, cases, school
+from turnlog.agent.team.advising.schools import chance
+from turnlog.agent.team.tools import Mistake, Use, tool
+
+FEWEST = 5  # cases, below which a share says little
+SURE = 0.5
+CaseId = Annotated[str, Field(description="id of a case, such as c12")]
+SchoolId = Annotated[str | None, Field(description="id or name of a school; all schools if not given")]
+
+
+@tool
+def search_cases(
+    school_id: SchoolId = None,
+    major: str | None = None,
+    result: Literal["admitted", "rejected", "waitlisted"] | None = None,
+    min_gpa: Annotated[float | None, Field(ge=0, le=4)] = None,
+    max_gpa: Annotated[float | None, Field(ge=0, le=4)] = None,
+    limit: Annotated[int, Field(ge=1, le=30)] = 10,
+) -> dict[str, Any]:
+    """Searches cases of earlier applicants by school, major, result and GPA, the newest first."""
+    fitting = [
+        known
+        for known in sorted(_of_school(school_id), key=lambda one: -one.year)
+        if (major is None or major.lower() in known.major)
+        and (result is None or known.result == result)
+        and (min_gpa is None or known.gpa >= min_gpa)
+        and (max_gpa is None or known.gpa <= max_gpa)
+    ]
+    return {"cases": fitting[:limit], "found": len(fitting), "note": NOTE}
+
+
+@tool
+def explain_case_result(case_id: CaseId) -> dict[str, Any]:
+    """Sets a case beside its school's medians and beside the other cases of the school, as reasons that may explain its
+    result. Nobody knows why a school decided."""
+    known = case(case_id)
+    target = school(known.school_id)
+    others = [other for other in cases() if other.school_id == known.school_id and other.id != known.id]
+    against = {
+        "gpa": {"applicant": known.gpa, "school_median": target.gpa_median},
+        "sat": {"applicant": known.sat, "school_range": target.sat_range, "tests": target.tests},
+        "toefl": {"applicant": known.toefl, "school_minimum": target.toefl_minimum},
+        "activities": len(known.activities),
+        "awards": len(known.awards),
+        "essay": known.essay,
+        "school_acceptance_rate": target.acceptance_rate,
+    }
+    speaks = _speaks(known)
+    return {"case": known, "against": against, **speaks, "other_cases_of_the_school": _tally(others), "note": NOTE}
+
+
+@tool
+def analyze_prediction_accuracy(school_id: SchoolId = None) -> dict[str, Any]:
+    """Reports how often the members' predictions of case results were right, and how often the estimate behind
+    analyze_admission_chance was, on the same cases."""
+    known = _of_school(school_id)
+    voted = [one for one in known if sum(one.predictions.values())]
+    by_crowd = [one for one in voted if (_share(one) >= SURE) == one.admitted]
+    by_estimate = [one for one in known if (_estimate(one) >= SURE) == one.admitted]
+    votes = sum(sum(one.predictions.values()) for one in voted)
+    right = sum(one.predictions["admitted" if one.admitted else "not_admitted"] for one in voted)
+    surprising = sorted(voted, key=lambda one: -abs(_share(one) - one.admitted))[:3]
+    return {
+        "cases": len(known),
+        "majority_right": _rate(len(by_crowd), len(voted)),
+        "single_predictions": votes,
+        "single_predictions_right": _rate(right, votes),
+        "estimate_right": _rate(len(by_estimate), len(known)),
+        "most_surprising": [
+            {"case": one.id, "result": one.result, "predicted": round(_share(one), 2)} for one in surprising
+        ],
+        "note": NOTE,
+    } | _few(len(known))
+
+
+@tool
+async def compare_case_with_profile(use: Use, case_id: CaseId) -> dict[str, Any]:
+    """Compares the applicant's profile with one case, field by field."""
+    known, profile = case(case_id), await profile_of(use.records)
+    pairs = {
+        "gpa": (profile.gpa, known.gpa),
+        "sat": (profile.sat, known.sat),
+        "toefl": (profile.toefl, known.toefl),
+        "activities": (len(profile.activities), len(known.activities)),
+        "awards": (len(profile.awards), len(known.awards)),
+    }
+    compared = {
+        name: {"applicant": mine, "case": theirs, "who": _who(mine, theirs)} for name, (mine, theirs) in pairs.items()
+    }
+    return {"case": known, "compared": compared, "missing": profile.missing, "note": NOTE}
+
+
+@tool
+async def analyze_profile_ranking(use: Use, school_id: SchoolId = None) -> dict[str, Any]:
+    """Says where the applicant's GPA, SAT, activities and awards lie among the cases, as the share of cases that are
+    below."""
+    profile, known = await profile_of(use.records), _of_school(school_id)
+    ranks = {name: _below(mine, theirs) for name, mine, theirs in _fields(profile, known)}
+    return {"share_of_cases_below": ranks, "cases": len(known), "missing": profile.missing, "note": NOTE} | _few(
+        len(known)
+    )
+
+
+@tool
+async def suggest_profile_improvements(use: Use, school_id: SchoolId = None) -> dict[str, Any]:
+    """Names the fields in which the applicant is below the median of admitted cases, the largest gap first, and what is
+    missing in the profile."""
+    profile = await profile_of(use.records)
+    admitted = [known for known in _of_school(school_id) if known.admitted]
+    gaps = [
+        {
+            "field": name,
+            "applicant": mine,
+            "median_of_admitted": round(median(theirs), 2),
+            "share_below": _below(mine, theirs),
+        }
+        for name, mine, theirs in _fields(profile, admitted)
+        if mine is not None and theirs and mine < median(theirs)
+    ]
+    gaps.sort(key=lambda gap: gap["share_below"])
+    return {"gaps": gaps, "missing": profile.missing, "admitted_cases": len(admitted), "note": NOTE} | _few(
+        len(admitted)
+    )
+
+
+@tool
+async def compare_with_admitted_profiles(
+    use: Use, school_id: SchoolId = None, limit: Annotated[int, Field(ge=1, le=10)] = 3
+) -> dict[str, Any]:
+    """Compares the applicant with admitted cases: medians, and the cases that are most alike in GPA and SAT."""
+    profile = await profile_of(use.records)
+    admitted = [known for known in _of_school(school_id) if known.admitted]
+    if profile.gpa is None:
+        raise Mistake("the profile has no GPA to compare; ask for it")
+    alike = sorted(admitted, key=lambda known: _distance(profile, known))[:limit]
+    medians = {name: round(median(theirs), 2) for name, _, theirs in _fields(profile, admitted) if theirs}
+    mine = {name: value for name, value, _ in _fields(profile, admitted)}
+    said = {"applicant": mine, "medians_of_admitted": medians, "most_alike": alike, "admitted_cases": len(admitted)}
+    return said | {"note": NOTE} | _few(len(admitted))
+
+
+def _of_school(school_id: str | None) -> Sequence[Case]:
+    """Raises Mistake."""
+    if school_id is None:
+        return cases()
+    target = school(school_id)
+    return [known for known in cases() if known.school_id == target.id]
+
+
+def _fields(profile: Profile, known: Sequence[Case]) -> list[tuple[str, float | None, list[float]]]:
+    """Name, the applicant's value and those of the cases that have one."""
+    return [
+        ("gpa", profile.gpa, [one.gpa for one in known]),
+        ("sat", profile.sat, [one.sat for one in known if one.sat is not None]),
+        ("activities", len(profile.activities), [len(one.activities) for one in known]),
+        ("awards", len(profile.awards), [len(one.awards) for one in known]),
+    ]
+
+
+def _speaks(known: Case) -> dict[str, list[str]]:
+    target = school(known.school_id)
+    for_, against = list[str](), list[str]()
+    (for_ if known.gpa >= target.gpa_median else against).append(f"GPA {known.gpa:g}, median {target.gpa_median:g}")
+    if known.sat is not None and target.tests != "not considered":
+        (for_ if known.sat >= target.sat_median else against).append(f"SAT {known.sat}, middle {target.sat_median}")
+    if known.toefl < target.toefl_minimum:
+        against.append(f"TOEFL {known.toefl} below {target.toefl_minimum}")
+    if known.essay in ("good", "strong"):
+        for_.append(f"{known.essay} essay")
+    elif known.essay == "weak":
+        against.append("weak essay")
+    if known.round in ("ED", "ED2"):
+        for_.append(f"binding round {known.round}")
+    if target.acceptance_rate < 0.2:
+        against.append(f"the school admits {target.acceptance_rate:.0%}")
+    return {"speaks_for": for_, "speaks_against": against}
+
+
+def _estimate(known: Case) -> float:
+    profile = Profile(gpa=known.gpa, sat=known.sat, toefl=known.toefl)
+    return chance(profile, school(known.school_id), known.round).probability
+
+
+def _share(known: Case) -> float:
+    """The share of predictions that said admitted."""
+    return known.predictions["admitted"] / sum(known.predictions.values())
+
+
+def _tally(known: Sequence[Case]) -> dict[str, int]:
+    return {result: sum(one.result == result for one in known) for result in ("admitted", "waitlisted", "rejected")}
+
+
+def _rate(part: int, whole: int) -> float | None:
+    return round(part / whole, 2) if whole else None
+
+
+def _below(mine: float | None, theirs: Sequence[float]) -> float | None:
+    return None if mine is None else _rate(sum(value < mine for value in theirs), len(theirs))
+
+
+def _who(mine: float | None, theirs: float | None) -> str:
+    if mine is None or theirs is None:
+        return "unknown"
+    return "applicant" if mine > theirs else "case" if mine < theirs else "equal"
+
+
+def _distance(profile: Profile, known: Case) -> float:
+    assert profile.gpa is not None
+    tests = abs(profile.sat - known.sat) / 100 if profile.sat is not None and known.sat is not None else 1.0
+    return abs(profile.gpa - known.gpa) * 5 + tests
+
+
+def _few(count: int) -> dict[str, str]:
+    return {"caution": f"only {count} cases, which say little"} if count < FEWEST else {}

@@ -1,0 +1,62 @@
+"""Tools that search the web, through the provider that the caller has set up."""
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from turnlog.agent.team.advising.sample import School, posts, school, schools
+from turnlog.agent.team.local_pages import LocalPages
+from turnlog.agent.team.tools import Page, Use, WebSearch, tool
+
+Query = Annotated[str, Field(min_length=2, max_length=300, description="in English")]
+Limit = Annotated[int, Field(ge=1, le=10)]
+
+
+@tool
+async def web_search(use: Use, query: Query, limit: Limit = 5) -> dict[str, Any]:
+    """Searches the web for what is current, such as visa rules and policies. Cite the links. The result says what was
+    searched; sample pages are not the web."""
+    return _told(use.web, await use.web.search(query, None, limit))
+
+
+@tool
+async def search_school_website(
+    use: Use,
+    schoolName: Annotated[str, Field(description="the school's English name")],
+    query: Query,
+    limit: Limit = 3,
+) -> dict[str, Any]:
+    """Searches a school's website, to verify deadlines and essay questions. Cite the links. The result says what was
+    searched."""
+    return _told(use.web, await use.web.search(query, school(schoolName).name, limit))
+
+
+def sample_pages() -> WebSearch:
+    """Returns a search over pages made of the sample data: four of each school, and one of each forum topic."""
+    pages = [page for known in schools() for page in _of_school(known)]
+    topics = sorted({post.topic for post in posts()})
+    for topic in topics:
+        texts = [
+            f"{post.title} {' '.join(reply.text for reply in post.answers)}" for post in posts() if post.topic == topic
+        ]
+        pages.append((None, Page(f"Forum: {topic}", f"https://forum.example/{topic}", " ".join(texts))))
+    return LocalPages("sample pages that come with turnlog, not the web; schools are fictional", pages)
+
+
+def _of_school(known: School) -> list[tuple[str | None, Page]]:
+    site = f"https://{known.id}.example"
+    aid = f"{known.average_aid_usd} USD on average" if known.average_aid_usd else "none for most"
+    texts = {
+        "admission": f"Rounds: {', '.join(known.rounds)}. We admit {known.acceptance_rate:.0%} of applicants. Half of "
+        f"those admitted have an SAT score from {known.sat_range[0]} to {known.sat_range[1]}, and a median GPA of "
+        f"{known.gpa_median:g}. Test scores are {known.tests}. TOEFL: at least {known.toefl_minimum}.",
+        "costs": f"Tuition is {known.tuition_usd} USD a year. Financial aid and scholarships: {aid}.",
+        "essays": " ".join(known.essay_prompts) or "We ask for no supplementary essay beside the main one.",
+        "majors": f"Majors: {', '.join(known.majors)}. {known.students} students in {known.town}, {known.region}.",
+    }
+    return [(known.name, Page(f"{known.name}: {name}", f"{site}/{name}", text)) for name, text in texts.items()]
+
+
+def _told(web: WebSearch, pages: list[Page]) -> dict[str, Any]:
+    found = {"searched": web.about, "results": pages}
+    return found if pages else found | {"note": "nothing was found; say so, or search with other words"}

@@ -1,0 +1,302 @@
+"""Plans of tool calls (ReWOO): read from a model's answer, ordered by what depends on what, filled with results.
+
+A model that calls tools writes its whole plan as the tool calls of one answer; one that cannot writes it as JSON text.
+The calls are the steps #E1, #E2 … in their order, and an argument may name the result of another step, whole (`#E1`)
+or a part of it (`#E1.schools[0].id`). Source of the form: ReWOO (Xu et al., 2023, arXiv:2305.18323).
+"""
+
+import itertools
+import json
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from turnlog.agent.team.teams import DELEGATE_TOOL, Agent, Team
+from turnlog.events.contracts import ToolCall
+
+MAX_STEPS, MAX_NESTING = 16, 32
+REFERENCE = re.compile(r"#E([1-9]\d{0,2})((?:\.[A-Za-z_]\w*|\[\d{1,4}\])*)")
+_PART = re.compile(r"\.([A-Za-z_]\w*)|\[(\d+)\]")
+_FENCED = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL)
+Why = Literal["repeated", "too many"]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A tool call of a plan. number: 1 is #E1. call_id: as the model named the call; arguments: with references.
+
+    error: why it cannot run, where that is known before; the step then counts as failed.
+    """
+
+    number: int
+    tool: str
+    arguments: Mapping[str, Any]
+    call_id: str
+    error: str | None = None
+
+    @property
+    def needs(self) -> frozenset[int]:
+        """The numbers of the steps whose results its arguments name."""
+        return frozenset(int(match[1]) for text in _texts(self.arguments) for match in REFERENCE.finditer(text))
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A call of the model that is no step of the plan."""
+
+    tool: str
+    why: Why
+
+
+@dataclass(frozen=True, slots=True)
+class Delegation:
+    """Another agent is to answer. context: what the model adds for it."""
+
+    agent: str
+    task: str
+    context: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """thought: the text beside the calls; without steps and delegation it is the answer. With a delegation no step
+    runs."""
+
+    thought: str
+    steps: tuple[Step, ...] = ()
+    delegation: Delegation | None = None
+    left_out: tuple[LeftOut, ...] = ()
+
+    @property
+    def is_answer(self) -> bool:
+        return not self.steps and self.delegation is None
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a step returned: a JSON value, or what went wrong."""
+
+    value: Any
+    is_error: bool = False
+
+
+def read_plan(text: str, calls: Sequence[ToolCall], tools: Collection[str] = ()) -> Plan:
+    """Returns the plan of a model's answer. tools: the names that a plan in JSON text may use.
+
+    Without calls, a text that is a JSON plan is read as one; any other text is the answer. A call of the tool that
+    delegates makes the whole plan a delegation. Of several calls of one tool the first stays, as later ones would be
+    made without having seen its result. Arguments that are no JSON object make a step that has failed already.
+    """
+    wanted = [_Call(call.name, call.id, call.arguments) for call in calls]
+    thought = text
+    if not wanted and (written := _written_plan(text, tools)) is not None:
+        thought, wanted = written
+    for call in wanted:
+        if call.tool == DELEGATE_TOOL and (delegation := _delegation(call)) is not None:
+            return Plan(thought, delegation=delegation)
+    steps, left_out, same = dict[str, Step](), list[LeftOut](), dict[int, int]()
+    for number, call in enumerate(wanted, 1):
+        step = _step(number, call)
+        if call.tool in steps:
+            left_out.append(LeftOut(call.tool, "repeated"))
+            if step.arguments == steps[call.tool].arguments:
+                same[number] = steps[call.tool].number
+        elif len(steps) == MAX_STEPS:
+            left_out.append(LeftOut(call.tool, "too many"))
+        else:
+            steps[call.tool] = step
+    return Plan(thought, tuple(_renumbered(step, same) for step in steps.values()), left_out=tuple(left_out))
+
+
+def levels(steps: Sequence[Step]) -> tuple[tuple[Step, ...], ...]:
+    """Returns the steps in groups that run one after another; steps of a group do not depend on each other.
+
+    A step that names a result there will not be, or waits for itself over others, comes in the first group, with the
+    reason as its error.
+    """
+    numbers = {step.number for step in steps}
+    checked = [_with_missing(step, numbers) for step in steps]
+    groups, done = list[tuple[Step, ...]](), set[int]()
+    waiting = checked
+    while waiting:
+        ready = [step for step in waiting if step.error is not None or step.needs <= done]
+        if not ready:
+            circle = ", ".join(f"#E{step.number}" for step in waiting)
+            ready = [replace(step, error=f"the steps {circle} wait for each other") for step in waiting]
+        groups.append(tuple(ready))
+        done |= {step.number for step in ready}
+        waiting = [step for step in waiting if step.number not in done]
+    return tuple(groups)
+
+
+def filled(step: Step, results: Mapping[int, Result]) -> Step:
+    """Returns the step with references replaced by results, each once: a result's own text is never read again.
+
+    An argument that is a reference alone gets the value itself, one within a text the value as text. A result that
+    failed, or lacks the part that is named, becomes the step's error.
+    """
+    if step.error is not None:
+        return step
+    try:
+        return replace(step, arguments=_filled(step.arguments, results))
+    except LookupError as error:
+        return replace(step, error=str(error.args[0]))
+
+
+def handed_on(team: Team, chain: Sequence[str], delegation: Delegation) -> Agent | str:
+    """Returns the agent that takes over, or why none does, in words for a model.
+
+    chain: the types of the agents that had the question, the present one last. A question is handed on at most
+    `team.depth` times, both ways together, and never twice from one agent to the same other one.
+    """
+    current, target = team.agents[chain[-1]], delegation.agent
+    if target not in current.delegates:
+        allowed = ", ".join(current.delegates) or "nobody"
+        return f"{current.type} cannot hand over to {target!r}; it can to {allowed}"
+    if not team.agents[target].enabled:
+        return f"{target} is switched off"
+    if len(chain) - 1 >= team.depth:
+        return f"the question was handed on {len(chain) - 1} times already, which is the most; answer it"
+    if (current.type, target) in itertools.pairwise(chain):
+        return f"{current.type} has handed this question to {target} before; answer it"
+    return team.agents[target]
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """arguments: JSON text, or the value itself."""
+
+    tool: str
+    id: str
+    arguments: Any
+
+    @property
+    def parsed(self) -> Any:
+        """The arguments as a value; what is not JSON stays text."""
+        if not isinstance(self.arguments, str):
+            return self.arguments
+        try:
+            return json.loads(self.arguments or "{}")
+        except (ValueError, RecursionError):
+            return self.arguments
+
+
+def _step(number: int, call: _Call) -> Step:
+    arguments = call.parsed
+    if isinstance(arguments, Mapping) and _is_shallow(arguments):
+        return Step(number, call.tool, arguments, call.id)
+    return Step(number, call.tool, {}, call.id, f"the arguments are no JSON object: {str(call.arguments)[:200]}")
+
+
+def _is_shallow(value: Any) -> bool:
+    """Whether the value is nested at most MAX_NESTING times."""
+    inside = [value]
+    for _ in range(MAX_NESTING):
+        inside = [
+            part
+            for outer in inside
+            if isinstance(outer, Mapping | list)
+            for part in (outer.values() if isinstance(outer, Mapping) else outer)
+        ]
+    return not inside
+
+
+def _written_plan(text: str, tools: Collection[str]) -> tuple[str, list[_Call]] | None:
+    """The thought and the calls of a plan that is JSON text: {"thought"?, "steps": [{"tool", "arguments"?}]}.
+
+    It may be fenced. Anything else is no plan, as an answer could be JSON too.
+    """
+    fenced = _FENCED.search(text)
+    try:
+        document = json.loads(fenced[1] if fenced else text)
+    except (ValueError, RecursionError):
+        return None
+    steps = document.get("steps") if isinstance(document, Mapping) else None
+    if not isinstance(steps, list) or not all(
+        isinstance(step, Mapping) and step.get("tool") in tools for step in steps
+    ):
+        return None
+    calls = [_Call(step["tool"], f"plan_{at}", step.get("arguments") or {}) for at, step in enumerate(steps, 1)]
+    thought = document.get("thought")
+    return thought if isinstance(thought, str) else "", calls
+
+
+def _delegation(call: _Call) -> Delegation | None:
+    """None where the call lacks the agent or the task; the call then runs as a step, whose result says so."""
+    arguments = call.parsed
+    if not isinstance(arguments, Mapping):
+        return None
+    agent, task, context = (arguments.get(name) for name in ("agent_type", "task_description", "context"))
+    if not isinstance(agent, str) or not isinstance(task, str) or not task.strip():
+        return None
+    return Delegation(agent.strip().lower(), task, context if isinstance(context, Mapping) else {})
+
+
+def _renumbered(step: Step, same: Mapping[int, int]) -> Step:
+    """The step with references to repeated calls turned into references to the first one."""
+
+    def renumber(match: re.Match[str]) -> str:
+        number = int(match[1])
+        return f"#E{same.get(number, number)}{match[2]}"
+
+    return replace(step, arguments=_mapped(step.arguments, lambda text: REFERENCE.sub(renumber, text)))
+
+
+def _with_missing(step: Step, numbers: Collection[int]) -> Step:
+    missing = sorted(step.needs - set(numbers))
+    if step.error is not None or not missing:
+        return step
+    named = ", ".join(f"#E{number}" for number in missing)
+    return replace(step, error=f"the arguments name the result of {named}, which the plan does not have")
+
+
+def _filled(value: Any, results: Mapping[int, Result]) -> Any:
+    def fill(text: str) -> Any:
+        if alone := REFERENCE.fullmatch(text):
+            return _value(alone, results)
+        return REFERENCE.sub(lambda match: _as_text(_value(match, results)), text)
+
+    return _mapped(value, fill)
+
+
+def _value(match: re.Match[str], results: Mapping[int, Result]) -> Any:
+    """Raises LookupError, with a sentence."""
+    number, path = int(match[1]), match[2]
+    if number not in results:
+        raise LookupError(f"#E{number} has no result")
+    if results[number].is_error:
+        raise LookupError(f"it needs the result of #E{number}, which failed")
+    value = results[number].value
+    for name, index in _PART.findall(path):
+        try:
+            value = value[int(index)] if index else value[name]
+        except (LookupError, TypeError):
+            raise LookupError(f"the result of #E{number} has no {path.lstrip('.')}") from None
+    return value
+
+
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _mapped(value: Any, change: Callable[[str], Any]) -> Any:
+    """The JSON value with each text in it changed; keys stay."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {key: _mapped(part, change) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_mapped(part, change) for part in value]
+    return value
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for part in value.values():
+            yield from _texts(part)
+    elif isinstance(value, list):
+        for part in value:
+            yield from _texts(part)

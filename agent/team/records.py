@@ -1,0 +1,68 @@
+"""A user's own documents, which tools read and write: items of the store, each write an event."""
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from turnlog.agent.runtime import Runtime
+from turnlog.events.contracts import Event, StoreItemPut
+from turnlog.events.local_time import now_there
+from turnlog.events.subjects import check_tenant
+from turnlog.projectors.models.store.lookup import ItemSearch, items_by_key, search_items
+from turnlog.projectors.models.store.projection import store_thread
+
+SOURCE = "turnlog/team"
+READS = ("store_items",)
+MOST = 1_000  # documents of a kind
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRecords:
+    """The documents of one user with one team, at the store's namespaces (team, user, kind). Raises NotProjectedInTime,
+    LogUnavailable, InvalidToken."""
+
+    runtime: Runtime
+    tenant: str
+    user: str
+    team: str
+
+    async def get(self, kind: str, key: str) -> dict[str, Any] | None:
+        """Returns a document, None where there is none."""
+        place = (await self._settled(kind), key)
+        async with self.runtime.pool.connection() as conn:
+            found = await items_by_key(conn, self.tenant, [place])
+        return found[place].value if place in found else None
+
+    async def all(self, kind: str) -> dict[str, dict[str, Any]]:
+        """Returns the documents of a kind by key, the newest first, MOST at the most."""
+        namespace = await self._settled(kind)
+        async with self.runtime.pool.connection() as conn:
+            found = await search_items(conn, self.tenant, ItemSearch(namespace, limit=MOST))
+        return {item.key: item.value for item in found}
+
+    async def put(self, kind: str, key: str, value: Mapping[str, Any], effect: UUID) -> None:
+        """Stores a document in place of the one before. effect: an event derived from it is appended once, so that a
+        call that is repeated changes nothing."""
+        namespace = self._namespace(kind)
+        await self.runtime.log.append(
+            Event(
+                id=uuid.uuid5(effect, f"{kind}/{key}"),
+                source=SOURCE,
+                time=now_there(),
+                tenant=check_tenant(self.tenant),
+                thread=store_thread(namespace),
+                user=self.user,
+                data=StoreItemPut(namespace=namespace, key=key, value=dict(value)),
+            )
+        )
+
+    async def _settled(self, kind: str) -> tuple[str, str, str]:
+        namespace = self._namespace(kind)
+        await self.runtime.settle_thread(self.tenant, store_thread(namespace), READS)
+        return namespace
+
+    def _namespace(self, kind: str) -> tuple[str, str, str]:
+        """A label has no dots, and ids such as mail addresses do."""
+        return self.team, self.user.replace("%", "%25").replace(".", "%2E"), kind
