@@ -116,7 +116,7 @@ async def suggest_profile_improvements(use: Use, school_id: SchoolId = None) -> 
     missing in the profile."""
     profile = await profile_of(use.records)
     admitted = [known for known in _of_school(school_id) if known.admitted]
-    gaps = [
+    gaps: list[dict[str, Any]] = [
         {
             "field": name,
             "applicant": mine,

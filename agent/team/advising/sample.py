@@ -6,10 +6,12 @@ from datetime import date
 from functools import cache
 from importlib.resources import files
 from typing import Any, Literal, TypeVar
+from uuid import NAMESPACE_OID, uuid5
 
 from pydantic import TypeAdapter
+from pydantic_core import to_jsonable_python
 
-from turnlog.agent.team.tools import Mistake
+from turnlog.agent.team.tools import Mistake, Records
 
 NOTE = "sample data: schools, people, posts and dates are fictional"
 Round = Literal["ED", "EA", "ED2", "RD"]
@@ -165,6 +167,20 @@ def case(id_: str) -> Case:
         if known.id == id_.strip().lower():
             return known
     raise Mistake(f"there is no case {id_!r}; search_cases lists them, from {cases()[0].id} to {cases()[-1].id}")
+
+
+async def store_applicant(records: Records, applicant: Applicant) -> None:
+    """Stores a sample applicant's profile, essays and assessments as those of a user, once."""
+
+    async def put(kind: str, key: str, value: dict[str, Any]) -> None:
+        await records.put(kind, key, value, uuid5(NAMESPACE_OID, f"turnlog sample {applicant.id}"))
+
+    await put("profile", "profile", applicant.profile)
+    for essay in applicant.essays:
+        await put("essays", essay["id"], essay)
+    for known in assessments():
+        if known.owner == applicant.id:
+            await put("assessments", known.id, to_jsonable_python(known))
 
 
 @cache
