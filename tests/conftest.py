@@ -26,8 +26,12 @@ from helpers.servers import database_at, execute, processes_left_in, running_pro
 from helpers.slow_callbacks import SlowCallbacks
 from nats.js.errors import NotFoundError
 
+from turnlog.agent.access.throttle import admission, shares
+from turnlog.agent.conversations.sessions import bucket
 from turnlog.agent.models import calls
+from turnlog.agent.operations.jobs import caches
 from turnlog.agent.privacy.keys.key_stream import KeyStream
+from turnlog.agent.recall import memory_search, search
 from turnlog.consumers.servers import background, lease, postgres_server, start, stop
 from turnlog.consumers.servers.postgres_server import DATABASE
 from turnlog.consumers.workers import answering, durable_consumer
@@ -122,6 +126,19 @@ def short_pauses(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(background, "FIRST_PAUSE_S", 0.1)
 
 
+@pytest.fixture(autouse=True)
+def long_patience(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gives what a user does not wait for in use the time that it takes on a busy machine: a test expects memories
+    found by their vectors, copies of sessions in the bucket and requests that are counted. A test of the other case
+    shortens the time itself."""
+    if "unit" not in request.path.parts:
+        for module in (admission, shares, bucket, caches):
+            monkeypatch.setattr(module, "PATIENCE_S", 30.0)
+        monkeypatch.setattr("turnlog.consumers.langgraph.conversation.PATIENCE_S", 30.0)
+        monkeypatch.setattr(memory_search, "ANSWER_PATIENCE_S", 30.0)
+        monkeypatch.setattr(search, "EMBEDDING_PATIENCE_S", 30.0)
+
+
 @dataclass(frozen=True, slots=True)
 class TestServers:
     """What the tests of this session run on; both are theirs alone."""
@@ -194,7 +211,7 @@ async def empty_database_url(databases: Databases) -> AsyncIterator[str]:
 @pytest.fixture
 async def nats_url(servers: TestServers) -> str:
     """The NATS server without any log or session: tests run one after another, so each gets an empty one."""
-    async with await nats.connect(servers.nats_url) as client:
+    async with await nats.connect(servers.nats_url, connect_timeout=60) as client:
         for stream in (STREAM, KEYS_STREAM, f"KV_{SESSION_BUCKET}"):
             with contextlib.suppress(NotFoundError):
                 await client.jetstream().delete_stream(stream)

@@ -43,7 +43,7 @@ async def running(command: list[str], log: Path, environment: dict[str, str] | N
     finally:
         if process.returncode is None:
             process.terminate()
-        await asyncio.wait_for(process.wait(), 40)
+        await asyncio.wait_for(process.wait(), 90)
 
 
 @contextlib.asynccontextmanager
@@ -86,7 +86,7 @@ async def test_api_and_projectors_work_with_the_accounts_and_the_environment_of_
             environment = environment_of(service, local, database_url, tmp_path) | {"TURNLOG_API_PORT": port}
             command = [*TURNLOG, *COMPOSE["services"][service]["command"]]
             await stack.enter_async_context(running(command, tmp_path / f"{service}.log", environment))
-        async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
+        async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=120) as client:
 
             async def is_ready() -> bool:
                 with contextlib.suppress(httpx2.HTTPError):

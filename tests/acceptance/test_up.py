@@ -144,7 +144,7 @@ async def is_answered(servers: Servers, thread: str) -> None:
 
 async def test_where_the_port_is_taken_up_serves_on_another_and_its_folder_is_closed_to_others(up: Up) -> None:
     assert up.url == f"http://127.0.0.1:{(up.home / 'api-port').read_text()}"
-    async with httpx2.AsyncClient(base_url=up.url) as http:
+    async with httpx2.AsyncClient(base_url=up.url, timeout=60) as http:
         assert (await http.get("/health/live")).status_code == 200
     assert [path.name for path in (up.home, *up.home.iterdir()) if path.stat().st_mode & 0o066] == []
 
@@ -185,7 +185,7 @@ async def test_killed_servers_run_again_and_what_is_said_then_is_projected_and_a
 async def test_deleted_durables_and_a_killed_up_are_told_to_who_asks(up: Up) -> None:
     """Readiness is red until the durables are there again; then a question is answered. After a kill nobody says ok."""
     servers, seen = await start(up.home), set[str]()
-    async with httpx2.AsyncClient(base_url=up.url) as http, await nats.connect(servers.nats_url) as client:
+    async with httpx2.AsyncClient(base_url=up.url, timeout=60) as http, await nats.connect(servers.nats_url) as client:
         js, durables = client.jetstream(), ("agent", "extraction", "memory", "segments", "analytics")
 
         async def all_were_red() -> bool:

@@ -159,7 +159,7 @@ async def test_a_revoked_key_asks_nothing_more_on_an_open_socket(
     ):
         key = (await admin.post("/api/operations/keys", json={"user": "root"})).json()
         async with (
-            httpx2.AsyncClient(base_url=api.url, headers={"Authorization": f"Bearer {key['key']}"}) as ann,
+            httpx2.AsyncClient(base_url=api.url, headers={"Authorization": f"Bearer {key['key']}"}, timeout=60) as ann,
             socket(api, "t", f"?token={key['key']}") as ws,
         ):
             await said(ws, "color is red")

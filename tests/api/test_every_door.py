@@ -34,7 +34,7 @@ async def status_of_socket(api: Api, topic: str, token: str) -> int:
 
 
 async def test_mcp_and_the_socket_open_to_no_forged_token(serve: Serve) -> None:
-    async with serve() as api, httpx2.AsyncClient() as client:
+    async with serve() as api, httpx2.AsyncClient(timeout=60) as client:
         for what, header in (forged(api) | {"none": ""}).items():
             for method in ("POST", "DELETE"):
                 answer = await client.request(method, f"{api.url}/mcp", json={}, headers={"Authorization": header})

@@ -64,7 +64,7 @@ async def test_the_page_of_the_routes_loads_nothing_from_elsewhere(serve: Serve)
 
 
 async def test_other_services_verify_turnlogs_tokens_with_its_published_keys(serve: Serve) -> None:
-    async with serve() as api, httpx2.AsyncClient() as anyone:
+    async with serve() as api, httpx2.AsyncClient(timeout=60) as anyone:
         found = (await anyone.get(f"{api.url}/.well-known/jwks.json")).json()
         token = api.token("ann")
         key = jwt.PyJWKSet.from_dict(found)[jwt.get_unverified_header(token)["kid"]]
@@ -82,7 +82,7 @@ async def test_a_page_of_an_allowed_origin_reads_the_headers_that_matter(serve: 
         turns = await ann.get(f"/api/threads/{made.headers['x-turnlog-thread']}/turns", headers=page)
         assert "etag" in shown & turns.headers.keys()
         asked = {**page, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
-        async with httpx2.AsyncClient() as anyone:
+        async with httpx2.AsyncClient(timeout=60) as anyone:
             assert (await anyone.options(f"{api.url}/api/threads", headers=asked)).status_code == 200
             other = {**asked, "Origin": "https://evil.example"}
             assert (await anyone.options(f"{api.url}/api/threads", headers=other)).status_code == 403

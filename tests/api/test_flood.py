@@ -20,7 +20,7 @@ from turnlog.agent.access.throttle.shares import AT_ONCE, in_share
 from turnlog.agent.answering.turns import NewTurn, add_turns
 from turnlog.consumers.api import request_limits
 
-TURNS, READERS, QUESTIONS, AT_ONCE_ANSWERED, A_MINUTE = 700, 6, 60, 2, 30
+TURNS, READERS, QUESTIONS, AT_ONCE_ANSWERED, A_MINUTE = 600, 3, 45, 2, 30
 
 
 @pytest.fixture
@@ -142,7 +142,7 @@ async def test_reads_of_one_user_take_turns_and_too_many_are_refused(
 
 async def test_embeddings_are_throttled_like_answers_and_another_user_goes_on(serve: Serve) -> None:
     async with serve("reactors") as api, api.client() as ann, api.client("bob") as bob:
-        texts = {"model": "any", "input": [f"text {n} " * 50 for n in range(8)]}
+        texts = {"model": "any", "input": [f"text {n} " * 10 for n in range(4)]}
         flood = [asyncio.create_task(ann.post("/v1/embeddings", json=texts)) for _ in range(30)]
         assert (await bob.post("/v1/embeddings", json={"model": "any", "input": "hello"})).status_code == 200
         assert (await bob.get("/health/ready")).status_code == 200

@@ -3,9 +3,12 @@
 from typing import Any
 
 import httpx2
+import pytest
 from helpers.api import Serve
 from helpers.servers import eventually
 from helpers.stage import MemoryServer
+
+from turnlog.agent.recall import memory_search, search
 
 FACT = "Ann has a corgi called Sesame."
 HANGING = 50
@@ -18,7 +21,11 @@ async def degraded(client: httpx2.AsyncClient, query: str) -> str | None:
     return why
 
 
-async def test_answers_and_recall_go_on_and_vectors_follow_when_it_answers(serve: Serve) -> None:
+async def test_answers_and_recall_go_on_and_vectors_follow_when_it_answers(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory_search, "ANSWER_PATIENCE_S", 1.0)
+    monkeypatch.setattr(search, "EMBEDDING_PATIENCE_S", 1.0)
     with MemoryServer() as model:
         given = {"api_base_url": model.url, "model": "m", "embedding_base_url": model.url, "embedding_model": "e"}
         async with serve("agent", "reactors", **given) as api, api.client() as ann:

@@ -1,6 +1,7 @@
 """Every route that changes something takes an Idempotency-Key: a write sent again happens once and answers the same."""
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
@@ -8,7 +9,7 @@ from uuid import UUID
 import httpx2
 import pytest
 from helpers.api import Api, Serve
-from helpers.servers import eventually
+from helpers.servers import eventually, rows
 from helpers.stage import MemoryServer
 
 from turnlog.agent.access import idempotency
@@ -244,14 +245,29 @@ async def test_a_write_whose_process_died_is_done_by_the_next(serve: Serve, monk
 async def test_a_write_that_takes_longer_than_its_lease_is_done_once(
     serve: Serve, model: MemoryServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(idempotency, "LEASE_S", 0.3)
-    model.reply("late", delay=1.5)
+    """Its lease is renewed in time, even on a busy machine, and a repeat waits for it."""
+    monkeypatch.setattr(idempotency, "LEASE_S", 6.0)
+    go_on = threading.Event()
+    model.reply("late", until=go_on)
     async with serve(api_base_url=model.url, model="m") as api, api.client() as ann:
+
+        async def held_until() -> Any:
+            async with api.runtime.pool.connection() as conn:
+                [(until,)] = await rows(conn, "SELECT held_until FROM repeatable_writes")
+            return until
+
+        async def is_renewed() -> bool:
+            return bool(await held_until() > begun_until)
+
         body = {"messages": [{"role": "user", "content": "hello"}], "model": "m"}
         path, headers = "/v1/chat/completions", KEY | {"X-Turnlog-Thread": "t"}
         first = asyncio.create_task(ann.post(path, json=body, headers=headers))
         await eventually(lambda: asked(model))
-        again = await ann.post(path, json=body, headers=headers)
+        begun_until = await held_until()
+        await eventually(is_renewed)
+        repeat = asyncio.create_task(ann.post(path, json=body, headers=headers))
+        go_on.set()
+        again = await repeat
         assert again.headers["idempotent-replayed"] == "true"
         assert again.content == (await first).content
         assert (await ann.get("/api/threads/t")).json()["messages"] == 2

@@ -64,7 +64,7 @@ async def test_scopes_tokens_and_arguments_are_checked(serve: Serve) -> None:
     async with serve() as api, mcp_of(api, scopes=["read"]) as reader:
         assert "forbidden" in (await reader.call_tool("remember", {"text": "x"})).content[0].text
         assert (await reader.call_tool("recall", {"query": "x", "k": 0})).is_error
-        async with httpx2.AsyncClient() as http:
+        async with httpx2.AsyncClient(timeout=60) as http:
             refused = await http.post(f"{api.url}/mcp", json={})
             assert (refused.status_code, refused.json()["code"]) == (401, "unauthenticated")
 

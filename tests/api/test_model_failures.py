@@ -1,5 +1,6 @@
 """A model that misbehaves: what each face says, in which words, and how often the model was asked."""
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -46,14 +47,18 @@ def said(error: type[ModelError], locale: Any) -> str:
     return fallback_of(error("x"), locale).message
 
 
-async def test_every_face_says_at_once_what_is_wrong(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calls, "FIRST_PAUSE_S", 1.0)  # no second try fits
-    settings: dict[str, Any] = {"model": "m", "model_timeout_s": 0.9, "recall_top_k": 1}
+@pytest.mark.parametrize(("timeout_s", "hangs"), [(0.9, True), (60.0, False)], ids=["silent", "answers"])
+async def test_every_face_says_at_once_what_is_wrong(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, timeout_s: float, hangs: bool
+) -> None:
+    monkeypatch.setattr(calls, "FIRST_PAUSE_S", 2 * timeout_s)  # no second try fits
+    settings: dict[str, Any] = {"model": "m", "model_timeout_s": timeout_s, "recall_top_k": 1}
     with MemoryServer() as model:
         async with serve("agent", api_base_url=model.url, **settings) as api:
             for name, step, category, error, status, of_v1 in TABLE:
-                model.first["answer"] = [step] * 50
-                await check(api, model, name, category, error, status, of_v1, step)
+                if (category == "timeout") == hangs:
+                    model.first["answer"] = [step] * 50
+                    await check(api, model, name, category, error, status, of_v1, step)
 
 
 async def test_the_command_line_says_what_is_wrong(nats_url: str, database_url: str, tmp_path: Path) -> None:
@@ -116,23 +121,26 @@ async def check(
         events = [one async for one in await client.responses.create(model="m", input="hi", stream=True)]
         assert events[-1].type == "response.failed" and events[-1].response.error is not None
         assert said(error, "en") in events[-1].response.error.message
-    assert len(model.asked("answer")) - before == 7, name
+    asked = len(model.asked("answer")) - before
+    # On a busy machine the time of a question may be over before its request is sent.
+    assert 0 < asked <= 7 if category == "timeout" else asked == 7, name
     failures = [one async for one in api.runtime.log.read_thread("default", name, types=("usage_metered",))]
     assert len(failures) == 3
 
 
 async def test_an_answer_that_never_ends_is_ended_and_marked_over_http(serve: Serve) -> None:
-    settings: dict[str, Any] = {"model": "m", "answer_timeout_s": 1.5}
+    """All three faces at once, with time for a busy machine to send the first words."""
+    settings: dict[str, Any] = {"model": "m", "answer_timeout_s": 5.0}
     with MemoryServer() as model:
-        async with serve("agent", api_base_url=model.url, **settings) as api, api.client() as ann:
-            model.first["answer"] = [Step(text="on and on " * 5_000, between=0.01)] * 3
-            made = (await ann.post("/api/threads/t/answers", json={"message": "hi"})).json()
-            assert made["finish_reason"] == "timeout" and made["answer"].startswith("on and on")
-            whole = {"message": "hi", "locale": "en"}
-            other = (await ann.post("/ai-agent/chat", json=whole)).json()
-            assert other["data"]["finishReason"] == "timeout"
-            body = {"messages": [{"role": "user", "content": "hi"}]}
-            cut = (await ann.post("/v1/chat/completions", json=body)).json()
-            assert cut["choices"][0]["finish_reason"] == "length"
+        async with serve("agent", api_base_url=model.url, **settings) as api, api.client(role="vip") as ann:
+            model.first["answer"] = [Step(text="on and on " * 5_000, between=0.1)] * 3
+            made, other, cut = await asyncio.gather(
+                ann.post("/api/threads/t/answers", json={"message": "hi"}),
+                ann.post("/ai-agent/chat", json={"message": "hi", "locale": "en"}),
+                ann.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": "hi"}]}),
+            )
+            assert made.json()["finish_reason"] == "timeout" and made.json()["answer"].startswith("on and on")
+            assert other.json()["data"]["finishReason"] == "timeout"
+            assert cut.json()["choices"][0]["finish_reason"] == "length"
             metered = api.runtime.log.read_thread("default", "t", types=("usage_metered",))
             assert [one.event.data.error async for one in metered] == ["timeout"]

@@ -223,7 +223,7 @@ async def test_an_answer_that_is_not_stored_ends_when_its_client_leaves(
 
     async with serve(api_base_url=model.url, model="m") as api, openai_client(api) as client:
         asking = client.chat.completions.create(
-            model="m", messages=[said("user", "hi")], store=False, stream=streamed, timeout=2.0
+            model="m", messages=[said("user", "hi")], store=False, stream=streamed, timeout=120.0 if streamed else 2.0
         )
         if streamed:
             async with await asking as chunks:

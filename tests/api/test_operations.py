@@ -100,7 +100,7 @@ async def test_a_key_makes_no_key_that_may_do_more_than_itself(serve: Serve) -> 
 
         async def sent(by: NewKey, method: str = "POST", path: str = "", **given: Any) -> httpx2.Response:
             header = {"Authorization": f"Bearer {by.key}"}
-            async with httpx2.AsyncClient(base_url=api.url, headers=header) as client:
+            async with httpx2.AsyncClient(base_url=api.url, headers=header, timeout=60) as client:
                 body = {"json": given} if method == "POST" else {}
                 return await client.request(method, f"/api/operations/keys{path}", **body)
 

@@ -25,7 +25,7 @@ class Api:
     async def client(self, user: str = "ann", **given: Any) -> AsyncIterator[httpx2.AsyncClient]:
         """Sends a token of this user. given: role, scopes, tenant, ttl."""
         headers = {"Authorization": f"Bearer {self.token(user, **given)}"}
-        async with httpx2.AsyncClient(base_url=self.url, headers=headers, verify=tls_context(), timeout=30) as client:
+        async with httpx2.AsyncClient(base_url=self.url, headers=headers, verify=tls_context(), timeout=120) as client:
             yield client
 
     def token(self, user: str = "ann", **given: Any) -> str:

@@ -97,7 +97,7 @@ async def test_what_came_is_recorded_when_one_side_of_a_streaming_response_leave
 ) -> None:
     go_on = threading.Event()
     model.reply("one two three", until=go_on, after=3)
-    async with application(opened(given, model)) as (url, server), httpx2.AsyncClient() as browser:
+    async with application(opened(given, model)) as (url, server), httpx2.AsyncClient(timeout=60) as browser:
         async with browser.stream("GET", url) as response:
             text = ""
             async for piece in response.aiter_text():

@@ -107,7 +107,7 @@ async def test_appends_go_on_while_the_leader_that_the_client_is_connected_to_is
     """Only pings show that it is lost, and they do long before an append gives up."""
     leader = await node_of(replicated, leader=True)
     async with connected_to(cluster, leader) as log:
-        log.appender = Appender(log.nc, timeout_s=15)
+        log.appender = Appender(log.nc, timeout_s=60)
         with cluster.silent(leader):
             stored = await asyncio.gather(*(log.append(turn("hello", thread=f"t{number}")) for number in range(3)))
             assert sorted(one.seq for one in stored) == [1, 2, 3]

@@ -33,7 +33,7 @@ def model() -> Iterator[MemoryServer]:
 
 @pytest.fixture
 async def play(nats_url: str, database_url: str, model: MemoryServer) -> Play:
-    given = {"api_base_url": model.url, "api_key": model.key, "model": "test-model", "model_timeout_s": 2.0}
+    given = {"api_base_url": model.url, "api_key": model.key, "model": "test-model", "model_timeout_s": 20.0}
     return player(nats_url, database_url, ROLES, **given, recent_turns=2, session_window=WINDOW)
 
 

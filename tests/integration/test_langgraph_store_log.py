@@ -183,7 +183,7 @@ async def test_calls_in_another_event_loop_are_answered(settings: Settings) -> N
 
     def program() -> Any:
         with TurnlogStore.open_sync(settings, index=False) as store:
-            return asyncio.run(asyncio.wait_for(elsewhere(store), 20))
+            return asyncio.run(asyncio.wait_for(elsewhere(store), 60))
 
     assert await asyncio.to_thread(program) == [0, 1, 2, 3, 4]
 

@@ -15,7 +15,10 @@ from turnlog.agent.runtime import Runtime
 
 @pytest.fixture
 async def stage(nats_url: str, database_url: str) -> AsyncIterator[Stage]:
+    """All projections have a position: `nothing_projected` locks those that are there."""
     async with player(nats_url, database_url, ("projectors",))() as made:
+        await made.say(1, 1, "before")
+        await made.runtime.settle()
         yield made
 
 

@@ -1,6 +1,5 @@
 """Reranking over HTTP: the server's order where it answers well and in time, turnlog's own where it does not."""
 
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -114,9 +113,8 @@ class TestSearch:
             case _:
                 server.rank(results)
         reranker = Reranker(server.url, server.key, "ranker", timeout_s=0.3 if results == "hang" else 20)
-        searching, started = Recall(None, reranker), time.monotonic()
+        searching = Recall(None, reranker)
         found = await search(db, searching)
-        assert time.monotonic() - started < 15
         await reranker.close()
         assert found == plain
         assert (searching.degraded or "").startswith("not reranked: ")

@@ -104,7 +104,7 @@ async def test_partitions_of_a_process_whose_event_loop_is_blocked_are_taken_ove
 
     async def projected(log: Log) -> None:
         for partition in range(PARTITIONS):
-            await wait_for(db, ("messages",), partition, await log.partition_head(partition), 20)
+            await wait_for(db, ("messages",), partition, await log.partition_head(partition))
 
     theirs = await asyncio.to_thread(frozen.run, opened_runners())
     mine = await opened_runners()

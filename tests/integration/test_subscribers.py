@@ -66,7 +66,7 @@ async def read_all(client: Client, made: NewSubscriber) -> list[str]:
     """Threads of the events that its durable has for it."""
     durable = await client.jetstream(domain=made.domain).pull_subscribe_bind(made.durable, made.stream)
     found = []
-    for message in await durable.fetch((await durable.consumer_info()).num_pending, timeout=5):
+    for message in await durable.fetch((await durable.consumer_info()).num_pending, timeout=60):
         found.append(json.loads(message.data)["thread"])
         await message.ack_sync()
     return found
@@ -91,7 +91,7 @@ async def test_a_subscriber_reads_and_publishes_for_its_tenant_and_reaches_nothi
             assert await answer_to(runtime, mine) == b"PONG\r\n"
             assert await read_all(client, mine) == ["of-acme"]
             subject = publish_subject("acme", "t", "turn_recorded")
-            answer = json.loads((await client.request(subject, b"{}", timeout=5)).data)
+            answer = json.loads((await client.request(subject, b"{}", timeout=60)).data)
             assert answer["stream"] == STREAM
             await everything_else_is_refused(client, refused, mine, other)
             before = await of_others(runtime)
@@ -197,7 +197,7 @@ async def test_another_nats_server_takes_the_configuration_that_is_printed(tmp_p
         printed.replace("TURNLOG {", "TURNLOG {\n jetstream: enabled, users: [{ user: a, password: b }]", 1)
     )
     done = await asyncio.to_thread(
-        subprocess.run, [nats_binary(), "-c", conf, "-t"], capture_output=True, text=True, timeout=20
+        subprocess.run, [nats_binary(), "-c", conf, "-t"], capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0, done.stderr
     assert "sub~acme~analytics" in (await admitting(settings)("sub~acme~analytics", None) or "")

@@ -139,7 +139,7 @@ def test_the_key_encryption_key_has_no_default_and_the_refusal_says_how_to_make_
         assert required is not None and required[1] == "TURNLOG_KEK"
         command = re.search(r"`(.+)`", required[2])
         assert command is not None
-        made = subprocess.run(["sh", "-c", command[1]], capture_output=True, text=True, check=True, timeout=20).stdout
+        made = subprocess.run(["sh", "-c", command[1]], capture_output=True, text=True, check=True, timeout=60).stdout
         assert keks_of(Settings(database_url="postgresql://x", kek=SecretStr(made))) is not None
 
 

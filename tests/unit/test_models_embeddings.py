@@ -33,7 +33,7 @@ async def embedder(server: OpenAIServer) -> AsyncIterator[Callable[..., OpenAIEm
     opened: list[OpenAIEmbedder] = []
 
     def new() -> OpenAIEmbedder:
-        caller = Caller(server.url, secret=server.key, timeout_s=5, sleep=_no_wait)
+        caller = Caller(server.url, secret=server.key, timeout_s=60, sleep=_no_wait)
         model = "text-embedding-3-small"
         opened.append(OpenAIEmbedder(server.url, server.key, model, count_tokens=len, caller=caller))
         return opened[-1]

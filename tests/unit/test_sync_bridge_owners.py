@@ -81,4 +81,4 @@ def test_a_call_under_way_when_it_is_closed_ends_and_says_why(from_a_loop: bool)
     with in_background(opened()) as counter:
         threading.Thread(target=call, daemon=True).start()
         assert begun.wait(20)
-    assert "this Counter is closed" in str(ended.get(timeout=20))
+    assert "this Counter is closed" in str(ended.get(timeout=60))
