@@ -38,7 +38,8 @@ DECIDING_S = 60.0
 
 
 async def recently_stored(nc: Client, threads: Sequence[tuple[str, str]]) -> dict[Key, int]:
-    """The first sequences of the events of the (tenant, thread) pairs stored within the dedup window plus a minute.
+    """Returns the first sequences of the events of the (tenant, thread) pairs stored within the dedup window plus a
+    minute.
 
     Reads headers only. Raises GapInLog when NATS fails during the read.
     """
@@ -47,7 +48,7 @@ async def recently_stored(nc: Client, threads: Sequence[tuple[str, str]]) -> dic
 
 
 async def all_stored(nc: Client, threads: Sequence[tuple[str, str]], start_seq: int = 1) -> dict[Key, int]:
-    """The first sequences of everything the threads hold from start_seq on. Raises GapInLog."""
+    """Returns the first sequences of everything the threads hold from start_seq on. Raises GapInLog."""
     return await _ids(nc, threads, None, start_seq)
 
 
@@ -105,17 +106,17 @@ class Appender:
         self._flusher: asyncio.Task[None] | None = None
 
     def refuse(self, why: str) -> None:
-        """From now on nothing is appended: the connected log is another than the read models were made from."""
+        """Refuses every append from now on: the read models were made from another log than the connected one."""
         self._other_log = why
 
     def allow(self, head: int) -> None:
-        """Events may be appended. head: the log's last sequence; a new event that is stored before it is in another
-        log, which replaced this one."""
+        """Allows appends. head: the log's last sequence; a new event that is stored before it is in another log, which
+        replaced this one."""
         self._floor = max(self._floor, head) if self._other_log is None else head
         self._other_log = None
 
     def assert_same_log(self) -> None:
-        """Raises OtherLog."""
+        """Raises OtherLog if appends are refused."""
         if self._other_log is not None:
             raise OtherLog(self._other_log)
 
@@ -151,7 +152,8 @@ class Appender:
         return done
 
     async def append_in_order(self, events: Sequence[Event]) -> list[Appended]:
-        """As append_many, but a few events go one by one: after an error or a crash only the first ones may be stored.
+        """Appends as append_many does, but sends a few events one by one: after an error or a crash only the first ones
+        may be stored.
 
         For events that are valid without the ones after them.
         """
@@ -253,7 +255,8 @@ class Appender:
         self._floor = max(self._floor, done.seq)
 
     async def _after_refusal(self, missing: list[Outgoing], refusal: Refused, deadline: float) -> dict[Key, Appended]:
-        """A retry may find the result of its first try: a duplicate, or a thread that its own event has moved on.
+        """Reads back what a refused batch had stored before: a retry may find the result of its first try, as a
+        duplicate or as a thread that its own event has moved on.
 
         Where its threads do not have the duplicate, another one does, and the events are sent under other message ids.
         """
@@ -273,7 +276,8 @@ class Appender:
     async def _read_back(
         self, missing: list[Outgoing], deadline: float, look_up: LookUp = recently_stored
     ) -> dict[Key, Appended]:
-        """look_up: all_stored where a late retry or a wrong clock must be handled too."""
+        """Returns the missing events that are stored after all. look_up: all_stored where a late retry or a wrong clock
+        must be handled too."""
         wanted = {out.key for out in missing}
         while True:
             try:
@@ -297,7 +301,8 @@ class Appender:
 
 
 def deciding_again() -> AsyncRetrying:
-    """Decides again when another write came first. Raises WrongExpectedVersion after DECIDING_S."""
+    """Returns attempts that decide again when another write came first. Raises WrongExpectedVersion after
+    DECIDING_S."""
     return AsyncRetrying(
         retry=retry_if_exception_type(WrongExpectedVersion),
         stop=stop_after_delay(DECIDING_S),

@@ -46,7 +46,7 @@ async def back_up(nc: Client, stream: str, folder: Path) -> int:
 
 
 def backed_up(folder: Path) -> dict[str, Any]:
-    """The configuration and state of the stream in a backup. Raises BackupFailed."""
+    """Returns the configuration and state of the stream in a backup. Raises BackupFailed."""
     try:
         found: dict[str, Any] = json.loads((folder / STATE).read_text())
         return {"config": found["config"], "state": found["state"]}
@@ -55,7 +55,7 @@ def backed_up(folder: Path) -> dict[str, Any]:
 
 
 async def restore(nc: Client, stream: str, folder: Path) -> None:
-    """Makes the stream, which must not exist, as the backup has it. Raises BackupFailed, LogUnavailable."""
+    """Creates the stream, which must not exist, from a backup. Raises BackupFailed, LogUnavailable."""
     with nats_errors(f"cannot restore the stream {stream}"):
         where = (await _asked(nc, f"$JS.API.STREAM.RESTORE.{stream}", backed_up(folder)))["deliver_subject"]
         with (folder / DATA).open("rb") as file:

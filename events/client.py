@@ -10,7 +10,7 @@ from typing import Any
 
 from nats.aio.client import Client
 
-# A server that is silent, as one behind a broken network, is given up after 3.75 s; the cluster has elected another
+# A silent server, for instance one behind a broken network, is given up after 3.75 s; the cluster has elected another
 # leader by then. Two pings may be open: one would be too many for a process that was busy itself.
 LOST_SERVER: dict[str, Any] = {
     "ping_interval": 1.25,
@@ -22,7 +22,7 @@ LOST_SERVER: dict[str, Any] = {
 
 
 def servers_of(url: str) -> list[str]:
-    """The servers of NATS_URL, in random order, so that clients spread over them."""
+    """Returns the servers of NATS_URL, in random order, so that clients spread over them."""
     servers = [part.strip() for part in url.split(",")]
     return random.sample(servers, len(servers))
 
@@ -53,7 +53,7 @@ class RobustClient(Client):
         await super()._connect_to_server(s)
 
     async def _attempt_reconnect(self) -> None:
-        """Drops what the lost server has not taken; nats-py would wait until it does."""
+        """Drops data that the lost server has not received; nats-py would wait until it does."""
         writer: Any = getattr(self._transport, "_io_writer", None)
         if writer is not None:
             writer.transport.abort()

@@ -33,7 +33,7 @@ _NAMED_ABOVE = {"data": {"type"}}
 
 
 def encode(event: Event, keyring: Keyring | None = None, room: int | None = None) -> bytes:
-    """The envelope as UTF-8 JSON; with a keyring the personal fields of a user's event are sealed in it.
+    """Returns the envelope as UTF-8 JSON; with a keyring the personal fields of a user's event are sealed in it.
 
     Half a surrogate pair in a text becomes U+FFFD. room: maximum bytes of the sealed fields before compression. Raises
     InvalidEvent for an id or a value that cannot be stored, EventTooLarge, KeyUnavailable.
@@ -77,7 +77,7 @@ def _sealed(event: Event, user: str, keyring: Keyring, room: int | None) -> byte
 
 @lru_cache(maxsize=4_096)
 def _head(type_: str, thread: str) -> bytes:
-    """The envelope's common attributes, as JSON that is still open for the event's own fields."""
+    """Returns the envelope's common attributes, as JSON that is still open for the event's own fields."""
     attributes = {
         "specversion": "1.0",
         "type": TYPE_PREFIX + type_,
@@ -117,8 +117,8 @@ def decode(body: bytes, keyring: Keyring | None = None) -> Event:
 
 
 def parsed(body: bytes | str) -> dict[str, Any]:
-    """A JSON object from the log. Every reader uses this one, because anyone may publish anything: Python's own decoder
-    accepts NaN and lone surrogates and fails with RecursionError, which is no ValueError.
+    """Parses a JSON object from the log. Every reader uses this function, because anyone may publish anything: Python's
+    own decoder accepts NaN and lone surrogates, and fails with RecursionError, which is not a ValueError.
 
     At most MAX_BYTES, 200 levels deep, and numbers of 4,300 digits. Raises InvalidEvent.
     """
@@ -134,7 +134,7 @@ def parsed(body: bytes | str) -> dict[str, Any]:
 
 
 def unsealed(envelope: dict[str, Any], keyring: Keyring | None) -> dict[str, Any]:
-    """The envelope as it would be stored without sealing, for people to read. Raises as `decode`."""
+    """Returns the envelope as it would be stored without sealing, for people to read. Raises as `decode`."""
     type_, version = _contract(envelope)
     data = _opened_data(envelope, _place(envelope), type_, version, keyring)
     clear = {name: value for name, value in envelope.items() if name not in ("sealed", "sealedkey")}

@@ -112,5 +112,5 @@ class NotFound(TurnlogError):
 
 
 def cause(error: BaseException) -> str:
-    """The error's message; of one without a message what its class says."""
+    """Returns the error's message, or the docstring of its class if it has no message."""
     return str(error) or ("timed out" if isinstance(error, TimeoutError) else type(error).__name__)

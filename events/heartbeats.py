@@ -1,4 +1,4 @@
-"""The loops of a process that must not end, in one registry: each notes its rounds and is started again when it ends.
+"""The registry of the loops of a process that must not end: each notes its rounds and is started again when it ends.
 
 A heartbeat shows that work gets done, not only that a task exists: a loop that waits for ever has no rounds.
 """

@@ -47,6 +47,6 @@ def with_offset(at: datetime, seconds: int) -> datetime:
 
 
 def local(at: datetime, zone: tzinfo) -> datetime:
-    """Returns the time on the clock it came with, or in `zone` where it is in plain UTC. A zone with a name counts as
-    given in winter too, when London's clock is that of UTC."""
+    """Returns the time on the clock it came with, or in `zone` if it is in plain UTC. A time in a named zone keeps it
+    in winter too, when London's clock is that of UTC."""
     return at if at.utcoffset() or hasattr(at.tzinfo, "key") else at.astimezone(zone)

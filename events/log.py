@@ -41,7 +41,7 @@ async def connect_nats(
     on_closed: Callable[[], Awaitable[None]] | None = None,
     timeout_s: float = CONNECT_TIMEOUT_S,
 ) -> Client:
-    """A client that reconnects without limit. Raises LogUnavailable if the first connection takes too long."""
+    """Returns a client that reconnects without limit. Raises LogUnavailable if the first connection takes too long."""
     nc = RobustClient()
     failures: list[Exception] = []
 
@@ -71,7 +71,8 @@ async def connect_nats(
 
 @contextlib.contextmanager
 def nats_errors(problem: str) -> Iterator[None]:
-    """Errors of NATS in the block become LogUnavailable, which names the problem; OtherLog where the stream is gone."""
+    """Turns errors of NATS in the block into LogUnavailable, which names the problem, or into OtherLog if the stream is
+    gone."""
     try:
         yield
     except NotFoundError as error:
@@ -147,7 +148,7 @@ class Log:
             await self.nc.close()
 
     def use_keys(self, keyring: Keyring | None) -> None:
-        """From now on personal fields are sealed and opened with these keys."""
+        """Seals and opens personal fields with these keys from now on."""
         self.keyring = self.appender.keyring = keyring
 
     async def append(self, event: Event, expected: int | None = None) -> Appended:
@@ -165,29 +166,32 @@ class Log:
         return await self.appender.append_whole(events)
 
     async def head(self) -> int:
-        """The stream's last sequence, 0 when it is empty. Raises LogUnavailable."""
+        """Returns the stream's last sequence, 0 when it is empty. Raises LogUnavailable."""
         return (await self.state()).head
 
     async def state(self) -> LogState:
-        """Raises LogUnavailable; OtherLog where there is no stream."""
+        """Returns the id and the head of the log. Raises LogUnavailable, or OtherLog if there is no stream."""
         with nats_errors("cannot ask NATS for the stream's end"):
             info = await self.nc.jetstream().stream_info(STREAM)
         return LogState(log_id(info), int(info.state.last_seq))
 
     async def partition_head(self, partition: int) -> int:
-        """The last sequence of one partition, 0 when it has none."""
+        """Returns the last sequence of one partition, 0 when it has none."""
         return await self._last_of(partition_filter(partition))
 
     async def thread_head(self, tenant: str, thread: str, type_: str | None = None) -> int:
-        """The last sequence of a thread (the value for `expected`), or of its events of one type; 0 if it has none."""
+        """Returns the last sequence of a thread (the value for `expected`), or of its events of one type; 0 if it has
+        none."""
         return await self._last_of(thread_filter(tenant, thread, type_))
 
     async def thread_head_of(self, tenant: str, thread: str, types: Collection[str]) -> int:
-        """The last sequence of one thread's events of any of the types. 0 when it has none. Raises LogUnavailable."""
+        """Returns the last sequence of one thread's events of any of the types. 0 when it has none. Raises
+        LogUnavailable."""
         return max([await self.thread_head(tenant, thread, type_) for type_ in sorted(types)], default=0)
 
     async def partition_of(self, tenant: str, thread: str, seq: int) -> int:
-        """A thread's partition, which the server chooses once. seq: of one of its events; 0, without one, is in 0."""
+        """Returns a thread's partition, which the server chooses once. seq: of one of its events; 0, without one, is in
+        0."""
         if self.partitions == 1 or not seq:
             return 0
         if (place := (tenant, thread)) not in self._partitions:
@@ -201,11 +205,12 @@ class Log:
         return OrderedReader(self.nc, filters, start_seq, keyring=self.keyring)
 
     def read(self, filters: Sequence[str], start_seq: int = 1, through_seq: int | None = None) -> AsyncIterator[Stored]:
-        """Every matching message up to through_seq, the log's end when None. Raises GapInLog."""
+        """Yields every matching message up to through_seq, the log's end when None. Raises GapInLog."""
         return read_to(self.nc, filters, start_seq, through_seq, keyring=self.keyring)
 
     async def stored(self, seq: int, with_key: bool = True) -> Stored:
-        """One message by its sequence. with_key: fetches the key that opens it. Raises NotFound, LogUnavailable."""
+        """Returns one message by its sequence. with_key: fetches the key that opens it. Raises NotFound,
+        LogUnavailable."""
         with nats_errors(f"cannot ask NATS for sequence {seq}"):
             try:
                 found = await self.nc.jetstream().get_msg(STREAM, seq)
@@ -227,7 +232,7 @@ class Log:
             return await overwrite(self.nc.jetstream(), STREAM, seq)
 
     async def waiting_since(self, partition: int, position: int) -> datetime | None:
-        """When the partition's first event after a position was stored; None when there is none."""
+        """Returns when the partition's first event after a position was stored; None if there is none."""
         js, subject = self.nc.jetstream(), partition_filter(partition)
         with nats_errors(f"cannot ask NATS what follows sequence {position}"):
             try:
@@ -244,9 +249,8 @@ class Log:
         through_seq: int | None = None,
         types: Sequence[str] = (),
     ) -> AsyncIterator[Recorded]:
-        """One thread's events in order, of all types or of these, without the undecodable ones: those are parked, and
-        no read model has them. Raises KeyUnavailable at an event that cannot be unsealed now.
-        """
+        """Yields one thread's events in order, of all types or of these, without the undecodable ones: those are
+        parked, and no read model has them. Raises KeyUnavailable at an event that cannot be unsealed now."""
         async for stored in self.read_stored(tenant, thread, start_seq, through_seq, types):
             with contextlib.suppress(InvalidEvent):
                 if (found := recorded(stored)).event.thread == thread:
@@ -260,15 +264,15 @@ class Log:
         through_seq: int | None = None,
         types: Sequence[str] = (),
     ) -> AsyncIterator[Stored]:
-        """As read_thread, but not decoded, so that a caller can continue after an undecodable event. Of a thread of a
-        user with a long id there may be events of another user's thread among them."""
+        """Yields events as read_thread does, but not decoded, so that a caller can continue after an undecodable event.
+        The thread of a user with a long id may include events of another user's thread."""
         end = await self.head() if through_seq is None else through_seq
         filters = [one for type_ in (types or (None,)) for one in thread_filters(tenant, thread, type_)]
         async for stored in self.read(filters, start_seq, end):
             yield stored
 
     async def stored_ids(self, tenant: str, thread: str, start_seq: int = 1) -> dict[UUID, int]:
-        """Event id → first sequence of every event of a thread from start_seq on. Raises GapInLog."""
+        """Returns event id → first sequence of every event of a thread from start_seq on. Raises GapInLog."""
         return {key.id: seq for key, seq in (await all_stored(self.nc, [(tenant, thread)], start_seq)).items()}
 
     async def _last_of(self, subject: str) -> int:

@@ -1,4 +1,5 @@
-"""Moves events of the log behind a sequence that other events had before: what adopting another log needs."""
+"""Moves events to the end of the log, after a sequence that other events had before. Adopting another log needs
+this."""
 
 import json
 import re
@@ -22,8 +23,8 @@ MOVED = "Turnlog-Moved"
 
 async def move_behind(log: Log, after: int, through: int) -> int:
     """Stores the log's events after sequence `after` again at the log's end and above `through`, in their order, and
-    deletes them where they were; every later event comes after these. A move that was killed goes on where it was.
-    Returns how many. Raises LogUnavailable."""
+    deletes them at their old places, so that every later event comes after these. A move that was killed continues
+    where it stopped. Returns how many events were moved. Raises LogUnavailable."""
     js, moved = log.nc.jetstream(), 0
     with nats_errors("cannot move events in the log"):
         head = await log.head()
@@ -45,7 +46,7 @@ async def move_behind(log: Log, after: int, through: int) -> int:
 
 
 async def _begun(js: JetStreamContext, through: int) -> tuple[int, int] | None:
-    """(end, through) of a move above `through` whose events are the last of the log."""
+    """Returns (end, through) of a move above `through` whose events are the last of the log."""
     try:
         last = await js.get_last_msg(STREAM, f"{STORED_PREFIX}.>")
     except NotFoundError:
@@ -56,7 +57,8 @@ async def _begun(js: JetStreamContext, through: int) -> tuple[int, int] | None:
 
 
 async def first_since(log: Log, time: datetime) -> int:
-    """The sequence of the log's first event that was stored at this time or later; the next one if there is none."""
+    """Returns the sequence of the log's first event that was stored at this time or later; the next one if there is
+    none."""
     ask = json.dumps({"start_time": time.isoformat()}).encode()
     with nats_errors("cannot ask NATS for the events since a time"):
         answer = json.loads((await log.nc.request(f"$JS.API.STREAM.MSG.GET.{STREAM}", ask, timeout=ACK_S)).data)
@@ -64,8 +66,8 @@ async def first_since(log: Log, time: datetime) -> int:
 
 
 async def _advance(log: Log, js: JetStreamContext, through: int) -> None:
-    """Makes the next sequence larger than `through`. An empty stream takes any first sequence; another one only counts
-    on, so that messages are stored and removed again."""
+    """Makes the next sequence larger than `through`. An empty stream accepts any first sequence; another stream only
+    counts on, so messages are stored and removed again."""
     state = (await js.stream_info(STREAM)).state
     if state.last_seq < through and not state.messages:
         await js.purge_stream(STREAM, seq=through + 1)

@@ -37,7 +37,7 @@ class Appended:
 
 
 class Key(NamedTuple):
-    """What an event is known by: anyone may publish any id on another thread."""
+    """Identifies an event: anyone may publish any id on another thread."""
 
     tenant: str
     thread_token: str
@@ -68,7 +68,7 @@ class Outgoing(NamedTuple):
         return Key(self.tenant, thread_token(self.thread), self.id)
 
     def under_another_id(self) -> "Outgoing":
-        """With a message id that only this attempt knows."""
+        """Returns a copy with a message id that only this attempt knows."""
         return self._replace(suffix=f" {uuid.uuid4().hex}")
 
     @property
@@ -97,7 +97,8 @@ def outgoing(
     keyring: Keyring | None = None,
     signer: Signer | None = None,
 ) -> Outgoing:
-    """Raises InvalidEvent, InvalidToken, EventTooLarge or KeyUnavailable before anything is sent."""
+    """Encodes and checks an event. Raises InvalidEvent, InvalidToken, EventTooLarge or KeyUnavailable before anything
+    is sent."""
     if event.data.CONVERSES:
         check_conversation(event.thread)
     subject = publish_subject(event.tenant, event.thread, event.type)
@@ -131,7 +132,7 @@ async def publish(nc: Client, batch: list[Outgoing], timeout_s: float) -> list[A
 
 
 async def _stage(nc: Client, leading: list[Outgoing]) -> dict[str, str]:
-    """Sends a batch without its last event; the headers of that event, which commits it."""
+    """Sends a batch without its last event; returns the headers of that event, which commits the batch."""
     batch_id = uuid.uuid4().hex
     for number, out in enumerate(leading, 1):
         headers = {**out.headers, "Nats-Batch-Id": batch_id, "Nats-Batch-Sequence": str(number)}
@@ -142,7 +143,7 @@ async def _stage(nc: Client, leading: list[Outgoing]) -> dict[str, str]:
 
 
 async def _is_there(nc: Client, out: Outgoing, ack: dict[str, Any]) -> bool:
-    """Whether the acknowledged message is on the event's subject; True if it was deleted since.
+    """Returns whether the acknowledged message is on the event's subject; True if it was deleted since.
 
     JetStream compares message ids across all subjects: what it calls a duplicate may be another's message (0024).
     """

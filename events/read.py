@@ -123,7 +123,7 @@ class OrderedReader:
         await self.close()
 
     async def open(self) -> None:
-        """Raises GapInLog when the consumer cannot be made now; try again."""
+        """Creates the consumer. Raises GapInLog when it cannot be made now; try again."""
         self._name = f"reader-{uuid.uuid4().hex}"
         self._connection = self._nc.stats["reconnects"]
         try:
@@ -139,7 +139,8 @@ class OrderedReader:
             raise GapInLog(f"cannot open a reader on {self._stream}: {cause(error)}") from error
 
     async def close(self, is_made: bool = True) -> None:
-        """If the server cannot be reached, it deletes the consumer after its inactivity threshold.
+        """Deletes the consumer. If the server cannot be reached, it deletes the consumer itself after its inactivity
+        threshold.
 
         is_made: False where the consumer may not exist, and its deletion would wait for the server once more.
         """
@@ -180,7 +181,7 @@ class OrderedReader:
 
     @property
     def ahead(self) -> int:
-        """How many messages are known to follow the last batch."""
+        """The number of messages that are known to follow the last batch."""
         return len(self._buffer) + (self._buffer[-1].pending if self._buffer else 0)
 
     async def until_caught_up(self) -> AsyncIterator[Stored]:
@@ -198,7 +199,8 @@ class OrderedReader:
                 raise GapInLog(f"{pending} messages were due and none came for {MAX_SILENT_WAITS} s")
 
     async def _still_due(self, pending: int) -> int:
-        """How many messages are still expected: some may have been deleted meanwhile, for instance by an erasure."""
+        """Returns how many messages are still expected: some may have been deleted meanwhile, for instance by an
+        erasure."""
         try:
             info = await self._js.consumer_info(self._stream, self._name)
         except (NatsError, TimeoutError, OSError):
@@ -246,7 +248,8 @@ class OrderedReader:
             self._doubt()
 
     def _doubt(self) -> None:
-        """Called after silence: a pull request is lost with its connection, else its end would have been reported."""
+        """Repeats the pull request after silence: it was lost with its connection, else its end would have been
+        reported."""
         silent = asyncio.get_running_loop().time() - self._asked_at
         if self._nc.stats["reconnects"] != self._connection:
             self._failure = "the connection to the server was lost"
@@ -276,7 +279,7 @@ class OrderedReader:
         self._buffered_bytes += len(msg.data)
 
     def _status(self, msg: Msg) -> None:
-        """A pull's end: Nats-Pending-Messages says how many of it will not come."""
+        """Handles the end of a pull: Nats-Pending-Messages says how many of its messages will not come."""
         headers = msg.headers or {}
         status, description = headers.get("Status", ""), headers.get("Description", "")
         if status in ("404", "408") or description in _ORDINARY_ENDS:
@@ -295,13 +298,13 @@ class OrderedReader:
 
 
 def _within_bytes(messages: Sequence[Stored]) -> int:
-    """How many of the first messages together have at most BATCH_BYTES; at least one, if there is any."""
+    """Returns how many of the first messages together have at most BATCH_BYTES; at least one, if there is any."""
     sizes = accumulate(len(stored.body) for stored in messages)
     return next((max(1, at) for at, size in enumerate(sizes) if size > BATCH_BYTES), len(messages))
 
 
 def _metadata(reply: str) -> tuple[int, int, int, int]:
-    """(stream seq, consumer seq, stored at in ns, pending) of an ack subject, short or with a domain."""
+    """Returns (stream seq, consumer seq, stored at in ns, pending) of an ack subject, short or with a domain."""
     parts = reply.split(".")
     at = 5 if len(parts) == 9 else 7
     return int(parts[at]), int(parts[at + 1]), int(parts[at + 2]), int(parts[at + 3])

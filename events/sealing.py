@@ -80,7 +80,7 @@ def fields_of(contract: type[EventContract]) -> Fields:
 
 
 def seal(event: Event, user: str, key: UserKey, fields: Fields, room: int | None = None) -> tuple[str, str]:
-    """The attributes `sealed` and `sealedkey`.
+    """Returns the attributes `sealed` and `sealedkey`.
 
     Raises ValueError for a text that is not valid Unicode, EventTooLarge over `room` bytes: a small message must not
     become a huge one when it is decompressed.
@@ -96,7 +96,7 @@ def seal(event: Event, user: str, key: UserKey, fields: Fields, room: int | None
 
 
 def owners_to_seal(events: Iterable[Event]) -> set[tuple[str, str]]:
-    """The (tenant, user) pairs whose key `seal` needs; events with invalid ids are refused later."""
+    """Returns the (tenant, user) pairs whose key `seal` needs; events with invalid ids are refused later."""
     return {
         (event.tenant, event.user)
         for event in events
@@ -112,7 +112,8 @@ def _valid_owner(tenant: str, user: str) -> bool:
 
 
 def key_ids_in(bodies: Iterable[bytes]) -> set[str]:
-    """The ids of the keys that encoded events are sealed with, found without parsing them; some may be missed."""
+    """Returns the ids of the keys that encoded events are sealed with, found without parsing them; some may be
+    missed."""
     return {found.decode().lower() for body in bodies for found in _SEALED_KEY.findall(body)}
 
 
@@ -179,7 +180,7 @@ def with_tombstones(data: Data, contract: type[Frozen]) -> Data:
 
 
 def is_erased(event: Event) -> bool:
-    """Whether every personal field is the tombstone that a destroyed key leaves behind."""
+    """Returns whether every personal field is the tombstone that a destroyed key leaves behind."""
     tombstones = fields_of(type(event.data)).tombstones
     return bool(tombstones) and all(_at(event.data, path) == value for path, value in tombstones)
 
@@ -192,5 +193,6 @@ def _at(data: Frozen, path: tuple[str, ...]) -> Any:
 
 
 def _bound(event_id: str, tenant: str, user: str, type_: str, thread: str) -> bytes:
-    """The authenticated attributes as bytes. Ids contain no NUL, so different attributes give different bytes."""
+    """Returns the authenticated attributes as bytes. Ids contain no NUL, so different attributes give different
+    bytes."""
     return "\0".join((event_id, tenant, user, type_, thread)).encode()

@@ -24,19 +24,20 @@ class UnsignedEvent(InvalidEvent):
 
 
 class Signer:
-    """key: gives 32 bytes, at the first use. trusted_through: events up to this sequence need no signature."""
+    """Signs and checks the events that say who may do what. key: returns 32 bytes, at the first use. trusted_through:
+    events up to this sequence need no signature."""
 
     def __init__(self, key: Callable[[], bytes], trusted_through: int = 0) -> None:
         self._key, self._trusted_through = cache(key), trusted_through
 
     def sign(self, thread: str, body: bytes) -> bytes:
-        """The envelope with its signature, if events of the thread have one. Raises KeyUnavailable."""
+        """Returns the envelope with its signature, if events of the thread have one. Raises KeyUnavailable."""
         if not thread.startswith(SIGNED_THREADS):
             return body
         return body[:-1] + b',"signature":"' + self._signature(body[:-1]) + b'"}'
 
     def check(self, thread: str, seq: int, body: bytes) -> None:
-        """Raises UnsignedEvent, KeyUnavailable."""
+        """Checks the signature of a stored event. Raises UnsignedEvent, KeyUnavailable."""
         if not thread.startswith(SIGNED_THREADS) or seq <= self._trusted_through:
             return
         found = _SIGNATURE.search(body)
@@ -48,7 +49,8 @@ class Signer:
             )
 
     def value_signature(self, tenant: str, value: bytes) -> bytes:
-        """32 bytes for a value inside an event, which is read only where its signature fits. Raises KeyUnavailable."""
+        """Returns 32 bytes that sign a value inside an event; the value is read only if they match. Raises
+        KeyUnavailable."""
         return self._digest(b"value\0" + tenant.encode() + b"\0" + value)  # no envelope begins like this
 
     def _signature(self, signed: bytes) -> bytes:

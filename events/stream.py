@@ -47,7 +47,8 @@ class StreamOptions:
 
 
 def stream_config(options: StreamOptions) -> StreamConfig:
-    """A full stream refuses appends (DiscardPolicy.NEW): an old event is never thrown away for a new one."""
+    """Returns the configuration of the log's stream. A full stream refuses appends (DiscardPolicy.NEW): an old event is
+    never dropped for a new one."""
     source, destination = stored_transform(options.partitions)
     return StreamConfig(
         name=STREAM,
@@ -71,7 +72,8 @@ def stream_config(options: StreamOptions) -> StreamConfig:
 
 
 def keys_config(options: StreamOptions) -> StreamConfig:
-    """The stream of users' keys: as the log, but for its names and its size, which is a few hundred bytes a user."""
+    """Returns the stream of users' keys: as the log, but for its names and its size, which is a few hundred bytes a
+    user."""
     return replace(
         stream_config(options),
         name=KEYS_STREAM,
@@ -98,14 +100,14 @@ async def ensure_stream(js: JetStreamContext, options: StreamOptions) -> int:
 
 
 def log_id(info: StreamInfo) -> str:
-    """The id in the stream's metadata; of a stream without one the UUID that follows from the time of its creation, so
-    that processes that start together give it the same."""
+    """Returns the id in the stream's metadata; of a stream without one the UUID that follows from the time of its
+    creation, so that processes that start together give it the same."""
     stored = (info.config.metadata or {}).get(LOG_ID)
     return stored or str(uuid5(NAMESPACE_OID, f"{info.config.name} {info.created}"))
 
 
 async def ensured(js: JetStreamContext, wanted: StreamConfig) -> StreamInfo:
-    """The stream, which is created if there is none. Raises StreamDrift when a setting that matters differs."""
+    """Returns the stream, which is created if there is none. Raises StreamDrift when a setting that matters differs."""
     try:
         info = await js.stream_info(str(wanted.name))
     except NotFoundError:
@@ -115,7 +117,7 @@ async def ensured(js: JetStreamContext, wanted: StreamConfig) -> StreamInfo:
 
 
 async def overwrite(js: JetStreamContext, stream: str, seq: int) -> bool:
-    """Deletes one message so that its bytes on disk are overwritten; False if it no longer exists.
+    """Deletes one message so that its bytes on disk are overwritten; returns False if it no longer exists.
 
     Raises what NATS raises.
     """
@@ -138,7 +140,8 @@ async def overwrite(js: JetStreamContext, stream: str, seq: int) -> bool:
     reraise=True,
 )
 async def _created(js: JetStreamContext, config: StreamConfig) -> StreamInfo:
-    """Retries: the server may still be clearing the folder of a deleted stream of the same name."""
+    """Creates the stream, with retries: the server may still be clearing the folder of a deleted stream of the same
+    name."""
     return await js.add_stream(config)
 
 

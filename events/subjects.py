@@ -91,7 +91,7 @@ def check_id(kind: str, value: str) -> str:
 
 
 def check_conversation(thread: str) -> str:
-    """As check_id, for a conversation: refuses turnlog's own threads. Raises InvalidToken."""
+    """Returns the id of a conversation as check_id does, and refuses turnlog's own threads. Raises InvalidToken."""
     if check_id("thread", thread).startswith(OWN_THREADS):
         raise InvalidToken(
             f"thread id {thread[:80]!r} cannot be a conversation's: names that begin with "
@@ -101,7 +101,7 @@ def check_conversation(thread: str) -> str:
 
 
 def check_place(tenant: str, thread: str | None = None, user: str | None = None) -> None:
-    """Each that is given; thread: a conversation. Raises InvalidToken."""
+    """Checks each id that is given; thread: of a conversation. Raises InvalidToken."""
     check_tenant(tenant)
     if thread is not None:
         check_conversation(thread)
@@ -111,7 +111,7 @@ def check_place(tenant: str, thread: str | None = None, user: str | None = None)
 
 @lru_cache(maxsize=16_384)
 def thread_token(thread: str) -> str:
-    """The thread id as one subject token: itself when it is safe, else '~' + base64url, or '~~' + SHA-256.
+    """Returns the thread id as one subject token: itself when it is safe, else '~' + base64url, or '~~' + SHA-256.
 
     Injective: no plain token starts with '~', and base64url text never does.
     """
@@ -129,28 +129,29 @@ def publish_subject(tenant: str, thread: str, type_: str) -> str:
 
 
 def watch_subject(tenant: str, thread: str) -> str:
-    """Matches what is published on one thread, before it is stored; it may still be refused."""
+    """Returns the subject of what is published on one thread, before it is stored; it may still be refused."""
     return f"turnlog.{check_tenant(tenant)}.{thread_token(thread)}.*"
 
 
 def watch_type(tenant: str, type_: str) -> str:
-    """Matches published events of one type on any thread of a tenant."""
+    """Returns the subject of published events of one type on any thread of a tenant."""
     return f"turnlog.{check_tenant(tenant)}.*.{_type_token(type_)}"
 
 
 def watch_type_anywhere(type_: str) -> str:
-    """Matches published events of one type on any thread of any tenant."""
+    """Returns the subject of published events of one type on any thread of any tenant."""
     return f"turnlog.*.*.{_type_token(type_)}"
 
 
 def thread_filter(tenant: str, thread: str, type_: str | None = None) -> str:
-    """Matches the stored events of one thread, or those of one type, in any partition."""
+    """Returns the filter for the stored events of one thread, or for those of one type, in any partition."""
     last = "*" if type_ is None else _type_token(type_)
     return f"{STORED_PREFIX}.*.{check_tenant(tenant)}.{thread_token(thread)}.{last}"
 
 
 def thread_filters(tenant: str, thread: str, type_: str | None = None) -> list[str]:
-    """Match all stored events of a thread, and where it has a former id also those of the thread that has this id."""
+    """Returns filters for all stored events of a thread and, if it has a former id, for those of the thread with that
+    id."""
     former = former_thread(thread)
     return [thread_filter(tenant, one, type_) for one in (thread, former) if one is not None]
 
@@ -164,18 +165,18 @@ def partition_filter(partition: int) -> str:
 
 
 def type_filter(type_: str) -> str:
-    """Matches stored events of one type on any thread of any tenant."""
+    """Returns the filter for stored events of one type on any thread of any tenant."""
     return f"{STORED_PREFIX}.*.*.*.{_type_token(type_)}"
 
 
 def stored_transform(partitions: int) -> tuple[str, str]:
-    """(source, destination) of the stream's subject transform; tenant and thread choose the partition."""
+    """Returns (source, destination) of the stream's subject transform; tenant and thread choose the partition."""
     destination = f"{STORED_PREFIX}.{{{{partition({partitions},1,2)}}}}"
     return PUBLISHED, destination + ".{{wildcard(1)}}.{{wildcard(2)}}.{{wildcard(3)}}"
 
 
 def parse_stored(subject: str) -> StoredSubject:
-    """Raises InvalidToken for a subject that the transform cannot have made."""
+    """Splits a stored subject into its parts. Raises InvalidToken for a subject that the transform cannot have made."""
     parts = subject.split(".")
     if len(parts) != 6 or not parts[2].isdigit():
         raise InvalidToken(f"subject {subject!r} does not belong to this stream")
@@ -187,19 +188,20 @@ def progress_subject(tenant: str, thread: str, request: str) -> str:
 
 
 def memory_thread(user: str, shadow: str | None = None) -> str:
-    """The thread of a user's memory events, or of a shadow's (the memories that another extractor would make)."""
+    """Returns the thread of a user's memory events, or of a shadow's (the memories that another extractor would
+    make)."""
     name = _name_of(user)
     return MEMORIES + name if shadow is None else shadow_prefix(shadow) + MEMORIES + name
 
 
 def access_thread(user: str) -> str:
-    """The thread of a user's API keys."""
+    """Returns the thread of a user's API keys."""
     return ACCESS + _name_of(user)
 
 
 def _name_of(user: str) -> str:
-    """The user's part of a thread id: the user id, or where it is longer than MAX_NAME_BYTES its hash, filled up until
-    it is longer than any id that stands for itself."""
+    """Returns the user's part of a thread id: the user id, or where it is longer than MAX_NAME_BYTES its hash, filled
+    up until it is longer than any id that stands for itself."""
     raw = check_id("user", user).encode()
     return user if len(raw) <= MAX_NAME_BYTES else _hash(raw).rjust(MAX_NAME_BYTES + 1, "~")
 
@@ -209,8 +211,8 @@ def _hash(raw: bytes) -> str:
 
 
 def present_thread(thread: str, user: str | None) -> str:
-    """The thread that an event of a user belongs to: where a long id had its bare hash as a name, which is also the
-    name of the user who is called so, that of today."""
+    """Returns the thread id that an event of a user has today. A long user id once had its bare hash as name, which is
+    also the name of a user who is called like the hash."""
     if user is None or len(user) <= MAX_NAME_BYTES // 4 or len(raw := user.encode()) <= MAX_NAME_BYTES:
         return thread
     found = _OF_USERS.fullmatch(thread)
@@ -218,36 +220,37 @@ def present_thread(thread: str, user: str | None) -> str:
 
 
 def former_thread(thread: str) -> str | None:
-    """The thread id that events of this thread may have instead (present_thread); None for most threads."""
+    """Returns the thread id that events of this thread may have instead (present_thread); None for most threads."""
     found = _OF_USERS.fullmatch(thread)
     return found[1] + found[2].lstrip("~") if found is not None and len(found[2].encode()) > MAX_NAME_BYTES else None
 
 
 def is_memory_thread(thread: str, user: str) -> bool:
-    """Whether it is the thread of the user's memories; False for "", which read models keep for no user."""
+    """Returns whether it is the thread of the user's memories; False for "", which read models keep for no user."""
     return bool(user) and thread == memory_thread(user)
 
 
 def shadow_prefix(shadow: str) -> str:
-    """The prefix of all memory threads of a shadow."""
+    """Returns the prefix of all memory threads of a shadow."""
     return f"{SHADOW}{check_tenant(shadow)}/"
 
 
 def subscriber_durable(tenant: str, name: str) -> str:
-    """The durable of a tenant's own subscriber, which is its NATS user and account too. Raises InvalidToken."""
+    """Returns the durable of a tenant's own subscriber, which is its NATS user and account too. Raises InvalidToken."""
     if not _TENANT.match(name):
         raise InvalidToken(f"subscriber {name[:80]!r} is no valid name: use 1 to 64 of letters, digits, '_' and '-'")
     return f"{SUBSCRIBER}~{check_tenant(tenant)}~{name}"
 
 
 def subscriber_of(durable: str) -> tuple[str, str] | None:
-    """(tenant, name); None for a durable that is no tenant's. Neither part has a '~'."""
+    """Returns (tenant, name), or None if the durable is not a tenant's. Neither part has a '~'."""
     parts = durable.split("~")
     return (parts[1], parts[2]) if len(parts) == 3 and parts[0] == SUBSCRIBER else None
 
 
 def subscriber_services(durable: str) -> list[tuple[str, str]]:
-    """All that a subscriber may send: (as the server of turnlog takes it, as the subscriber's account names it).
+    """Returns all subjects a subscriber may send to: (as turnlog's server receives it, as the subscriber's account
+    names it).
 
     What it publishes has four tokens: `turnlog.<tenant>.>` would let a tenant named `keys` write where keys are.
     """
@@ -259,29 +262,30 @@ def subscriber_services(durable: str) -> list[tuple[str, str]]:
 
 
 def operator_subjects(durable: str) -> list[str]:
-    """What a subscriber may not publish: events that would change how its whole tenant is served."""
+    """Returns the subjects a subscriber may not publish on: their events would change how the whole tenant is
+    served."""
     place = subscriber_of(durable)
     assert place is not None
     return [f"turnlog.{place[0]}.*.{type_}" for type_ in OPERATOR_TYPES]
 
 
 def key_subject(key_id: str) -> str:
-    """Where the states of one user's key are stored. It has three tokens, and the log's subjects four."""
+    """Returns the subject of the states of one user's key. It has three tokens, the log's subjects have four."""
     return KEYS.replace("*", _type_token(key_id))
 
 
 def session_key(tenant: str, thread: str) -> str:
-    """The session's key in SESSION_BUCKET."""
+    """Returns the session's key in SESSION_BUCKET."""
     return session_key_of(tenant, thread_token(thread))
 
 
 def session_key_of(tenant: str, token: str) -> str:
-    """As session_key, from a thread's token. Keys may contain '=' but not '~', so '=' replaces it."""
+    """Returns the session's key for a thread's token. Keys may contain '=' but not '~', so '=' replaces it."""
     return f"{check_tenant(tenant)}.{token.replace('~', '=')}"
 
 
 def receipt_key(tenant: str, user: str, id_: str) -> str:
-    """The key of a user's receipt in RECEIPT_BUCKET."""
+    """Returns the key of a user's receipt in RECEIPT_BUCKET."""
     return f"{session_key_of(tenant, thread_token(user))}.{id_}"
 
 

@@ -25,7 +25,7 @@ async def cancel(*tasks: asyncio.Future[Any]) -> None:
 
 
 async def pause(stop: asyncio.Event, seconds: float) -> None:
-    """Waits so long, or until stop is set."""
+    """Waits for so many seconds, or until stop is set."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await stop.wait()

@@ -8,7 +8,7 @@ _ESCAPE = re.compile(rb"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]..|(u[dD][89a-fA-F]..
 
 
 def storable(value: Any) -> Any:
-    """The text, or the value with all its texts, each half of a surrogate pair and each NUL in them replaced.
+    """Returns the value with each half surrogate pair and each NUL in its texts replaced.
 
     Two halves that follow each other become the character that they stand for.
     """
@@ -27,7 +27,8 @@ def _whole(text: str) -> str:
 
 
 def valid_json(text: bytes) -> bytes:
-    """The same JSON with half surrogate pairs replaced, written as escapes or as bytes; other mistakes stay in it.
+    """Returns the same JSON with half surrogate pairs replaced, written as escapes or as bytes; other mistakes stay in
+    it.
 
     NUL stays as well: an id with one is refused, and a reader cannot tell ids from texts yet.
     """

@@ -25,7 +25,7 @@ _tracer: "Tracer | None" = None
 
 @contextlib.contextmanager
 def use(provider: "TracerProvider") -> Iterator[None]:
-    """Spans of this process are made by the provider while the block runs."""
+    """Makes the spans of this process by the provider while the block runs."""
     global _provider, _tracer
     _provider, _tracer = provider, provider.get_tracer("turnlog")
     try:
@@ -39,12 +39,12 @@ def provider() -> "TracerProvider | None":
 
 
 def valid(said: object) -> str | None:
-    """A traceparent as W3C's grammar has it; None for anything else, which anyone may have published."""
+    """Returns a traceparent if it follows W3C's grammar, else None: anyone may have published it."""
     return said if isinstance(said, str) and _VALID.fullmatch(said) else None
 
 
 def traceparent() -> str | None:
-    """The traceparent of the current span; without one, of the event that is being worked on."""
+    """Returns the traceparent of the current span; without one, of the event that is being worked on."""
     if _tracer is not None:
         from opentelemetry.trace import get_current_span
 
@@ -58,8 +58,8 @@ def traceparent() -> str | None:
 def span(
     name: str, attributes: Attributes | None = None, parent: str | None = None, current: bool = True
 ) -> Iterator["Span | None"]:
-    """A span while the block runs; None while tracing is off. An error is noted by its code, without its text, which
-    may hold what people said.
+    """Opens a span while the block runs; yields None while tracing is off. An error is noted by its code, without its
+    text, which may hold what people said.
 
     parent: a traceparent, for where no span is current; anyone may have published it. current False: for generators,
     whose reader runs in another context.
@@ -96,7 +96,7 @@ def failed(made: "Span", error: Exception) -> None:
 
 
 def linked(name: str, traceparents: Iterable[str | None]) -> AbstractContextManager[object]:
-    """A span of its own trace that links to these, which may be of many requests; none without one."""
+    """Returns a span of its own trace that links to these, which may be of many requests; none without one."""
     if _tracer is None:
         return contextlib.nullcontext()
     links = _links(traceparents)

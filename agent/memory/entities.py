@@ -34,8 +34,8 @@ class InvalidEntity(TurnlogError):
 
 @dataclass(frozen=True, slots=True)
 class EntityInput:
-    """type: PERSON, SCHOOL, EVENT, TOPIC or another, in any case. attributes: facts by name, values are JSON.
-    relations: (type, target), such as ("friend_of", "Mia")."""
+    """An entity as a person writes it. type: PERSON, SCHOOL, EVENT, TOPIC or another, in any case. attributes: facts by
+    name, values are JSON. relations: (type, target), such as ("friend_of", "Mia")."""
 
     type: str
     name: str
@@ -46,8 +46,8 @@ class EntityInput:
 
 @dataclass(frozen=True, slots=True)
 class EntityFound:
-    """relations: {"type", "target"}. sources: the quotes it was found in, none for what was written by hand.
-    mention_count: events that name it, those written by hand too."""
+    """An entity as it is known. relations: {"type", "target"}. sources: the quotes it was found in, none if it was
+    written by hand. mention_count: events that name it, those written by hand too."""
 
     type: str
     name: str
@@ -61,12 +61,12 @@ class EntityFound:
 
 
 def entity_id(tenant: str, user: str, type_: str, name: str) -> UUID:
-    """An id for clients that need one; the type and the name are what turnlog knows an entity by."""
+    """Returns an id for clients that need one; turnlog knows an entity by its type and name."""
     return uuid5(_IDS, "\0".join((tenant, user, type_, name)))
 
 
 async def entities_by_id(runtime: Runtime, tenant: str, user: str) -> dict[UUID, EntityFound]:
-    """All of a user's, most mentioned first. Raises InvalidToken."""
+    """Returns all entities of a user, most mentioned first. Raises InvalidToken."""
     found = await list_entities(runtime, tenant, user, limit=2**31)
     return {entity_id(tenant, user, one.type, one.name): one for one in found}
 
@@ -79,8 +79,8 @@ async def list_entities(
     limit: int = 100,
     after: Mentioned | None = None,
 ) -> list[EntityFound]:
-    """Most mentioned first. type_: only these, whatever the case of its letters. after: mention_count, last_seen_at,
-    type and name of the entity that the list continues behind. Raises InvalidToken."""
+    """Returns a user's entities, most mentioned first. type_: only these, in any case. after: mention_count,
+    last_seen_at, type and name of the last entity of the page before. Raises InvalidToken."""
     check_tenant(tenant)
     thread = memory_thread(user)
     await runtime.settle(names=READS)

@@ -1,4 +1,4 @@
-"""Reading what is remembered of a user: lists, one memory, its history, open questions."""
+"""Reads a user's memories: lists, one memory, its history, open questions."""
 
 import re
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
@@ -39,7 +39,7 @@ _PART_OF_ID = re.compile(r"[0-9a-f]{4,8}(?:-?[0-9a-f]{0,4}){0,3}(?:-[0-9a-f]{0,1
 
 
 class AmbiguousMemory(TurnlogError):
-    """What was given means more than one memory, or too little to mean one. candidates: `id` and `content` of each."""
+    """The input names more than one memory, or says too little to name one. candidates: `id` and `content` of each."""
 
     code = "ambiguous-memory"
     candidates: Sequence[Mapping[str, str]] = ()
@@ -87,7 +87,7 @@ async def list_memories(
     limit: int = 100,
     after: LastSaid | None = None,
 ) -> list[MemoryView]:
-    """The `limit` memories that were said last, those with the highest score first.
+    """Returns the `limit` memories that were said last, those with the highest score first.
 
     after: only those said before an earlier list, of which it is `last_said`. Raises InvalidToken, InvalidMemory for an
     unknown kind or an importance outside of 0 to 1.
@@ -108,7 +108,8 @@ async def list_memories(
 
 
 async def waiting_turns(runtime: Runtime, tenant: str, user: str) -> int:
-    """How many turns of the user no extraction has read; it works while `turnlog up` runs. Raises LogUnavailable."""
+    """Returns how many turns of the user are still to be extracted from; this happens while `turnlog up` runs. Raises
+    LogUnavailable."""
     if not runtime.settings.extract:
         return 0
     finished = await finished_through(runtime, "extraction")
@@ -118,14 +119,14 @@ async def waiting_turns(runtime: Runtime, tenant: str, user: str) -> int:
 
 
 def last_said(found: Sequence[MemoryRow]) -> LastSaid:
-    """The place in the order of saying behind all of these."""
+    """Returns the place after all of these in the order of saying."""
     by_id = sorted(found, key=lambda one: one.id, reverse=True)  # of those said at once the smallest id comes first
     last = min(by_id, key=lambda one: (one.confirmed_at, one.seq))
     return last.confirmed_at, last.seq, last.id
 
 
 async def find_memory(runtime: Runtime, tenant: str, user: str, given: str) -> MemoryView:
-    """The one memory that `given` names: its id, the beginning of it, or words that only this memory has.
+    """Returns the one memory that `given` names: its id, the beginning of it, or words that only this memory has.
 
     Memories in use come before those that ended. Raises InvalidToken, NotFound, AmbiguousMemory (empty words too).
     """
@@ -137,7 +138,8 @@ async def find_memory(runtime: Runtime, tenant: str, user: str, given: str) -> M
 
 
 async def memory_history(runtime: Runtime, tenant: str, user: str | None, given: str) -> MemoryHistory:
-    """given: as for find_memory. user None: the one who has the memory, whose whole id must be given then.
+    """Returns every version of a memory. given: as for find_memory. user None: the one who has the memory, whose whole
+    id must be given then.
 
     Raises InvalidToken, NotFound, AmbiguousMemory.
     """
@@ -151,7 +153,8 @@ async def memory_history(runtime: Runtime, tenant: str, user: str | None, given:
 
 
 async def list_conflicts(runtime: Runtime, tenant: str, user: str, answered: bool = False) -> list[Conflict]:
-    """Contradictions that wait for the user's answer, oldest first; with `answered` those that were answered too.
+    """Returns contradictions that wait for the user's answer, oldest first; with `answered` those that were answered
+    too.
 
     Raises InvalidToken.
     """
@@ -162,20 +165,20 @@ async def list_conflicts(runtime: Runtime, tenant: str, user: str, answered: boo
 
 
 def view_of(row: StoredMemory, at: datetime, policy: Policy) -> MemoryView:
-    """at: when the score is computed for."""
+    """Returns the view of a row. at: when the score is computed for."""
     values = {field.name: getattr(row, field.name) for field in fields(MemoryRow)}
     return MemoryView(**values, score=score(row, at, policy))
 
 
 def check_kinds(kinds: Iterable[str]) -> None:
-    """Raises InvalidMemory."""
+    """Raises InvalidMemory for an unknown kind."""
     known = get_args(MemoryKind)
     if unknown := [kind for kind in kinds if kind not in known]:
         raise InvalidMemory(f"{unknown[0]!r} is not a kind of memory; use one of {', '.join(known)}")
 
 
 async def _ready(runtime: Runtime, place: Place) -> None:
-    """Raises InvalidToken, NotProjectedInTime."""
+    """Waits until the rows are up to date. Raises InvalidToken, NotProjectedInTime."""
     _ = place.thread
     await runtime.settle(names=READS)
 
@@ -183,7 +186,7 @@ async def _ready(runtime: Runtime, place: Place) -> None:
 async def _rows(
     conn: Connection, place: Place, which: MemoryFilter, at: datetime, limit: int, after: LastSaid | None
 ) -> AsyncIterator[StoredMemory]:
-    """Said last first, read page by page: importance decays by settings, which no index knows."""
+    """Yields rows, said last first, page by page: importance decays by settings, which no index knows."""
     size = max(limit, PAGE) if which.category or which.min_importance else limit
     while True:
         page = await _page(conn, place, which, at, size, after)
@@ -206,7 +209,7 @@ async def _page(
 
 
 async def _the_memory(conn: Connection, place: Place, given: str) -> StoredMemory:
-    """Raises NotFound, AmbiguousMemory."""
+    """Returns the memory that `given` names. Raises NotFound, AmbiguousMemory."""
     words = " ".join(given.split())
     if len(words) < MIN_WORDS_CHARS or not terms(words):
         raise AmbiguousMemory(f"{given!r} is too little to name a memory; give an id, or words that only it has")
@@ -230,7 +233,7 @@ async def _the_memory(conn: Connection, place: Place, given: str) -> StoredMemor
 
 
 async def _owner(conn: Connection, tenant: str, given: str) -> str:
-    """Raises NotFound, AmbiguousMemory when `given` is not a whole id."""
+    """Returns the user who has the memory. Raises NotFound, AmbiguousMemory if `given` is not a whole id."""
     try:
         memory_id = UUID(given)
     except ValueError:

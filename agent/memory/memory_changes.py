@@ -31,7 +31,7 @@ from turnlog.projectors.models.memories.vectors import Compaction, compactions
 from turnlog.projectors.models.terms import terms
 
 MOST_SEARCHED = 10_000
-# What people call the thing that a memory of this key states in other words.
+# Names that people use for the subject of a memory with this key, which states it in other words.
 _ALSO_CALLED = {
     "phone": "phone telephone cell mobile number 电话 电话号码 手机 手机号 手机号码 联系电话",
     "email": "email e-mail mail address 邮箱 邮箱地址 电子邮箱 电子邮件 邮件地址",
@@ -48,15 +48,15 @@ _ANSWERS: dict[Answer, frozenset[str]] = {
 
 
 class AmbiguousConflict(TurnlogError):
-    """More than one question fits what was given."""
+    """More than one question fits the input."""
 
     code = "ambiguous-conflict"
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryInput:
-    """A memory as a person gives it. None: what the extraction rules read in the content, or the default of
-    its kind. importance: 0 to 1. expires_at: when it ends by itself, with a time zone. metadata: a JSON object of up to
+    """A memory as a person gives it. None: the extraction rules read it in the content, or it is the default of its
+    kind. importance: 0 to 1. expires_at: when it ends by itself, with a time zone. metadata: a JSON object of up to
     4,000 bytes, kept with the memory and personal as its words are; no model gets it."""
 
     content: str
@@ -101,7 +101,7 @@ class ArchivedMemory:
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """Ids of all memories whose content was dropped: those with the same words too."""
+    """The ids of all memories whose content was dropped, those with the same words too."""
 
     forgotten: tuple[UUID, ...]
 
@@ -159,7 +159,7 @@ async def edit_memory(runtime: Runtime, tenant: str, user: str, given: str, cont
 
 
 async def rate_memory(runtime: Runtime, tenant: str, user: str, given: str, importance: float) -> Rated:
-    """importance: 0 to 1; it decays from now on.
+    """Sets a memory's importance, 0 to 1; it decays from now on.
 
     Raises InvalidToken, NotFound, AmbiguousMemory, InvalidMemory.
     """
@@ -169,7 +169,7 @@ async def rate_memory(runtime: Runtime, tenant: str, user: str, given: str, impo
 
 
 async def archive_memory(runtime: Runtime, tenant: str, user: str, given: str, reason: str) -> ArchivedMemory:
-    """Keeps a memory and recalls it no more, until it is reverted or said again. reason: at most 500 characters.
+    """Keeps a memory and no longer recalls it, until it is reverted or said again. reason: at most 500 characters.
 
     Raises InvalidToken, NotFound, AmbiguousMemory, InvalidMemory for a bad reason, MemoryNotInUse.
     """
@@ -179,7 +179,7 @@ async def archive_memory(runtime: Runtime, tenant: str, user: str, given: str, r
 
 
 async def revert_memory(runtime: Runtime, tenant: str, user: str, given: str) -> Reverted:
-    """An earlier version holds again, and what replaced it ends; an archived memory is in use again.
+    """Makes an earlier version hold again and ends what replaced it; an archived memory is in use again.
 
     Raises InvalidToken, NotFound, AmbiguousMemory, NothingToRevert.
     """
@@ -189,7 +189,7 @@ async def revert_memory(runtime: Runtime, tenant: str, user: str, given: str) ->
 
 
 async def forget_memory(runtime: Runtime, tenant: str, user: str, given: str) -> Forgotten:
-    """Drops the content of a memory, and of those that say the same, from every read model. It cannot be undone.
+    """Drops the content of a memory, and of those that say the same, from every read model. This cannot be undone.
 
     Raises InvalidToken, NotFound, AmbiguousMemory.
     """
@@ -250,13 +250,13 @@ async def answer_conflict(
 
 
 def answer_in(text: str) -> Answer | None:
-    """The answer to a question that a line of a chat is; None: the line is something else."""
+    """Returns the answer to a question that a line of a chat gives; None if the line is something else."""
     said = text.strip(" .。!！").lower()
     return next((answer for answer, words in _ANSWERS.items() if said in words), None)
 
 
 async def list_compactions(runtime: Runtime, tenant: str, user: str) -> list[Compaction]:
-    """Which memories the compaction job merged, the newest first. Raises InvalidToken."""
+    """Returns the compactions with the memories they merged, the newest first. Raises InvalidToken."""
     thread = Place(tenant, user).thread
     await runtime.settle(names=READS)
     async with runtime.pool.connection() as conn:
@@ -264,13 +264,14 @@ async def list_compactions(runtime: Runtime, tenant: str, user: str) -> list[Com
 
 
 async def undo_compaction(runtime: Runtime, tenant: str, user: str, compaction: UUID) -> UndoneCompaction:
-    """Its members hold again as before, and the job does not merge them again. Raises InvalidToken, NotFound."""
+    """Makes the members of a compaction hold as before; the job does not merge them again. Raises InvalidToken,
+    NotFound."""
     reopened = await compaction_undone(MemoryWriter(runtime.log, runtime.pool), Place(tenant, user), compaction)
     return UndoneCompaction(compaction, tuple(reopened))
 
 
 def fields_by_rules(settings: Settings, text: str, at: datetime) -> dict[str, Any]:
-    """Fields of Memory when the text is exactly one claim that a rule reads, {} otherwise. Raises InvalidRules.
+    """Returns fields of Memory when the text is exactly one claim that a rule reads, {} otherwise. Raises InvalidRules.
 
     A text that says more gets no key: the rest of it would end with the next claim of that key.
     """
@@ -280,7 +281,7 @@ def fields_by_rules(settings: Settings, text: str, at: datetime) -> dict[str, An
 
 
 def _check_no_secret(settings: Settings, content: str) -> None:
-    """Raises InvalidMemory."""
+    """Raises InvalidMemory for a content with a secret."""
     if not settings.remember_secrets and holds_secret(content):
         raise InvalidMemory(
             "a memory holds no password, key or number of a card, because it goes to models; "

@@ -61,7 +61,8 @@ class InvalidPreference(TurnlogError):
 
 
 async def show_preferences(runtime: Runtime, tenant: str, user: str) -> UserPreferences:
-    """Preferences set by hand, else as the user said them last; None where there is neither. Raises InvalidToken."""
+    """Returns preferences set by hand, else as the user said them last; None where there is neither. Raises
+    InvalidToken."""
     place = Place(tenant, user)
     await runtime.settle_thread(tenant, place.thread, READS)
     async with runtime.pool.connection() as conn:
@@ -77,8 +78,8 @@ async def set_preferences(
     *,
     event_id: UUID | None = None,
 ) -> UserPreferences:
-    """given: values by the names of UserPreferences; others stay as they are. cleared: names of preferences to remove.
-    event_id: a call that is repeated with it is stored once.
+    """Sets and removes preferences. given: values by the names of UserPreferences; others stay as they are. cleared:
+    names of preferences to remove. event_id: a call that is repeated with it is stored once.
 
     Raises InvalidPreference, InvalidToken.
     """
@@ -113,14 +114,15 @@ class Preferences(NamedTuple):
     others: tuple[str, ...] = ()
 
     def lines(self) -> list[str]:
-        """For a model, what is named first."""
+        """Returns the preferences as lines of the prompt, the named ones first."""
         given = self.named.model_dump(exclude_none=True, exclude={"enable_memory", "enable_suggestions"})
         quiet = ["suggestions: only when asked for"] if self.named.enable_suggestions is False else []
         return [*(f"{name.replace('_', ' ')}: {_said(value)}" for name, value in given.items()), *quiet, *self.others]
 
 
 def user_preferences(said: Iterable[Preferred], by_hand: UserPreferences = UserPreferences()) -> Preferences:
-    """said: valid PREFERENCE memories, most recently said first; the most recent one of each name counts."""
+    """Sorts preferences by name. said: valid PREFERENCE memories, most recently said first; the most recent one of each
+    name counts."""
     found: dict[str, str] = {}
     others: list[str] = []
     for one in said:
@@ -137,7 +139,7 @@ def _said(value: str | tuple[str, ...]) -> str:
 
 
 def _read(one: Preferred) -> dict[str, str]:
-    """The named preferences that a memory states; none when it is negated."""
+    """Returns the named preferences that a memory states; none when it is negated."""
     if _NOT.search(one.content) or not _is_about_answers(one):
         return {}
     tables = (("communication_style", _STYLES), ("response_length", _LENGTHS), ("language", _LANGUAGES))
@@ -155,7 +157,7 @@ def _first(patterns: dict[str, str], text: str) -> str | None:
 
 
 async def preferences_of(conn: Connection, tenant: str, user: str, now: datetime) -> Preferences:
-    """What was said counts only for a user who wants it remembered. Raises InvalidToken."""
+    """Returns a user's preferences. Statements count only if the user wants them remembered. Raises InvalidToken."""
     place = (tenant, memory_thread(user))
     by_hand = await preferences_set(conn, *place)
     if by_hand.enable_memory is False:

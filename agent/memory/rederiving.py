@@ -1,8 +1,8 @@
-"""Another extractor over recorded history: into a shadow, compared, then promoted or dropped.
+"""Runs another extractor over recorded history: into a shadow, compared, then promoted or dropped.
 
-The shadow is a memory thread of its own, written by the same code and projected by the same projector, so that it
-shows what would be remembered with every conflict decided. A call of a model that was paid for once is taken from the
-cache; a rebuild of the read models makes none at all.
+The shadow is a memory thread of its own, written by the same code and projected by the same projector, so that it shows
+what would be remembered with every conflict decided. A model call that was paid for once is taken from the cache; a
+rebuild of the read models makes none.
 """
 
 import re
@@ -48,7 +48,7 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,50}\Z")
 
 @dataclass(frozen=True, slots=True)
 class OtherExtractor:
-    """What to extract with. None: what the settings have (MEMORY_RULES_FILE, TURNLOG_MODEL,
+    """The extractor to use. None: the one in the settings (MEMORY_RULES_FILE, TURNLOG_MODEL,
     MEMORY_EXTRACT_PROMPT_FILE)."""
 
     rules: Path | None = None
@@ -73,7 +73,7 @@ class Shadow:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a shadow's calls of models came to."""
+    """The cost of a shadow's model calls."""
 
     calls: int = 0
     tokens: int = 0
@@ -95,7 +95,7 @@ async def derive(
     on_progress: OnProgress,
     extractor: OtherExtractor = AS_SET,
 ) -> int:
-    """Runs the extractor over what the users said; returns how many conversations.
+    """Runs the extractor over the users' turns; returns the number of conversations.
 
     users: none means all of the tenant. Goes on where a run that broke off ended. Raises ModelError, NotNow,
     InvalidRules, InvalidToken, NotFound when there is no turn to extract from.
@@ -130,7 +130,7 @@ async def derive(
 
 
 async def compare(runtime: Runtime, tenant: str, shadow: str) -> list[Compared]:
-    """The differences for every user of the shadow. Raises InvalidToken, NotFound."""
+    """Returns the differences for every user of the shadow. Raises InvalidToken, NotFound."""
     check_tenant(tenant)
     await runtime.settle(names=READS)
     async with runtime.pool.connection() as conn:
@@ -156,7 +156,7 @@ async def promote(runtime: Runtime, tenant: str, shadow: str, on_progress: OnPro
 
 
 async def drop(runtime: Runtime, tenant: str, shadow: str) -> int:
-    """Takes the shadow away; returns how many users it had. Raises NotFound."""
+    """Removes the shadow; returns how many users it had. Raises NotFound."""
     await runtime.settle(names=READS)
     async with runtime.pool.connection() as conn:
         run, users = await _the_run(conn, tenant, shadow)
@@ -167,7 +167,8 @@ async def drop(runtime: Runtime, tenant: str, shadow: str) -> int:
 
 
 async def _take_over(writer: MemoryWriter, shadow: Place) -> None:
-    """In batches, since an append is bounded. What is written already is no difference any more."""
+    """Writes the new memories in batches, since an append is bounded. Memories that are written already are no longer a
+    difference."""
     now, place = datetime.now(UTC), Place(shadow.tenant, shadow.user)
 
     async def decide(rows: Rows) -> Decided[int]:
@@ -198,7 +199,7 @@ async def _difference(conn: Connection, shadow: Place) -> Difference:
 
 
 def _new_run(shadow: str) -> str:
-    """Every run has threads of its own: the events of a dropped run are on the log, and the same ids again would be
+    """Starts a run with threads of its own: the events of a dropped run are on the log, and the same ids again would be
     duplicates.
 
     Raises InvalidToken.
@@ -213,7 +214,7 @@ async def _run_of(conn: Connection, tenant: str, shadow: str) -> str | None:
 
 
 async def _the_run(conn: Connection, tenant: str, shadow: str) -> tuple[str, list[str]]:
-    """The run's name and its users. Raises NotFound."""
+    """Returns the run's name and its users. Raises NotFound."""
     run = await _run_of(conn, tenant, shadow)
     if run is None:
         raise NotFound(f"there is no shadow {shadow!r}; `turnlog rederive list` shows those there are")
@@ -221,7 +222,7 @@ async def _the_run(conn: Connection, tenant: str, shadow: str) -> tuple[str, lis
 
 
 async def all_shadows(runtime: Runtime, tenant: str) -> list[Shadow]:
-    """The shadows by name. Raises InvalidToken."""
+    """Returns the shadows by name. Raises InvalidToken."""
     check_tenant(tenant)
     await runtime.settle(names=("memories",))
     async with runtime.pool.connection() as conn:
@@ -231,7 +232,8 @@ async def all_shadows(runtime: Runtime, tenant: str) -> list[Shadow]:
 async def _conversations(
     conn: Connection, tenant: str, users: Sequence[str], kinds: Sequence[str]
 ) -> list[UserConversation]:
-    """kinds: roles whose words are evidence. Users who want nothing remembered are left out."""
+    """Returns the users' conversations. kinds: roles whose words are evidence. Users who want nothing remembered are
+    left out."""
     chosen = users or await users_who_spoke(conn, tenant)
     return [
         UserConversation(tenant, user, thread)

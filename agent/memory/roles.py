@@ -1,4 +1,4 @@
-"""Words for what somebody is to the user (mother, 同事), in both languages: which of them mean the same. Pure."""
+"""Words for a person's role to the user (mother, 同事) in both languages, and which of them mean the same. Pure."""
 
 from collections.abc import Iterable
 from functools import cache
@@ -83,7 +83,8 @@ _INCLUDES = {
 
 
 def role_words(question: str) -> list[str]:
-    """Other words by which a memory may name the people whom a question names by their role: "kid" → son, 儿子, …"""
+    """Returns other words by which a memory may name the people whom a question names by their role: "kid" → son,
+    儿子, …"""
     said = [term.removeprefix("我") if len(term) > 1 else term for term in terms(question)]
     named = [term for term in said if term in _role_terms()]
     alone = [term for term in named if not any(term in other for other in named if other != term)]  # not 朋友 in 女朋友
@@ -93,7 +94,7 @@ def role_words(question: str) -> list[str]:
 
 @cache
 def _role_terms() -> dict[str, str]:
-    """The term of each word for a role → the word."""
+    """Maps the term of each word for a role to the word."""
     words = [word for role, others in ROLES.items() for word in (role, *others.split())]
     return {term: word for word in words for term in terms(word) if term == word or len(terms(word)) == 1}
 
@@ -106,7 +107,7 @@ def _others(word: str) -> Iterable[str]:
 
 
 def _words(role: str) -> tuple[str, ...]:
-    """Those of one word."""
+    """Returns the words of a role that are one word."""
     return tuple(word for word in (role, *ROLES[role].split()) if " " not in word)
 
 

@@ -2921,8 +2921,8 @@ export interface components {
         };
         /**
          * EntityFound
-         * @description relations: {"type", "target"}. sources: the quotes it was found in, none for what was written by hand.
-         *     mention_count: events that name it, those written by hand too.
+         * @description An entity as it is known. relations: {"type", "target"}. sources: the quotes it was found in, none if it was
+         *     written by hand. mention_count: events that name it, those written by hand too.
          */
         EntityFound: {
             /** Type */
@@ -2958,8 +2958,8 @@ export interface components {
         };
         /**
          * EntityInput
-         * @description type: PERSON, SCHOOL, EVENT, TOPIC or another, in any case. attributes: facts by name, values are JSON.
-         *     relations: (type, target), such as ("friend_of", "Mia").
+         * @description An entity as a person writes it. type: PERSON, SCHOOL, EVENT, TOPIC or another, in any case. attributes: facts by
+         *     name, values are JSON. relations: (type, target), such as ("friend_of", "Mia").
          */
         EntityInput: {
             /** Type */
@@ -3074,7 +3074,7 @@ export interface components {
         };
         /**
          * Forgotten
-         * @description Ids of all memories whose content was dropped: those with the same words too.
+         * @description The ids of all memories whose content was dropped, those with the same words too.
          */
         Forgotten: {
             /** Forgotten */
@@ -3897,7 +3897,8 @@ export interface components {
         };
         /**
          * Outcome
-         * @description memory_id: of the memory that states the candidate's claim: its own, or an earlier one.
+         * @description The outcome of one candidate. memory_id: of the memory that states the candidate's claim, its own or an earlier
+         *     one.
          *
          *     what: recorded (it is valid), ended (recorded and closed: replaced_by is valid in its place), confirmed (an earlier
          *     memory said it), asked (the user has to answer `question`), known (it was recorded already).

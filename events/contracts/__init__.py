@@ -187,7 +187,7 @@ class Event(Frozen):
 
     @model_validator(mode="after")
     def _with_origin(self) -> "Event":
-        """A turn gets its origin here, from every writer, and so does an old one when it is read."""
+        """Sets the origin of a turn, whoever wrote it; old turns get theirs when they are read."""
         if isinstance(self.data, TurnRecorded) and self.data.origin is None:
             self.__dict__["data"] = self.data.of(self.user)
         return self

@@ -21,7 +21,7 @@ def in_calendar(at: datetime) -> datetime:
 
 
 def is_undated(at: datetime) -> bool:
-    """Whether nobody knows the time: an import gave the turn this date because its file has none."""
+    """Returns whether nobody knows the time: an import gave the turn this date because its file has none."""
     return UNDATED_FROM <= at < UNDATED_UNTIL
 
 
@@ -67,11 +67,11 @@ class EventContract(Frozen):
             raise TypeError(f"{cls.__name__} has an error text in clear: set QUOTES_ERRORS")
 
     def has_personal(self) -> bool:
-        """Whether a personal field has a value, so that the event is sealed."""
+        """Returns whether a personal field has a value, so that the event is sealed."""
         return any(_at(self, path) for path in self.PERSONAL)
 
     def has_words(self) -> bool:
-        """Whether a personal field holds text, not only ids and numbers."""
+        """Returns whether a personal field holds text, not only ids and numbers."""
         return self.has_personal()
 
 

@@ -62,7 +62,8 @@ class ToolCall(Frozen):
 
 
 class ThreadOpened(EventContract):
-    """metadata: what a client wants to keep with the conversation; it replaces the one before. None: stays."""
+    """A conversation begins, or its label or metadata changes. metadata: what a client wants to keep with the
+    conversation; it replaces the one before; None leaves it unchanged."""
 
     VERSION: ClassVar[int] = 2
     PERSONAL: ClassVar[dict[str, Any]] = {"label": ERASED, "metadata": None}
@@ -116,14 +117,14 @@ class TurnRecorded(EventContract):
     origin: TurnOrigin | None = None
 
     def of(self, user: str | None) -> "TurnRecorded":
-        """The turn with its origin, as a turn of this user."""
+        """Returns the turn with its origin, as a turn of this user."""
         if self.origin is not None:
             return self
         return self.model_copy(update={"origin": origin_of(self.role, _said(self.content), self.name, user)})
 
 
 def _said(content: Content) -> str | None:
-    """The text of a turn without results of tools; None if it has only results."""
+    """Returns the text of a turn without results of tools; None if it has only results."""
     if isinstance(content, str):
         return content
     if content and all(isinstance(block, ToolResultBlock) for block in content):

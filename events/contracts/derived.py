@@ -59,8 +59,8 @@ MOST_CHUNKS = 64
 
 
 def spans_of(seqs: Iterable[int], place: Mapping[int, int] | None = None) -> tuple[Span, ...]:
-    """The turns with these sequences as (first, last), in order. place: of every turn in its thread, by sequence; two
-    turns in neighbouring places are in one span. None: sequences that follow each other are."""
+    """Returns the turns with these sequences as (first, last), in order. place: of every turn in its thread, by
+    sequence; two turns in neighbouring places are in one span. None: sequences that follow each other are."""
     found: list[Span] = []
     for seq in sorted(set(seqs)):
         before = found[-1][1] if found else None
@@ -83,7 +83,7 @@ class TurnSpans(Frozen):
 
     @classmethod
     def of(cls, seqs: Iterable[int], place: Mapping[int, int] | None = None, most: int = MOST_SPANS) -> "TurnSpans":
-        """place: as of spans_of."""
+        """Returns the spans of these turns. place: as in spans_of."""
         meant = set(seqs)
         spans = spans_of(meant, place)
         if len(spans) > most:
@@ -172,7 +172,7 @@ class AnswerReceipt(EventContract):
     doubt: str | None = None
 
     def has_words(self) -> bool:
-        """Whether there are topics, notes or what is known; the other personal fields are numbers and ids."""
+        """Returns whether there are topics, notes or known facts; the other personal fields are numbers and ids."""
         return bool(self.notes or self.known or any(tier.topics for tier in self.tiers))
 
 

@@ -281,8 +281,8 @@ class UserPreferences(Frozen):
 
 
 class PreferencesSet(EventContract):
-    """A person set preferences by hand: the given ones replace earlier ones. cleared: names that are not set now.
-    v1 had no timezone."""
+    """A person set preferences by hand: the given ones replace earlier ones. cleared: names of preferences that are
+    removed. v1 had no timezone."""
 
     VERSION: ClassVar[int] = 2
     PERSONAL: ClassVar[dict[str, Any]] = {"preferences": None, "cleared": ()}
@@ -321,7 +321,7 @@ class EntitiesFound(EventContract):
 
 
 class EntitiesCleared(EventContract):
-    """Every entity that was found or written of the user before is removed; memories stay."""
+    """Removes every entity that was found or written of the user before; memories stay."""
 
     PERSONAL: ClassVar[dict[str, Any]] = {}
     type: Literal["entities_cleared"] = "entities_cleared"

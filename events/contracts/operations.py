@@ -9,7 +9,7 @@ from turnlog.events.contracts.memory import MAX_TYPE_CHARS
 
 
 class Erased(EventContract):
-    """The person's data in this thread must go from every read model, cache and index."""
+    """The person's data in this thread must be removed from every read model, cache and index."""
 
     PERSONAL: ClassVar[dict[str, Any]] = {}
     REMOVES: ClassVar[bool] = True
@@ -44,7 +44,7 @@ Limit = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
 
 
 class LimitsChanged(EventContract):
-    """How much a tenant's users may ask for was changed; limits that are not given stay as they are.
+    """The limits of a tenant's users were changed; limits that are not given stay as they are.
 
     plan: vip is for admins too. 0 admits nothing.
     """
@@ -59,7 +59,7 @@ AgentType = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,63}$")]
 
 
 class AgentConfigured(EventContract):
-    """How an agent of the tenant answers from now on, as a whole. None: as the server's settings."""
+    """A tenant's agent was configured. The event holds the whole configuration; None means the server's setting."""
 
     PERSONAL: ClassVar[dict[str, Any]] = {}
     type: Literal["agent_configured"] = "agent_configured"
@@ -71,7 +71,7 @@ class AgentConfigured(EventContract):
 
 
 class AgentSwitched(EventContract):
-    """Whether an agent of the tenant answers from now on."""
+    """A tenant's agent was switched on or off."""
 
     PERSONAL: ClassVar[dict[str, Any]] = {}
     type: Literal["agent_switched"] = "agent_switched"
@@ -80,7 +80,7 @@ class AgentSwitched(EventContract):
 
 
 class ApiKeyCreated(EventContract):
-    """An API key of this event's user exists from now on. digest: an HMAC over the secret and all fields here."""
+    """An API key of this event's user was created. digest: an HMAC over the secret and all fields here."""
 
     PERSONAL: ClassVar[dict[str, Any]] = {"label": None}
     MIXES_SPEAKERS: ClassVar[bool] = False
@@ -94,7 +94,7 @@ class ApiKeyCreated(EventContract):
 
 
 class ApiKeyRevoked(EventContract):
-    """The key is refused from now on."""
+    """An API key was revoked: it is refused from now on."""
 
     PERSONAL: ClassVar[dict[str, Any]] = {}
     type: Literal["api_key_revoked"] = "api_key_revoked"

@@ -29,7 +29,8 @@ _QUOTED = re.compile(r"```.*?(?:```|\Z)|~~~.*?(?:~~~|\Z)|^[ \t]*[>＞][^\n]*", r
 
 
 def origin_of(role: str, text: str | None, name: str | None = None, user: str | None = None) -> TurnOrigin:
-    """text: what the turn says, without results of tools; None for a turn that has nothing but such results."""
+    """Returns whose words a turn holds. text: its text, without results of tools; None for a turn that has only such
+    results."""
     if role != "user":
         return "tool" if role == "tool" else "program"
     if text is None:
@@ -42,13 +43,13 @@ def origin_of(role: str, text: str | None, name: str | None = None, user: str | 
 
 
 def is_name_of(name: str, user: str | None) -> bool:
-    """Whether a speaker's name is the user's: the id, the part of it before `@`, or a name of the role."""
+    """Returns whether a speaker's name is the user's: the id, the part of it before `@`, or a name of the role."""
     said = _plain(name)
     return said in _OF_THE_ROLE or (user is not None and said in (_plain(user), _plain(user.split("@")[0])))
 
 
 def is_all_quoted(text: str) -> bool:
-    """Whether the text has quoted lines or code, and no word beside them."""
+    """Returns whether the text has quoted lines or code, and no word beside them."""
     return bool(_QUOTED.search(text)) and not _plain(_QUOTED.sub("", text))
 
 

@@ -22,7 +22,8 @@ def turn_recorded_v1(data: Data) -> Data:
 
 
 def added(data: Data) -> Data:
-    """The newer version adds optional fields, whose defaults hold for the older one."""
+    """Leaves the data unchanged: the newer version only adds optional fields, and their defaults hold for the older
+    one."""
     return data
 
 
@@ -69,7 +70,8 @@ UPCASTERS: dict[tuple[str, int], Callable[[Data], Data]] = {
 
 
 def upcast(type_: str, version: int, target: int, data: Data) -> Data:
-    """Raises KeyError when a step of the chain is missing, which a guard test rules out."""
+    """Upgrades data step by step to the target version. Raises KeyError when a step is missing, which a guard test
+    rules out."""
     for step in range(version, target):
         data = UPCASTERS[(type_, step)](data)
     return data

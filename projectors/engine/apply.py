@@ -1,4 +1,4 @@
-"""Applying a batch: everything in one transaction, or, when an event proves poison, event by event with parking."""
+"""Applies a batch: everything in one transaction or, when an event proves poison, event by event with parking."""
 
 import asyncio
 import contextlib
@@ -101,7 +101,7 @@ def _stored_at(batch: Sequence[Incoming], through: int) -> datetime | None:
 
 @contextlib.asynccontextmanager
 async def _pipelined(conn: Connection) -> AsyncIterator[None]:
-    """A transaction whose statements are pipelined: waiting for each takes longer than executing it.
+    """Opens a transaction whose statements are pipelined: waiting for each takes longer than executing it.
 
     BEGIN and COMMIT are part of the pipeline. After an error Postgres skips the rest, a ROLLBACK too, so that one
     follows after the pipeline. COPY, used for large batches, and applying event by event cannot be pipelined.
@@ -118,7 +118,7 @@ async def _pipelined(conn: Connection) -> AsyncIterator[None]:
 
 
 def concerns(projection: Projection, type_: str) -> bool:
-    """Whether the projection handles the type of event; True for an unknown one."""
+    """Returns whether the projection handles the type of event; True for an unknown one."""
     return type_ in projection.handles or type_ not in CONTRACTS
 
 

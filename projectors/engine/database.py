@@ -42,7 +42,7 @@ async def configure(conn: Connection) -> None:
 
 
 def session_options(search_path: str = SCHEMA) -> str:
-    """The session options of every connection, with its search_path.
+    """Returns the session options of every connection, with its search_path.
 
     TCP keepalive: the server notices within half a minute that a machine has vanished, and frees its locks. Times are
     returned in UTC: days computed from them must not depend on the server's time zone. JIT is off: the planner
@@ -86,7 +86,7 @@ async def end_frozen(conn: Connection, key: int, partition: int) -> None:
 
 
 async def is_locked(conn: Connection, name: str, build: str, partition: int) -> bool:
-    """Returns True while a session holds the lock that take_locks takes for this name."""
+    """Returns whether a session holds the lock that take_locks takes for this name."""
     rows = await conn.execute(
         "SELECT FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 2 AND granted AND classid::bigint = %s "
         "AND objid::bigint = %s AND database = (SELECT oid FROM pg_database WHERE datname = current_database())",

@@ -55,21 +55,21 @@ async def note_ids(conn: Connection, batch: Sequence[Incoming], partition: int) 
 async def only_first(
     conn: Connection, noted: AsyncCursor[TupleRow], batch: Sequence[Incoming], partition: int
 ) -> list[Incoming]:
-    """The result of `without_duplicates` for a batch whose ids were noted."""
+    """Returns the result of `without_duplicates` for a batch whose ids were noted."""
     if len(await noted.fetchall()) == sum(one.recorded is not None for one in batch):
         return list(batch)
     return await _first_ones(conn, batch, partition)
 
 
 async def _first_ones(conn: Connection, batch: Sequence[Incoming], partition: int) -> list[Incoming]:
-    """The events that were noted with their sequences, and those that cannot be decoded."""
+    """Returns the events that were noted with their sequences, and those that cannot be decoded."""
     rows = await conn.execute(_FIRST_ONES, _values(batch, partition))
     first = {seq for (seq,) in await rows.fetchall()}
     return [one for one in batch if one.recorded is None or one.seq in first]
 
 
 async def first_seqs(conn: Connection, partitions: Sequence[int], keys: Collection[Key]) -> dict[Key, int]:
-    """The first sequences of these events, without those that no projection has read."""
+    """Returns the first sequences of these events, without those that no projection has read."""
     hashes = array_literal(thread_hash(key.tenant, key.thread_token) for key in keys)
     values = {"partitions": list(partitions), "ids": array_literal(key.id for key in keys), "hashes": hashes}
     found: dict[int, int] = dict(await (await conn.execute(_FIRST_SEQS, values)).fetchall())
@@ -88,5 +88,5 @@ def _values(batch: Sequence[Incoming], partition: int) -> dict[str, object]:
 
 @lru_cache(maxsize=4_096)
 def thread_hash(tenant: str, token: str) -> str:
-    """32 hexadecimal digits. Not the names, so that an erasure finds none in the table."""
+    """Returns 32 hexadecimal digits. They hide the names, so that an erasure finds none in the table."""
     return hashlib.sha256(f"{tenant}.{token}".encode()).hexdigest()[:32]

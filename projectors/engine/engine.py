@@ -32,8 +32,8 @@ from turnlog.projectors.engine.writer import Connection
 
 logger = logging.getLogger("turnlog.projectors")
 BATCH = 2_000
-# Seconds that a transaction should take at most: nobody sees an event of it before its end, whoever the others are of.
-# Much shorter ones make everybody wait for longer, since an event of a small batch takes twice as long.
+# The longest time in seconds a transaction should take: none of its events is visible before its end.
+# Much shorter transactions delay everybody more, since an event takes twice as long in a small batch.
 TRANSACTION_S = 1.0
 FIRST_BACKOFF_S, MAX_BACKOFF_S, MAX_GAP_BACKOFF_S = 0.05, 5.0, 0.5
 STANDBY_POLL_S = 0.5
@@ -69,18 +69,19 @@ class Runner:
 
     @property
     def catching_up(self) -> bool:
-        """Whether a batch of the last QUIET_S was large, so that more events are likely to wait or to come at once."""
+        """Returns whether a batch of the last QUIET_S was large, so that more events probably wait or arrive at
+        once."""
         is_large = self._reader is not None and self._reader.taken >= LARGE_BATCH
         return is_large or time.monotonic() - self._large_at < QUIET_S
 
     def stop(self) -> None:
-        """Finishes the batch under way; does not wait for another one."""
+        """Stops after the batch under way, without waiting for another one."""
         self._stop.set()
         if self._reader is not None:
             self._reader.wake()
 
     async def run(self, beat: Heartbeat | None = None) -> None:
-        """beat: notes each batch, and why no batch can be applied."""
+        """Applies batches until stopped. beat: notes each batch, and why no batch can be applied."""
         self._beat = beat or self._beat
         while not self._stop.is_set():
             try:
@@ -101,7 +102,7 @@ class Runner:
 
     @contextlib.asynccontextmanager
     async def _owned_connection(self) -> AsyncIterator[Connection]:
-        """A connection that holds the advisory locks; locks and transactions end with it."""
+        """Opens a connection that holds the advisory locks; locks and transactions end with it."""
         conn = await connect(self._url)
         async with conn:
             # A crash of Postgres loses rows and position together; they are applied from the log again.
@@ -166,7 +167,8 @@ class Runner:
 
 
 def next_batch(events: int, seconds: float) -> int:
-    """How many events to apply at once after a full batch took so long: at least LARGE_BATCH and at most BATCH."""
+    """Returns how many events to apply at once after a full batch took so long: at least LARGE_BATCH and at most
+    BATCH."""
     fitting = events * TRANSACTION_S / max(seconds, TRANSACTION_S / BATCH)
     return max(LARGE_BATCH, min(BATCH, round(fitting), 2 * events))
 
@@ -180,7 +182,7 @@ async def step(
     signer: Signer | None = None,
     at_most: int = BATCH,
 ) -> Positions:
-    """One batch: read → decode → then drop duplicates, apply and move, in one transaction.
+    """Applies one batch: reads, decodes, then drops duplicates, applies and moves the position in one transaction.
 
     Raises KeyUnavailable at an event whose key cannot be fetched now; the events before it are applied.
     """

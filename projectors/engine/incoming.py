@@ -48,7 +48,7 @@ def incoming(stored: Stored, signer: Signer | None = None) -> Incoming:
 
 
 def _words(stored: Stored, event: Event) -> bytes:
-    """The event's data as JSON, with its sealed fields opened."""
+    """Returns the event's data as JSON, with its sealed fields opened."""
     return event.data.model_dump_json().encode() if _SEALED in stored.body else stored.body
 
 

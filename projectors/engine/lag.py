@@ -18,7 +18,7 @@ WANTED = "wanted"
 # without the newest events. Others would show what was changed or deleted since.
 READ_WHILE_REBUILT = ("vectors", "topics", "summaries")
 STALLED_AFTER_S = 15.0
-# Events in a batch, or behind, from which on a partition counts as catching up.
+# A partition counts as catching up from so many events in a batch, or behind.
 LARGE_BATCH = 200
 FIRST_POLL_S, MAX_POLL_S = 0.002, 0.05
 
@@ -57,13 +57,13 @@ class Lag:
 
     @property
     def catching_up(self) -> bool:
-        """Whether the background work of the projector's process waits for it."""
+        """Returns whether the background work of the projector's process waits for it."""
         return self.behind >= LARGE_BATCH and not self.stalled
 
 
 async def lag(log: Log, conn: Connection, stalled_after_s: float = STALLED_AFTER_S) -> list[Lag]:
-    """The lag of every live projection, by name and partition. Raises LogUnavailable; OtherLog where the rows were made
-    from another log than the connected one: there is no distance then."""
+    """Returns the lag of every live projection, by name and partition. Raises LogUnavailable; OtherLog where the rows
+    were made from another log than the connected one: there is no distance then."""
     log.appender.assert_same_log()  # red as long as this process refuses appends
     await assert_same_log(log, conn)
     heads = {p: await log.partition_head(p) for p in range(log.partitions)}
@@ -99,8 +99,9 @@ async def lag(log: Log, conn: Connection, stalled_after_s: float = STALLED_AFTER
 
 
 async def _rebuilds(conn: Connection, heads: Mapping[int, int]) -> tuple[dict[str, float], bool]:
-    """The share of the log that the rebuild of each projection with rows of an earlier version has read, and whether
-    some process is at it. How far a build is, its positions say; those of a killed one stay until the next begins."""
+    """Returns the share of the log that the rebuild of each projection with rows of an earlier version has read, and
+    whether some process works on it. The positions of a build tell its progress; those of a killed build stay until the
+    next one begins."""
     rows = await conn.execute(
         "SELECT w.projection, (SELECT jsonb_object_agg(b.partition, b.position) FROM projection_positions b "
         "WHERE b.projection = w.projection AND starts_with(b.build, 'rebuild_')) FROM projection_positions w "
@@ -117,7 +118,7 @@ async def _rebuilds(conn: Connection, heads: Mapping[int, int]) -> tuple[dict[st
 
 
 async def _waits(log: Log, partition: int, position: int, longer_than_s: float) -> bool:
-    """Whether an event has waited too long itself: after a quiet hour the position is old, which is no stall."""
+    """Returns whether an event itself has waited too long: after a quiet hour an old position is not a stall."""
     since = await log.waiting_since(partition, position)
     return since is not None and (datetime.now(UTC) - since).total_seconds() > longer_than_s
 
@@ -130,7 +131,7 @@ async def wait_for(
     timeout_s: float = 30.0,
     without: Sequence[str] = (),
 ) -> None:
-    """Returns once every named projection has applied `seq` of its partition. Raises NotProjectedInTime.
+    """Waits until every named projection has applied `seq` of its partition. Raises NotProjectedInTime.
 
     without: of these, those that are rebuilt for a newer version are not waited for.
     """
@@ -152,7 +153,7 @@ async def _why_not(conn: Connection, projection: str) -> str:
 
 
 async def degraded_by_rebuild(conn: Connection, projections: Sequence[str]) -> str | None:
-    """What is missing where one of the projections is read as it is while it is rebuilt; None where none is."""
+    """Says what is missing if one of the projections is read as it is while it is rebuilt; returns None otherwise."""
     names = [name for name in await being_rebuilt(conn) if name in projections and name in READ_WHILE_REBUILT]
     if not names:
         return None
@@ -160,7 +161,7 @@ async def degraded_by_rebuild(conn: Connection, projections: Sequence[str]) -> s
 
 
 async def being_rebuilt(conn: Connection) -> list[str]:
-    """The projections whose rows are of an earlier version, by name."""
+    """Returns the projections whose rows are of an earlier version, by name."""
     rows = await conn.execute(
         "SELECT projection FROM projection_positions WHERE build = %s ORDER BY projection", (WANTED,)
     )
@@ -170,7 +171,7 @@ async def being_rebuilt(conn: Connection) -> list[str]:
 async def first_behind(
     conn: Connection, projections: Sequence[str], partition: int, seq: int, without: Sequence[str] = ()
 ) -> str | None:
-    """The first of the named projections that has not applied `seq` of its partition, None when all have.
+    """Returns the first of the named projections that has not applied `seq` of its partition, None when all have.
 
     without: see wait_for.
     """

@@ -33,7 +33,7 @@ class Parked:
 async def parked_places(
     conn: Connection, names: Iterable[str], build: str, partition: int, asked: Collection[Place]
 ) -> dict[str, set[Place]]:
-    """Projection name → those of the (tenant, thread token) pairs whose events must wait."""
+    """Returns for each projection those of the (tenant, thread token) pairs whose events must wait."""
     return await places(await ask_places(conn, build, partition, asked), names)
 
 
@@ -61,7 +61,7 @@ async def places(asked: AsyncCursor[TupleRow], names: Iterable[str]) -> dict[str
 
 
 async def first_parked(conn: Connection, names: Iterable[str], tenant: str, thread: str, since: int = 0) -> str | None:
-    """Sequence and error of the thread's first event from `since` on that one of these has parked."""
+    """Returns sequence and error of the thread's first event from `since` on that one of these has parked."""
     rows = await conn.execute(
         "SELECT seq || ': ' || error FROM dead_letters WHERE tenant = %s AND thread_token = %s AND build = 'live' "
         "AND status = 'parked' AND projection = ANY(%s) AND seq >= %s ORDER BY seq LIMIT 1",
@@ -72,7 +72,7 @@ async def first_parked(conn: Connection, names: Iterable[str], tenant: str, thre
 
 
 def refuse_parked(thread: str, parked: str | None) -> None:
-    """parked: by a projection, as first_parked returns it. Raises ThreadParked."""
+    """Raises ThreadParked. parked: sequence and error, as first_parked returns them."""
     if parked is not None:
         raise ThreadParked(
             f"an event of thread {thread!r} could not be projected ({parked}), and later ones wait behind it; "
@@ -81,7 +81,7 @@ def refuse_parked(thread: str, parked: str | None) -> None:
 
 
 async def dropped_seqs(conn: Connection, names: Iterable[str], partition: int) -> dict[str, set[int]]:
-    """Projection name → sequences an operator dropped; a rebuild skips them too."""
+    """Returns for each projection the sequences that an operator dropped; a rebuild skips them too."""
     found: dict[str, set[int]] = {name: set() for name in names}
     rows = await conn.execute(
         "SELECT projection, seq FROM dead_letters WHERE projection = ANY(%s) AND build = 'live' AND partition = %s "
@@ -132,7 +132,7 @@ async def drop(conn: Connection, name: str, seq: int) -> None:
 
 
 async def listed(conn: Connection, projection: str | None) -> list[dict[str, Any]]:
-    """Parked and dropped events of reactors and live projections, in the order of the log."""
+    """Returns the parked and dropped events of reactors and live projections, in the order of the log."""
     cursor = conn.cursor(row_factory=dict_row)
     await cursor.execute(
         "SELECT seq, projection, partition, tenant, thread_token, event_type, reason, error, status, parked_at "

@@ -11,7 +11,7 @@ from turnlog.projectors.engine.writer import Connection
 ROLE = "turnlog_api"
 SETTING = "turnlog.tenant"
 UNREADABLE = ("user_keys", "repeatable_writes")  # of a tenant, but nothing that a tenant asks for reads it
-# Sequences and ids without a word: how far the rows are, and which events are on the log already.
+# Sequences and ids without text: how far the rows are, and which events are on the log already.
 SHARED = ("projection_positions", "event_ids", "event_ids_of_any_thread")
 
 _FIX = (
@@ -75,7 +75,7 @@ FROM pg_roles r WHERE r.rolname = '{ROLE}'"""
 
 
 def protection(schema: str = SCHEMA) -> str:
-    """SQL that gives every table of a schema with a column `tenant` its policy, and ROLE the right to read it.
+    """Returns SQL that gives every table of a schema with a column `tenant` its policy, and ROLE the right to read it.
 
     Makes ROLE where the connection's user may; without it there are policies and no grants. Repeatable.
     """
@@ -83,7 +83,7 @@ def protection(schema: str = SCHEMA) -> str:
 
 
 async def make_usable(conn: Connection) -> None:
-    """After an administrator made the role, its rights are still to be granted. Raises NoTenantRole."""
+    """Grants the role its rights if an administrator made it after the upgrade. Raises NoTenantRole."""
     if not await _is_usable(conn):
         await conn.execute(protection().encode())
         if not await _is_usable(conn):
@@ -91,6 +91,7 @@ async def make_usable(conn: Connection) -> None:
 
 
 async def _is_usable(conn: Connection) -> bool:
-    """Whether the role exists, cannot pass the policies, may read and may be taken on by the connection's user."""
+    """Returns whether the role exists, cannot pass the policies, may read and may be taken on by the connection's
+    user."""
     rows = await conn.execute(_USABLE.encode())
     return await rows.fetchone() == (True,)

@@ -1,4 +1,4 @@
-"""Whether the rows were made from the connected log: its id, its end and the last applied event are compared.
+"""Checks that the rows were made from the connected log: its id, its end and the last applied event are compared.
 
 A stream that was deleted and made again has another id. A restored backup has the same one: if it is older, its end is
 before the positions, and if events were appended to it since, another event is at the position.
@@ -41,7 +41,7 @@ class Connections(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Projected:
-    """What the rows say of their log. log_id: None before the first event. position: the furthest of all projections.
+    """The log as the rows know it. log_id: None before the first event. position: the furthest of all projections.
 
     stored_at: when the log stored the event there, None if unknown. kept_through: see the table `projected_log`.
     """
@@ -59,7 +59,7 @@ async def projected(conn: Connection) -> Projected:
 
 
 async def note_log(conn: Connection, log_id: str, kept_through: int | None = None) -> None:
-    """From now on the rows belong to this log."""
+    """Notes that the rows belong to this log from now on."""
     await conn.execute(_NOTE, (log_id, kept_through))
 
 
@@ -78,7 +78,7 @@ async def assert_same_log(log: Log, conn: Connection) -> int:
 
 
 async def compare(log: Log, rows: Projected) -> int:
-    """As `assert_same_log`, for what the rows said earlier."""
+    """Compares as `assert_same_log` does, with what the rows said earlier."""
     state = await log.state()
     if rows.log_id not in (None, state.id) and rows.position:
         raise OtherLog(
@@ -103,7 +103,8 @@ async def compare(log: Log, rows: Projected) -> int:
 
 
 async def _was_stored(log: Log, seq: int, at: datetime) -> bool:
-    """Whether the log stored the event at that time. True also if it was deleted since, for instance by an erasure."""
+    """Returns whether the log stored the event at that time. True also if it was deleted since, for instance by an
+    erasure."""
     try:
         found = await log.stored(seq, with_key=False)
     except NotFound:
@@ -113,8 +114,8 @@ async def _was_stored(log: Log, seq: int, at: datetime) -> bool:
 
 @asynccontextmanager
 async def guarded(log: Log, pool: Connections, beats: Heartbeats) -> AsyncIterator[None]:
-    """While the block runs, refuses appends whenever the rows were made from another log. Checked at once, then every
-    LOOK_S; between these, by the sequences that NATS acknowledges. While Postgres is away what it said last counts."""
+    """Refuses appends while the block runs whenever the rows were made from another log. Checks at once, then every
+    LOOK_S; between these, by the sequences that NATS acknowledges. While Postgres is away its last answer counts."""
     rows: Projected | None = None
 
     async def look() -> None:

@@ -35,7 +35,7 @@ class Share:
 
     @property
     def held(self) -> frozenset[int]:
-        """The partitions that this worker holds now."""
+        """Returns the partitions that this worker holds now."""
         return frozenset(self._held)
 
     def room(self) -> bool:

@@ -24,7 +24,8 @@ def utc_offset_column() -> sa.Column[int]:
 def thread_table(
     name: str, *columns: sa.Column[Any], thread: str | None = None, comment: str | None = None
 ) -> sa.Table:
-    """A table of a read model, with keys that begin with tenant and thread. thread: comment of the column thread_id."""
+    """Returns a table of a read model, with keys that begin with tenant and thread. thread: comment of the column
+    thread_id."""
     place = (
         sa.Column("tenant", sa.Text, primary_key=True),
         sa.Column("thread_id", sa.Text, primary_key=True, comment=thread),

@@ -59,7 +59,7 @@ async def _insert(conn: Connection, change: Insert) -> None:
 
 
 async def _upsert(conn: Connection, change: Upsert, is_insert: bool = False) -> None:
-    """is_insert: a row that exists already is an error."""
+    """Writes rows by primary key. is_insert: a row that exists already is an error."""
     if not change.rows:
         return
     keys = [column.name for column in change.table.primary_key]
@@ -81,7 +81,7 @@ async def _delete_thread(conn: Connection, change: DeleteThread) -> None:
 
 @cache
 def _copy_sql(table: "sa.Table", columns: tuple[str, ...]) -> bytes:
-    """As bytes, because psycopg renders a Composed again at every call."""
+    """Returns the COPY statement as bytes, because psycopg renders a Composed again at every call."""
     return sql.SQL("COPY {} ({}) FROM STDIN").format(sql.Identifier(table.name), _names(columns)).as_bytes(None)
 
 
@@ -120,13 +120,15 @@ def _conflict_sql(table: "sa.Table", update: tuple[tuple[str, str], ...], where:
 
 
 def _sent_type(column: "sa.Column[Any]") -> str:
-    """unnest flattens arrays of arrays, so array values travel as literals and are cast on arrival."""
+    """Returns the type in which a column's values are sent: unnest flattens arrays of arrays, so array values are sent
+    as literals and cast on arrival."""
     name = _type(column)
     return "text" if name.endswith("[]") else name
 
 
 def _type(column: "sa.Column[Any]") -> str:
-    """The SQL name of a column's type. Look-ups import this module, so SQLAlchemy (0.15 s) is not loaded with it."""
+    """Returns the SQL name of a column's type. Look-ups import this module, so SQLAlchemy (0.15 s) is not loaded with
+    it."""
     from sqlalchemy.dialects import postgresql
 
     return column.type.compile(postgresql.dialect())  # type: ignore[no-untyped-call]

@@ -26,15 +26,16 @@ class SearchScope:
     params: Mapping[str, Any]
 
     def rows(self, columns: str) -> str:
-        """SQL of all rows of the scope; conditions may be added with AND."""
+        """Returns SQL of all rows of the scope; conditions may be added with AND."""
         return f"SELECT {columns} FROM {self.table} {self.alias} WHERE {self.where}"
 
     def with_terms(self, columns: str, terms: str, limit: int) -> str:
-        """SQL of up to `limit` rows that have all of the terms. terms: an SQL expression of type text[]."""
+        """Returns SQL of up to `limit` rows that have all of the terms. terms: an SQL expression of type text[]."""
         return f"{self.rows(columns)} AND {self.alias}.terms @> {terms} LIMIT {limit:d}"
 
     def nearest(self, columns: str, dimensions: int, limit: int) -> str:
-        """SQL of the `limit` rows nearest to %(vector)s among those with a vector of %(model)s, nearest first."""
+        """Returns SQL of the `limit` rows nearest to %(vector)s among those with a vector of %(model)s, nearest
+        first."""
         return f"{self.rows(columns)} AND {self.is_embedded} ORDER BY {self.distance(dimensions)} LIMIT {limit:d}"
 
     @property
@@ -42,7 +43,7 @@ class SearchScope:
         return f"{self.alias}.embedding_model = %(model)s"
 
     def distance(self, dimensions: int) -> str:
-        """SQL of the cosine distance to %(vector)s, as the HNSW indexes have it."""
+        """Returns SQL of the cosine distance to %(vector)s, as the HNSW indexes have it."""
         return f"({self.alias}.embedding::halfvec({dimensions:d})) <=> %(vector)s::halfvec({dimensions:d})"
 
 
@@ -60,7 +61,8 @@ class VectorScan:
 
 
 async def use_vector_scan(conn: Connection, scan: VectorScan) -> None:
-    """Applies to the rest of the transaction. A generic plan does not know the model, so it cannot use its index."""
+    """Applies scan settings to the rest of the transaction. A generic plan does not know the model, so it cannot use
+    the model's index."""
     settings = {
         "plan_cache_mode": "force_custom_plan",
         "hnsw.iterative_scan": scan.order,
@@ -81,7 +83,8 @@ async def nearest_rows(
     limit: int,
     scan: VectorScan,
 ) -> list[tuple[Any, ...]]:
-    """Rows whose vectors of `model` are nearest to `vector`; with a filter that few rows pass some may be missed."""
+    """Returns rows whose vectors of `model` are nearest to `vector`; with a filter that few rows pass some may be
+    missed."""
     async with conn.pipeline(), conn.transaction():
         await use_vector_scan(conn, scan)
         rows = await conn.execute(
@@ -92,7 +95,7 @@ async def nearest_rows(
 
 
 def decode_vectors(sent: Sequence[bytes | None]) -> NDArray[np.float32] | None:
-    """(n, dimensions), NaN where a row has no vector; None when no row has one.
+    """Returns (n, dimensions), NaN where a row has no vector; None when no row has one.
 
     sent: halfvec_send's form: two int16 (dimensions, unused), then float16, all big-endian; of equal dimensions.
     """

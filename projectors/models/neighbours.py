@@ -11,7 +11,8 @@ MAX_DIMENSIONS = 4_000  # of an HNSW index over halfvec
 
 
 def neighbour_indexes(table: sa.Table) -> str:
-    """SQL that creates one HNSW index per model, for the dimensions of its vectors. Existing indexes are kept."""
+    """Returns SQL that creates one HNSW index per model, for the dimensions of its vectors. Existing indexes are
+    kept."""
     name = table.name
     return f"""
 DO $$ DECLARE

@@ -41,7 +41,7 @@ BY_NAME = {projection.name: projection for projection in PROJECTIONS}
 
 
 def find(name: str) -> Projection:
-    """Raises NotFound with the names there are."""
+    """Returns the projection with this name. Raises NotFound, which lists the names."""
     if name not in BY_NAME:
         raise NotFound(f"there is no projection {name!r}; there are {', '.join(BY_NAME)}")
     return BY_NAME[name]

@@ -40,7 +40,7 @@ _CHINESE = """
 这个 那个 一个 个 什么 怎么 谁 哪 哪里 哪些 哪个 多少 几 会 要 说 到 对 把 被 让 给 从 还 又 着 过 得
 地 之 年 日 号 曾经 曾 么 为什么 为什 怎样 怎么样 如何 哪儿 没有
 """
-# Function words, and question words: those say what kind of answer is wanted, not what it is about.
+# Function words and question words: they tell the kind of answer that is wanted, not its subject.
 STOPWORDS_EN = frozenset(_ENGLISH.split())
 STOPWORDS_ZH = frozenset(_CHINESE.split())
 # Typed without the apostrophe too ("dont", "ive"), but "shell", "ill" and "id" are words of their own.
@@ -64,7 +64,7 @@ _stem = Stemmer.Stemmer("english", 0).stemWord
 
 
 def terms(text: str) -> list[str]:
-    """The search terms of `text` in order, repeats kept (BM25 counts them); at most MAX_TERMS of them."""
+    """Returns the search terms of `text` in order, repeats kept (BM25 counts them); at most MAX_TERMS of them."""
     found: list[str] = []
     for word in _words(text[:MAX_CHARS]):
         found.extend(_expand_often(word) if len(word) <= CACHED_CHARS else _expand(word))
@@ -74,8 +74,8 @@ def terms(text: str) -> list[str]:
 
 
 def has_words(text: str, words: str) -> bool:
-    """Whether the text has these words in this order as whole words: "corgi", but no "c"; 生日, but no 日. Case and
-    spaces are ignored."""
+    """Returns whether the text has these words in this order as whole words: "corgi" but not "c"; 生日 but not 日. Case
+    and spaces are ignored."""
     bounds, pieces = _bounds(text)
     wanted = "".join(_bounds(words)[1])
     whole = "".join(pieces)
@@ -88,7 +88,7 @@ def has_words(text: str, words: str) -> bool:
 
 
 def _bounds(text: str) -> tuple[set[int], list[str]]:
-    """Where words begin and end in the text without spaces and marks, and the words."""
+    """Returns the positions at which words begin and end in the text without spaces and marks, and the words."""
     import rjieba
 
     pieces, bounds, at = list[str](), {0}, 0
@@ -101,7 +101,7 @@ def _bounds(text: str) -> tuple[set[int], list[str]]:
 
 
 def _words(text: str) -> list[str]:
-    """Raw words; anything but plain ASCII (the fast path of English chats) is normalised first."""
+    """Yields raw words; only text other than plain ASCII (the fast path of English chats) is normalised first."""
     if text.isascii():
         return _ASCII_WORD.findall(text)
     text = unicodedata.normalize("NFKC", text.translate(_APOSTROPHES)).translate(_APOSTROPHES)
@@ -124,7 +124,7 @@ caches_words(_expand_often.cache_clear)
 
 
 def _english(lower: str) -> str:
-    """Accents folded (café finds cafe), then stemmed."""
+    """Returns a word with accents folded (café finds cafe), then stemmed."""
     if not lower.isascii():
         folded = unicodedata.normalize("NFKD", lower)
         lower = "".join(char for char in folded if not unicodedata.combining(char)) or lower
@@ -132,7 +132,7 @@ def _english(lower: str) -> str:
 
 
 def _compound(word: str) -> tuple[str, ...]:
-    """`snake_case`, camelCase, e-mail, @handle, 2023-05-08, 10th: the whole and its parts, once each."""
+    """Returns the whole and its parts, once each, of `snake_case`, camelCase, e-mail, @handle, 2023-05-08, 10th."""
     if "," in word:
         return (word.replace(",", ""),)
     if date := _ISO_DATE.fullmatch(word):
@@ -153,7 +153,7 @@ def _simple(word: str) -> str:
 
 
 def _chinese(run: str) -> tuple[str, ...]:
-    """Words and the words within them; pairs of characters where the dictionary has no words. All in simplified
+    """Returns words and the words within them; pairs of characters where the dictionary has no words. All in simplified
     characters, so that 电商 finds 電商.
 
     The pairs are for names and for Japanese: 曼婷 finds 张曼婷, タワー finds 東京タワー. `5月` becomes the term of
@@ -177,7 +177,7 @@ def _chinese(run: str) -> tuple[str, ...]:
 
 @lru_cache
 def _simplified() -> dict[int, str]:
-    """Traditional characters and their simplified ones, as OpenCC's t2s has them (without words of its dictionary)."""
+    """Maps traditional characters to simplified ones, as OpenCC's t2s does (without words of its dictionary)."""
     traditional, simplified = Path(__file__).with_name("simplified.txt").read_text("utf-8").splitlines()
     return str.maketrans(dict(zip(traditional, simplified, strict=True)))
 
@@ -187,7 +187,7 @@ def _pairs(letters: str) -> list[str]:
 
 
 def _within(word: str) -> list[str]:
-    """The words within a word. Of 東京都 that is 東京, but not 京都."""
+    """Returns the words within a word. Of 東京都 that is 東京, but not 京都."""
     import rjieba
 
     parts = [part for part in rjieba.cut_for_search(word) if part != word] if len(word) > 2 else []

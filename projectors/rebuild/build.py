@@ -1,4 +1,4 @@
-"""Filling shadow tables from the log, strictly: a new poison event stops the build and is named."""
+"""Fills shadow tables from the log, strictly: a new poison event stops the build and is named."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -39,7 +39,7 @@ class RowsNotInLog(TurnlogError):
 
 
 async def assert_rebuildable(log: Log, conn: Connection) -> None:
-    """Raises RowsNotInLog, OtherLog."""
+    """Checks that a rebuild would lose no rows. Raises RowsNotInLog, OtherLog."""
     await assert_same_log(log, conn)
     if (kept := (await projected(conn)).kept_through) is not None:
         raise RowsNotInLog(
@@ -89,9 +89,8 @@ class Build:
         self.events += len(batch)
 
     async def _refuse_new_poison(self, at: Positions, since: int) -> None:
-        """What is parked live may stay parked, and so may an event that does not fit its contract: live would park it
-        now, though an earlier version may have applied it. Anything else stops the build.
-        """
+        """Stops the build at a new poison event. Events that are parked live may stay parked, and so may an event that
+        does not fit its contract: live would park it now, though an earlier version may have applied it."""
         rows = await self.conn.execute(
             "SELECT b.seq, b.projection, b.error FROM dead_letters b WHERE b.projection = ANY(%(names)s) "
             "AND b.build = %(build)s AND b.seq >= %(since)s AND b.reason = 'poison' "
@@ -117,7 +116,7 @@ class Build:
 async def building(
     database_url: str, projections: Sequence[Projection], kind: str, on_progress: OnProgress
 ) -> AsyncIterator[Build]:
-    """Shadow tables for the time of the block; whatever is left of them at its end is removed."""
+    """Keeps shadow tables for the time of the block; whatever is left of them at its end is removed."""
     name = f"{kind}_{projections[0].name if len(projections) == 1 else 'several'}"
     async with await connect(database_url, shadow.schema_of(name)) as conn:
         await conn.execute("SET synchronous_commit = off")  # a crash of Postgres loses the shadow tables anyway

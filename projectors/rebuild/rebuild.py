@@ -30,7 +30,7 @@ class SwitchRefused(TurnlogError):
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """What a rebuild did. events: read from the log; seconds: from start to switch."""
+    """The result of a rebuild. events: read from the log; seconds: from start to switch."""
 
     projection: str
     events: int
@@ -54,7 +54,7 @@ async def rebuild_several(
     projections: Sequence[Projection],
     on_progress: OnProgress = no_progress,
 ) -> list[Rebuilt]:
-    """Several in one pass over the log and one switch; events and seconds are those of the pass.
+    """Rebuilds several projections in one pass over the log and one switch; events and seconds are those of the pass.
 
     Raises as `rebuild`.
     """
@@ -97,8 +97,8 @@ async def _switch(log: Log, database_url: str, projections: Sequence[Projection]
 
 
 async def _finish_under_lock(log: Log, conn: Connection, projections: Sequence[Projection], build: Build) -> None:
-    """One order of locks: the tables against VACUUM, then the position rows in the engine's order, so that the live
-    projection waits, and at last the tables against readers, with nothing to wait for afterwards."""
+    """Takes the locks in one order: first the tables against VACUUM, then the position rows in the engine's order, so
+    that the live projection waits, and last the tables against readers; nothing has to be waited for afterwards."""
     await shadow.hold_still(conn, projections, build.name)
     names = [projection.name for projection in projections]
     rows = await conn.execute(

@@ -1,4 +1,4 @@
-"""One thread again: rebuild of a single thread in place, and retry or drop of what it has parked."""
+"""Rebuilds a single thread in place, and retries or drops its parked events."""
 
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -60,7 +60,7 @@ async def rebuild_thread(log: Log, database_url: str, projection: Projection, te
 
 
 async def rebuild_tenant(log: Log, database_url: str, projection: Projection, tenant: str) -> Rebuilt:
-    """Thread by thread, as rebuild_thread, for every thread the log has of a tenant. Raises NotFound, NotPerThread."""
+    """Rebuilds every thread that the log has of a tenant, thread by thread. Raises NotFound, NotPerThread."""
     started, events = time.perf_counter(), 0
     threads = await _threads(log, tenant)
     if not threads:
@@ -79,7 +79,7 @@ async def _threads(log: Log, tenant: str) -> list[str]:
 
 
 async def retry(log: Log, database_url: str, projection: Projection, place: Place) -> Retried:
-    """Applies a thread's parked events in order; what fails again stays parked with what comes behind it."""
+    """Applies a thread's parked events in order; an event that fails again stays parked with those after it."""
     partition = await _partition(log, place)
     async with await connect(database_url) as conn, conn.transaction():
         at = await _locked(conn, projection, partition)
@@ -87,7 +87,8 @@ async def retry(log: Log, database_url: str, projection: Projection, place: Plac
 
 
 async def drop(log: Log, database_url: str, projection: Projection, seq: int) -> Retried:
-    """Gives up one parked event, visibly (status dropped), and applies what waited behind it. Raises NotFound."""
+    """Gives up one parked event, visibly (status dropped), and applies the events that waited for it. Raises
+    NotFound."""
     async with await connect(database_url) as conn, conn.transaction():
         rows = await conn.execute(
             "SELECT partition, tenant, thread_token FROM dead_letters WHERE projection = %s AND build = 'live' "
@@ -161,7 +162,7 @@ async def _batches(stored: AsyncIterator[Stored], size: int = 2_000) -> AsyncIte
 
 
 async def _partition(log: Log, place: Place, filters: Sequence[str] = ()) -> int:
-    """filters: of the thread; by default of the events of its token."""
+    """Returns the thread's partition. filters: of the thread; by default of the events of its token."""
     tenant, token = place
     async for stored in log.read(filters or [f"{STORED_PREFIX}.*.{tenant}.{token}.*"], 1, await log.head()):
         return partition_of(stored)

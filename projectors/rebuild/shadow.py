@@ -22,8 +22,8 @@ def schema_of(build: str) -> str:
 
 
 async def create(conn: Connection, projections: Sequence[Projection], build: str) -> None:
-    """Empty tables in a schema of their own, with row-level security. Those of `keys_last` get
-    their keys last, others at once."""
+    """Creates empty tables in a schema of their own, with row-level security. Tables of `keys_last` get their keys
+    last, others at once."""
     await discard(conn, projections, build)
     await conn.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema_of(build))))
     for projection in projections:
@@ -35,7 +35,7 @@ async def create(conn: Connection, projections: Sequence[Projection], build: str
 
 
 async def finish(conn: Connection, projections: Sequence[Projection], build: str) -> None:
-    """Keys and indexes, the approximate-neighbour ones (HNSW) last."""
+    """Creates keys and indexes, the approximate-neighbour ones (HNSW) last."""
     add_key: LiteralString = "ALTER TABLE {table} ADD CONSTRAINT {name} PRIMARY KEY ({columns})"
     for projection in projections:
         for table in projection.tables:
@@ -48,7 +48,7 @@ async def finish(conn: Connection, projections: Sequence[Projection], build: str
             await conn.execute(text.encode())
 
 
-# Half of the time after which a reader would look for a deadlock: readers take the tables of a query in its own order.
+# Half of the time after which a reader looks for a deadlock: each query takes its tables in an order of its own.
 _SHORT_WAIT = """
 SELECT set_config('statement_timeout', greatest(setting::int / 2, 1)::text, true) FROM pg_settings
 WHERE name = 'deadlock_timeout'"""
@@ -88,7 +88,7 @@ async def swap(conn: Connection, projections: Sequence[Projection], build: str) 
 
 
 async def discard(conn: Connection, projections: Sequence[Projection], build: str) -> None:
-    """Removes everything a build left behind; also after a crash of an earlier one."""
+    """Removes everything that a build left behind, also after a crash of an earlier one."""
     await conn.execute(sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(sql.Identifier(schema_of(build))))
     for table in ("projection_positions", "dead_letters"):
         await conn.execute(

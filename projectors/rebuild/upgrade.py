@@ -1,4 +1,4 @@
-"""Rebuilds by itself what an earlier version of turnlog has projected, beside the rows that are read meanwhile."""
+"""Rebuilds the rows of an earlier version of turnlog, beside the rows that are read meanwhile."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""verify: a projection is rebuilt into a shadow up to the live position and compared row for row."""
+"""Verifies a projection: it is rebuilt into a shadow up to the live position and compared row for row."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -45,7 +45,8 @@ class Verified:
 async def verify(
     log: Log, database_url: str, projection: Projection, on_progress: OnProgress = no_progress
 ) -> Verified:
-    """Live service goes on: the comparison is with a snapshot. Raises RebuildStopped, RebuildRunning."""
+    """Compares a projection with a rebuild while live service goes on: the comparison is with a snapshot. Raises
+    RebuildStopped, RebuildRunning."""
     return (await verify_several(log, database_url, [projection], on_progress))[0]
 
 
@@ -55,7 +56,7 @@ async def verify_several(
     projections: Sequence[Projection],
     on_progress: OnProgress = no_progress,
 ) -> list[Verified]:
-    """Several in one pass over the log for each set of projections that are at the same position.
+    """Verifies several projections, in one pass over the log for each set of projections at the same position.
 
     Raises as `verify`.
     """
@@ -74,7 +75,7 @@ async def verify_several(
 async def _by_position(
     live: Connection, projections: Sequence[Projection]
 ) -> dict[tuple[tuple[int, int], ...], list[Projection]]:
-    """((partition, position), …) → the projections that are there."""
+    """Returns the projections at each ((partition, position), …)."""
     groups: dict[tuple[tuple[int, int], ...], list[Projection]] = {}
     for projection in projections:
         rows = await live.execute(

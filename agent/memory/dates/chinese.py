@@ -33,7 +33,7 @@ def _rule(pattern: str, read: Read) -> Rule:
 
 
 def number(said: str) -> int:
-    """十二 → 12, 二十 → 20, 两 → 2, 2023 → 2023, 二〇二三 → 2023."""
+    """Reads a numeral: 十二 → 12, 二十 → 20, 两 → 2, 2023 → 2023, 二〇二三 → 2023."""
     if said.isdigit() and said.isascii():
         return int(said)
     if "十" in said:
@@ -64,7 +64,7 @@ def _part_of_year(match: re.Match[str], today: date) -> DaySpan:
 
 
 def _weekday(match: re.Match[str], today: date) -> DaySpan:
-    """上周五 is Friday of the week before, whatever today is."""
+    """Reads a weekday: 上周五 is Friday of the week before, whatever today is."""
     step = _step_of(match) if match.groupdict().get("step") else 0
     if match["day"] == "末":
         return spans.next_to(today, "weekend", step)
@@ -77,7 +77,7 @@ def _last_weekday(match: re.Match[str], today: date) -> DaySpan:
 
 
 def counts(said: str) -> tuple[int, int]:
-    """The range of an approximate number: 几 → 2 to 5, 两三 → 2 to 3, 二三十 → 20 to 30, 十几 → 11 to 19."""
+    """Returns the range of an approximate number: 几 → 2 to 5, 两三 → 2 to 3, 二三十 → 20 to 30, 十几 → 11 to 19."""
     if "几" in said:
         rough = {"几": (2, 5), "几十": (20, 90)}
         tens = number(said.replace("几", "")) if said not in rough else 0

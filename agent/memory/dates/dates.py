@@ -33,7 +33,7 @@ class Dated:
 
 
 def dates_in(text: str, now: datetime, zone: tzinfo = UTC) -> list[Dated]:
-    """The dates of a question asked at `now` (aware) in time zone `zone`, in the order of the text.
+    """Returns the dates of a question asked at `now` (aware) in time zone `zone`, in the order of the text.
 
     An expression that may be past or future ("in May", "on Friday") means the latest past one. Outside of the years in
     which events can be, nothing is found.
@@ -47,7 +47,7 @@ def dates_in(text: str, now: datetime, zone: tzinfo = UTC) -> list[Dated]:
 
 
 def _matches(text: str, today: date) -> Iterator[tuple[re.Match[str], DaySpan]]:
-    """Each match once, for the first rule that reads it."""
+    """Yields each match once, for the first rule that reads it."""
     left = text
     for rule in (*dates_en.RULES, *dates_zh.RULES):
         for match in rule.pattern.finditer(left):

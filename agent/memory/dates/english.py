@@ -76,7 +76,7 @@ def _date(match: re.Match[str], today: date) -> DaySpan | None:
 
 
 def _numeric(match: re.Match[str], _: date) -> DaySpan | None:
-    """Month first (American order) unless that is not a date."""
+    """Reads a numeric date, month first (American order) unless that is not a date."""
     first, second, year = int(match["a"]), int(match["b"]), int(match["year"])
     return spans.on_day(year, first, second) or spans.on_day(year, second, first)
 
@@ -92,13 +92,13 @@ def _near(match: re.Match[str], today: date) -> DaySpan:
 
 
 def _on_the(match: re.Match[str], today: date) -> DaySpan | None:
-    """The latest such day of a month: of this one, of the one before, or of the one before that."""
+    """Returns the latest such day of a month: of this one, of the one before, or of the one before that."""
     months = (spans.add_months(today.replace(day=1), -back) for back in range(3))
     found = (spans.on_day(first.year, first.month, int(match["day"])) for first in months)
     return next((one for one in found if one is not None and one.first <= today), None)
 
 
-# The week before 3 August is one week, not all that was before.
+# "The week before 3 August" is one week, not all time before it.
 JUST_BEFORE = re.compile(
     rf"\b(?:{_NUMBER}\s+{_UNIT}|the\s+(?:(?P<whole>day|week|month|year)|(?P<name>{'|'.join(WEEKDAYS)})))\s+before\s+$",
     re.IGNORECASE,
@@ -106,7 +106,7 @@ JUST_BEFORE = re.compile(
 
 
 def just_before(match: re.Match[str], first: date) -> DaySpan:
-    """The span that JUST_BEFORE means before a day."""
+    """Returns the span that JUST_BEFORE means before a day."""
     if match["name"]:
         return spans.weekday(first, WEEKDAYS.index(match["name"].lower()), -1)
     if match["whole"]:

@@ -5,11 +5,11 @@ from datetime import date, timedelta
 from typing import NamedTuple
 
 DAY = timedelta(days=1)
-FEW = -1  # a count that was not named: "a few days ago"
+FEW = -1  # an unnamed count: "a few days ago"
 
 
 class DaySpan(NamedTuple):
-    """Days from `first` on, before `end`."""
+    """The days from `first` on, before `end`."""
 
     first: date
     end: date
@@ -20,13 +20,13 @@ def day(on: date) -> DaySpan:
 
 
 def week(of: date) -> DaySpan:
-    """Monday to Sunday."""
+    """Returns Monday to Sunday of a day's week."""
     first = of - of.weekday() * DAY
     return DaySpan(first, first + 7 * DAY)
 
 
 def weekend(of: date) -> DaySpan:
-    """Saturday and Sunday of a day's week."""
+    """Returns Saturday and Sunday of a day's week."""
     first = week(of).first + 5 * DAY
     return DaySpan(first, first + 2 * DAY)
 
@@ -41,21 +41,22 @@ def year(number: int) -> DaySpan:
 
 
 def season(year_: int, which: int) -> DaySpan:
-    """which: 0 is spring, 3 winter. Whole months, of the northern hemisphere; a winter begins in December."""
+    """Returns a season of a year in whole months, of the northern hemisphere. which: 0 is spring, 3 winter, which
+    begins in December."""
     first = date(year_, 3 + 3 * which, 1)
     return DaySpan(first, add_months(first, 3))
 
 
 def add_months(to: date, count: int) -> date:
-    """The same day of another month, or its last one."""
+    """Returns the same day of another month, or its last one."""
     months = to.year * 12 + to.month - 1 + count
     number, place = divmod(months, 12)
     return date(number, place + 1, min(to.day, monthrange(number, place + 1)[1]))
 
 
 def ago(today: date, count: int, unit: str) -> DaySpan:
-    """unit: day, week, month or year. As vague as people mean it: "a year ago" is that calendar year, a week has 7 days
-    around the day."""
+    """Returns the span of "3 days ago", as vague as people mean it: "a year ago" is that calendar year, a week has 7
+    days around the day. unit: day, week, month or year."""
     if count == FEW:
         return DaySpan(ago(today, 5, unit).first, ago(today, 2, unit).end)
     match unit:
@@ -72,7 +73,7 @@ def ago(today: date, count: int, unit: str) -> DaySpan:
 
 
 def lately(today: date, count: int, unit: str) -> DaySpan:
-    """The last `count` days, weeks, months or years, today included."""
+    """Returns the last `count` days, weeks, months or years, today included."""
     count = 5 if count == FEW else count
     days = {"day": 1, "week": 7}.get(unit)
     if days is not None:
@@ -81,7 +82,7 @@ def lately(today: date, count: int, unit: str) -> DaySpan:
 
 
 def next_to(today: date, unit: str, step: int) -> DaySpan:
-    """The week, weekend, month or year of today (0), the one before (-1), after (1) and so on."""
+    """Returns the week, weekend, month or year of today (0), the one before (-1), after (1) and so on."""
     match unit:
         case "week":
             return week(today + 7 * step * DAY)
@@ -95,12 +96,13 @@ def next_to(today: date, unit: str, step: int) -> DaySpan:
 
 
 def last_month_named(today: date, number: int) -> DaySpan:
-    """The latest one that has begun: a question about "May" means the past."""
+    """Returns the latest month of this name that has begun: a question about "May" means the past."""
     return month(today.year if number <= today.month else today.year - 1, number)
 
 
 def stepped_month(today: date, number: int, step: int) -> DaySpan:
-    """Last (-1) March: the latest one before this month; this (0); next (1): the first one after this month."""
+    """Returns last (-1), this (0) or next (1) March: the latest one before this month, this year's, or the first one
+    after this month."""
     if step == 0:
         return month(today.year, number)
     over = number < today.month if step < 0 else number <= today.month
@@ -109,7 +111,7 @@ def stepped_month(today: date, number: int, step: int) -> DaySpan:
 
 
 def stepped_season(today: date, which: int, step: int) -> DaySpan:
-    """Last summer: the latest one that is over; this summer: of this year; next: the first one yet to begin."""
+    """Returns last, this or next summer: the latest one that is over, this year's, or the first one yet to begin."""
     if step == 0:
         return season(today.year, which)
     choices = [season(today.year + back, which) for back in (-2, -1, 0, 1)]
@@ -119,12 +121,12 @@ def stepped_season(today: date, which: int, step: int) -> DaySpan:
 
 
 def last_season(today: date, which: int) -> DaySpan:
-    """The latest one that has begun."""
+    """Returns the latest season of this name that has begun."""
     return [one for one in (season(today.year + back, which) for back in (-1, 0)) if one.first <= today][-1]
 
 
 def on_day(year_: int, month_: int, number: int) -> DaySpan | None:
-    """None for a day that the month does not have."""
+    """Returns the day; None if the month does not have it."""
     try:
         return day(date(year_, month_, number))
     except ValueError:
@@ -132,13 +134,14 @@ def on_day(year_: int, month_: int, number: int) -> DaySpan | None:
 
 
 def last_on_day(today: date, month_: int, number: int) -> DaySpan | None:
-    """The latest such day, today included; 29 February may be some years back."""
+    """Returns the latest such day, today included; 29 February may be some years back."""
     found = (on_day(today.year - back, month_, number) for back in range(9))
     return next((one for one in found if one is not None and one.first <= today), None)
 
 
 def weekday(today: date, number: int, step: int) -> DaySpan:
-    """number: 0 is Monday. Last (-1): the latest one before today; this (0): of this week; next (1): first after it."""
+    """Returns a weekday. number: 0 is Monday. step: -1 is the latest one before today, 0 the one of this week, 1 the
+    first one of the next."""
     if step == 0:
         return day(week(today).first + number * DAY)
     if step < 0:
@@ -147,5 +150,5 @@ def weekday(today: date, number: int, step: int) -> DaySpan:
 
 
 def last_weekday(today: date, number: int) -> DaySpan:
-    """The latest one, today included."""
+    """Returns the latest such weekday, today included."""
     return day(today - (today.weekday() - number) % 7 * DAY)

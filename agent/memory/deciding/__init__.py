@@ -1,1 +1,1 @@
-"""What becomes of a candidate: new, repeated, in conflict; and its score."""
+"""Decides on candidate memories (new, repeated, in conflict) and scores them."""

@@ -30,11 +30,11 @@ class EventIds:
     removed: int = 0
 
     def of(self, candidate: Memory, n: int) -> UUID:
-        """Id of the n-th event of a candidate."""
+        """Returns the id of the n-th event of a candidate."""
         return uuid5(candidate.id, f"{self._thread}/{n}")
 
     def of_extra(self, n: int, data: EventData) -> UUID:
-        """Derived from the event's content."""
+        """Returns an id derived from the event's content."""
         return uuid5(_EXTRA, f"{self._thread}/{n}/{data.type}/{data.model_dump_json()}")
 
     @property
@@ -46,7 +46,7 @@ class EventIds:
 async def event_ids(
     rows: Rows, candidates: Sequence[Memory], extra: Sequence[EventData]
 ) -> tuple[EventIds, Mapping[UUID, int]]:
-    """The event ids of a call, and the sequences of those that are stored already.
+    """Returns the event ids of a call, and the sequences of those that are stored already.
 
     A memory thread that was removed (a dropped shadow, for example) may be filled again with the same candidates. An id
     from before the removal would be ignored as a duplicate, so the ids after it are different.
@@ -76,7 +76,7 @@ class InvalidMemory(TurnlogError):
 
 
 def handmade_memory(id_: UUID, content: str, kind: MemoryKind, at: datetime, fields: dict[str, Any]) -> Memory:
-    """fields: other fields of Memory. Raises InvalidMemory."""
+    """Returns a memory that a person wrote. fields: other fields of Memory. Raises InvalidMemory."""
     usual = {
         "id": id_,
         "kind": kind,
@@ -96,7 +96,7 @@ def handmade_memory(id_: UUID, content: str, kind: MemoryKind, at: datetime, fie
 
 
 def checked_metadata(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The object as JSON gives it back. Raises InvalidMemory when it is no JSON object or too large."""
+    """Returns the object as JSON gives it back. Raises InvalidMemory if it is not a JSON object, or too large."""
     try:
         text = json.dumps(storable(given), ensure_ascii=False, allow_nan=False)
         size, found = len(text.encode()), json.loads(text)
@@ -110,7 +110,7 @@ def checked_metadata(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def checked_content(content: str) -> str:
-    """The content without surrounding space. Raises InvalidMemory when it is empty or too long."""
+    """Returns the content without surrounding space. Raises InvalidMemory when it is empty or too long."""
     text: str = storable(content.strip())
     if not text:
         raise InvalidMemory("a memory needs words; its content is empty")
@@ -123,7 +123,7 @@ def checked_content(content: str) -> str:
 
 
 def checked_reason(reason: str) -> str:
-    """The reason on one line. Raises InvalidMemory when it is empty or too long."""
+    """Returns the reason on one line. Raises InvalidMemory when it is empty or too long."""
     text: str = storable(" ".join(reason.split()))
     if not text:
         raise InvalidMemory("say why the memory is archived; the reason is empty")

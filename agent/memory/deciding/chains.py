@@ -47,13 +47,14 @@ def is_denial(link: Link) -> bool:
 
 
 def only_ends(value: str | None) -> bool:
-    """Whether the value is that of a memory which says something only beside one that it ends ("(ends bosch)")."""
+    """Returns whether a memory with this value says something only beside the memory that it ends ("(ends bosch)")."""
     denial = _DENIAL.fullmatch(value or "")
     return denial is not None and denial["kind"] == "ends"
 
 
 def latest(later: Link, holder: Link) -> bool:
-    """A denial, "(not turin)", ends only what it denies, or another denial; "(not *)" denies any value."""
+    """Returns whether the later claim ends the holder. A denial, "(not turin)", ends only what it denies, or another
+    denial; "(not *)" denies any value."""
     denied = _DENIAL.fullmatch(later.value)
     if denied is None or is_denial(holder) or denied["what"] == "*":
         return True
@@ -69,13 +70,14 @@ def highest(later: Link, holder: Link) -> bool:
 
 
 def link_of(memory: Memory) -> Link:
-    """The link of a memory that is not stored yet."""
+    """Returns the link of a memory that is not stored yet."""
     said = tuple(sorted(source.said_at for source in memory.sources)) or (memory.valid_from,)
     return Link(memory.id, value_of(memory.value, memory.content), memory.valid_from, said, memory.expires_at)
 
 
 def links_of(rows: Sequence[StoredMemory]) -> list[Link]:
-    """The links of rows, without pending, forgotten and reverted ones and those with an empty interval of their own."""
+    """Returns the links of rows, without pending, forgotten and reverted ones and those with an empty interval of their
+    own."""
     counting = [row for row in rows if row.status not in ("pending", "forgotten") and not _taken_back(row)]
     known = {row.id: (row, value_of(row.value, row.content)) for row in counting}
     edits = {row.replaced_by for row in rows if row.closed_reason in ("edited", "reverted")}
@@ -91,7 +93,7 @@ def _taken_back(row: StoredMemory) -> bool:
 
 
 def _held(row: StoredMemory, value: str, after: str | None, edit: bool) -> Link:
-    """after: the value of its successor, None without one that still counts."""
+    """Returns the link of a stored memory. after: the value of its successor, None without one that still counts."""
     present = Interval(memory_id=row.id, valid_to=row.valid_to, replaced_by=row.replaced_by, reason=row.closed_reason)
     is_merged_away = row.closed_reason == "merged"  # by a merge that was taken back
     otherwise = row.valid_to if after is None and not is_merged_away else None
@@ -104,7 +106,8 @@ def _held(row: StoredMemory, value: str, after: str | None, edit: bool) -> Link:
 
 
 def _sayings(row: StoredMemory, value: str, after: str | None) -> tuple[datetime, ...]:
-    """Times before its successor; later repetitions became a memory of their own when the successor came between."""
+    """Returns the times when it was said before its successor; later repetitions became a memory of their own when the
+    successor came between."""
     said = {source.said_at for source in row.sources} | {row.valid_from}
     if row.valid_to is None:
         return tuple(sorted(said))
@@ -117,7 +120,8 @@ def in_order(links: Iterable[Link]) -> list[Link]:
 
 
 def layout(links: Iterable[Link], wins: Wins) -> dict[UUID, Interval]:
-    """The interval of each memory: the holder's ends where the next one wins; one that never wins has an empty one."""
+    """Returns the interval of each memory: the holder's ends where the next one wins; one that never wins has an empty
+    one."""
     found: dict[UUID, Interval] = {}
     holder: Link | None = None
     for link in in_order(links):
@@ -133,7 +137,7 @@ def layout(links: Iterable[Link], wins: Wins) -> dict[UUID, Interval]:
 
 
 def run_out(holder: Link | None) -> dict[UUID, Interval]:
-    """The interval of a memory without successor: as stored, or open (the daily job applies times to live)."""
+    """Returns the interval of a memory without successor: as stored, or open (the daily job applies times to live)."""
     if holder is None:
         return {}
     kept = holder.present is not None and holder.present.valid_to is not None and holder.ends == holder.present.valid_to
@@ -145,12 +149,13 @@ def closed(memory_id: UUID, at: datetime, by: UUID | None, reason: EndReason) ->
 
 
 def lasts_as_long(kept: datetime | None, lost: datetime | None) -> bool:
-    """Compares two expires_at: whether keeping the first loses nothing that the second would still say."""
+    """Compares two expires_at: returns whether keeping the first memory loses nothing that the second would still
+    say."""
     return kept is None or (lost is not None and kept >= lost)
 
 
 def changes(found: dict[UUID, Interval], rows: Iterable[StoredMemory]) -> list[Interval]:
-    """Intervals that differ from those stored in the rows; a new memory has an open one."""
+    """Returns intervals that differ from those stored in the rows; a new memory has an open one."""
     present = {row.id: (row.valid_to, row.replaced_by) for row in rows}
     return [one for id_, one in found.items() if (one.valid_to, one.replaced_by) != present.get(id_, (None, None))]
 

@@ -1,4 +1,4 @@
-"""Whether two memories make the same claim: by their values, or by their words. Pure.
+"""Decides whether two memories make the same claim, by their values or by their words. Pure.
 
 Vectors show the subject of a sentence rather than its claim: "I like tea" and "I like coffee", "I eat meat" and "I
 don't eat meat", "born in 1990" and "born in 1991" are near each other. Closing one of them as a duplicate would lose a
@@ -38,7 +38,8 @@ _FRAME = 0.5  # share of the words that two sentences have around the one place 
 
 
 def value_of(value: str | None, content: str) -> str:
-    """The key by which two memories are compared: the normalised value, or the content; numbers by their amount."""
+    """Returns the key by which two memories are compared: the normalised value, or the content; numbers by their
+    amount."""
     text = normal(value if value is not None else content)
     plain = _THOUSANDS.sub("", text)
     if not _PLAIN_NUMBER.fullmatch(plain):
@@ -47,13 +48,14 @@ def value_of(value: str | None, content: str) -> str:
 
 
 def rank_of(value: str) -> tuple[bool, Decimal, str]:
-    """The order of KEEP_HIGHEST: by the first number in the value; values without one are lower, in text order."""
+    """Returns the order of KEEP_HIGHEST: by the first number in the value; values without one are lower, in text
+    order."""
     found = _PLAIN_NUMBER.search(_THOUSANDS.sub("", value))
     return (found is not None, Decimal(found.group()) if found else Decimal(0), value)
 
 
 def same_claim(first: str, second: str) -> bool:
-    """Whether two similar sentences may make the same claim.
+    """Returns whether two similar sentences may make the same claim.
 
     False when numbers, negation or names differ, when they differ in one place only ("I live in Paris", "I live in
     Rome"), or when two things have changed places ("tea over coffee", "coffee over tea").
@@ -70,13 +72,15 @@ def same_claim(first: str, second: str) -> bool:
 
 
 def answer_one_question(first: str, second: str) -> bool:
-    """Whether they may answer the same question differently: they differ in one place, or two things changed places."""
+    """Returns whether two sentences may answer the same question differently: they differ in one place, or two things
+    changed places."""
     one, other = normal(first), normal(second)
     return _differ_in_one_place(_TOKEN.findall(one), _TOKEN.findall(other)) or _changed_places(one, other)
 
 
 def may_contradict(first: str, second: str) -> bool:
-    """Two answers to one question, another negation, or numbers or names of which each has some for itself."""
+    """Returns whether two sentences may contradict each other: two answers to one question, another negation, or
+    different numbers or names."""
     one, other = normal(first), normal(second)
     return (
         answer_one_question(first, second)
@@ -91,31 +95,31 @@ def _each_has_its_own(one: set[str], other: set[str]) -> bool:
 
 
 def numbers(text: str) -> Counter[str]:
-    """Numbers of a normalised text: digits by their amount, and numerals in words."""
+    """Returns numbers of a normalised text: digits by their amount, and numerals in words."""
     plain = _THOUSANDS.sub("", text)
     digits = (value_of(None, found) for found in _PLAIN_NUMBER.findall(plain))
     return Counter([*digits, *_CHINESE_NUMBER.findall(plain), *_ENGLISH_NUMBER.findall(plain)])
 
 
 def negations(text: str) -> int:
-    """Number of negations in a normalised text."""
+    """Returns number of negations in a normalised text."""
     return len(_NEGATION.findall(_NO_NEGATION.sub(" ", text)))
 
 
 def _names(text: str) -> set[str]:
-    """Quoted names, and capitalised words that do not begin a sentence."""
+    """Returns quoted names, and capitalised words that do not begin a sentence."""
     quoted = {normal(match["name"]) for match in _QUOTED.finditer(text)}
     return quoted | {normal(name) for name in _NAME.findall(text) if name != "I" and not name.startswith("I'")}
 
 
 def _changed_places(one: str, other: str) -> bool:
-    """Whether words before and after a word of _BETWEEN are exchanged between the two texts."""
+    """Returns whether words before and after a word of _BETWEEN are exchanged between the two texts."""
     pairs = ((a, b) for a in _sides(one) for b in _sides(other) if a[0] == b[0])
     return any(a[1] & b[2] and a[2] & b[1] for a, b in pairs)
 
 
 def _sides(text: str) -> list[tuple[str, set[str], set[str]]]:
-    """Each word of _BETWEEN with the words only before it and only after it."""
+    """Returns each word of _BETWEEN with the words only before it and only after it."""
     found: list[tuple[str, set[str], set[str]]] = []
     for between in _BETWEEN.finditer(text):
         before = set(_TOKEN.findall(text[: between.start()]))
@@ -125,7 +129,8 @@ def _sides(text: str) -> list[tuple[str, set[str], set[str]]]:
 
 
 def _differ_in_one_place(one: list[str], other: list[str]) -> bool:
-    """Whether they have the same beginning and end and differ in between, where the shared part is at least _FRAME."""
+    """Returns whether they have the same beginning and end and differ in between, where the shared part is at least
+    _FRAME."""
     most = min(len(one), len(other))
     before = next((n for n in range(most) if one[n] != other[n]), most)
     after = next((n for n in range(most - before) if one[-1 - n] != other[-1 - n]), most - before)

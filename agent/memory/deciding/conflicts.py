@@ -16,7 +16,7 @@ from turnlog.projectors.models.memories.text import content_key
 
 
 def decide(candidate: Memory, held: Sequence[StoredMemory], derivation: Derivation | None = None) -> Decisions:
-    """The events for a candidate; () when it is recorded already from the same source.
+    """Returns the events for a candidate; () when it is recorded already from the same source.
 
     held: every row with the candidate's id, dedupe key or content key, in any status (`memories_with_keys`).
     """
@@ -45,7 +45,7 @@ def _ends_another(candidate: Memory, decisions: Decisions) -> bool:
 
 
 def _is_recorded(candidate: Memory, rows: Sequence[StoredMemory]) -> bool:
-    """Whether the memory, or the same claim with all of its source turns, is recorded already."""
+    """Returns whether the memory, or the same claim with all of its source turns, is recorded already."""
     said = {source.event_id for source in candidate.sources}
     among = [row for row in rows if said and said <= {source.event_id for source in row.sources}]
     return any(row.id == candidate.id for row in rows) or any(_is_same(candidate, row) for row in among)
@@ -59,8 +59,8 @@ def _is_same(candidate: Memory, row: StoredMemory) -> bool:
 
 
 def _with_value(candidate: Memory, keyed: Sequence[StoredMemory]) -> Memory:
-    """Takes the value of a stored memory with equal content where only one of the two has a value (a rule found it, a
-    model did not)."""
+    """Returns the candidate with the value of a stored memory of equal content if only one of the two has a value (a
+    rule found it, a model did not)."""
     key = content_key(candidate.kind, candidate.content)
     for row in reversed(keyed):
         if row.content_key == key and row.value != candidate.value and None in (row.value, candidate.value):
@@ -69,8 +69,8 @@ def _with_value(candidate: Memory, keyed: Sequence[StoredMemory]) -> Memory:
 
 
 def _may_stand_for(candidate: Memory, row: StoredMemory) -> bool:
-    """Whether the row was in use when the candidate was said, and has no other key: different keys mean different
-    claims even where the words are equal."""
+    """Returns whether the row was in use when the candidate was said, and has no other key: different keys mean
+    different claims even where the words are equal."""
     held = row.status in ("valid", "archived") and (row.expires_at is None or row.expires_at > candidate.valid_from)
     return held and (None in (row.dedupe_key, candidate.dedupe_key) or row.dedupe_key == candidate.dedupe_key)
 

@@ -1,4 +1,5 @@
-"""The state of memories after events that are not stored yet, so that later decisions of a call see earlier ones. Pure.
+"""Keeps the state of memories after events that are not stored yet, so that later decisions of a call see earlier ones.
+Pure.
 
 Applies to values what projectors/models/memories/sql.py applies to rows; a test compares the two.
 """
@@ -35,7 +36,7 @@ class MemoryState:
         self.rows: dict[UUID, StoredMemory] = {row.id: row for row in rows}
 
     def matching(self, memory: Memory) -> list[StoredMemory]:
-        """Rows with the memory's dedupe key or content key."""
+        """Returns rows with the memory's dedupe key or content key."""
         key = content_key(memory.kind, memory.content)
         return [
             row

@@ -30,7 +30,8 @@ def is_merge(row: StoredMemory) -> bool:
 
 
 def merging(links: Iterable[Link], memories: Mapping[UUID, Memory]) -> Merging:
-    """memories: of every link. An edit by the user starts a new chain: the edited memory is not merged again."""
+    """Merges the memories of a chain. memories: of every link. An edit by the user starts a new chain: the edited
+    memory is not merged again."""
     plan = Merging()
     joined: list[Link] = []
     holder: Link | None = None
@@ -56,13 +57,14 @@ def _node(plan: Merging, joined: Sequence[Link], memories: Mapping[UUID, Memory]
 
 
 def merge_id(memory: Memory) -> UUID:
-    """The id is derived from key, content and begin."""
+    """Returns an id derived from key, content and begin."""
     words = f"{memory.dedupe_key}\n{normal(memory.content)}\n{memory.valid_from.timestamp()}"
     return uuid5(_MERGES, words)
 
 
 def merged(members: Sequence[Memory]) -> Memory:
-    """members: oldest first. The result has their highest importance and lowest confidence."""
+    """Returns the merged memory. members: oldest first. The result has their highest importance and lowest
+    confidence."""
     last = members[-1]
     ends = [one.expires_at for one in members if one.expires_at is not None]
     return last.model_copy(
@@ -81,7 +83,7 @@ def merged(members: Sequence[Memory]) -> Memory:
 
 
 def joined_text(texts: Iterable[str]) -> str:
-    """The different texts in order, with "; " between them."""
+    """Returns the different texts in order, with "; " between them."""
     different: dict[str, str] = {}
     for text in texts:
         different.setdefault(normal(text), text)

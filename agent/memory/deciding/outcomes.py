@@ -1,4 +1,4 @@
-"""The outcome of remembering a candidate: from decided events to what the caller gets."""
+"""Turns decided events into the outcome of remembering a candidate, which the caller gets."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,7 +29,8 @@ What = Literal["recorded", "ended", "confirmed", "asked", "known"]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """memory_id: of the memory that states the candidate's claim: its own, or an earlier one.
+    """The outcome of one candidate. memory_id: of the memory that states the candidate's claim, its own or an earlier
+    one.
 
     what: recorded (it is valid), ended (recorded and closed: replaced_by is valid in its place), confirmed (an earlier
     memory said it), asked (the user has to answer `question`), known (it was recorded already).
@@ -43,7 +44,7 @@ class Outcome:
 
 
 def outcome(candidate: Memory, events: Sequence[EventData], known: MemoryState) -> Outcome:
-    """known: the state after the events."""
+    """Returns the outcome of a candidate. known: the state after the events."""
     for data in events:
         match data:
             case MemoryConflictRaised(memory=memory) if memory.id == candidate.id:
@@ -62,7 +63,7 @@ def _stated_by(candidate: Memory, known: MemoryState) -> UUID:
 
 
 async def preview(writer: MemoryWriter, place: Place, candidates: Sequence[Memory]) -> list[Outcome]:
-    """The outcome of each candidate without writing; later ones are decided as if the earlier ones were stored.
+    """Returns the outcome of each candidate without writing; later ones are decided as if the earlier ones were stored.
 
     Raises what MemoryWriter.read raises.
     """

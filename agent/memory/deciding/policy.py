@@ -16,7 +16,7 @@ from turnlog.events.contracts import MemoryKind
 
 @dataclass(frozen=True, slots=True)
 class Modifier:
-    """bonus: importance that a content with the pattern gains."""
+    """A bonus of importance for contents with a pattern."""
 
     pattern: re.Pattern[str]
     bonus: float
@@ -33,7 +33,8 @@ def _says(pattern: str, bonus: float) -> Modifier:
 
 
 def _word(alternatives: str) -> str:
-    """Matches Latin words as a whole ("act" is not in "exactly"), also next to Chinese ("我的GPA是3.8")."""
+    """Returns a pattern that matches Latin words as a whole ("act" is not in "exactly"), also next to Chinese
+    ("我的GPA是3.8")."""
     return rf"(?<![a-z])(?:{alternatives})(?![a-z])"
 
 
@@ -51,7 +52,8 @@ IMPORTANCE_RULES: dict[MemoryKind, ImportanceRule] = {
 
 
 def first_importance(kind: MemoryKind, content: str, base: float | None = None) -> float:
-    """0 to 1. base: of an extraction rule, in place of the kind's; bonuses for words are added."""
+    """Returns the importance of a new memory, 0 to 1. base: of an extraction rule, in place of the kind's; bonuses for
+    words are added."""
     rule = IMPORTANCE_RULES[kind]
     start = rule.base if base is None else base
     total = start + sum(modifier.bonus for modifier in rule.modifiers if modifier.pattern.search(content))
@@ -132,7 +134,7 @@ class Score:
 
 
 def importance_at(importance: float, since: datetime, now: datetime, policy: Policy = SEED) -> float:
-    """The importance at `now` of a memory with `importance` at `since`.
+    """Returns the importance at `now` of a memory with `importance` at `since`.
 
     Linear, down to the floor; an importance below the floor does not decay. Decaying in two steps gives the same as in
     one. A `now` before `since` changes nothing.
@@ -144,12 +146,12 @@ def importance_at(importance: float, since: datetime, now: datetime, policy: Pol
 
 
 def importance_now(memory: PolicyValues, now: datetime, policy: Policy = SEED) -> float:
-    """The current importance of a row: reinforced by its accesses, decayed by time."""
+    """Returns the current importance of a row: reinforced by its accesses, decayed by time."""
     return importance_at(memory.importance + _boost(memory.access_count, policy), memory.importance_at, now, policy)
 
 
 def freshness(at: datetime, now: datetime, policy: Policy = SEED) -> float:
-    """exp(-0.1 · days) since it was last said: 1 at first, 0.37 after ten days."""
+    """Returns exp(-0.1 · days) since it was last said: 1 at first, 0.37 after ten days."""
     return math.exp(-policy.freshness_rate * _days(at, now))
 
 
@@ -170,8 +172,8 @@ def tier_of(total: float, policy: Policy = SEED) -> Tier:
 
 
 def fate(memory: PolicyValues, now: datetime, policy: Policy = SEED) -> Fate:
-    """What the daily job does with a memory. Its age counts from when it was last said, recorded, rated or read, so
-    that memories of an imported old conversation are not deleted the next night.
+    """Returns what the daily job does with a memory. Its age counts from when it was last said, recorded, rated or
+    read, so that memories of an imported old conversation are not deleted the next night.
 
     A time to live always ends a memory; with the policy disabled nothing else does.
     """
@@ -187,12 +189,12 @@ def fate(memory: PolicyValues, now: datetime, policy: Policy = SEED) -> Fate:
 
 
 def touched_at(memory: PolicyValues) -> datetime:
-    """When it was last said, recorded, rated or read."""
+    """Returns when it was last said, recorded, rated or read."""
     return max(memory.confirmed_at, memory.importance_at, memory.last_accessed_at or memory.confirmed_at)
 
 
 def _boost(accesses: int, policy: Policy) -> float:
-    """The importance that a number of accesses adds."""
+    """Returns the importance that a number of accesses adds."""
     return min(accesses * policy.access_boost, policy.max_access_boost)
 
 

@@ -1,4 +1,4 @@
-"""Events for what a user decides about memories: answer a question, edit, revert, forget. Pure."""
+"""Makes the events for a user's decisions about memories: answer a question, edit, revert, forget. Pure."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -44,7 +44,8 @@ class QuestionSettled(TurnlogError):
 
 
 def answered(question: Conflict, held: Sequence[StoredMemory], answer: Answer, now: datetime) -> MemoryConflictAnswered:
-    """held: rows of the question's memories and of their dedupe key. Raises QuestionSettled.
+    """Returns the event for an answered question. held: rows of the question's memories and of their dedupe key. Raises
+    QuestionSettled.
 
     answer "new": the stored memories end when the new one was said. "old": the new one is rejected. "both": all are
     valid. An expired memory can only be answered with "old", which closes the question.
@@ -66,12 +67,12 @@ def answered(question: Conflict, held: Sequence[StoredMemory], answer: Answer, n
 
 
 def is_over(row: StoredMemory, now: datetime) -> bool:
-    """Whether its time to live has ended, whether or not the daily job has closed it."""
+    """Returns whether its time to live has ended, even if the daily job has not closed it yet."""
     return row.expires_at is not None and row.expires_at <= now
 
 
 def require_unexpired(row: StoredMemory, now: datetime) -> None:
-    """Raises NothingToRevert."""
+    """Raises NothingToRevert if its time to live has ended."""
     if is_over(row, now):
         raise NothingToRevert(
             f"memory {row.id} cannot hold again: its time to live ended at {row.expires_at}; "
@@ -84,7 +85,7 @@ def _same_key(row: StoredMemory, other: StoredMemory) -> bool:
 
 
 def edited(row: StoredMemory, memory_id: UUID, content: str, now: datetime) -> MemoryRecorded:
-    """The event that replaces a memory by an edited one, said by the user now. Raises MemoryNotInUse.
+    """Returns the event that replaces a memory by an edited one, said by the user now. Raises MemoryNotInUse.
 
     Sources of the replaced memory are not evidence of the new content.
     """
@@ -100,7 +101,8 @@ def edited(row: StoredMemory, memory_id: UUID, content: str, now: datetime) -> M
 
 
 def archived(row: StoredMemory, reason: str) -> MemoryArchived | None:
-    """None when it is archived for this reason already. Raises MemoryNotInUse."""
+    """Returns the event that archives a memory, or None if it is archived for this reason already. Raises
+    MemoryNotInUse."""
     if row.status not in _IN_USE:
         raise MemoryNotInUse(f"memory {row.id} is {row.status} and cannot be archived; only one that holds can")
     is_known = row.status == "archived" and row.archived_reason == reason
@@ -108,7 +110,7 @@ def archived(row: StoredMemory, reason: str) -> MemoryArchived | None:
 
 
 def reverted(memory_id: UUID, history: Sequence[StoredMemory]) -> MemoriesRevised:
-    """The event that makes an earlier version valid again, without end, and closes what replaced it.
+    """Returns the event that makes an earlier version valid again, without end, and closes what replaced it.
 
     history: the memory's chain, as `history` of the lookup returns it. Raises NothingToRevert.
     """
@@ -130,14 +132,15 @@ def reverted(memory_id: UUID, history: Sequence[StoredMemory]) -> MemoriesRevise
 
 
 def _beside(target: StoredMemory, later: Sequence[StoredMemory], rows: dict[UUID, StoredMemory]) -> list[StoredMemory]:
-    """Members of merges that the revert closes: they are other claims and become valid again."""
+    """Returns members of merges that the revert closes: they are other claims and become valid again."""
     made = {row.id for row in later if row.origin == "compaction" and row.dedupe_key is None}
     members = [row for row in rows.values() if row.replaced_by in made and row.closed_reason == "merged"]
     return [row for row in members if row.id != target.id and row.status == "closed"]
 
 
 def _others(target: StoredMemory, rows: dict[UUID, StoredMemory]) -> list[StoredMemory]:
-    """What replaced it, directly or in turn, and all memories of its key where only one may be valid."""
+    """Returns the memories that replaced it, directly or in turn, and all memories of its key if only one may be
+    valid."""
     found: dict[UUID, StoredMemory] = {}
     row: StoredMemory | None = target
     while row is not None and row.replaced_by is not None and row.replaced_by not in found:
@@ -149,7 +152,7 @@ def _others(target: StoredMemory, rows: dict[UUID, StoredMemory]) -> list[Stored
 
 
 def _overlaps(row: StoredMemory, target: StoredMemory) -> bool:
-    """Whether it is valid at any time from the target's valid_from on."""
+    """Returns whether it is valid at any time from the target's valid_from on."""
     held = row.status in (*_IN_USE, "closed")
     return held and (row.valid_to is None or row.valid_to > max(row.valid_from, target.valid_from))
 
@@ -162,7 +165,7 @@ def _must_be_in_use(row: StoredMemory) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Forgetting:
-    """What is forgotten with a memory: all that contains its content.
+    """The memories that are forgotten with one: all that contain its content.
 
     ids: memories to forget. reopened: members that were merged with a forgotten one, and become valid again.
     """
@@ -172,7 +175,8 @@ class Forgetting:
 
 
 def forgetting(memory_id: UUID, family: Sequence[StoredMemory]) -> Forgetting:
-    """family: the memory and all that it is linked to, as `family` of the lookup returns them.
+    """Returns which memories to forget. family: the memory and all that it is linked to, as `family` of the lookup
+    returns them.
 
     Forgotten with it: its duplicates and merged members, what it was edited from, what it was merged into and the
     duplicates of that. The other members of such a merge are other claims: they become valid again if the merge was.
@@ -190,7 +194,7 @@ def forgetting(memory_id: UUID, family: Sequence[StoredMemory]) -> Forgetting:
 
 
 def combined(plans: Iterable[Forgetting]) -> Forgetting:
-    """Several plans as one: memories with equal content that were recorded at different times."""
+    """Combines several plans: memories with equal content that were recorded at different times."""
     every = list(plans)
     ids = tuple(dict.fromkeys(id_ for plan in every for id_ in plan.ids))
     reopened = dict.fromkeys(id_ for plan in every for id_ in plan.reopened if id_ not in ids)
@@ -198,8 +202,8 @@ def combined(plans: Iterable[Forgetting]) -> Forgetting:
 
 
 def first_write(plan: Forgetting, memory_id: UUID, family: Iterable[StoredMemory]) -> Forgetting:
-    """The part of a plan that fits one write. The last part has the memory itself, what others were merged into, and
-    the reopened memories."""
+    """Returns the part of a plan that fits one write. The last part has the memory itself, what others were merged
+    into, and the reopened memories."""
     if len(plan.ids) <= MAX_FORGOTTEN_PER_WRITE:
         return plan
     last = {memory_id, *(row.replaced_by for row in family)}
@@ -208,7 +212,7 @@ def first_write(plan: Forgetting, memory_id: UUID, family: Iterable[StoredMemory
 
 
 def forgotten_events(plan: Forgetting, family: Iterable[StoredMemory]) -> list[MemoryForgotten]:
-    """One event per forgotten memory, with its source turns. family: of all memories in the plan.
+    """Returns one event per forgotten memory, with its source turns. family: of all memories in the plan.
 
     A merged memory has the sources of all its members; turns of members that stay are not among its source turns.
     """
@@ -225,7 +229,7 @@ def forgotten_events(plan: Forgetting, family: Iterable[StoredMemory]) -> list[M
 
 
 def closing_answers(ids: Sequence[UUID], questions: Iterable[Conflict]) -> list[MemoryConflictAnswered]:
-    """Answers that close questions about forgotten memories, or against forgotten memories only."""
+    """Returns answers that close questions about forgotten memories, or against forgotten memories only."""
     found: list[MemoryConflictAnswered] = []
     for one in questions:
         if one.memory_id in ids:
@@ -245,7 +249,7 @@ def _members(family: Iterable[StoredMemory]) -> defaultdict[UUID, list[StoredMem
 
 
 def _path(rows: dict[UUID, StoredMemory], memory_id: UUID) -> list[UUID]:
-    """The chain of memories that this one was merged into, up to the last one."""
+    """Returns the chain of memories that this one was merged into, up to the last one."""
     found: list[UUID] = []
     row: StoredMemory | None = rows[memory_id]
     while row is not None and row.replaced_by and row.closed_reason in ("duplicate", "merged"):

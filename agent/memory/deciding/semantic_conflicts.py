@@ -35,7 +35,7 @@ WINS: Mapping[Strategy, Wins] = {"KEEP_LATEST": latest, "KEEP_HIGHEST": highest,
 
 
 def resolve_near_duplicate(row: StoredMemory, similar: Sequence[tuple[StoredMemory, float]]) -> MemoriesRevised | None:
-    """The event that closes one of two near-duplicates; None when there is none.
+    """Returns the event that closes one of two near-duplicates; None when there is none.
 
     similar: other memories of the thread with their calibrated similarity, most similar first.
     """
@@ -46,13 +46,14 @@ def resolve_near_duplicate(row: StoredMemory, similar: Sequence[tuple[StoredMemo
 
 
 def duplicate_intervals(row: StoredMemory, other: StoredMemory) -> tuple[Interval, ...]:
-    """What closes one of two similar memories; () when they may not make the same claim, or both are to stay."""
+    """Returns the intervals that close one of two similar memories; () if they may not make the same claim, or both are
+    to stay."""
     return _keep_one(row, other) if _is_duplicate(row, other) else ()
 
 
 def _is_duplicate(row: StoredMemory, other: StoredMemory) -> bool:
-    """Two dedupe keys decide without a comparison: different keys mean different claims, equal keys were resolved when
-    the memories were recorded."""
+    """Returns whether two memories are duplicates. Dedupe keys decide without a comparison: different keys mean
+    different claims, equal keys were resolved when the memories were recorded."""
     valid = row.status == other.status == "valid" and row.id != other.id and row.kind == other.kind
     return valid and None in (row.dedupe_key, other.dedupe_key) and same_claim(row.content, other.content)
 
@@ -96,7 +97,7 @@ async def resolve_near_duplicates(rows: Rows, ids: Sequence[UUID], model: str, a
 
 
 def _similar(row: StoredMemory, cosines: Cosines, known: MemoryState, model: str) -> list[tuple[StoredMemory, float]]:
-    """Others with their calibrated similarity, most similar first."""
+    """Returns others with their calibrated similarity, most similar first."""
     least = least_cosine(model, NEAR_DUPLICATE_SIMILARITY)
     others = [(known.rows[id_], cosine) for id_, cosine in cosines if cosine >= least and id_ != row.id]
     found = [(other, similarity(model, cosine, row.content, other.content)) for other, cosine in others]
@@ -104,7 +105,7 @@ def _similar(row: StoredMemory, cosines: Cosines, known: MemoryState, model: str
 
 
 def _among(batch: Sequence[StoredMemory], vectors: Mapping[UUID, Vector]) -> dict[UUID, Cosines]:
-    """For each memory, the cosines to earlier ones of the batch, which the index does not have yet."""
+    """Returns for each memory the cosines to earlier ones of the batch, which the index does not have yet."""
     if not batch:
         return {}
     matrix = np.stack([vectors[row.id] for row in batch])

@@ -70,7 +70,7 @@ from turnlog.projectors.models.memories.text import content_key
 
 
 class Memories:
-    """One per process. Unknown or forgotten ids raise NotFound; invalid input raises InvalidMemory."""
+    """Writes memories; one per process. Unknown or forgotten ids raise NotFound; invalid input raises InvalidMemory."""
 
     def __init__(self, log: Log, pool: Pool, clock: Clock = utc_now) -> None:
         self._writer, self._clock = MemoryWriter(log, pool, clock), clock
@@ -111,7 +111,8 @@ class Memories:
     async def remember(
         self, tenant: str, user: str, content: str, kind: MemoryKind = "FACT", *, id_: UUID | None = None, **fields: Any
     ) -> Outcome:
-        """A memory by hand. id_: its id, which makes a repeated call idempotent. fields: other fields of Memory."""
+        """Stores a memory by hand. id_: its id, which makes a repeated call idempotent. fields: other fields of
+        Memory."""
         memory = handmade_memory(id_ or uuid4(), content, kind, self._clock(), fields)
         return (await self.remember_many(tenant, user, [memory]))[0]
 
@@ -131,7 +132,7 @@ class Memories:
         return await self._writer.write(Place(tenant, user), on)
 
     async def rate(self, tenant: str, user: str, memory_id: UUID, importance: float) -> None:
-        """importance: 0 to 1; its decay starts now."""
+        """Sets a memory's importance, 0 to 1; its decay starts now."""
         rated = MemoryRated(memory_id=memory_id, importance=checked_share("importance", importance))
 
         async def changed(_rows: Rows, _row: StoredMemory) -> list[EventData]:
@@ -140,7 +141,8 @@ class Memories:
         await self._on_row(tenant, user, memory_id, changed)
 
     async def archive(self, tenant: str, user: str, memory_id: UUID, reason: str) -> None:
-        """It is kept and not recalled, until `revert` or until it is said again. Raises MemoryNotInUse."""
+        """Archives a memory: it is kept and not recalled, until `revert` or until it is said again. Raises
+        MemoryNotInUse."""
         why = checked_reason(reason)
 
         async def changed(_rows: Rows, row: StoredMemory) -> list[EventData]:
@@ -212,7 +214,7 @@ class Memories:
         await self._on_row(tenant, user, memory_id, changed)
 
     async def answer(self, tenant: str, user: str, conflict_id: UUID, answer: Answer) -> None:
-        """Answers a question: the new memory is valid, the old ones, or both. Raises NotFound, QuestionSettled."""
+        """Answers a question: the new memory holds, or the old ones, or both. Raises NotFound, QuestionSettled."""
 
         async def on(rows: Rows) -> Decided[None]:
             place = (rows.place.tenant, rows.place.thread)

@@ -32,13 +32,13 @@ UNMEASURED = Background()
 
 
 def similarity(model: str, cosine: float, first: str, second: str) -> float:
-    """0 to 1, of two texts whose vectors of `model` have this cosine."""
+    """Returns the similarity, 0 to 1, of two texts whose vectors of `model` have this cosine."""
     background = _background(model, first, second)
     return min(1.0, max(0.0, (cosine - background) / (1.0 - background)))
 
 
 def least_cosine(model: str, wanted: float) -> float:
-    """The lowest cosine with which two texts can have the similarity: a bound for a search by vector."""
+    """Returns the lowest cosine with which two texts can have the similarity: a bound for a search by vector."""
     background = _measured(model)
     lowest = min(background.english, background.chinese, background.mixed)
     return lowest + wanted * (1.0 - lowest)

@@ -44,7 +44,7 @@ _CONFLICTS = uuid5(NAMESPACE_URL, "turnlog/memory-conflict")
 
 
 def confirmed(candidate: Memory, row: StoredMemory, intervals: Iterable[Interval] = ()) -> Decisions:
-    """One event for each new source. A repetition also takes a memory out of the archive."""
+    """Returns one event for each new source. A repetition also takes a memory out of the archive."""
     changed = tuple(intervals)
     if row.status == "archived" and all(one.memory_id != row.id for one in changed):
         changed = (Interval(memory_id=row.id), *changed)
@@ -66,7 +66,8 @@ def confirmed(candidate: Memory, row: StoredMemory, intervals: Iterable[Interval
 
 
 def recorded(memories: Sequence[Memory], intervals: Iterable[Interval] = ()) -> Decisions:
-    """New memories, each with its own interval; intervals of other memories are in the first event."""
+    """Returns the events of new memories, each with its own interval; intervals of other memories are in the first
+    event."""
     ids, by_id = {memory.id for memory in memories}, {one.memory_id: one for one in intervals}
     others = tuple(one for id_, one in by_id.items() if id_ not in ids)
     return tuple(
@@ -79,8 +80,8 @@ def recorded(memories: Sequence[Memory], intervals: Iterable[Interval] = ()) -> 
 
 
 def _keep_latest(candidate: Memory, rows: Sequence[StoredMemory]) -> Decisions:
-    """A repetition next to its own value confirms that memory; a value said within another's interval splits that
-    one."""
+    """Resolves by the time of saying: a repetition next to its own value confirms that memory; a value said within
+    another's interval splits that interval."""
     links, new = links_of(rows), link_of(candidate)
     counting = [link for link in links if link.present is None or link.present.reason != "rejected"]
     before, after, after_at = _neighbours(counting, new)
@@ -94,7 +95,8 @@ def _keep_latest(candidate: Memory, rows: Sequence[StoredMemory]) -> Decisions:
 
 
 def _neighbours(links: Sequence[Link], new: Link) -> tuple[Link | None, Link | None, datetime | None]:
-    """The memory said last before a new one, the one said first after it, and when; ties are ordered by value."""
+    """Returns the memory said last before a new one, the one said first after it, and when; ties are ordered by
+    value."""
     sayings = sorted(((at, link.value, str(link.id)), link) for link in links for at in link.said)
     place = (new.begin, new.value, str(new.id))
     before = next((link for key, link in reversed(sayings) if key <= place), None)
@@ -117,7 +119,8 @@ def _split(
 
 
 def _keep_by(wins: Wins) -> Settle:
-    """One memory per value, from when it was first said; repetitions change no interval."""
+    """Returns a strategy that keeps one memory per value, from when it was first said; repetitions change no
+    interval."""
 
     def settle(candidate: Memory, rows: Sequence[StoredMemory]) -> Decisions:
         links, new = links_of(rows), link_of(candidate)
@@ -135,7 +138,7 @@ def _again(candidate: Memory, link: Link, links: Sequence[Link], rows: Sequence[
 
 
 def _merge(candidate: Memory, rows: Sequence[StoredMemory]) -> Decisions:
-    """A repetition confirms its member and the valid merged memory."""
+    """Merges the candidate; a repetition confirms its member and the valid merged memory."""
     chosen = {row.replaced_by for row in rows if row.closed_reason == "reverted"}  # by the user, so no merge of ours
     derived = [row for row in rows if is_merge(row) and row.closed_reason != "reverted" and row.id not in chosen]
     merges = {row.id: row for row in derived}
@@ -157,7 +160,7 @@ def _merge(candidate: Memory, rows: Sequence[StoredMemory]) -> Decisions:
 
 
 def _never_held(merges: Mapping[UUID, StoredMemory]) -> dict[UUID, Interval]:
-    """Empty intervals for merged memories that no longer follow from the members."""
+    """Returns empty intervals for merged memories that no longer follow from the members."""
     return {
         id_: Interval(memory_id=id_, valid_to=row.valid_from, replaced_by=row.replaced_by, reason="merged")
         for id_, row in merges.items()
@@ -173,7 +176,7 @@ def _keep_both(candidate: Memory, rows: Sequence[StoredMemory]) -> Decisions:
 
 
 def _ask_user(candidate: Memory, rows: Sequence[StoredMemory]) -> Decisions:
-    """The candidate is pending until the user has answered which one is valid."""
+    """Leaves the candidate pending until the user has answered which one is valid."""
     value = value_of(candidate.value, candidate.content)
     held = _alive(rows, candidate)
     waiting = [row for row in rows if row.status == "pending"]
@@ -191,22 +194,22 @@ def _ask_user(candidate: Memory, rows: Sequence[StoredMemory]) -> Decisions:
 
 
 def question(new: str, old: Sequence[str]) -> str:
-    """The question to the user, in the language of the new memory."""
+    """Returns the question to the user, in the language of the new memory."""
     if any("\u4e00" <= letter <= "\u9fff" for letter in new):
         return f"之前记录的是{'、'.join(f'“{one}”' for one in old)}，现在又说“{new}”。以哪个为准？"
     return f"Remembered so far: {' and '.join(f'“{one}”' for one in old)}. New: “{new}”. Which one is right?"
 
 
 def _same_value(links: Iterable[Link], new: Link) -> Link | None:
-    """The newest memory of the same value that has not expired when the candidate begins, nor the reverse. What the
-    user chose holds from then on: an older saying is no repetition of it."""
+    """Returns the newest memory of the same value, if neither had expired when the other began. The user's choice holds
+    from then on: an older saying does not repeat it."""
     alive = [link for link in in_order(links) if not link.ended(new.begin) and not new.ended(link.begin)]
     same = (link for link in reversed(alive) if link.value == new.value)
     return next((link for link in same if not link.edit or link.begin <= new.begin), None)
 
 
 def _since(links: Iterable[Link], link: Link, candidate: Memory, row: StoredMemory) -> list[Link]:
-    """The links with one confirmed: it may begin earlier, and its time to live is extended."""
+    """Returns the links with one confirmed: it may begin earlier, and its time to live is extended."""
     longer = max(candidate.valid_from - row.confirmed_at, timedelta(0))
     again = replace(
         link,
@@ -221,7 +224,7 @@ def _in_use(rows: Iterable[StoredMemory]) -> list[StoredMemory]:
 
 
 def _alive(rows: Iterable[StoredMemory], candidate: Memory) -> list[StoredMemory]:
-    """Rows in use that had not expired when the candidate was said."""
+    """Returns rows in use that had not expired when the candidate was said."""
     return [row for row in _in_use(rows) if row.expires_at is None or row.expires_at > candidate.valid_from]
 
 

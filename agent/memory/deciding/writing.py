@@ -1,4 +1,5 @@
-"""Optimistic writes on a user's memory thread: wait for its rows, decide, append; on a conflict decide again.
+"""Optimistic writes on a user's memory thread: they wait for its rows, decide and append; on a conflict they decide
+again.
 
 Events of one call are one atomic batch. Their ids are derived from what they say, and the decision gets the ids that
 are stored already, so that a repeated call changes nothing.
@@ -51,7 +52,8 @@ class Place:
 
     @classmethod
     def of_thread(cls, tenant: str, user: str, thread: str) -> "Place":
-        """thread: as memory_thread returns it. Raises InvalidToken when it is not a memory thread of the user."""
+        """Returns the place of a thread as memory_thread names it. Raises InvalidToken if it is not a memory thread of
+        the user."""
         first, _, rest = thread.partition("/")
         place = cls(tenant, user, rest.partition("/")[0] if first == "shadow" else None)
         if place.thread != thread:
@@ -60,7 +62,7 @@ class Place:
 
     @property
     def thread(self) -> str:
-        """Raises InvalidToken."""
+        """The thread's id. Raises InvalidToken."""
         check_tenant(self.tenant)
         return memory_thread(self.user, self.shadow)
 
@@ -75,12 +77,12 @@ class Rows:
     partition: int
 
     async def stored(self, ids: Iterable[UUID]) -> dict[UUID, int]:
-        """The event ids that are on the log, with their sequences."""
+        """Returns the event ids that are on the log, with their sequences."""
         keys = [Key(self.place.tenant, thread_token(self.place.thread), one) for one in ids]
         return {key.id: seq for key, seq in (await first_seqs(self.conn, [self.partition], keys)).items()}
 
     async def removed_at(self) -> int:
-        """The sequence of the thread's last removal, 0 without one. Raises LogUnavailable."""
+        """Returns the sequence of the thread's last removal, 0 without one. Raises LogUnavailable."""
         return await self.log.thread_head_of(self.place.tenant, self.place.thread, REMOVALS)
 
 
@@ -100,7 +102,8 @@ class MemoryWriter:
         self._turns: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
 
     async def write(self, place: Place, decide: Callable[[Rows], Awaitable[Decided[T]]]) -> T:
-        """decide is called again after a concurrent append; without events nothing is appended.
+        """Appends the events that `decide` returns. decide is called again after a concurrent append; without events
+        nothing is appended.
 
         Raises ValueError over MAX_BATCH events, LogUnavailable, NotProjectedInTime, MemoriesParked,
         WrongExpectedVersion after DECIDING_S, and what decide raises.
@@ -114,7 +117,7 @@ class MemoryWriter:
         return await self._decide(place, await self._log.thread_head(place.tenant, place.thread), look)
 
     async def append(self, place: Place, events: Sequence[tuple[UUID, EventData]]) -> None:
-        """Appends without a decision: for events whose order does not matter."""
+        """Appends events whose order does not matter, without a decision."""
         await self._append(place, events, None)
 
     async def _decide(self, place: Place, head: int, decide: Callable[[Rows], Awaitable[T]]) -> T:
@@ -145,7 +148,7 @@ class MemoryWriter:
 
 
 async def _is_shown(conn: Connection, place: Place, partition: int, head: int) -> bool:
-    """Whether the rows are projected up to `head`, in one query. Raises MemoriesParked."""
+    """Returns whether the rows are projected up to `head`, in one query. Raises MemoriesParked."""
     rows = await conn.execute(
         "SELECT EXISTS (SELECT FROM projection_positions WHERE build = 'live' AND projection = %(projection)s "
         "AND partition = %(partition)s AND position >= %(head)s), (SELECT seq || ': ' || error FROM dead_letters "

@@ -34,7 +34,7 @@ MAX_CONTENT, MAX_QUOTE, MAX_NAME = 300, 1_000, 100
 MAX_ATTRIBUTES, MAX_RELATIONS, MAX_VALUE, MAX_NUMBER = 10, 10, 200, 1e15  # of one entity, from one answer
 TOP_CONFIDENCE, USUAL_CONFIDENCE = 0.9, 0.7
 
-# What to look for; replaced by the file that MEMORY_EXTRACT_PROMPT_FILE names.
+# The task for the model; the file named by MEMORY_EXTRACT_PROMPT_FILE replaces it.
 TASK = (
     "You extract long-term memories about one user from what this user said. Keep only what will still matter weeks "
     "from now:\n"
@@ -146,7 +146,7 @@ class ModelExtraction:
         return self._chat.provider
 
     async def extract(self, turns: Sequence[Turn]) -> ModelAnswer:
-        """Raises ModelError, including BadAnswer."""
+        """Requests memories of the turns. Raises ModelError, including BadAnswer."""
         shown = [
             {"turn": n, "date": f"{one.said_at:%Y-%m-%d}", "text": model_text(one)} for n, one in enumerate(turns, 1)
         ]
@@ -163,7 +163,7 @@ class ModelExtraction:
 
 
 def extraction_task(path: Path | None) -> str | None:
-    """The content of the prompt file; None without a file. Raises InvalidPrompt."""
+    """Returns the content of the prompt file; None without a file. Raises InvalidPrompt."""
     if path is None:
         return None
     try:
@@ -176,7 +176,7 @@ def extraction_task(path: Path | None) -> str | None:
 
 
 def attribute_keys(rules: RuleSet) -> dict[str, Strategy]:
-    """Dedupe keys without a value in them, with their strategies.
+    """Returns dedupe keys without a value in them, with their strategies.
 
     Without those of ASK_USER: a model gives no normalised value, and the same date in other words is not worth asking.
     """
@@ -185,7 +185,7 @@ def attribute_keys(rules: RuleSet) -> dict[str, Strategy]:
 
 
 def model_text(turn: Turn) -> str:
-    """The user's own words in a turn, as the model gets them."""
+    """Returns the user's own words in a turn, as the model gets them."""
     return _words(turn.text)
 
 
@@ -207,7 +207,8 @@ def _json(text: str) -> tuple[list[Any], list[Any]] | None:
 
 
 def accepted_memories(turns: Sequence[Turn], answer: ModelAnswer, keys: dict[str, Strategy]) -> ExtractionResult:
-    """The valid memories of a model's answer as findings, the others as rejections. keys: of attribute_keys(). Pure."""
+    """Returns the valid memories of a model's answer as findings, the others as rejections. keys: of attribute_keys().
+    Pure."""
     found: list[Finding] = []
     rejections: list[Rejection] = []
     named = list(_entities(turns, answer.entities, rejections))
@@ -250,8 +251,8 @@ def _finding(
 
 
 def _attribute(said: _ModelMemory, keys: dict[str, Strategy]) -> tuple[str | None, str | None]:
-    """The dedupe key, and for KEEP_HIGHEST the value. With several numbers in a sentence ("In 2025 scored 105") the
-    value is ambiguous, so the memory gets no key."""
+    """Returns the dedupe key and, for KEEP_HIGHEST, the value. With several numbers in a sentence ("In 2025 scored
+    105") the value is ambiguous, so the memory gets no key."""
     key = said.attribute if said.attribute in keys and not is_about_a_role(said.content) else None
     if key is None or keys[key] != "KEEP_HIGHEST":
         return key, None
@@ -271,13 +272,14 @@ def _refused(turn: Turn, quote: str, content: str) -> str | None:
 
 
 def _numbers_said(turn: Turn, content: str) -> bool:
-    """Whether every number of the content, except for dates, is in the turn."""
+    """Returns whether every number of the content, except for dates, is in the turn."""
     known = {float(number) for number in _NUMBER.findall(_flat(turn.text))}
     return {float(number) for number in _NUMBER.findall(_ISO_DATE.sub(" ", _flat(content)))} <= known
 
 
 def _evidence(turns: Sequence[Turn], quote: str, number: int | None) -> tuple[Turn, str | None]:
-    """The turn with the quote (the named turn is tried first), and the quote as it is written there; None if not found.
+    """Returns the turn with the quote (the named turn is tried first), and the quote as it is written there; None if
+    not found.
 
     A quote must not join text across a passage that was left out.
     """
@@ -290,7 +292,8 @@ def _evidence(turns: Sequence[Turn], quote: str, number: int | None) -> tuple[Tu
 
 
 def find_passage(text: str, quote: str) -> str | None:
-    """The passage of the text that equals the quote except for spaces and character width; None when there is none."""
+    """Returns the passage of the text that equals the quote except for spaces and character width; None when there is
+    none."""
     folded, places = _folded(text)
     wanted = "".join(_folded(quote)[0]).strip()
     at = "".join(folded).find(wanted) if len(wanted) >= 2 else -1
@@ -335,7 +338,7 @@ def _entities(turns: Sequence[Turn], raws: Sequence[Any], rejections: list[Rejec
 
 
 def _attributes(turn: Turn, given: dict[str, Any]) -> Iterator[tuple[str, str | int | float | bool]]:
-    """Those with a plain name and a short text, a number or a truth value; a number must have been said."""
+    """Yields attributes with a plain name and a short text, a number or a truth value; a number must have been said."""
     for name, raw in given.items():
         value = " ".join(raw.split()) if isinstance(raw, str) else raw
         is_text = isinstance(value, str) and 0 < len(value) <= MAX_VALUE

@@ -90,8 +90,8 @@ _LABELLED = regex.compile(r":|^(?:Has|Is|Takes) ")
 
 @dataclass(slots=True)
 class Extractor:
-    """A set of rules. zone: time zone of the users, for "tomorrow" and the like. slow: rules that ran into the timeout;
-    they are not used again by this value."""
+    """Applies a set of rules. zone: time zone of the users, for "tomorrow" and the like. slow: rules that ran into the
+    timeout; this value does not use them again."""
 
     rules: RuleSet
     slow: set[str] = field(default_factory=set)
@@ -110,12 +110,13 @@ class Extractor:
         return not_taken_back(ExtractionResult(tuple(findings), tuple(rejections)), turns)
 
     def only_finding(self, turn: Turn) -> Finding | None:
-        """The single finding that covers the whole text; None when the text says more, or when no rule matches."""
+        """Returns the single finding that covers the whole text; None when the text says more, or when no rule
+        matches."""
         found, says_more = self._read(turn, turn.text)
         return found[0] if len(found) == 1 and not says_more else None
 
     def _read(self, turn: Turn, text: str) -> tuple[list[Finding], bool]:
-        """The findings in a text, and whether it says more than they do."""
+        """Returns the findings in a text, and whether it says more than they do."""
         found: list[Finding] = []
         rest = text
         for statement in statements(text):
@@ -164,7 +165,7 @@ class Extractor:
         return _without_bare_names([one for one, _ in self._matches(turn, statement)])
 
     def _matches(self, turn: Turn, statement: Statement) -> Iterator[tuple[Finding | Rejection, Span]]:
-        """Findings and rejections with their spans. Of overlapping values that of the first rule is taken."""
+        """Yields findings and rejections with their spans. Of overlapping values that of the first rule is taken."""
         languages = {"zh"} if _CJK.search(statement.text) else set()
         languages |= {"en"} if _LATIN.search(statement.text) else set()
         taken: list[Span] = []
@@ -203,7 +204,7 @@ class Extractor:
 
 
 def _found(rule: Compiled, pattern: Pattern, text: str) -> tuple[list[Any], bool]:
-    """The matches, and whether an `unless` pattern excludes them. Raises TimeoutError."""
+    """Returns the matches, and whether an `unless` pattern excludes them. Raises TimeoutError."""
     first, patient = PATTERN_TIMEOUTS_S
     try:
         return _found_within(rule, pattern, text, first)
@@ -249,7 +250,7 @@ def _checked_match(
     before, said, behind = raw.partition(groups["value"])  # a normalised form, such as a date's, may not be in the text
     left = f"{before} {behind}" if said else ""
     begin = reading.begin(statement.text, match.start())
-    if subject is not None and reading.subject is None:  # the rule matched behind the owner, as in "my wife's email"
+    if subject is not None and reading.subject is None:  # the match begins after the owner, as in "my wife's email"
         begin = subject.start
     span = Span(begin, raw_at, min(value_end, match.end()), match.end(), left)
     found = _finding(turn, statement, rule, language, groups)
@@ -284,7 +285,7 @@ def _finding(turn: Turn, statement: Statement, rule: Compiled, language: str, gr
 
 
 def _denied(found: Finding, reading: Reading, language: str) -> Finding:
-    """The finding that this does not hold; it ends a memory with the same value, and no other."""
+    """Returns the finding that a claim does not hold; it ends only a memory with the same value."""
     ended, content = reading.denies == "ended", found.content
     if language == "zh":
         said = f"{'不再' if ended else '并不'}{'：' if '：' in content or '是' in content else ''}{content}"
@@ -296,7 +297,7 @@ def _denied(found: Finding, reading: Reading, language: str) -> Finding:
 
 
 def _of_somebody(found: Finding, subject: Subject) -> Finding:
-    """A fact about somebody else: an attribute of their entity, with a key of its own."""
+    """Returns a fact about somebody else: an attribute of their entity, with a key of its own."""
     attributes = {found.rule or found.category: found.value}
     relation = {"relation": subject.relation} if subject.relation else {}
     entity = Entity(type="PERSON", name=subject.name, attributes={**relation, **attributes}, sources=(found.source,))
@@ -309,7 +310,7 @@ def _of_somebody(found: Finding, subject: Subject) -> Finding:
 
 
 def _without_bare_names(found: list[T]) -> Iterator[T]:
-    """ "wife is called Ann" says nothing more beside "wife Ann works as nurse"."""
+    """Drops findings that only repeat a name: "wife is called Ann" adds nothing to "wife Ann works as nurse"."""
     told = {one.entities[0].name for one in found if isinstance(one, Finding) and _is_of_somebody(one)}
     return (one for one in found if not (isinstance(one, Finding) and one.value in told))
 
@@ -319,7 +320,8 @@ def _is_of_somebody(found: Finding) -> bool:
 
 
 def _entities(turn: Turn, statement: Statement, kind: str | None, groups: dict[str, str]) -> tuple[Entity, ...]:
-    """The group `called` holds their names, if the value says more; of people and animals it may name several."""
+    """Returns the entities of a finding. The group `called` holds their names, if the value says more; it may name
+    several people or animals."""
     named = groups.get("called", groups["value"])
     names = _AND.split(named) if kind in ("PERSON", "ANIMAL") else [named]
     attributes = {"relation": role_name(groups["who"], len(names) == 1)} if groups.get("who") else {}
@@ -347,13 +349,14 @@ def _verbatim(turn: Turn, content: str, quote: str) -> Finding:
 
 
 def _is_cut(text: str, end: int) -> bool:
-    """Whether a value that ends there was longer than its rule or a sentence may be."""
+    """Returns whether a value that ends there was longer than its rule or a sentence may be."""
     return end == len(text) >= MAX_SENTENCE or bool(_IN_A_WORD.match(text, end))
 
 
 def _applies(rule: Compiled, language: str, reading: Reading) -> bool:
-    """What may be anywhere is in the whole statement already. An English clause without a subject is often no clause:
-    ", like tea" lists examples; so only rules for plain facts read it."""
+    """Returns whether a rule reads this reading. A rule that may match anywhere has read the whole statement already.
+    An English clause without a subject is often no clause (", like tea" lists examples), so only rules for plain facts
+    read it."""
     if reading.denies and not _may_be_denied(rule.rule, reading):
         return False
     if reading.is_whole or rule.rule.anywhere:
@@ -362,7 +365,8 @@ def _applies(rule: Compiled, language: str, reading: Reading) -> bool:
 
 
 def _may_be_denied(rule: Rule, reading: Reading) -> bool:
-    """Whether a later denial of what the rule states means something; a plain "not" does of illnesses and allergies."""
+    """Returns whether a later denial of the rule's claim has a meaning; a plain "not" has one for illnesses and
+    allergies."""
     is_denial = (rule.value or "").startswith("(")
     settles = rule.dedupe_key is not None and rule.strategy in ("KEEP_LATEST", "KEEP_BOTH")
     return settles and not is_denial and (reading.denies == "ended" or rule.category == "health")

@@ -1,4 +1,4 @@
-"""From findings to the memories and entities that are proposed: converted, merged, without repeats. Pure."""
+"""Turns findings into proposed memories and entities: converted, merged, without repeats. Pure."""
 
 from collections.abc import Iterable, Sequence
 from uuid import NAMESPACE_OID, uuid5
@@ -16,13 +16,14 @@ _FRAME = frozenset(terms("the user likes wants has is are was prefers loves enjo
 
 
 def candidates(tenant: str, user: str, findings: Iterable[Finding]) -> list[Memory]:
-    """Memories in the order of the findings. Ids are derived from user, event and content, so they are repeatable."""
+    """Returns memories in the order of the findings. Ids are derived from user, event and content, so they are
+    repeatable."""
     made = {memory.id: memory for one in findings for memory in [_memory(tenant, user, one)]}
     return list(made.values())
 
 
 def entities(looked: ExtractionResult) -> list[EntitiesFound]:
-    """One event with each entity once; [] without entities."""
+    """Returns one event with each entity once; [] without entities."""
     found: dict[tuple[str, str], Entity] = {}
     for one in (*looked.entities, *(entity for finding in looked.findings for entity in finding.entities)):
         key = (one.type, name_key(one.name))
@@ -31,7 +32,7 @@ def entities(looked: ExtractionResult) -> list[EntitiesFound]:
 
 
 def without_repeats(model: ExtractionResult, rules: ExtractionResult, turns: Sequence[Turn]) -> ExtractionResult:
-    """The model's result without findings that a rule has too: with the same key, content or statement."""
+    """Returns the model's result without findings that a rule has too: with the same key, content or statement."""
     by_id = {turn.event_id: turn for turn in turns}
     kept: list[Finding] = []
     rejections = list(model.rejections)
@@ -46,7 +47,8 @@ def without_repeats(model: ExtractionResult, rules: ExtractionResult, turns: Seq
 
 
 def without_secrets(found: ExtractionResult, turns: Sequence[Turn]) -> ExtractionResult:
-    """Without findings and entities that state or quote a password, a key, or the number of a card or of a person."""
+    """Returns the result without findings and entities that hold a password, a key, or the number of a card or of a
+    person."""
     by_id = {turn.event_id: turn for turn in turns}
     secret = [one for one in found.findings if holds_secret(f"{one.content}\n{one.source.quote}")]
     return ExtractionResult(

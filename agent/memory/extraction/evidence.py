@@ -22,7 +22,7 @@ def roles(tool_results: bool) -> tuple[str, ...]:
 def evidence(
     messages: Iterable[Message], thread: str, user: str, among_people: bool = False, tool_results: bool = False
 ) -> tuple[list[Turn], int]:
-    """The user's own turns in order, and the number of turns whose words are not the user's.
+    """Returns the user's own turns in order, and the number of turns whose words are not the user's.
 
     among_people: the user's thread has several speakers and no assistant, as an imported chat: nobody there asks
     turnlog for anything.
@@ -53,14 +53,14 @@ def _texts(message: Message, tool_results: bool) -> Iterator[tuple[str, bool]]:
 
 
 def said_text(content: str | list[dict[str, Any]]) -> str:
-    """The text of a turn, its blocks joined by line breaks."""
+    """Returns the text of a turn, its blocks joined by line breaks."""
     if isinstance(content, str):
         return content
     return "\n".join(str(block["text"]) for block in content if block.get("type") == "text")
 
 
 def not_taken_back(found: ExtractionResult, turns: Sequence[Turn]) -> ExtractionResult:
-    """Without what a turn says whose next turn takes it back ("just kidding")."""
+    """Drops findings of a turn whose next turn takes it back ("just kidding")."""
     said = [turn for turn in turns if not turn.is_tool]
     gone = {one.event_id for one, later in pairwise(said) if takes_back(later.text)}
     findings = tuple(one for one in found.findings if one.source.event_id not in gone)
@@ -109,12 +109,12 @@ class Statement:
     quoted: tuple[tuple[int, int], ...] = ()
 
     def is_quoted(self, at: int) -> bool:
-        """Whether the position in `text` is within quotation marks: another person's words, or a title."""
+        """Returns whether the position in `text` is within quotation marks: another person's words, or a title."""
         return any(start < self.start + at < end for start, end in self.quoted)
 
 
 def own_words(text: str) -> str:
-    """The text with all that is not the user's own replaced by line breaks; positions stay the same."""
+    """Returns the text with all that is not the user's own replaced by line breaks; positions stay the same."""
     words = list(text[:MAX_TURN])
     for start, end in not_own(text[:MAX_TURN]):
         words[start:end] = "\n" * (end - start)
@@ -122,21 +122,22 @@ def own_words(text: str) -> str:
 
 
 def quoted_ranges(text: str) -> list[tuple[int, int]]:
-    """The parts of a person's text that are not the person's own words: (start, end) of each, without space around."""
+    """Returns the parts of a person's text that are not the person's own words: (start, end) of each, without space
+    around."""
     words = own_words(text)
     left_out = "".join("\0" if word == "\n" != char else char for char, word in zip(text, words, strict=False))
     return [found.span() for found in re.finditer(r"\0(?:[\0\s]*\0)?", left_out)]
 
 
 def statements(text: str) -> list[Statement]:
-    """The user's statements in order, with questions marked as such (for reports of rejections)."""
+    """Returns the user's statements in order, with questions marked as such (for reports of rejections)."""
     words = own_words(text)
     quoted = quotations(words)
     return [_statement(sentence, start, quoted) for sentence, start in _sentences(words)]
 
 
 def quotations(words: str) -> tuple[tuple[int, int], ...]:
-    """The ranges within quotation marks."""
+    """Returns the ranges within quotation marks."""
     return tuple(match.span() for match in _QUOTED.finditer(words))
 
 
@@ -170,7 +171,7 @@ def is_question(sentence: str) -> bool:
 
 
 def _before_the_question(sentence: str) -> str:
-    """The clauses before the first one that asks; the last clause of a question always does."""
+    """Returns the clauses before the first one that asks; in a question the last clause always asks."""
     marks = [found.start() for found in _CLAUSE.finditer(sentence)]
     start, kept = 0, 0
     for mark in marks:

@@ -15,7 +15,7 @@ from turnlog.events.contracts import MemoryKind
 from turnlog.projectors.models.terms import terms
 
 MAX_CONTENT = 1_000
-LOOK_BACK = 100  # characters before a verb that say whether it is a request; bounds the time a long text takes
+LOOK_BACK = 100  # characters before a verb that decide whether it is a request; this bounds the time a long text takes
 
 
 def _any(*alternatives: str) -> re.Pattern[str]:
@@ -185,7 +185,7 @@ def _is_request(clause: str, is_seed: bool) -> bool:
 
 
 def _items(words: str, at: int) -> Iterator[Request]:
-    """The lines of a list, each a request; without bullets the next line alone."""
+    """Yields the lines of a list, each a request; without bullets the next line alone."""
     at += len(words[at:]) - len(words[at:].lstrip())
     first = at
     while (line := _LINE.match(words, at)) and (line["bullet"] or at == first):
@@ -223,7 +223,7 @@ def _bare(said: str) -> str:
 
 
 def _stated(rest: str) -> tuple[str, bool]:
-    """The sentences up to the first question, and whether the first one is a question itself."""
+    """Returns the sentences up to the first question, and whether the first one is a question itself."""
     kept = 0
     for found in _SENTENCE.finditer(rest):
         if is_question(_TAG.sub("", found.group().strip())):
@@ -233,7 +233,7 @@ def _stated(rest: str) -> tuple[str, bool]:
 
 
 def _said_before(words: str, start: int, verb: int) -> tuple[int, str]:
-    """Where the statement begins that "remember that" points back to, and the statement; "" when there is none."""
+    """Returns the start and the text of the statement that "remember that" points back to; "" if there is none."""
     before = words[start:verb].rstrip()
     clause = _clause(before)
     content = before.removesuffix(clause).strip(" ,，:：、—–-") or ("" if _ASKS.search(clause) else clause)

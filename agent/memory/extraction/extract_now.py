@@ -62,7 +62,7 @@ class Extracted:
 
 @dataclass(frozen=True, slots=True)
 class PreviewedMemory:
-    """What would be stored, and what would come of it. quote, seq, event_id: of the turn that says it."""
+    """A memory that would be stored, and its outcome. quote, seq, event_id: of the turn that says it."""
 
     content: str
     kind: MemoryKind
@@ -101,8 +101,8 @@ class ExtractionPreview:
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """What came of a message's requests to remember. language: of the message. contents: of the memories; why_not: why
-    there are none.
+    """The outcome of a message's requests to remember. language: of the message. contents: of the memories; why_not:
+    the reason if there are none.
 
     no-user: the message has no user; secret: it holds a password, a key or a card's number; off: MEMORY_EXTRACT is;
     disabled: the user's preference enable_memory is off; says-nothing: it does not say what; later: another worker
@@ -119,7 +119,8 @@ class Remembered:
 async def remembered(
     runtime: Runtime, tenant: str, thread: str, user: str | None, turn: UUID, text: str
 ) -> Remembered | None:
-    """What came of the requests to remember in a turn that is on the log, which the rules read now if no worker has.
+    """Returns the outcome of the requests to remember in a turn on the log; the rules read the turn now if no worker
+    has.
 
     None: it asks for nothing. Raises InvalidRules.
     """
@@ -147,7 +148,8 @@ async def remembered(
 
 
 async def _rules_have_read(runtime: Runtime, conversation: UserConversation) -> bool:
-    """Applies the rules to what they have not read. False: another worker extracts from the conversation."""
+    """Applies the rules to turns that they have not read. Returns False if another worker extracts from the
+    conversation."""
     models = make_models(runtime.settings)
     try:
         with at_once():
@@ -161,7 +163,7 @@ async def _rules_have_read(runtime: Runtime, conversation: UserConversation) -> 
 
 
 async def _of_turn(runtime: Runtime, conversation: UserConversation, turn: UUID) -> list[StoredMemory]:
-    """The memories, valid or waiting for an answer, that a turn states."""
+    """Returns the memories, valid or waiting for an answer, that a turn states."""
     thread = memory_thread(conversation.user)
     await runtime.settle_thread(conversation.tenant, thread, ("memories",))
     async with runtime.pool.connection() as conn:
@@ -199,7 +201,8 @@ async def extract_memories(
 async def preview_extraction(
     runtime: Runtime, tenant: str, thread: str | None = None, user: str | None = None, rules: Path | None = None
 ) -> list[ExtractionPreview]:
-    """What the rules find in all turns, extracted before or not; stores nothing. Arguments as for extract_memories.
+    """Returns the rules' findings in all turns, extracted before or not; stores nothing. Arguments as for
+    extract_memories.
 
     Raises InvalidToken, NothingChosen, NotFound, InvalidRules.
     """
@@ -214,7 +217,7 @@ def _with_rules(runtime: Runtime, rules: Path | None) -> Runtime:
 
 
 async def _conversations(runtime: Runtime, tenant: str, thread: str | None, user: str | None) -> list[UserConversation]:
-    """Raises InvalidToken, NotFound, NothingChosen."""
+    """Returns the conversations to extract from. Raises InvalidToken, NotFound, NothingChosen."""
     check_place(tenant, thread, user)
     if thread is None and user is None:
         raise NothingChosen("say which conversation: `turnlog extract THREAD`, or `--user USER` for all of one user")
@@ -255,7 +258,7 @@ def _by_id(conversation: UserConversation, looked: ExtractionResult) -> Iterator
 
 
 async def _looked(runtime: Runtime, conversation: UserConversation) -> ExtractionResult:
-    """What the rules make of all turns."""
+    """Applies the rules to all turns."""
     settings = runtime.settings
     tools = settings.extract_tool_results
     place = (conversation.tenant, conversation.thread, conversation.user)

@@ -47,8 +47,8 @@ class Finding:
 
     @property
     def expires_at(self) -> datetime | None:
-        """None also for what would hold beyond the last time that an event can have, and for what was said at an
-        unknown time: there is nothing to count from."""
+        """The end of its time to live. None also if that is after the last time that an event can have, or if the time
+        of the turn is unknown."""
         said_at, days = self.source.said_at, None if is_undated(self.source.said_at) else self.ttl_days
         return None if days is None or days > (END_OF_TIME - said_at).days - 1 else said_at + timedelta(days=days)
 
@@ -73,5 +73,5 @@ class ExtractionResult:
     entities: tuple[Entity, ...] = ()
 
     def counts(self) -> dict[str, int]:
-        """Number of rejections by reason; contains no text of the user, so it may be logged."""
+        """Returns number of rejections by reason; contains no text of the user, so it may be logged."""
         return dict(sorted(Counter(one.reason for one in self.rejections).items()))

@@ -51,7 +51,7 @@ _CLAUSE = re.compile(
     r"|the \w+ (?:is|are|was|were)|\w+ing (?:with )?(?:them|it))\b)).*",
     re.DOTALL | re.IGNORECASE,
 )
-# 唱歌跳舞，健身，旅游: three items or more, short ones that are no clauses.
+# 唱歌跳舞，健身，旅游: three items or more, too short to be clauses.
 _CHINESE_LIST = re.compile(
     r"[^，。；]{1,8}(?:，(?!很|真|超|感觉|觉得|比如|像|尤其|特别|非常)[^，。；我你您他她的了是都也不在这那吗呢什最吧呀啊哦谢有想要会去来爱喜讨]{1,5}(?=[，。；]|$)){2,}"
 )
@@ -62,7 +62,7 @@ _DIGITS = {char: value for value, char in enumerate("零一二三四五六七八
 
 
 def strip(value: str, said_at: datetime) -> str:
-    """Without spaces, punctuation and one pair of brackets or quotes around it."""
+    """Removes spaces, punctuation and one pair of brackets or quotes around the value."""
     value = re.sub(r"\s+", " ", value).strip(_ENDS)
     if value[:1] in _PAIRS and value.endswith(_PAIRS[value[0]]):
         value = value[1:-1].strip(_ENDS)
@@ -75,14 +75,14 @@ def trailing(value: str, said_at: datetime) -> str:
 
 
 def clause(value: str, said_at: datetime) -> str:
-    """Up to the next clause; a list with commas is one clause."""
+    """Returns the value up to the next clause; a list with commas is one clause."""
     if found := _CHINESE_LIST.match(value):
         return trailing(found.group().replace("，", "、"), said_at)
     return trailing(_CLAUSE.sub("", value), said_at)
 
 
 def first_clause(value: str, said_at: datetime) -> str:
-    """Up to the first comma."""
+    """Returns the value up to the first comma."""
     return trailing(_FIRST_CLAUSE.sub("", value), said_at)
 
 
@@ -96,7 +96,7 @@ def title(value: str, said_at: datetime) -> str:
 
 
 def without(value: str, said_at: datetime, *, pattern: str) -> str:
-    """Without what matches the regular expression."""
+    """Removes matches of a regular expression."""
     return strip(re.sub(pattern, "", value, flags=re.IGNORECASE), said_at)
 
 
@@ -106,7 +106,8 @@ def mapped(value: str, said_at: datetime, *, to: dict[str, str]) -> str:
 
 
 def number(value: str, said_at: datetime, *, decimals: int = 0) -> str:
-    """A number with `decimals` decimals; thousands separators are removed, Chinese numerals below 10,000 are read."""
+    """Returns a number with `decimals` decimals; thousands separators are removed, Chinese numerals below 10,000 are
+    read."""
     text = value.strip().replace(",", "").replace("，", "")
     try:
         amount = float(text)
@@ -116,7 +117,7 @@ def number(value: str, said_at: datetime, *, decimals: int = 0) -> str:
 
 
 def chinese_number(text: str) -> int:
-    """十七 → 17; 一千四百八 is not supported. Raises ValueError."""
+    """Reads a numeral: 十七 → 17; 一千四百八 is not supported. Raises ValueError."""
     total = digit = 0
     for char in text:
         if char in _DIGITS:
@@ -146,7 +147,7 @@ def _of_a_known_time(normaliser: Normaliser) -> Normaliser:
 
 @_of_a_known_time
 def date(value: str, said_at: datetime, *, future: bool = False) -> str:
-    """ISO 8601: 2027-03-18, or 2027-03 for a month. Relative to when it was said. future: the next such day."""
+    """Returns ISO 8601: 2027-03-18, or 2027-03 for a month, relative to when it was said. future: the next such day."""
     return _date(value, said_at, future)
 
 
@@ -160,7 +161,7 @@ def _date(value: str, said_at: datetime, future: bool = False) -> str:
 
 @_of_a_known_time
 def birthday(value: str, said_at: datetime) -> str:
-    """05-08, or with a year 2001-05-08."""
+    """Returns 05-08, or with a year 2001-05-08."""
     iso = _date(value, said_at)
     if not re.fullmatch(r"\d{4}-\d\d-\d\d", iso):
         raise ValueError(f"{value[:40]!r} is no day")
@@ -188,8 +189,8 @@ def email(value: str, said_at: datetime) -> str:
 
 
 def phone(value: str, said_at: datetime, *, region: str = "CN", others: Sequence[str] = ("US", "GB")) -> str:
-    """E.164 for a number with a country code and for a mobile of the region. Any other, whose country its digits do
-    not tell, stays as said if it is valid in the region or one of the others. Raises ValueError."""
+    """Returns E.164 for a number with a country code and for a mobile of the region. Another number, whose digits do
+    not tell the country, stays as said if it is valid in the region or one of the others. Raises ValueError."""
     for country in (region, *others):
         try:
             found = phonenumbers.parse(value, country)

@@ -1,8 +1,9 @@
-"""Finds what a user did not claim in the text of a turn: somebody else's words, and what is not meant. Pure.
+"""Finds the parts of a turn's text that the user did not claim: somebody else's words, and words that are not meant.
+Pure.
 
 Somebody else's words are pasted, forwarded or quoted text, code, logs, transcripts, texts to work on and turnlog's own
-additions. Not meant are dreams, suppositions, role play, and what "just kidding" takes back. A quote with delimiters
-(fences, `>`, quotation marks) ends with them; any other that a clause introduces ends with the text.
+additions. Not meant are dreams, suppositions, role play, and statements that "just kidding" takes back. A quote with
+delimiters (fences, `>`, quotation marks) ends with them; any other that a clause introduces ends with the text.
 """
 
 import re
@@ -22,7 +23,7 @@ _OURS = re.compile(
     r"[^\]\n]*\][^\n]*(?:\n(?![ \t]*\n)[^\n]*|\n[ \t]*\n(?=[ \t]*[-*•]))*",
     re.MULTILINE | re.IGNORECASE,
 )
-# "Translate into French: …", 写一个故事：…: what follows is somebody's words, whoever "I" is in them.
+# "Translate into French: …", 写一个故事：…: the text after it is somebody's, whoever "I" is in it.
 _TO_WORK_ON = re.compile(
     r"(?:(?<!\bI )\b(?:translate|proof-?read|rewrite|rephrase|paraphrase|reword|summari[sz]e|polish)\b"
     r"|\b(?:fix|correct|check) (?:the|my|this) (?:grammar|spelling|text|sentence|paragraph|english)\b"
@@ -164,7 +165,7 @@ _ARRIVED = _any(
 )
 _FIRST_PERSON = _any(r"\b(?:i|my|we|our)\b|[我咱]")
 _LABEL = _any(r"\W*[\w'’/-]+(?: [\w'’/-]+)?\W*", r"\W*[\u4e00-\u9fff]{1,5}\W*")
-# A short name before "I …" on the same line is of the one who says it, unless it is a remark of the person.
+# A short name before "I …" on the same line names the speaker, unless it is a remark of the person.
 _NAME = _any(r"(?:.*[,，])?\W*(?:[\w'’-]+ ){0,2}[\w'’-]+\W*", r".*[，,][^，,\w]*[\u4e00-\u9fff]{1,5}\W*")
 _REMARK = _any(
     r"\b(?:i|we|me|us|my|our|your?|things?|truth|facts?|point|short|background|context|here|please|hi|hey|hello|so|also"
@@ -182,7 +183,7 @@ _BEGINS_WITH_I = re.compile(
 _BLANK_LINE = re.compile(r"[ \t]*\n[ \t]*\n")
 _ITEM = r"[ \t]*(?:\d[.)、]|[A-Da-d][).]|[A-D] |[-*•])"
 _PARAGRAPH_ENDS = re.compile(rf"{_BLANK_LINE.pattern}|(?<![:：])\n(?={_ITEM})")
-# What shows that the person speaks: "I" as a subject, words to the assistant, whole sentences of nobody else.
+# Signs that the person speaks: "I" as a subject, words to the assistant, whole sentences of nobody else.
 _SPEAKS = _any(
     r"\b(?:i|we)\b|\b(?:about|for|give|help|recommend|show|suggest|tell) (?:me|us)\b|\b(?:your|please|thanks?|thank you"
     r"|(?:recommend|suggest|plan|find)\b(?=.* for\b))\b",
@@ -195,7 +196,7 @@ _ABOUT_OTHERS = _any(
     rf"\b(?:he|she|they|him|her(?:self|s)?|his|them|their|someone|grand\w+|{_PEOPLE})\b(?!.*\b(?:me|us)\b)",
     r"[他她谁]|有人|别人|[爸妈爷奶哥姐弟妹]|女儿|儿子|老[板师公婆]|同[事学]|朋友|客[人户服]|邻居|房[东客]|租客|医生",
 )
-# Somebody else's words are the matter: who wrote something, what is to be done with a text, "this" without a noun.
+# Signs of somebody else's words: who wrote something, a task for a text, "this" without a noun.
 _OF_A_TEXT = _any(
     r"(?<!\bi )(?<!\bwe )(?<!\byou )\b(?:(?:e-?mail|text|message|post|forward|tweet)(?:s|ed|ing)|wrote|writes|writing"
     r"|sent|replied|says|said|wants (?:me|us) to sign)\b",
@@ -210,7 +211,7 @@ _OF_THE_ASSISTANT = _any(r"\b(?:your|you (?:wrote|sent|gave|made|said|told|wrote
 # A comment on the text that the clause names, not that text.
 _COMMENT = _any(r"\s{0,9}(?:it|they|he|she|that|this)(?:['’]s| (?:is|was|were|are|has|had|seems))\b")
 
-# Everything behind these is a forwarded text or a letter.
+# Everything after these is a forwarded text or a letter.
 _LETTERS = re.compile(
     r"^[ \t]*(?:(?:From|Von|De|发件人|寄件人)[ \t]*[:：][^\n]*\n(?:[^\n]{0,200}\n){0,4}?"
     r"[ \t]*(?:To|Subject|Date|Sent|Cc|An|Betreff|Datum|Gesendet|À|Objet|Para|Asunto"
@@ -278,7 +279,7 @@ _SPEAKER = re.compile(r"^[ \t]*(?P<name>[^\W\d][^\n:：.!?。！？]{0,18})[ \t]
 
 
 def not_own(text: str) -> list[Range]:
-    """The ranges of the text that are not the user's own claims; they may overlap."""
+    """Returns the ranges of the text that are not the user's own claims; they may overlap."""
     ranges: list[Range] = []
     for find in (additions, blocks, *map(_spans_of, _DELIMITED)):
         spans = find(text)
@@ -291,7 +292,7 @@ def not_own(text: str) -> list[Range]:
 
 
 def takes_back(text: str) -> bool:
-    """Whether a turn begins by saying that the one before was not meant."""
+    """Returns whether a turn begins by saying that the one before was not meant."""
     found = _TAKEN_BACK.search(text)
     return found is not None and _LAUGHTER.fullmatch(text, 0, found.start()) is not None
 
@@ -301,7 +302,7 @@ def _spans_of(pattern: re.Pattern[str]) -> Callable[[str], list[Range]]:
 
 
 def _introduced(text: str) -> Iterator[Range]:
-    """What follows a clause that introduces it: all of the text, or a sentence where the clause says who speaks."""
+    """Yields the text that a clause introduces: all of the rest, or one sentence if the clause says who speaks."""
     for pattern in (_LETTERS, _TITLE_LINE):
         if found := pattern.search(text):
             yield found.start(), len(text)
@@ -333,8 +334,8 @@ def _names_a_speaker(clause: str) -> bool:
 
 
 def _announces(clause: str, has_colon: bool, text: str, at: int) -> bool:
-    """Whether all behind the clause, which ends at `at`, is somebody's text. A colon at the end of a line announces one
-    by itself, unless the clause is about the user, or only a label."""
+    """Returns whether all text after the clause, which ends at `at`, is somebody's. A colon at the end of a line
+    announces one by itself, unless the clause is about the user, or only a label."""
     if not has_colon:
         is_alone = _BLANK_LINE.match(text, at) and (_POINTS.search(clause) or _SHOWS.search(clause))
         return bool(is_alone or _POINTS_AT_END.search(clause))
@@ -347,8 +348,8 @@ def _announces(clause: str, has_colon: bool, text: str, at: int) -> bool:
 
 
 def _in_another_voice(text: str) -> Iterator[Range]:
-    """All after the first paragraph that does not show the person speaking: a heading, a task for a text, news of
-    others. Where something is hidden in or after it, such as a fence, that is the text; items of a list go on."""
+    """Yields the text after the first paragraph that does not show the person speaking: a heading, a task for a text,
+    news of others. If something is hidden in or after it, such as a fence, that is the text; items of a list go on."""
     start = 0
     for gap in _PARAGRAPH_ENDS.finditer(text):
         paragraph = text[start : gap.start()]
@@ -369,8 +370,8 @@ def _shows_the_person(paragraph: str) -> bool:
 
 
 def _invented(text: str) -> Iterator[Range]:
-    """Role play lasts to the end, a dream or a supposition to the end of its paragraph; both end where the text says
-    so."""
+    """Yields what is invented: role play lasts to the end, a dream or a supposition to the end of its paragraph; both
+    end where the text says so."""
     for pattern, is_role_play in ((_ROLE_PLAY, True), (_INVENTED, False)):
         at = 0
         while found := pattern.search(text, at):
@@ -380,7 +381,7 @@ def _invented(text: str) -> Iterator[Range]:
 
 
 def _taken_back(text: str) -> Iterator[Range]:
-    """The sentence up to the retraction; where that is empty, the one before too."""
+    """Yields the sentence before a retraction; if that is empty, the one before too."""
     before = 0
     for sentence in _SENTENCE.finditer(text):
         if found := _TAKEN_BACK.search(text, sentence.start(), sentence.end()):
@@ -390,7 +391,7 @@ def _taken_back(text: str) -> Iterator[Range]:
 
 
 def _transcript(text: str) -> Iterator[Range]:
-    """Lines of two speakers or more of whom one speaks again; a form names each of its fields once."""
+    """Yields the lines of two or more speakers of whom one speaks again; a form names each of its fields once."""
     lines = [found for found in _SPEAKER.finditer(text) if not _MEANT.search(found["name"])]
     names = Counter(found["name"].strip().lower() for found in lines)
     if len(names) > 1 and max(names.values()) > 1:

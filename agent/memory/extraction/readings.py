@@ -20,7 +20,7 @@ _ADVERBS = regex.compile(
     r"(?<![\p{L}])(?P<who>(?:i|we)(?:'m|'ve| am| are| have)? )"
     r"(?:(?:only just|just|recently|currently|now|also|still|already|actually|really|finally|personally) )+"
     r"|(?P<who>我(?:们家?)?)(?:现在|目前|最近|刚刚?|已经|也|还(?!有)|又|一直|其实|平时|真的)+(?=\p{Han})"
-    # When something has changed, but not when somebody was or ate somewhere.
+    # The time since when something changed, but not the time when somebody was or ate somewhere.
     r"|(?P<who>我(?:们家?)?)(?:上个?[月周]|去年|前年|今年|昨天|前天|前几天|前不久|不久前|刚刚?|已经)+(?![吃喝住在])"
     r"(?=[^，。！？,.!?]*了(?:[，。！,.!]|$))",
     regex.IGNORECASE,
@@ -79,7 +79,8 @@ _VERB = regex.compile(
 
 
 class Reading(NamedTuple):
-    """text: place for place as the statement. subject: whose facts the text states as "I"; None: the user's.
+    """A statement as a rule reads it. text: place for place as the statement. subject: the one whose facts the text
+    states as "I"; None: the user.
 
     denies: what the text states at the place `since` was denied: that it still holds, or that it holds.
     """
@@ -91,18 +92,19 @@ class Reading(NamedTuple):
     since: int = 0
 
     def states_at(self, at: int) -> bool:
-        """Whether a match there is what the reading is for; of "I don't think I have asthma" nothing is denied."""
+        """Returns whether a match there is what the reading was made for; "I don't think I have asthma" denies
+        nothing."""
         return self.denies is None or (at >= self.since and not self.text[self.since : at].strip())
 
     def begin(self, said: str, at: int) -> int:
-        """Where the words in `said` begin that a match at `at` read: it may have passed over adverbs before that."""
+        """Returns where the words of a match begin in `said`: the match may have passed over adverbs before `at`."""
         while self.is_whole and at and self.text[at - 1] == " " != said[at - 1]:
             at -= 1
         return at
 
 
 def readings(said: str) -> Iterator[Reading]:
-    """The statement first; after each reading those of the clauses in it that deny something."""
+    """Yields the statement first, and after each reading those of its clauses that deny something."""
     for reading in _plain_readings(said):
         yield reading
         yield from _denials(reading)
@@ -126,7 +128,8 @@ def _blank(found: Any) -> str:
 
 
 def _plain_readings(said: str) -> Iterator[Reading]:
-    """A clause without a subject continues that of the clause before, if it named nobody else."""
+    """Yields the statement, and its clauses without a subject: each continues the clause before, if that named nobody
+    else."""
     text = said.translate(_PLAIN)
     text = _ADVERBS.sub(lambda found: found["who"].rjust(len(found.group())), text)
     yield Reading(text, is_whole=True)
@@ -156,7 +159,7 @@ def _plain_readings(said: str) -> Iterator[Reading]:
 
 
 def _clauses(text: str) -> Iterator[tuple[int, int]]:
-    """Each from its first word that is no filler."""
+    """Yields each clause from its first word that is not a filler."""
     start = 0
     for mark in (*_MARK.finditer(text), None):
         end = mark.start() if mark else len(text)
@@ -167,7 +170,7 @@ def _clauses(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _in_first_person(text: str, at: int, end: int, is_third: bool) -> str | None:
-    """The clause that begins at `at` and what follows it, with "I" or 我 before it and nothing before that.
+    """Returns the clause that begins at `at` and what follows it, with "I" or 我 before it and nothing before that.
 
     is_third: its verb has the form for he or she. None when there is no such verb, or no room.
     """

@@ -21,8 +21,8 @@ Coverage = Mapping[tuple[str, str], int]
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """added: found by the new extractor only. gone: by the old one only. changed: (old, new) of the same turn and
-    subject. kept: how many both found."""
+    """The difference between two extractors. added: found by the new one only. gone: by the old one only. changed:
+    (old, new) of the same turn and subject. kept: how many both found."""
 
     added: tuple[StoredMemory, ...]
     changed: tuple[tuple[StoredMemory, StoredMemory], ...]
@@ -35,7 +35,7 @@ class Difference:
 
 
 def difference(real: Sequence[StoredMemory], shadow: Sequence[StoredMemory], coverage: Coverage) -> Difference:
-    """real, shadow: all rows of both memory threads, in any status.
+    """Compares all rows of both memory threads, in any status.
 
     coverage: last sequence that the new extractor has read, by (conversation, stage); only memories from turns up to it
     can be gone. Turns of which a memory was forgotten are ignored, since the forgotten content is not known. Nothing is
@@ -98,12 +98,12 @@ def _is_by_hand(row: StoredMemory) -> bool:
 
 
 def _is_addable(row: StoredMemory, here: StoredMemory | None) -> bool:
-    """Not recorded yet, or closed in favour of another finding, which may be gone now."""
+    """Returns whether it is not recorded yet, or was closed in favour of another finding, which may be gone now."""
     return here is None or (here.status == "closed" and here.closed_reason in ("superseded", "rejected", "rederived"))
 
 
 def _was_read(row: StoredMemory, coverage: Coverage) -> bool:
-    """Valid, extracted, and only from turns that the new extractor has read in the same stage."""
+    """Returns whether it is valid, extracted, and only from turns that the new extractor has read in the same stage."""
     stage = "llm" if row.origin == "llm" else "rules"
     return (
         row.status == "valid"
@@ -118,12 +118,12 @@ def _is_of_a_turn(row: StoredMemory, turns: Collection[UUID]) -> bool:
 
 
 def _is_single(row: StoredMemory) -> bool:
-    """The only valid memory of its dedupe key."""
+    """Returns whether it is the only valid memory of its dedupe key."""
     return row.status == "valid" and row.dedupe_key is not None and row.strategy != "KEEP_BOTH"
 
 
 def _pairs(gone: Sequence[StoredMemory], added: Sequence[StoredMemory]) -> list[tuple[StoredMemory, StoredMemory]]:
-    """(old, new): different findings of the two extractors on the same subject in the same turn."""
+    """Returns (old, new): different findings of the two extractors on the same subject in the same turn."""
     free = list(added)
     pairs: list[tuple[StoredMemory, StoredMemory]] = []
     for old in gone:

@@ -125,7 +125,8 @@ class RuleSet:
 
 
 def load_rules(own: Path | None = None) -> RuleSet:
-    """Those of `own`, then turnlog's without the ones that `own` replaces or switches off. Raises InvalidRules."""
+    """Returns the rules of `own`, then turnlog's without those that `own` replaces or switches off. Raises
+    InvalidRules."""
     tables = dict(_bundled())
     if own is not None:
         theirs = _of_file(own.name, _read(own))
@@ -137,7 +138,7 @@ def load_rules(own: Path | None = None) -> RuleSet:
 
 @cache
 def _code() -> str:
-    """A hash of the modules that decide what a match states, whose it is and in which form."""
+    """Returns a hash of the modules that decide what a match states, whose it is and in which form."""
     parts = [files(package) / f"{name}.py" for package, names in APPLIED_BY.items() for name in names]
     parts.append(files("turnlog.agent.memory.extraction") / "parts.toml")
     return hashlib.sha256(b"".join(part.read_bytes() for part in parts)).hexdigest()
@@ -160,7 +161,7 @@ def _read(path: Path) -> str:
 
 
 def _of_file(name: str, text: str) -> dict[str, Compiled | None]:
-    """None: a rule that is only switched off."""
+    """Returns the rules of a file; None stands for a rule that is only switched off."""
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -202,7 +203,7 @@ def _compiled(where: str, key: str, table: Any) -> Compiled:
 
 @cache
 def parts() -> dict[str, str]:
-    """What stands for {{name}} in a pattern, by that."""
+    """Returns the pattern for each {{name}}."""
     document = tomllib.loads((files("turnlog.agent.memory.extraction") / "parts.toml").read_text("utf-8"))
     found: dict[str, str] = {}
     for name, text in document.items():

@@ -96,7 +96,7 @@ class Extraction:
         self._count = counter_for(model.model).text if model else len
 
     async def by_rules(self, conn: Connection, conversation: UserConversation, finish: bool = False) -> None:
-        """Applies the rules to all turns that they have not read. finish: also to fewer than QUIET_TURNS."""
+        """Applies the rules to all turns that they have not read. finish: also if they are fewer than QUIET_TURNS."""
         if await self._passes_over(conn, conversation, "rules", self._rules.version):
             return
         while True:
@@ -145,8 +145,8 @@ class Extraction:
         await self._remember(conversation, (), [done.model_copy(update={"error": text}), failed])
 
     async def _passes_over(self, conn: Connection, conversation: UserConversation, stage: str, extractor: str) -> bool:
-        """Whether the user wants nothing remembered: what the stage has not read counts as read then, so that it is not
-        remembered later either."""
+        """Returns whether the user wants nothing remembered: turns that the stage has not read count as read then, so
+        that they are not remembered later either."""
 
         async def is_off(rows: Rows) -> bool:
             return await is_memory_off(rows.conn, rows.place.tenant, rows.place.thread)
@@ -195,8 +195,8 @@ class Extraction:
         )
 
     async def _store(self, conversation: UserConversation, proposed: Proposal) -> None:
-        """In several appends, since one is bounded. Progress is part of the last one: after a crash the first ones are
-        repeated and change nothing."""
+        """Stores a proposal in several appends, since one is bounded. Progress is part of the last one: after a crash
+        the first ones are repeated and change nothing."""
         rest = proposed.memories
         while len(rest) > APPEND_MEMORIES:
             await self._remember(conversation, rest[:APPEND_MEMORIES], ())
@@ -204,7 +204,8 @@ class Extraction:
         await self._remember(conversation, rest, proposed.extra)
 
     async def _take_back(self, conversation: UserConversation, turn: Turn) -> None:
-        """Forgets what the user's turn before this one alone stated, or makes what that replaced valid again."""
+        """Forgets the statements of the user's turn before this one, or makes the memories that they replaced valid
+        again."""
 
         async def find(rows: Rows) -> list[tuple[UUID, UUID | None]]:
             place = (conversation.tenant, rows.place.thread, conversation.thread, conversation.user)
@@ -244,7 +245,8 @@ class Extraction:
     async def _answer(
         self, conn: Connection, conversation: UserConversation, batch: Batch
     ) -> tuple[ModelAnswer, Sequence[Turn]]:
-        """The cached answer to the longest prefix of the batch (from before a crash), or a new one of the model."""
+        """Returns the cached answer to the longest prefix of the batch (from before a crash), or a new one of the
+        model."""
         assert self._model is not None
         model, owner = self._model, _owner(conversation)
         sizes = [len(batch.turns)] if batch.is_full else range(len(batch.turns), 0, -1)
@@ -262,15 +264,15 @@ class Extraction:
         return key_of(_owner(conversation), self._model.model, parts)
 
     async def _are_gone(self, conn: Connection, conversation: UserConversation, turns: Sequence[Turn]) -> bool:
-        """Whether a turn was deleted or lost its text since it was read: the user was erased, or the conversation
-        deleted. A turn of an archived conversation is not gone."""
+        """Returns whether a turn was deleted or lost its text since it was read: the user was erased, or the
+        conversation deleted. A turn of an archived conversation is not gone."""
         first, count = turns[0].seq, turns[-1].seq - turns[0].seq + 1
         messages = await self._messages(conn, conversation, first - 1, count)
         now, _ = evidence(messages, conversation.thread, conversation.user, False, self._settings.extract_tool_results)
         return not set(turns) <= set(now) and not await archived_lineage(conn, conversation.tenant, conversation.thread)
 
     async def _next_batch(self, conn: Connection, conversation: UserConversation) -> tuple[Batch, Span, int]:
-        """The next batch for the model, the span of what was read for it, and how many turns were read."""
+        """Returns the next batch for the model, the span of what was read for it, and how many turns were read."""
         turns, span, size = await self._turns(conn, conversation, "llm", READ_FOR_BATCH)
         with_text = [turn for turn in turns if model_text(turn)]
         return next_batch(with_text, self._settings.extract_batch_tokens, self._count), span, size
@@ -278,7 +280,7 @@ class Extraction:
     async def _turns(
         self, conn: Connection, conversation: UserConversation, stage: str, limit: int
     ) -> tuple[list[Turn], Span, int]:
-        """The next turns that a stage has not read, their span of sequences, and how many were read."""
+        """Returns the next turns that a stage has not read, their span of sequences, and how many were read."""
         after = await self._progress(conversation, stage)
         messages = await self._messages(conn, conversation, after, limit)
         if not messages:
@@ -298,7 +300,7 @@ class Extraction:
         return await user_turns(conn, *place, roles(self._settings.extract_tool_results), zone, after, limit, MAX_TURN)
 
     async def _progress(self, conversation: UserConversation, stage: str) -> int:
-        """The last sequence that a stage has read, from rows that are up to date with the memory thread."""
+        """Returns the last sequence that a stage has read, from rows that are up to date with the memory thread."""
 
         async def find(rows: Rows) -> int:
             thread = (rows.place.thread, conversation.thread)
@@ -316,7 +318,8 @@ def _owner(conversation: UserConversation) -> Owner:
 
 
 def extraction_of(runtime: Runtime, models: Models, shadow: str | None = None) -> Extraction:
-    """With the rules, the prompt and the model that the settings name. Raises InvalidRules, InvalidPrompt."""
+    """Returns an extraction with the rules, the prompt and the model that the settings name. Raises InvalidRules,
+    InvalidPrompt."""
     settings, chat = runtime.settings, models.extraction
     rules, task = load_rules(settings.rules_file), extraction_task(settings.extract_prompt_file)
     model = None if chat is None else ModelExtraction(chat, rules, task)

@@ -46,7 +46,8 @@ def proposal(
     extractor: str,
     derivation: Derivation | None = None,
 ) -> Proposal:
-    """The events count the candidates as stored, before conflicts are decided."""
+    """Returns the memories and events to append; the events count the candidates as stored, before conflicts are
+    decided."""
     memories = candidates(conversation.tenant, conversation.user, result.findings)
     found = [one.model_copy(update={"derivation": derivation}) for one in entities(result)]
     rejected = result.counts() | ({ANOTHER_SPEAKER: span.others} if span.others else {})
@@ -74,7 +75,7 @@ class Batch:
 
 
 def next_batch(turns: Sequence[Turn], limit: int, count: Callable[[str], int]) -> Batch:
-    """The shortest prefix of the turns with `limit` tokens of the user's own text, or all turns."""
+    """Returns the shortest prefix of the turns with `limit` tokens of the user's own text, or all turns."""
     tokens = 0
     for number, turn in enumerate(turns, 1):
         tokens += min(limit, count(model_text(turn)[: limit * 8]))
@@ -84,7 +85,7 @@ def next_batch(turns: Sequence[Turn], limit: int, count: Callable[[str], int]) -
 
 
 def request_parts(prompt_hash: str, user: str, turns: Sequence[Turn]) -> tuple[str, ...]:
-    """The parts that identify one request to a model, for its cache key."""
+    """Returns the parts that identify one request to a model, for its cache key."""
     return ("extract", prompt_hash, user, *(f"{turn.seq} {turn.event_id} {_digest(turn.text)}" for turn in turns))
 
 

@@ -1,4 +1,4 @@
-"""Whose fact a match states: the user's, that of somebody they name, or that of somebody unknown. Pure.
+"""Decides whose fact a match states: the user's, that of somebody they name, or that of somebody unknown. Pure.
 
 "My mother's email is …" and 我妈妈的邮箱是… state an attribute of the entity mother. Words for the user
 (我, my, I) within the match make it the user's.
@@ -18,7 +18,7 @@ _ONE_PERSON = {"mother", "father", "wife", "husband", "partner", "significant ot
 
 
 def _canonical() -> dict[str, str]:
-    """Every word for a role → the name of its entity in that language's words."""
+    """Returns every word for a role → the name of its entity in that language's words."""
     names: dict[str, str] = {}
     for role, others in ROLES.items():
         words = others.split()
@@ -34,7 +34,7 @@ _KEYS = {name: role for role, others in ROLES.items() if role not in SEPARATE fo
 
 
 def _alternatives(is_english: bool, among: Collection[str] = ROLES) -> str:
-    """The words for the roles `among`, longest first."""
+    """Returns the words for the roles `among`, longest first."""
     known = [word for role in among for word in (role, *ROLES[role].split()) if word.isascii() == is_english]
     return "|".join(map(regex.escape, sorted(known, key=len, reverse=True)))
 
@@ -81,15 +81,16 @@ class Subject:
 
     @property
     def is_known(self) -> bool:
-        """False when the text does not say who it is."""
+        """Returns False if the text does not say who it is."""
         return bool(self.name)
 
     def key_of(self, dedupe_key: str, value: str | None) -> str:
-        """The dedupe key of a fact about them. A user has several colleagues: their facts do not end each other."""
+        """Returns the dedupe key of a fact about them. A user has several colleagues: their facts do not end each
+        other."""
         return f"of:{self.key}:{dedupe_key}" + ("" if self.is_one else f":{normal(value or '')}")
 
     def of(self, content: str) -> str:
-        """The content with the owner before it: "mother's email: …", "son Max lives in Rome", 妈妈的邮箱：…, 儿子5岁"""
+        """Returns the content with the owner before it: "mother's email: …", "son Max lives in Rome", 儿子5岁."""
         who = self.called or self.name
         if not who.isascii():
             return f"{who}{'的' if _NAMES_A_THING.match(content) else ''}{content}"
@@ -100,7 +101,7 @@ class Subject:
 
 
 def owner(before: str, matched: str) -> Subject | None:
-    """Whose fact it is that `matched` states after `before`, the text of its sentence up to it; None: the user's."""
+    """Returns whose fact `matched` states after `before`, the text of its sentence up to it; None: the user's."""
     if _FIRST_PERSON.search(matched):
         return None
     for pattern in _OWNERS:
@@ -110,18 +111,18 @@ def owner(before: str, matched: str) -> Subject | None:
 
 
 def is_about_a_role(text: str) -> bool:
-    """Whether a sentence states something of a relative or another role: "User's mother's email is …", 妈妈的邮箱"""
+    """Returns whether a sentence states something of a relative or another role ("User's mother's email is …")."""
     return bool(_OF_A_ROLE.search(text))
 
 
 def role_name(said: str, is_one: bool = True) -> str:
-    """The name of the role: mom → mother, kids → child. is_one: not of several people or animals."""
+    """Returns the name of the role: mom → mother, kids → child. is_one: not of several people or animals."""
     said = said.lower()
     return _NAMES.get(said) or _NAMES.get(said.removesuffix("s")) or (said if is_one else said.removesuffix("s"))
 
 
 def named_relative(role: str, name: str | None) -> Subject:
-    """The person in this role of the user's family. With a name they are one person."""
+    """Returns the person in this role of the user's family. With a name they are one person."""
     relative = _in_role(role, 0)
     if name is None:
         return relative

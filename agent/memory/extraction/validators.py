@@ -58,12 +58,12 @@ def number(value: str, *, min: float | None = None, max: float | None = None) ->
 
 
 def length(value: str, *, min: int = 1, max: int = 80) -> str | None:
-    """In characters."""
+    """Checks the number of characters."""
     return None if min <= len(value) <= max else f"{len(value)} characters, not {min} to {max}"
 
 
 def words(value: str, *, min: float = 0.5, max: float = 12) -> str | None:
-    """A Chinese character counts as half a word (two per word on average)."""
+    """Checks the number of words; a Chinese character counts as half a word (two per word on average)."""
     count = sum(0.5 if _CJK.match(word) else 1.0 for word in _WORDS.findall(value))
     return None if min <= count <= max else f"{count:g} words, not {min} to {max}"
 
@@ -100,7 +100,7 @@ def statement(value: str) -> str | None:
 
 
 def person_name(value: str, *, surname: bool = True) -> str | None:
-    """One to four capitalised words, or two to four Chinese characters. surname: the first must be one."""
+    """Checks for one to four capitalised words, or two to four Chinese characters. surname: the first must be one."""
     if _CJK.search(value):
         return _chinese_name(value, surname)
     parts = value.split()
@@ -140,7 +140,8 @@ _DURATION_ZH = re.compile(
 
 
 def place(value: str) -> str | None:
-    """A Chinese name, or one that has a capital letter: Lyon, a small town near Lyon. A duration, as 两晚, is none."""
+    """Checks for a Chinese name, or one with a capital letter: Lyon, a small town near Lyon. A duration such as 两晚 is
+    refused."""
     if _DURATION_ZH.match(value):
         return "a duration"
     if _CJK.search(value):

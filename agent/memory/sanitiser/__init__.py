@@ -1,1 +1,1 @@
-"""Masks what is sensitive in a text, by level, and recognises secrets. Pure."""
+"""Masks sensitive parts of a text, by level, and recognises secrets. Pure."""

@@ -1,8 +1,8 @@
-"""Numbers and addresses that name a person: identity cards, payment cards, mail, phones; and grades. Pure.
+"""Masks numbers and addresses that identify a person: identity cards, payment cards, mail, phones; and grades. Pure.
 
 A payment card counts only if its check digit and issuer are valid, so that order numbers and timestamps stay. With
-`exact`, the same holds of identity numbers; without it one with a typing error counts too, known by its form. Digits
-without a country code or grouping count as a phone number only after a word such as "phone".
+`exact`, the same holds for identity numbers; without it one with a typing error counts too, recognised by its form.
+Digits without a country code or grouping count as a phone number only after a word such as "phone".
 """
 
 import re
@@ -19,7 +19,7 @@ NARROW = {0xFF00 + place: 0x20 + place for place in range(1, 0x5F)} | {0x3000: 0
 
 
 def replaced(text: str, pattern: re.Pattern[str], made: Callable[[re.Match[str]], str | None]) -> str:
-    """made: returns the replacement of a match; None leaves it unchanged."""
+    """Replaces matches of a pattern. made: returns the replacement of a match; None leaves it unchanged."""
     parts, at = [], 0
     for found in pattern.finditer(text.translate(NARROW)):
         new = made(found)
@@ -55,7 +55,7 @@ _GRADE = re.compile(
 
 
 def masked(text: str, exact: bool) -> str:
-    """Without identity and payment cards."""
+    """Masks identity and payment cards."""
     if not any(c.isdecimal() for c in text):
         return text
 
@@ -137,7 +137,7 @@ def _is_phone(text: str, found: PhoneNumberMatch) -> bool:
 
 
 def _is_grouped(found: PhoneNumberMatch) -> bool:
-    """Whether the area code is separated, as is usual in the number's country."""
+    """Returns whether the area code is separated, as is usual in the number's country."""
     written = [part for part in re.split(r"[^0-9]+", found.raw_string) if part]
     national = phonenumbers.format_number(found.number, phonenumbers.PhoneNumberFormat.NATIONAL)
     usual = [part for part in re.split(r"[^0-9]+", national) if part]
@@ -145,6 +145,6 @@ def _is_grouped(found: PhoneNumberMatch) -> bool:
 
 
 def _phone_mask(found: PhoneNumberMatch) -> str:
-    """Keeps a written country code and the last two digits."""
+    """Masks a phone number but keeps a written country code and the last two digits."""
     code = f"+{found.number.country_code}" if found.raw_string.lstrip().startswith(("+", "＋")) else ""
     return f"{code}{PHONE_MASK}{found.raw_string[-2:]}"

@@ -1,4 +1,4 @@
-"""Masks what is sensitive in a text, by level. Pure.
+"""Masks sensitive parts of a text, by level. Pure.
 
 LIGHT, for turnlog's own logs: secrets, identity numbers and cards. MODERATE, for exports: mail addresses, phone
 numbers and identity numbers with a typing error too. FULL, for publication: grades too. The result is deterministic,
@@ -22,7 +22,7 @@ _SECRET_NAMES = re.compile(
 
 
 class SanitiseLevel(IntEnum):
-    """How much is masked; each level includes the ones before it."""
+    """The level of masking; each level includes the ones before it."""
 
     LIGHT = 1
     MODERATE = 2
@@ -30,7 +30,7 @@ class SanitiseLevel(IntEnum):
 
 
 def sanitise(text: str, level: SanitiseLevel, regions: Sequence[str] = REGIONS) -> str:
-    """The text, masked according to the level. regions: of phone numbers without a country code."""
+    """Returns the text, masked according to the level. regions: of phone numbers without a country code."""
     for _ in range(_AGAIN):  # a mask can create a word boundary at which another pattern matches
         found = _once(text, level, regions)
         if found == text:
@@ -40,7 +40,7 @@ def sanitise(text: str, level: SanitiseLevel, regions: Sequence[str] = REGIONS) 
 
 
 def holds_secret(text: str) -> bool:
-    """Whether a text holds what LIGHT masks, or says a password or PIN of any form."""
+    """Returns whether a text holds anything that LIGHT masks, or says a password or PIN of any form."""
     return bool(_CONFIDED.search(text)) or sanitise(text, SanitiseLevel.LIGHT) != text
 
 
@@ -140,7 +140,7 @@ def _secrets_masked(text: str) -> str:
 
 
 def _without_private_keys(text: str) -> str:
-    """A truncated key is masked up to the end of the text."""
+    """Masks private keys; a truncated key is masked up to the end of the text."""
     parts, at = [], 0
     while (begin := _KEY_BEGIN.search(text, at)) is not None:
         parts += [text[at : begin.start()], MASK]

@@ -1,4 +1,4 @@
-"""Groups of memories that say the same, and the events that close duplicates or undo a compaction.
+"""Groups memories that say the same, and makes the events that close duplicates or undo a compaction.
 
 `duplicate_groups` is pure: memories and near pairs in, groups out. The most important memory of a group stays valid and
 the others are closed for it; nothing is deleted, so that a compaction can be undone. Similarity is not transitive here:
@@ -68,14 +68,14 @@ class Separated:
                 self._sets_of[one].add(number)
 
     def contain(self, first: UUID, second: UUID) -> bool:
-        """Whether one set has both."""
+        """Returns whether one set has both."""
         return not self._sets_of.get(first, set()).isdisjoint(self._sets_of.get(second, ()))
 
 
 def duplicate_groups(
     memories: Sequence[Compactable], near: Iterable[NearPair], model: str, separated: Sequence[frozenset[UUID]] = ()
 ) -> list[DuplicateGroup]:
-    """near: pairs of indexes into `memories`, with raw cosines of the model.
+    """Returns groups of duplicates. near: pairs of indexes into `memories`, with raw cosines of the model.
 
     separated: the members of compactions that were undone; two members of one set are not merged again.
     """
@@ -115,7 +115,7 @@ def dedupe_event(group: DuplicateGroup) -> MemoriesCompacted:
 def reopened_intervals(
     members: Iterable[UUID], replaced_by: Mapping[UUID, UUID | None], into: UUID
 ) -> tuple[Interval, ...]:
-    """Open intervals for the members of an undone compaction that are still closed for `into`."""
+    """Returns open intervals for the members of an undone compaction that are still closed for `into`."""
     return tuple(Interval(memory_id=one) for one in members if replaced_by.get(one) == into)
 
 
@@ -125,7 +125,7 @@ def similar_pairs(
     model: str,
     fits: Callable[[Compactable, Compactable, float], bool],
 ) -> defaultdict[int, dict[int, float]]:
-    """found[a][b]: calibrated similarity of memories a and b, where `fits` takes them with it; symmetric."""
+    """Returns found[a][b], the calibrated similarity of memories a and b that `fits` accepts together; symmetric."""
     found: defaultdict[int, dict[int, float]] = defaultdict(dict)
     for pair in near:
         first, second = memories[pair.first], memories[pair.second]
@@ -136,8 +136,8 @@ def similar_pairs(
 
 
 def _may_be_duplicates(first: Compactable, second: Compactable) -> bool:
-    """Two dedupe keys decide without a comparison: different keys mean different claims, equal keys were resolved when
-    the memories were recorded."""
+    """Returns whether two memories may be duplicates. Dedupe keys decide without a comparison: different keys mean
+    different claims, equal keys were resolved when the memories were recorded."""
     return (
         first.kind == second.kind
         and None in (first.dedupe_key, second.dedupe_key)
@@ -147,7 +147,8 @@ def _may_be_duplicates(first: Compactable, second: Compactable) -> bool:
 
 
 def _rank(one: Compactable) -> tuple[bool, float, datetime, int]:
-    """Lowest first: memories with a dedupe key (a newer claim can end them), then more important, then older ones."""
+    """Returns a sort key, lowest first: memories with a dedupe key (a newer claim can end them), then more important,
+    then older ones."""
     return (one.dedupe_key is None, -one.importance, one.valid_from, one.seq)
 
 

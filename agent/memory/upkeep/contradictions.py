@@ -1,8 +1,8 @@
-"""Compares a new memory with those near it, by a language model: what the words alone do not show.
+"""Compares a new memory with those near it by a language model, which sees more than the words alone show.
 
 Input: a new memory and up to MOST earlier ones. Output: a verdict on each, and the events that follow from them. A
-model's verdict deletes nothing: what loses is closed, and a revert opens it again. A rule's strategy comes before the
-model's.
+model's verdict deletes nothing: the losing memory is closed, and a revert opens it again. A rule's strategy has
+precedence over the model's.
 """
 
 from collections.abc import Mapping, Sequence
@@ -84,7 +84,7 @@ def prompt_hash() -> str:
 
 
 async def request_verdicts(chat: ChatModel, new: StoredMemory, earlier: Sequence[StoredMemory]) -> ModelVerdicts:
-    """One call. Raises ModelError."""
+    """Makes one model call and returns its verdicts. Raises ModelError."""
     shown = [{"memory": n, **_shown(one)} for n, one in enumerate(earlier, 1)]
     data = prompts.data(new=[_shown(new)], earlier=shown)
     messages = [{"role": "system", "content": PROMPT}, {"role": "user", "content": data}]
@@ -101,7 +101,7 @@ def _shown(row: StoredMemory) -> dict[str, str]:
 
 
 def comparisons(verdicts: Sequence[Mapping[str, Any]], earlier: Sequence[StoredMemory]) -> tuple[Comparison, ...]:
-    """One for each earlier memory that the answer numbers; of several for one memory the first."""
+    """Returns a comparison for each earlier memory that the answer numbers; of several for one memory the first."""
     said = {one["memory"]: one for one in reversed(verdicts)}
     return tuple(
         Comparison(
@@ -121,7 +121,8 @@ def resolve(
     policy: Policy,
     derivation: Derivation,
 ) -> list[EventData]:
-    """What follows from the verdicts, in their order: a MemoryCompared, then a question and merges. Pure.
+    """Returns the events that follow from the verdicts, in their order: a MemoryCompared, then a question and merges.
+    Pure.
 
     known: the rows as they are now; a memory that is not valid any more takes no part.
     """
@@ -152,7 +153,7 @@ def _settled(
     policy: Policy,
     derivation: Derivation,
 ) -> tuple[tuple[Interval, ...], list[EventData]]:
-    """The intervals of a contradiction between two valid memories, and the events beside them."""
+    """Returns the intervals of a contradiction between two valid memories, and the events beside them."""
     earlier, later = sorted((row, other), key=lambda one: (one.valid_from, one.seq))
     strategy = _strategy(earlier, later, proposed)
     if wins := WINS.get(strategy):
@@ -166,7 +167,8 @@ def _settled(
 
 
 def _strategy(earlier: StoredMemory, later: StoredMemory, proposed: Strategy) -> Strategy:
-    """What a person wrote by hand last holds; else the strategy of the only one with a key, which a rule gave it.
+    """Returns the strategy for a contradiction. The last statement that a person wrote by hand holds; else the strategy
+    of the only one with a key, which a rule gave it.
 
     The highest of two is known only where each has one number.
     """
@@ -179,7 +181,8 @@ def _strategy(earlier: StoredMemory, later: StoredMemory, proposed: Strategy) ->
 
 
 def _may_be_merged(row: StoredMemory) -> bool:
-    """As in a compaction: nothing that a newer claim or a time to live can end, and nothing that a person wrote."""
+    """Returns whether a memory may be merged. As in a compaction, it may not be one that a newer claim or a time to
+    live can end, or that a person wrote."""
     return row.origin in ("rule", "llm") and row.dedupe_key is None and row.expires_at is None
 
 

@@ -57,8 +57,8 @@ class MergeGroup:
 
 @dataclass(frozen=True, slots=True)
 class MergeCriteria:
-    """Which memories may be in a merge group: untouched since `before`, and for a merge at least `similarity` alike,
-    for a summary less important than `below`."""
+    """Criteria for members of a merge group: untouched since `before`, and for a merge at least `similarity` alike, for
+    a summary less important than `below`."""
 
     before: datetime
     similarity: float
@@ -83,7 +83,8 @@ class _SimilarityGraph:
     count_tokens: Callable[[str], int]
 
     def group_around(self, seed: int, taken: Collection[int], most: int) -> list[int]:
-        """The seed and its strongest neighbours: not taken, excluded by none, within `most` and MAX_GROUP_TOKENS."""
+        """Returns the seed and its strongest neighbours: not taken, excluded by none, within `most` and
+        MAX_GROUP_TOKENS."""
         found, tokens = [seed], self.count_tokens(self.memories[seed].content)
         for other in sorted(self.strength[seed], key=lambda n: (-self.strength[seed][n], n)):
             one = self.memories[other]
@@ -104,7 +105,7 @@ def near_duplicate_groups(
     count_tokens: Callable[[str], int],
     separated: Sequence[frozenset[UUID]] = (),
 ) -> list[MergeGroup]:
-    """Merge groups of near-duplicates that do not contradict each other, most important seed first.
+    """Returns merge groups of near-duplicates that do not contradict each other, most important seed first.
 
     memories: of one kind. near: pairs of their indexes with raw cosines of `model`.
     """
@@ -133,7 +134,7 @@ def near_duplicate_groups(
 def summary_candidates(
     memories: Sequence[Compactable], criteria: MergeCriteria, exclude: Collection[UUID] = ()
 ) -> list[int]:
-    """Indexes, ascending, of the MAX_SUMMARY_CANDIDATES least important memories that may be summarised."""
+    """Returns indexes, ascending, of the MAX_SUMMARY_CANDIDATES least important memories that may be summarised."""
     found = [n for n, one in enumerate(memories) if criteria.accepts_for_summary(one) and one.id not in exclude]
     return sorted(sorted(found, key=lambda n: memories[n].importance)[:MAX_SUMMARY_CANDIDATES])
 
@@ -146,7 +147,7 @@ def summary_groups(
     count_tokens: Callable[[str], int],
     separated: Sequence[frozenset[UUID]] = (),
 ) -> list[MergeGroup]:
-    """Groups of MIN_SUMMARISED or more candidates about one entity or one subject, least important seed first.
+    """Returns groups of MIN_SUMMARISED or more candidates about one entity or one subject, least important seed first.
 
     Unlike a merge, a summary may hold different claims: "likes tea" and "likes coffee".
     """
@@ -176,7 +177,7 @@ def _may_meet(first: Compactable, second: Compactable, accepts: Callable[[Compac
 
 
 def _add_shared_entities(related: defaultdict[int, dict[int, float]], memories: Sequence[Compactable]) -> None:
-    """Each entity that two memories share adds 1 to their strength, more than any similarity can."""
+    """Adds 1 to the strength of two memories for each entity they share, more than any similarity can."""
     by_entity = defaultdict[str, list[int]](list)
     for number, one in enumerate(memories):
         for name in one.entities:
@@ -189,7 +190,7 @@ def _add_shared_entities(related: defaultdict[int, dict[int, float]], memories: 
 
 
 def _same_kind_and_language(first: Compactable, second: Compactable) -> bool:
-    """The merged text has one kind and one language."""
+    """Returns whether the memories have one kind and one language, as the merged text will."""
     return first.kind == second.kind and is_chinese(first.content) == is_chinese(second.content)
 
 
@@ -211,7 +212,7 @@ def merge_event(
     similarity: float | None,
     derivation: Derivation,
 ) -> MemoriesCompacted:
-    """The event that replaces the members by one merged memory from now on. rows: valid members, oldest first.
+    """Returns the event that replaces the members by one merged memory from now on. rows: valid members, oldest first.
 
     A merge takes the highest current importance of its members, a summary the first importance of its kind; both take
     the lowest confidence. The evidence is the first and last quote of each member.
@@ -227,7 +228,7 @@ def merge_event(
         importance=max(importance_now(row, at, policy) for row in rows) if merge else first_importance("SUMMARY", text),
         confidence=min(row.confidence for row in rows),
         origin="compaction",
-        strategy="KEEP_BOTH",  # a vector that matches a user's own memory must end neither of the two
+        strategy="KEEP_BOTH",  # a vector match with a user's own memory must end neither of the two
         valid_from=at,
         sources=_evidence(rows),
         entities=tuple(dict.fromkeys(name for row in rows for name in row.entities)),
@@ -260,7 +261,7 @@ class MemoriesOfKind:
     def duplicates_and_merges(
         self, criteria: MergeCriteria | None, count_tokens: CountTokens
     ) -> tuple[list[DuplicateGroup], list[MergeGroup]]:
-        """Duplicate groups, and merge groups of the other memories; without criteria no merge groups."""
+        """Returns duplicate groups, and merge groups of the other memories; without criteria no merge groups."""
         if criteria is None:
             near = self._near_pairs(DUPLICATE_SIMILARITY)
             return duplicate_groups(self.memories, near, self.model, self.separated), []
@@ -280,5 +281,5 @@ class MemoriesOfKind:
         return summary_groups(candidates, near, self.model, criteria, count_tokens, self.separated)
 
     def _near_pairs(self, wanted: float) -> Iterator[NearPair]:
-        """Every pair whose calibrated similarity may reach `wanted`."""
+        """Yields every pair whose calibrated similarity may reach `wanted`."""
         return near_pairs(self.vectors, least_cosine(self.model, wanted))

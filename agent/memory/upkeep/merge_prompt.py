@@ -34,7 +34,7 @@ _WHEN = re.compile(
     r"\b(?:today|yesterday|tomorrow|tonight|now|recently|soon|ago|last|next|past|(?:mon|tues|wednes|thurs|fri|satur|sun)day"
     r"|day|week|weekend|month|year|spring|summer|autumn|winter|morning|evening|night)s?\b"
 )
-# Chinese function characters: none is part of a name.
+# Chinese function characters, which are not part of names.
 _JOINING = frozenset("和与及并且也还都又而但是的了在有对为以同时此外另经常很最她他它其们用户个这那会想要爱喜欢非最曾过")
 # Words with the character of a number that are not numbers.
 _NO_NUMBER = re.compile(r"一起|一样|一直|一些|一般|一定|一边|一下|一个|之一|统一|唯一|同一|万一|千万|十分|另一")
@@ -55,7 +55,7 @@ class CheckedText:
 
 
 def check_answer(method: Method, contents: Sequence[str], answer: str) -> CheckedText:
-    """contents: of the members, in one language. answer: the model's, as it wrote it."""
+    """Checks a model's answer. contents: of the members, in one language. answer: as the model wrote it."""
     try:
         text = _Answer.model_validate(json_value(answer)).text
     except ValidationError:
@@ -68,7 +68,7 @@ def check_answer(method: Method, contents: Sequence[str], answer: str) -> Checke
 
 
 def max_chars(method: Method, contents: Sequence[str]) -> int:
-    """Length limit of the merged text, in characters. A summary is no longer than its members together."""
+    """Returns the length limit of the merged text, in characters. A summary is no longer than its members together."""
     total = sum(map(len, contents))
     return min(MOST_CHARS, total + EXTRA_CHARS if method == "merge" else total)
 
@@ -105,7 +105,7 @@ def _leaves_out(text: str, member: str) -> bool:
 
 
 def _numbers(text: str) -> set[str]:
-    """Numbers without sign: in 2026-05-08 the hyphens are no minus."""
+    """Returns numbers without sign: hyphens in dates such as 2026-05-08 are not minus signs."""
     return {number.lstrip("+-") for number in numbers(_NO_NUMBER.sub(" ", normal(text)))}
 
 
@@ -114,7 +114,8 @@ def _dates(text: str) -> set[str]:
 
 
 def _names_nobody_new(text: str, members: str) -> bool:
-    """A capital at the start of a sentence makes no name of a word that the members have in another form."""
+    """Returns whether the text names only people whom a member names. A word with a capital at the start of a sentence
+    is not a name if the members have it in another form."""
     known, stems = set(map(normal, _words(members))), set(terms(members))
     for name, opens in _names(text):
         if normal(name) not in known and not (opens and set(terms(name)) <= stems):
@@ -123,13 +124,13 @@ def _names_nobody_new(text: str, members: str) -> bool:
 
 
 def _negates_as(contents: Sequence[str], text: str) -> bool:
-    """The text negates if and only if a member does, and at most as often as all members together."""
+    """Returns whether the text negates if and only if a member does, and at most as often as all members together."""
     members, merged = sum(negations(normal(one)) for one in contents), negations(normal(text))
     return (merged > 0) == (members > 0) and merged <= members
 
 
 def _names(text: str) -> Iterator[tuple[str, bool]]:
-    """Capitalised words, each with whether it begins a sentence."""
+    """Yields capitalised words, each with whether it begins a sentence."""
     flat = unicodedata.normalize("NFKC", text)
     for found in _WORD.finditer(flat):
         word = _POSSESSIVE.sub("", found.group())
@@ -175,7 +176,7 @@ def prompt_hash(method: Method) -> str:
 
 
 async def request_merged_text(chat: ChatModel, method: Method, contents: Sequence[str]) -> MergedText:
-    """contents: of the members, oldest first. Raises ModelError."""
+    """Requests the merged text from a model. contents: of the members, oldest first. Raises ModelError."""
     system = _template(method).format(max_chars=max_chars(method, contents))
     messages = [{"role": "system", "content": system}, {"role": "user", "content": prompts.data(memories=contents)}]
     reply = await chat.complete(ChatRequest(messages, temperature=0.0, max_tokens=MAX_TOKENS, json_model=_Answer))

@@ -27,7 +27,8 @@ class NearPair:
 
 
 def near_pairs(vectors: NDArray[np.floating], least: float) -> Iterator[NearPair]:
-    """Pairs with a cosine of at least `least`. vectors: (n, dimensions), not normalised, an array or a memory map.
+    """Yields pairs with a cosine of at least `least`. vectors: (n, dimensions), not normalised, an array or a memory
+    map.
 
     Exact up to BRUTE_FORCE_UP_TO vectors; above, a few pairs are missed.
     """
@@ -47,8 +48,8 @@ def near_pairs(vectors: NDArray[np.floating], least: float) -> Iterator[NearPair
 def _within(
     vectors: NDArray[np.floating], members: NDArray[np.intp], probing: NDArray[np.intp], least: float
 ) -> Iterator[NearPair]:
-    """Pairs of a centroid's member with a vector that probes the centroid. Of a pair that two centroids find, only the
-    one whose member comes first is returned."""
+    """Yields pairs of a centroid's member with a vector that probes the centroid. Of a pair that two centroids find,
+    only the one whose member comes first is returned."""
     if not len(members) or not len(probing):
         return
     right = _unit(vectors[members])
@@ -62,7 +63,8 @@ def _within(
 
 
 def _centroids(vectors: NDArray[np.floating]) -> tuple[Floats, Floats]:
-    """The mean of a sample, and evenly chosen vectors relative to it (a model's vectors may all point one way)."""
+    """Returns the mean of a sample, and evenly chosen vectors relative to it (a model's vectors may all point one
+    way)."""
     n = len(vectors)
     sample = _unit(vectors[np.linspace(0, n - 1, min(n, BLOCK)).astype(np.intp)])
     middle = sample.mean(axis=0)
@@ -71,7 +73,7 @@ def _centroids(vectors: NDArray[np.floating]) -> tuple[Floats, Floats]:
 
 
 def _probes(block: Floats, middle: Floats, centroids: Floats) -> NDArray[np.int32]:
-    """(n, PROBES) indexes of the nearest centroids, nearest first."""
+    """Returns (n, PROBES) indexes of the nearest centroids, nearest first."""
     scores = _unit(block - middle) @ centroids.T
     count = min(PROBES, len(centroids))
     found = np.argpartition(-scores, count - 1, axis=1)[:, :count]

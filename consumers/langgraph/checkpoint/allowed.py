@@ -1,6 +1,7 @@
-"""Which types a stored value may make: whoever can publish an event chooses the bytes in it.
+"""Checks which types a stored value may create: whoever can publish an event chooses the bytes in it.
 
-A value of other types is stored with a signature, under a key that only turnlog's processes have, and read by it.
+A value of other types is stored with a signature, under a key that only turnlog's processes have, and is read if the
+signature matches.
 """
 
 from collections.abc import Iterable
@@ -17,13 +18,13 @@ RUNS_CODE = frozenset({"json", "pickle"})  # such a value names what makes it
 
 
 class TypeNotAllowed(TurnlogError):
-    """A value of a checkpoint names a type that is not on the saver's allow-list; nothing of it was made."""
+    """A value of a checkpoint names a type that is not on the saver's allow-list; no part of it was created."""
 
     code = "type-not-allowed"
 
 
 def allow_list(types: Iterable[type | tuple[str, str]]) -> Allowed:
-    """Classes, or (module, name)."""
+    """Returns (module, name) of types given as classes or as (module, name)."""
     return frozenset((one.__module__, one.__name__) if isinstance(one, type) else tuple(one) for one in types)
 
 
@@ -46,7 +47,7 @@ def check(encoding: str, data: bytes, allowed: Allowed) -> None:
 
 
 def own_types(encoding: str, data: bytes) -> Allowed:
-    """The types and methods in the bytes that are neither LangGraph's nor plain ones. Raises TypeNotAllowed."""
+    """Returns the types and methods in the bytes that are neither LangGraph's nor plain ones. Raises TypeNotAllowed."""
     if encoding != "msgpack":
         return frozenset()
     try:
@@ -56,7 +57,7 @@ def own_types(encoding: str, data: bytes) -> Allowed:
 
 
 def _types_in(data: bytes) -> Allowed:
-    """(module, name) of each type, (module, name, method) of each method that the bytes call."""
+    """Returns (module, name) of each type, (module, name, method) of each method that the bytes call."""
     found: set[tuple[str, ...]] = set()
 
     def note(code: int, inner: bytes) -> None:

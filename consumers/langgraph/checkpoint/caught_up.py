@@ -1,4 +1,4 @@
-"""What the log has of a thread, and waiting until the tables have it too."""
+"""Reads the state of a thread in the log, and waits until the tables have it too."""
 
 import asyncio
 from dataclasses import dataclass
@@ -22,7 +22,8 @@ STATE_TYPES = (
 
 @dataclass(frozen=True, slots=True)
 class LogState:
-    """counts: events of the types that change what is read; partition: None where the thread has no event.
+    """The state of a thread in the log. counts: events of the types that change what is read; partition: None if the
+    thread has no event.
 
     last_seq: of the whole log.
     """
@@ -33,7 +34,8 @@ class LogState:
 
 
 async def log_state(log: Log, tenant: str, thread: str) -> LogState:
-    """One question to the server, whatever the thread's length. Raises LogUnavailable, InvalidToken."""
+    """Returns the state of a thread in the log with one question to the server, whatever the thread's length. Raises
+    LogUnavailable, InvalidToken."""
     of_thread = thread_filter(tenant, thread)
     with nats_errors(f"cannot ask NATS for thread {thread!r}; check NATS_URL, or start it with `turnlog up`"):
         state = (await log.nc.jetstream().stream_info(STREAM, subjects_filter=of_thread)).state
@@ -46,13 +48,14 @@ async def log_state(log: Log, tenant: str, thread: str) -> LogState:
 
 
 async def thread_applied(log: Log, conn: Connection, tenant: str, thread: str, partition: int) -> None:
-    """Waits until the tables have all that the log has of the thread. Raises NotProjectedInTime, ThreadParked."""
+    """Waits until the tables have everything that the log has of the thread. Raises NotProjectedInTime,
+    ThreadParked."""
     await wait_for(conn, PROJECTIONS, partition, await log.thread_head(tenant, thread))
     refuse_parked(thread, await first_parked(conn, PROJECTIONS, tenant, thread))
 
 
 async def all_applied(log: Log, conn: Connection) -> None:
-    """Waits until the tables have all that the log has. Raises NotProjectedInTime."""
+    """Waits until the tables have everything that the log has. Raises NotProjectedInTime."""
     heads = await asyncio.gather(*(log.partition_head(partition) for partition in range(log.partitions)))
     for partition, head in enumerate(heads):
         await wait_for(conn, PROJECTIONS, partition, head)

@@ -1,4 +1,4 @@
-"""Checkpoints with their values and writes, and what LangGraph gives and gets: configs, metadata, tuples (pure)."""
+"""Checkpoints with their values and writes, and LangGraph's forms of them: configs, metadata, tuples (pure)."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -57,7 +57,7 @@ class Saved:
 
 
 def without_turns(saved: Saved, turns: Collection[str]) -> Saved:
-    """With the messages of these turns taken out of the lists. turns: event ids."""
+    """Returns the checkpoint with the messages of these turns taken out of its lists. turns: event ids."""
     if not turns:
         return saved
     lists = {key: value.without(turns) for key, value in saved.values.items() if isinstance(value, Listed)}
@@ -71,7 +71,8 @@ def config_of(thread: str, ns: str, checkpoint_id: str) -> RunnableConfig:
 def checkpoint_tuple(
     saved: Saved, codec: Codec, recorded: RecordedMessages | None, next_version: Any
 ) -> CheckpointTuple:
-    """recorded: gets the messages that are given out, when the caller may continue from them."""
+    """Returns the checkpoint as LangGraph gets it. recorded: gets the messages that are given out, if the caller may
+    continue from them."""
     checkpoint: dict[str, Any] = from_json(saved.checkpoint)
     values = checkpoint.get("channel_values") or {}
     for channel, version in checkpoint["channel_versions"].items():
@@ -101,20 +102,21 @@ def _add_sends(checkpoint: dict[str, Any], sends: list[Any], next_version: Any) 
 
 
 def place_of(config: RunnableConfig) -> tuple[str, str, str | None]:
-    """(thread, namespace, checkpoint id or None)."""
+    """Returns (thread, namespace, checkpoint id or None)."""
     asked = config["configurable"]
     checkpoint_id = asked.get("checkpoint_id")
     return str(asked["thread_id"]), str(asked.get("checkpoint_ns", ROOT)), str(checkpoint_id) if checkpoint_id else None
 
 
 def user_of(config: RunnableConfig) -> str | None:
-    """The configurable `user_id`: whose data the events are."""
+    """Returns the configurable `user_id`, the user to whom the events belong."""
     user = config["configurable"].get("user_id")
     return None if user is None or user == "" else str(user)
 
 
 def plain_metadata(config: RunnableConfig, metadata: CheckpointMetadata) -> dict[str, Any]:
-    """As LangGraph's own savers collect it, without NUL characters; values that JSON cannot hold as their text."""
+    """Collects metadata as LangGraph's own savers do, without NUL characters; values that JSON cannot hold become
+    text."""
     value = dict(get_serializable_checkpoint_metadata(config, metadata))
     text = to_json(value, fallback=str, serialize_unknown=True, inf_nan_mode="strings", bytes_mode="base64")
     found: dict[str, Any] = _clean(from_json(text))

@@ -1,7 +1,7 @@
-"""Lists that grow: what a new value has in common with the last one, and the rows for the rest (pure).
+"""Growing lists: finds what a new value has in common with the last one, and makes the rows for the rest (pure).
 
-A list is stored as rows of items under a list id. It may begin with the first items of another list, so that a fork,
-or a second process, continues a list without writing it again.
+A list is stored as rows of items under a list id. It may begin with the first items of another list, so that a fork, or
+a second process, continues a list without writing it again.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -36,7 +36,7 @@ class Source:
         return 0 if self.base is None else self.base.depth + 1
 
     def holding(self, count: int) -> "Source":
-        """The oldest list of the chain that holds the first `count` items."""
+        """Returns the oldest list of the chain that holds the first `count` items."""
         return self.base.holding(count) if self.base is not None and count <= self.base_count else self
 
 
@@ -50,7 +50,7 @@ class Known(Generic[Item]):
 
 
 def common(items: Sequence[Item], value: Sequence[Any], same: Callable[[Item, Any], bool]) -> int:
-    """How many of the items the value begins with."""
+    """Returns the number of items that the value begins with."""
     for at, (item, other) in enumerate(zip(items, value, strict=False)):
         if not same(item, other):
             return at
@@ -64,7 +64,7 @@ def grow(
     new_id: Callable[[], str],
     write: Callable[[str, int, Source | None, Sequence[Item]], None],
 ) -> Known[Item]:
-    """The list of the first `prefix` items of the known one and then the new ones; writes at most one row.
+    """Returns the list of the first `prefix` items of the known one and then the new ones; writes at most one row.
 
     write: list id, place of the first item, what the list begins with, items.
     """
@@ -89,7 +89,7 @@ def grow(
 
 
 def source_of(rows: Mapping[str, Sequence[Row]], list_id: str) -> Source:
-    """rows: by list id, each list's in order. A deleted list has no base."""
+    """Returns the source of a list. rows: by list id, each list's in order. A deleted list has no base."""
     first = next(iter(rows.get(list_id, ())), None)
     if first is None or first.base_list is None:
         return Source(list_id)
@@ -97,7 +97,7 @@ def source_of(rows: Mapping[str, Sequence[Row]], list_id: str) -> Source:
 
 
 def read(rows: Mapping[str, Sequence[Row]], list_id: str, count: int) -> list[Any]:
-    """The first `count` items; those whose rows were deleted are left out."""
+    """Returns the first `count` items; those whose rows were deleted are left out."""
     own = rows.get(list_id, ())
     found: list[Any] = []
     if own and own[0].base_list is not None:

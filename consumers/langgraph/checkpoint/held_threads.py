@@ -1,4 +1,4 @@
-"""What a saver holds of a thread in memory, so that a turn reads nothing back: its newest checkpoints and lists."""
+"""Keeps a saver's threads in memory, so that a turn reads nothing back: their newest checkpoints and lists."""
 
 import asyncio
 import contextlib
@@ -18,12 +18,12 @@ from turnlog.events.contracts import Event
 from turnlog.events.personal_data_caches import holds_words
 
 WriteKey = tuple[str, int]
-GRACE_S = 0.25  # between the storing of one checkpoint and the put of the next, which is in another thread
+GRACE_S = 0.25  # the time between storing one checkpoint and the put of the next, in another thread
 
 
 @dataclass(slots=True)
 class Put:
-    """Events that must be stored together and in order, and what is then true in memory."""
+    """Events that must be stored together and in order, and the state in memory after that."""
 
     events: list[Event]
     done: Callable[[], None]
@@ -73,7 +73,7 @@ class HeldThread:
     refused: set[str] = field(default_factory=set)
 
     def begin(self, counts: Mapping[str, int] | None) -> None:
-        """Forgets all; the thread has as many events as the counts say, and must be read."""
+        """Forgets everything; the thread has as many events as the counts say, and must be read."""
         self.counts = dict(counts) if counts is not None else None
         self.namespaces = frozenset() if counts is not None and not counts else None
         self.is_read, self.recorded = False, RecordedMessages()
@@ -83,7 +83,7 @@ class HeldThread:
 
     @property
     def is_ready(self) -> bool:
-        """Whether puts may refer to what the thread has: its messages were read, or it has none."""
+        """Returns whether puts may refer to what the thread has: its messages were read, or it has none."""
         return self.counts is not None and (self.is_read or self.namespaces == frozenset())
 
     @property
@@ -100,21 +100,21 @@ class HeldThread:
         return ns in self.latest or ns not in self.namespaces
 
     def newest(self, ns: str) -> Saved | None:
-        """The newest checkpoint of a namespace for which knows() is true."""
+        """Returns the newest checkpoint of a namespace for which knows() is true."""
         saved = self.latest.get(ns)
         if saved is None:
             return None
         return replace(saved, writes=tuple(self.writes.get((ns, saved.checkpoint_id), {}).values()))
 
     def put(self, ns: str, checkpoint_id: str) -> None:
-        """A checkpoint is being sent."""
+        """Notes that a checkpoint is being sent."""
         if ns == ROOT:
             self.newest_put = max(checkpoint_id, self.newest_put or "")
             self.stir()
 
     @contextlib.contextmanager
     def putting(self, ns: str, checkpoint_id: str) -> Iterator[None]:
-        """A checkpoint that the block cannot put is lost."""
+        """Marks the checkpoint as lost if the block cannot put it."""
         try:
             yield
         except Exception:
@@ -125,35 +125,37 @@ class HeldThread:
             self.lost = self.regained = None
 
     def builds_on_lost(self, ns: str, checkpoint_id: str) -> bool:
-        """Whether the checkpoint is lost, or a later one of the same run. LangGraph notices a failed put only when the
-        run's last step is done, and until then it puts the writes of all steps."""
+        """Returns whether the checkpoint is lost, or a later one of the same run. LangGraph notices a failed put only
+        at the end of the run's last step, and until then it puts the writes of all steps."""
         is_later = self.regained is not None and checkpoint_id >= self.regained
         return ns == ROOT and self.lost is not None and checkpoint_id >= self.lost and not is_later
 
     def saw_deletion(self, sequence: int) -> None:
-        """sequence: of the thread's last deletion in the log, 0 without one."""
+        """Notes a deletion. sequence: of the thread's last deletion in the log, 0 without one."""
         if self.deletion is not None and sequence > self.deletion:
             self.alive_from = str(uuid6())
         self.deletion = sequence
 
     def builds_on_deleted(self, checkpoint_id: str, *parents: str) -> bool:
-        """Whether the checkpoint is of a run that began before the thread was deleted; then its children are, too."""
+        """Returns whether the checkpoint is of a run that began before the thread was deleted; then its children are,
+        too."""
         is_late = any(one < self.alive_from or one in self.refused for one in (checkpoint_id, *parents))
         if is_late:
             self.refused.add(checkpoint_id)
         return is_late
 
     def given(self, checkpoint_id: str) -> None:
-        """A checkpoint that exists is given to a run: another process made it after the deletion."""
+        """Notes that a checkpoint was given to a run, so another process made it after the deletion."""
         self.alive_from = min(self.alive_from, checkpoint_id)
 
     def asked(self, ns: str) -> None:
-        """A checkpoint is read, as a run does first and its subgraphs later. Ids of checkpoints sort by time."""
+        """Notes that a checkpoint is read, as a run does first and its subgraphs later. Ids of checkpoints sort by
+        time."""
         if ns == ROOT and self.lost is not None and self.regained is None:
             self.regained = str(uuid6())
 
     def stir(self) -> None:
-        """Wakes up after(): something was put, or stored."""
+        """Wakes up after(): something was put or stored."""
         self.moved.set()
         self.moved = asyncio.Event()
 
@@ -174,7 +176,7 @@ class HeldThread:
             self.waiting -= 1
 
     def read(self, ns: str, saved: Saved | None) -> None:
-        """The newest checkpoint of a namespace, from the tables."""
+        """Takes over the newest checkpoint of a namespace, read from the tables."""
         self.latest[ns] = saved
         self.is_read = self.is_read or ns == ROOT
         self.unsure.discard(ns)
@@ -191,7 +193,8 @@ class HeldThread:
                     self.counts[event.type] = self.counts.get(event.type, 0) + 1
 
     def saved(self, saved: Saved, versions: Mapping[str, object]) -> None:
-        """A checkpoint was put. Values it did not bring are its parent's, if that is the newest one here."""
+        """Takes over a checkpoint that was put. Values that it does not bring are its parent's, if that is the newest
+        one here."""
         if not self.knows(saved.ns):
             return
         last = self.latest.get(saved.ns)
@@ -223,7 +226,7 @@ class HeldThread:
 
 
 class Threads:
-    """The threads held: those used last, up to a limit, and all that are in use."""
+    """Holds threads: those used last, up to a limit, and all that are in use."""
 
     def __init__(self, tenant: str, limit: int) -> None:
         self._tenant = tenant
@@ -235,7 +238,7 @@ class Threads:
         return self._recent(thread)
 
     def forget_all(self) -> None:
-        """Forgets all threads but those being written, which are compared with the log when they are read."""
+        """Forgets all threads except those being written, which are compared with the log when they are read."""
         for held in list(self._held.values()):
             if not held.is_busy:
                 held.begin(None)

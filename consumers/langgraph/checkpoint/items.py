@@ -59,7 +59,7 @@ class Codec:
         return serde.loads_typed((encoding, data))
 
     def fingerprint(self, value: Any) -> tuple[str, bytes]:
-        """Equal for equal values, unlike encrypted bytes."""
+        """Returns a key that is equal for equal values, unlike encrypted bytes."""
         encoding, data = self._clear.dumps_typed(value)
         return encoding, bytes(data)
 
@@ -73,16 +73,16 @@ class Item(Protocol):
     def marker(self) -> Marker: ...
 
     def matches(self, value: Any, codec: Codec) -> bool:
-        """Whether the value is still what is stored."""
+        """Returns whether the value is still what is stored."""
         ...
 
     def make(self, codec: Codec) -> Any:
-        """A value of the caller's own: changes to it reach nothing else."""
+        """Returns a value of the caller's own: changes to it reach nothing else."""
         ...
 
 
 class MessageItem:
-    """A message made from its turn and its marker, exactly. One is kept to compare others with."""
+    """A message made from its turn and its marker, exactly. One copy is kept to compare other messages with."""
 
     __slots__ = ("_made", "_turn", "marker")
 
@@ -131,7 +131,7 @@ class PlainItem(NamedTuple):
 
 
 def message_item(message: BaseMessage, turn: TurnRecorded, turn_id: str) -> MessageItem | None:
-    """None when turn and marker cannot make the same message."""
+    """Returns the item of a message; None if turn and marker cannot make the same message."""
     marker = marked(message, turn)
     return None if marker is None else MessageItem({"turn": turn_id, **marker}, said(turn))
 
@@ -147,14 +147,14 @@ def serialized_item(
 
 
 def value_item(value: Any, codec: Codec) -> Item:
-    """The item of a value other than a message."""
+    """Returns the item of a value other than a message."""
     if not codec.private and is_plain(value):
         return PlainItem({"value": value}, value)
     return serialized_item(value, codec)
 
 
 def stored_item(marker: Marker, turns: Mapping[str, Said]) -> Item | None:
-    """The item a marker names; None when its turn is gone. turns: by event id."""
+    """Returns the item that a marker names; None if its turn is gone. turns: by event id."""
     if "kind" in marker:
         turn = turns.get(marker["turn"])
         return MessageItem(marker, turn) if turn is not None else None
@@ -164,7 +164,7 @@ def stored_item(marker: Marker, turns: Mapping[str, Said]) -> Item | None:
 
 
 def is_plain(value: Any) -> bool:
-    """Whether JSONB returns the same value."""
+    """Returns whether JSONB returns the same value."""
     if value is None or type(value) is bool or type(value) is int:
         return True
     if type(value) is float:

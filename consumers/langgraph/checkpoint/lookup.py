@@ -1,6 +1,6 @@
-"""Checkpoints: one from memory or the tables, or those that fit a config and a filter, newest first.
+"""Looks up checkpoints: one from memory or the tables, or those that fit a config and a filter, newest first.
 
-What is held in memory is current if the log has the very events that it is made of; else the tables are read, once they
+A copy in memory is current if the log has exactly the events that it was made of; else the tables are read, once they
 have caught up with the log.
 """
 
@@ -51,7 +51,8 @@ class Lookup:
         self._log, self._pool, self._tenant, self._prunes = log, pool, tenant, prunes
 
     async def newest(self, held: HeldThread, ns: str) -> Saved | None:
-        """The namespace's newest checkpoint with its writes; nothing is sent meanwhile, so they belong together."""
+        """Returns the namespace's newest checkpoint with its writes; nothing is sent meanwhile, so they belong
+        together."""
         async with held.lock:
             state = await self._compared(held)
             if held.knows(ns):
@@ -66,7 +67,7 @@ class Lookup:
             return saved
 
     async def _pruned(self, saved: Saved) -> frozenset[str]:
-        """The turns in its lists that turnlog pruned: summary, topics and vectors have them."""
+        """Returns the turns in its lists that turnlog pruned: summary, topics and vectors have them."""
         async with connection(self._pool) as conn:
             through = await pruned_through(conn, self._tenant, saved.thread)
             if not through:
@@ -103,7 +104,7 @@ class Lookup:
             yield saved
 
     async def oldest_first(self, thread: str) -> AsyncIterator[Saved]:
-        """Every checkpoint of a thread."""
+        """Yields every checkpoint of a thread."""
         await self._caught_up(thread)
         named = {"tenant": self._tenant, "thread": thread, "limit": None}
         keys = await self._keys(" AND thread_id = %(thread)s", named)
@@ -151,7 +152,7 @@ class Lookup:
         return found
 
     async def _compared(self, held: HeldThread) -> LogState:
-        """Forgets what is held when the log has other events than those that it is made of."""
+        """Forgets the copy in memory if the log has other events than those it was made of."""
         state = await log_state(self._log, self._tenant, held.thread)
         if held.counts != state.counts:
             held.begin(state.counts)
@@ -179,7 +180,7 @@ class Lookup:
 
 
 def _adopt(held: HeldThread, saved: Saved, found: FoundCheckpoint, lists: dict[tuple[str, str], Known[Item]]) -> None:
-    """Puts continue what was read: its lists, and its messages by their ids."""
+    """Lets puts continue what was read: its lists, and its messages by their ids."""
     for (channel, _), value in saved.values.items():
         if isinstance(value, Listed) and len(value.items) >= value.length:
             lists[saved.ns, channel] = Known(found.sources[value.list_id], list(value.items[: value.length]))
@@ -194,7 +195,7 @@ def _adopt(held: HeldThread, saved: Saved, found: FoundCheckpoint, lists: dict[t
 def conditions(
     config: RunnableConfig | None, filter: dict[str, Any] | None, before: RunnableConfig | None
 ) -> tuple[str, dict[str, Any]]:
-    """SQL that begins with AND, and its parameters (pure)."""
+    """Returns SQL that begins with AND, and its parameters (pure)."""
     parts, named = list[str](), dict[str, Any]()
     if config:
         asked = config["configurable"]

@@ -1,4 +1,5 @@
-"""Whole threads: copied message for message, or rid of checkpoints: those of runs, or all but the newest."""
+"""Maintains whole threads: copies them message for message, or drops checkpoints, those of runs or all but the
+newest."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -48,8 +49,8 @@ FROM checkpoints c WHERE c.tenant = %s AND c.thread_id = %s ORDER BY c.checkpoin
 
 @dataclass(slots=True)
 class Namespace:
-    """ids: its checkpoints, oldest first; root: the root's checkpoint that the newest one was called from;
-    sends_from: the parent that still holds the newest one's pending sends."""
+    """A namespace of a thread. ids: its checkpoints, oldest first; root: the root's checkpoint that the newest one was
+    called from; sends_from: the parent that still holds the newest one's pending sends."""
 
     ids: list[str] = field(default_factory=list)
     root: str | None = None
@@ -66,7 +67,8 @@ async def drops_of_runs(conn: Connection, tenant: str, run_ids: Sequence[str]) -
 
 
 async def drops_of_all_but_the_newest(conn: Connection, tenant: str, threads: Sequence[str]) -> Drops:
-    """Raises NotImplementedError where a thread has a DeltaChannel, whose state is made of its older checkpoints."""
+    """Returns the events that drop all but the newest checkpoints. Raises NotImplementedError if a thread has a
+    DeltaChannel, whose state is made of its older checkpoints."""
     rows = await conn.execute(_WITH_DELTAS, {"tenant": tenant, "threads": list(threads)})
     if deltas := [thread for (thread,) in await rows.fetchall()]:
         raise NotImplementedError(f"keep_latest can't prune threads that use a DeltaChannel: {', '.join(deltas)}")
@@ -89,8 +91,8 @@ async def _namespaces_of(conn: Connection, tenant: str, thread: str) -> dict[str
 
 
 def but_the_newest(namespaces: Mapping[str, Namespace]) -> dict[str, tuple[str, ...]]:
-    """Namespace → checkpoints to drop (pure). A subgraph's call, which has its task's id after a colon, goes whole
-    with the root's checkpoint that it was called from, once that one is saved."""
+    """Returns the checkpoints to drop of each namespace (pure). A subgraph's call, which has its task's id after a
+    colon, goes whole with the root's checkpoint that it was called from, once that one is saved."""
     root = namespaces.get(ROOT, Namespace())
     kept_roots = _kept(root)
     dropped: dict[str, tuple[str, ...]] = {}
@@ -118,7 +120,8 @@ async def user_of_thread(conn: Connection, tenant: str, thread: str) -> str | No
 async def copy_thread(
     lookup: Lookup, sender: Sender, source: str, target: HeldThread, codec: Codec, user: str | None
 ) -> None:
-    """The copy depends on nothing of the source. Oldest first, so that each list grows from the one before."""
+    """Copies a thread; the copy depends on nothing of the source. Oldest first, so that each list grows from the one
+    before."""
     writer = Writer(target, codec, user)
     waiting: list[asyncio.Future[None]] = []
     copied: Copied = set()

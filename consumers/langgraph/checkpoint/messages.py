@@ -1,4 +1,4 @@
-"""A LangChain message as a turn and what a turn does not hold, and back, exactly (pure)."""
+"""Turns a LangChain message into a turn and the fields that a turn does not hold, and back, exactly (pure)."""
 
 import json
 from collections.abc import Sequence
@@ -83,7 +83,8 @@ _CONTAINERS = {
 
 
 def coerced(value: Any) -> BaseMessage | None:
-    """The message that LangChain makes of a text, a (role, content) pair or a dict; None where it makes none."""
+    """Returns the message that LangChain makes of a text, a (role, content) pair or a dict; None where it makes
+    none."""
     if isinstance(value, BaseMessage):
         return value
     if not isinstance(value, str | tuple | list | dict):
@@ -95,7 +96,7 @@ def coerced(value: Any) -> BaseMessage | None:
 
 
 def turn_of(message: BaseMessage) -> TurnRecorded | None:
-    """The turn with the content of the message; None for a message that has nothing to show in a transcript."""
+    """Returns the turn with the content of the message; None for a message that has nothing to show in a transcript."""
     role = _role(message)
     content = _content(message.content)
     calls = _calls(message)
@@ -120,14 +121,15 @@ def turn_of(message: BaseMessage) -> TurnRecorded | None:
 
 
 def _is_made_by_program(message: BaseMessage) -> bool:
-    """LangChain's and deepagents' middleware name themselves in `lc_source`, as for a summary of older messages;
-    agent-chat-ui marks messages that no person wrote by their id; an `example` shows a model what to do."""
+    """Returns whether a program made the message. LangChain's and deepagents' middleware name themselves in
+    `lc_source`, as for a summary of older messages; agent-chat-ui marks messages that no person wrote by their id; an
+    `example` shows a model what to do."""
     has_source = any(fields.get("lc_source") for fields in (message.additional_kwargs, message.response_metadata))
     return has_source or getattr(message, "example", False) or (message.id or "").startswith("do-not-render-")
 
 
 def said(turn: TurnRecorded) -> Fields:
-    """The turn's columns in `messages`, as they are read back."""
+    """Returns the turn's columns in `messages`, as they are read back."""
     content = turn.content
     return {
         "content": content if isinstance(content, str) else [b.model_dump(exclude_none=True) for b in content],
@@ -138,7 +140,7 @@ def said(turn: TurnRecorded) -> Fields:
 
 
 def message_of(kind: str, of_turn: Said, message_id: str | None, more: str | None) -> BaseMessage:
-    """more: JSON of the fields that the turn does not hold, or holds otherwise.
+    """Makes a message. more: JSON of the fields that the turn does not hold, or holds otherwise.
 
     Without validation, which these fields passed before they were stored.
     """
@@ -165,7 +167,7 @@ def _fields_of(kind: str, of_turn: Fields) -> Fields:
 
 
 def marked(message: BaseMessage, turn: TurnRecorded) -> Fields | None:
-    """What to keep beside the turn, so that both make the message again; None when they cannot.
+    """Returns the fields to keep beside the turn, so that both make the message again; None if they cannot.
 
     kind; id; more: JSON text, for JSONB would lose the order of keys and the difference of 1e3 and 1000.
     """
@@ -185,7 +187,7 @@ def marked(message: BaseMessage, turn: TurnRecorded) -> Fields | None:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Equal in value and type: 1, 1.0 and True differ, and so do a tuple and a list."""
+    """Returns whether two values are equal in value and type: 1, 1.0 and True differ, and so do a tuple and a list."""
     if type(one) is not type(other):
         return False
     if type(one) is dict:
@@ -211,7 +213,7 @@ def _content(content: Any) -> Content:
 
 
 def _block(part: Any) -> list[Block]:
-    """The part as a block of a turn; [] where a transcript cannot show it."""
+    """Returns the part as a block of a turn; [] where a transcript cannot show it."""
     if isinstance(part, str):
         return [TextBlock(text=storable(part))]
     match part:
@@ -235,7 +237,7 @@ def _block(part: Any) -> list[Block]:
 
 
 def _shown(block: Fields) -> Fields:
-    """A block of a turn as LangChain writes it, for a message of its own."""
+    """Returns a block of a turn as LangChain writes it, for a message of its own."""
     if block["type"] == "image":
         return {"type": "image_url", "image_url": {"url": block["url"]}}
     return block.copy()
@@ -254,14 +256,15 @@ def _call(call: Fields) -> Fields:
 
 
 def _arguments(value: Any) -> str:
-    """JSON with Chinese unescaped; text with lone surrogates is escaped."""
+    """Returns JSON with Chinese unescaped; text with lone surrogates is escaped."""
     escaped = _json(value) or "{}"
     text = json.dumps(json.loads(escaped), ensure_ascii=False, separators=(",", ":"))
     return text if text == storable(text) else escaped
 
 
 def read_json(text: str | bytes) -> Any:
-    """JSON as this module writes it, with lone surrogates. Raises InvalidEvent for what a foreign event may hold."""
+    """Parses JSON as this module writes it, with lone surrogates. Raises InvalidEvent for invalid JSON of a foreign
+    event."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -284,7 +287,7 @@ def _count(value: Any) -> int | None:
 
 
 def to_messages(messages: Sequence[BaseMessage], conversation_id: str) -> list[Message]:
-    """The messages with content, as a context is built from them; seq: the place in the list, from 1."""
+    """Returns the messages with content, as a context is built from them; seq: the place in the list, from 1."""
     found = []
     for place, message in enumerate(messages, 1):
         if (turn := turn_of(message)) is not None:

@@ -101,12 +101,13 @@ ONE = "AND c.checkpoint_id = %(id)s"
 
 
 def lists_and_turns(lists: str, count: str) -> tuple[bytes, bytes]:
-    """Two statements. lists: SQL that selects list ids; count: SQL of how many of the newest turns."""
+    """Returns two statements, for lists and for turns. lists: SQL that selects list ids; count: SQL of the number of
+    newest turns."""
     return f"WITH RECURSIVE needed(list_id) AS ({lists}{_AND_THEIR_BASES}".encode(), (_NEWEST_TURNS + count).encode()
 
 
 @cache
 def first_look_statements(which: str) -> tuple[bytes, bytes, bytes]:
-    """The statements that read the checkpoint, its lists and its turns. which: NEWEST or ONE."""
+    """Returns the statements that read the checkpoint, its lists and its turns. which: NEWEST or ONE."""
     lists, count = _LISTS.format(which=which), _COUNT.format(which=which)
     return _LOOK.format(which=which).encode(), *lists_and_turns(lists, count)

@@ -1,4 +1,4 @@
-"""Checkpoints out of the tables: rows, then the lists they name, then the turns those name."""
+"""Reads checkpoints from the tables: rows, then the lists they name, then the turns that those name."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -47,7 +47,7 @@ class FoundCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """One checkpoint and what it names, from one round trip.
+    """A checkpoint with its lists and turns, from one round trip.
 
     reached: partition → the sequence up to which the tables have it. parked: sequence and error of the thread's first
     parked event. namespaces: those of the thread that have checkpoints; None where they were not asked for. saved: its
@@ -62,7 +62,8 @@ class Look:
 
 
 async def first_look(conn: Connection, which: str, asks: bool, named: Mapping[str, Any]) -> Look:
-    """which: NEWEST or ONE. named: tenant, thread, ns, and id for ONE; asks: for the namespaces."""
+    """Reads a checkpoint with its lists and turns. which: NEWEST or ONE. named: tenant, thread, ns, and id for ONE;
+    asks: for the namespaces."""
     asked = {**named, "asks": asks, "projections": list(PROJECTIONS), "token": thread_token(named["thread"])}
     look_sql, list_sql, turn_sql = first_look_statements(which)
     async with conn.pipeline():
@@ -83,7 +84,7 @@ async def first_look(conn: Connection, which: str, asks: bool, named: Mapping[st
 
 
 async def stored_checkpoints(conn: Connection, tenant: str, where: str, named: Mapping[str, Any]) -> list[Saved]:
-    """With their values as stored. where: SQL over `c`, the checkpoints, that begins with AND."""
+    """Returns checkpoints with their values as stored. where: SQL over `c`, the checkpoints, that begins with AND."""
     rows = await conn.execute((CHECKPOINTS + where).encode(), {"tenant": tenant, **named}, binary=True)
     return [_stored(*row) for row in await rows.fetchall()]
 
@@ -91,7 +92,7 @@ async def stored_checkpoints(conn: Connection, tenant: str, where: str, named: M
 async def complete(
     connect: Connect, tenant: str, partitions: Sequence[int], stored: Sequence[Saved], fetched: Fetched | None = None
 ) -> FoundCheckpoint:
-    """Checkpoints of one thread with their lists and turns. partitions: where its events may be.
+    """Returns checkpoints of one thread with their lists and turns. partitions: where its events may be.
 
     fetched: what was read with the checkpoints; only what is missing there is read.
     """
@@ -118,12 +119,12 @@ async def complete(
 
 
 def _items(markers: Iterable[Marker], turns: Mapping[str, Said]) -> list[Item]:
-    """The items, without those whose turns were deleted or erased since."""
+    """Returns the items, without those whose turns were deleted or erased since."""
     return [item for marker in markers if (item := stored_item(marker, turns)) is not None]
 
 
 async def _lists_and_turns(conn: Connection, tenant: str, thread: str, lists: list[str], count: int) -> Fetched:
-    """In one round trip. count: of the turns that are named; some more are read."""
+    """Reads lists and turns in one round trip. count: of the turns that are named; some more are read."""
     named = {"tenant": tenant, "thread": thread, "lists": lists, "count": count + SPARE_TURNS}
     list_sql, turn_sql = lists_and_turns("SELECT unnest(%(lists)s::text[])", "%(count)s")
     async with conn.pipeline():
@@ -153,7 +154,7 @@ def _list_rows(rows: list[tuple[Any, ...]]) -> dict[str, list[Row]]:
 
 
 def _growth(list_id: str, firsts: list[int], base: str | None, items: list[list[Marker]]) -> list[Row]:
-    """A list without gaps is one row."""
+    """Returns the rows of a list; one without gaps is one row."""
     together = list(chain.from_iterable(items))
     if firsts[-1] + len(items[-1]) - firsts[0] == len(together):
         return [Row(list_id, firsts[0], base, firsts[0], together)]
@@ -201,7 +202,7 @@ def _typed(saved: Saved) -> list[Typed]:
 
 
 def _resolved(saved: Saved, items: Mapping[str, list[Item]], turns: Mapping[str, Said]) -> Saved:
-    """With the lists and turns that its stored values name."""
+    """Returns the checkpoint with the lists and turns that its stored values name."""
 
     def of(value: Value) -> Value:
         return resolved(value, items, turns) if isinstance(value, Typed) else value

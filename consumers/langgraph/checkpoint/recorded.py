@@ -1,4 +1,5 @@
-"""Which messages of a thread are on the log already: each is recorded once as a turn, and named everywhere else."""
+"""Knows which messages of a thread are on the log already: each is recorded once as a turn, and named everywhere
+else."""
 
 import weakref
 from collections.abc import Iterable
@@ -26,7 +27,7 @@ class Turns:
 
 
 class RecordedMessages:
-    """What one thread's messages are stored as, by message id, or by object where a message has no id.
+    """The stored items of a thread's messages, by message id, or by object if a message has no id.
 
     _raw: text, pairs and dicts without an id that tasks wrote, in order, by their turn's event id. LangGraph makes
     messages of them later, so they are recognised in a checkpoint by their content.
@@ -38,7 +39,7 @@ class RecordedMessages:
         self._raw: dict[str, Item] = {}
 
     def item(self, value: Any, codec: Codec, turns: Turns, *, coerces: bool = False) -> Item:
-        """coerces: the value is a message also where LangChain must make one of it."""
+        """Returns the item of a value. coerces: the value is a message also if LangChain must make one of it."""
         message = coerced(value) if isinstance(value, BaseMessage) or (coerces and turns.record) else None
         if message is None:
             return value_item(value, codec)
@@ -48,11 +49,13 @@ class RecordedMessages:
 
     @property
     def expects_messages(self) -> bool:
-        """Whether LangGraph has yet to make messages of text, pairs or dicts, in the next checkpoint or snapshot."""
+        """Returns whether LangGraph has yet to make messages of text, pairs or dicts, in the next checkpoint or
+        snapshot."""
         return bool(self._raw)
 
     def adopt(self, items: Iterable[Item], *, written: bool) -> None:
-        """Items read from the tables: their turns are not recorded again. written: they are of tasks' writes."""
+        """Takes over items read from the tables: their turns are not recorded again. written: they are of tasks'
+        writes."""
         for item in items:
             if (message_id := item.marker.get("id")) is not None:
                 self._note(message_id, item)
@@ -60,13 +63,13 @@ class RecordedMessages:
                 self._raw[item.marker["turn"]] = item
 
     def made(self, pairs: Iterable[tuple[Item | None, Any]]) -> None:
-        """Values that a reader got for the items: a message without an id is recognised as an object."""
+        """Notes the values that a reader got for the items: a message without an id is recognised as an object."""
         for item, value in pairs:
             if item is not None and "id" not in item.marker and isinstance(value, BaseMessage) and value.id is None:
                 self._remember(value, item)
 
     def _message(self, value: Any, message: BaseMessage, codec: Codec, turns: Turns) -> Item:
-        """value: the message, or what LangChain makes it of."""
+        """Returns the item of a message. value: the message, or the value LangChain makes it of."""
         known = self._known(message)
         turn = turn_of(message)
         for item in reversed(known):
@@ -90,7 +93,8 @@ class RecordedMessages:
         return item
 
     def _known(self, message: BaseMessage) -> list[Item]:
-        """The items of the message's id; a reducer may have given one to a message that was recorded without."""
+        """Returns the items of the message's id; a reducer may have given one to a message that was recorded
+        without."""
         if message.id is not None and message.id in self._by_id:
             return self._by_id[message.id]
         found = self._by_object.get(id(message))
@@ -98,7 +102,7 @@ class RecordedMessages:
 
     @staticmethod
     def _turn_id(known: Iterable[Item], turn: TurnRecorded | None, codec: Codec) -> str | None:
-        """The turn of the same content, under another marker."""
+        """Returns the turn of the same content, under another marker."""
         if turn is None:
             return None
         for item in known:

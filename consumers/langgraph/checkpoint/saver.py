@@ -120,7 +120,7 @@ class TurnlogSaver(BaseCheckpointSaver[str]):
         allowed: Iterable[type | tuple[str, str]] = (),
         prune: bool = False,
     ) -> AsyncIterator[Self]:
-        """A saver with all it needs: servers, tables and, unless another process has them, projectors.
+        """Opens a saver with all it needs: servers, tables and, unless another process has them, projectors.
 
         Raises TurnlogErrors.
         """
@@ -139,7 +139,8 @@ class TurnlogSaver(BaseCheckpointSaver[str]):
         allowed: Iterable[type | tuple[str, str]] = (),
         prune: bool = False,
     ) -> Iterator[Self]:
-        """As `open`, for a script without an event loop: the saver has one of its own, in a thread of its own."""
+        """Opens a saver as `open` does, for a script without an event loop: the saver has one of its own, in a thread
+        of its own."""
         opening = cls.open(settings, tenant=tenant, project=project, serde=serde, allowed=allowed, prune=prune)
         with in_background(opening) as saver:
             yield saver
@@ -155,14 +156,15 @@ class TurnlogSaver(BaseCheckpointSaver[str]):
         return Codec(self.serde, self._allowed, sign)
 
     def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> Self:
-        """For LangGraph, which under LANGGRAPH_STRICT_MSGPACK adds the types of a graph's state."""
+        """Adds types to the allow-list. LangGraph calls this under LANGGRAPH_STRICT_MSGPACK with the types of a graph's
+        state."""
         clone = copy.copy(super().with_allowlist(extra_allowlist))
         assert isinstance(clone, type(self))
         clone._allowed = self._allowed | frozenset(extra_allowlist)
         return clone
 
     def get_next_version(self, current: str | None, channel: None) -> str:
-        """Sorts by number; the random end keeps two forks of one checkpoint apart."""
+        """Returns the next version, which sorts by number; the random end keeps two forks of one checkpoint apart."""
         number = 0 if current is None else int(str(current).split(".")[0])
         return f"{number + 1:032}.{secrets.token_hex(8)}"
 
@@ -209,7 +211,7 @@ class TurnlogSaver(BaseCheckpointSaver[str]):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        """Returns when the log has the checkpoint and the turns that are new in it."""
+        """Stores a checkpoint; returns when the log has it and the turns that are new in it."""
         thread, ns, parent_id = place_of(config)
         held = await self._ready(thread)
         await self._look_for_deletion(held)
@@ -277,7 +279,7 @@ class TurnlogSaver(BaseCheckpointSaver[str]):
 
     @in_own_loop
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        """The target gets turns of its own: deleting the source does not change it."""
+        """Copies a thread. The target gets turns of its own: deleting the source does not change it."""
         source, target = str(source_thread_id), str(target_thread_id)
         if source == target:
             return
@@ -292,7 +294,7 @@ class TurnlogSaver(BaseCheckpointSaver[str]):
 
     @in_own_loop
     async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        """keep_latest: of each namespace the newest checkpoint stays; delete: as adelete_thread.
+        """Drops checkpoints. keep_latest: of each namespace the newest checkpoint stays; delete: as adelete_thread.
 
         Raises TypeError for a single str, ValueError for another strategy, NotImplementedError where keep_latest meets
         a DeltaChannel, whose state is made of its older checkpoints.
@@ -319,7 +321,7 @@ class TurnlogSaver(BaseCheckpointSaver[str]):
 
     @in_own_loop
     async def aoverview(self, thread_id: str) -> Overview:
-        """Summary, topics and pruning of the conversation, as the tables have it now."""
+        """Returns summary, topics and pruning of the conversation, as the tables have it now."""
         async with connection(self._pool) as conn:
             return await thread_overview(conn, self._tenant, thread_id)
 
@@ -344,7 +346,8 @@ class TurnlogSaver(BaseCheckpointSaver[str]):
         await self._sender.put(held, events, lambda: held.begin(None))
 
     async def _ready(self, thread: str) -> HeldThread:
-        """The thread as it is held; it is read first if need be, so that its messages are not recorded again."""
+        """Returns the thread as it is held; it is read first if need be, so that its messages are not recorded
+        again."""
         held = self._threads.get(thread)
         while not held.is_ready:
             await self._lookup.newest(held, ROOT)
@@ -372,7 +375,7 @@ def _deleted(thread: str) -> NotWritten:
 
 
 def _or_forgotten(held: HeldThread, work: Callable[[], T]) -> T:
-    """Forgets the thread when a value cannot be written: parts of it may be held already."""
+    """Runs the work; forgets the thread if a value cannot be written, because parts of it may be held already."""
     try:
         return work()
     except BaseException:

@@ -1,4 +1,4 @@
-"""Puts go to the log in order; those that wait at the same time are appended together."""
+"""Sends puts to the log in order; puts that wait at the same time are appended together."""
 
 import asyncio
 from collections.abc import Callable
@@ -10,19 +10,19 @@ from turnlog.events.log import Log
 
 
 class NotWritten(TurnlogError):
-    """An earlier write failed that this one builds on."""
+    """An earlier write failed, and this one builds on it."""
 
     code = "not-written"
 
 
 class Sender:
-    """What follows a failed put refers to it, so it fails too, and the thread is read again."""
+    """Sends puts in order. Puts after a failed one refer to it, so they fail too, and the thread is read again."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
 
     def put(self, held: HeldThread, events: list[Event], done: Callable[[], None]) -> "asyncio.Future[None]":
-        """done: called when the events are stored, before the future gets its result."""
+        """Queues events. done: called when they are stored, before the future gets its result."""
         put = Put(events, done, asyncio.get_running_loop().create_future())
         held.queue.append(put)
         if not held.is_sending:

@@ -1,4 +1,4 @@
-"""Values of channels and writes: as they are stored, and as they are held in memory, where messages are items."""
+"""Values of channels and writes, as they are stored and as they are held in memory, where messages are items."""
 
 import json
 from base64 import b64decode, b64encode
@@ -73,7 +73,7 @@ class Listed(NamedTuple):
         return found
 
     def without(self, turns: Collection[str]) -> "Listed":
-        """The list without these turns, for a reader and not to be stored. turns: event ids."""
+        """Returns the list without these turns, for a reader and not to be stored. turns: event ids."""
         items = [item for item in self.items[: self.length] if item.marker.get("turn") not in turns]
         return self._replace(length=len(items), items=items)
 
@@ -82,7 +82,7 @@ Value = Typed | Refs | Listed
 
 
 def named_value(value: Any, recorded: RecordedMessages, codec: Codec, turns: Turns, *, coerces: bool = False) -> Value:
-    """The value with its messages named; new ones are added to `turns`.
+    """Returns the value with its messages named; new ones are added to `turns`.
 
     coerces: text, pairs and dicts that LangChain makes messages of count as messages. Raises what the serializer raises
     for a value it cannot write.
@@ -95,7 +95,7 @@ def named_value(value: Any, recorded: RecordedMessages, codec: Codec, turns: Tur
 
 
 def lists_in(values: Iterable[Typed]) -> list[tuple[str, int]]:
-    """(list, count) of every list that the values name."""
+    """Returns (list, count) of every list that the values name."""
     found = [read_json(value.data) for value in values if value.encoding == LIST]
     return [(one["list"], int(one["count"])) for one in found]
 
@@ -105,7 +105,7 @@ def markers_in(values: Iterable[Typed]) -> list[Marker]:
 
 
 def resolved(value: Typed, lists: Mapping[str, Sequence[Item]], turns: Mapping[str, Said]) -> Value:
-    """lists: list id → items of it, at least as many as the value names."""
+    """Returns the value with its lists and turns. lists: list id → items of it, at least as many as the value names."""
     if value.encoding == LIST:
         parts = read_json(value.data)
         return Listed(parts["list"], int(parts["count"]), lists.get(parts["list"], ()))
@@ -120,7 +120,7 @@ class _TooMany(Exception):
 
 
 def taken_out(value: Any, coerces: bool = False) -> tuple[Any, list[Any]]:
-    """The value with a place for each message, and the messages. Walks plain containers and LangGraph's own.
+    """Returns the value with a place for each message, and the messages. Walks plain containers and LangGraph's own.
 
     coerces: takes out what LangChain makes a message of, too: the value, or each item of it if it is a list. Without
     any message where it has too many or too deep parts.
@@ -155,7 +155,7 @@ def taken_out(value: Any, coerces: bool = False) -> tuple[Any, list[Any]]:
 
 
 def put_back(value: Any, items: list[Any]) -> Any:
-    """The inverse of taken_out(). items: by place; ... for a missing one, which its container loses."""
+    """Returns the inverse of taken_out(). items: by place; ... for a missing one, which its container loses."""
     kind = type(value)
     if kind is dict:
         if len(value) == 1 and PLACE in value:

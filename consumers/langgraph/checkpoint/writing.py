@@ -45,13 +45,14 @@ class NewCheckpoint:
 
 
 class Writer:
-    """The events of one call, for one thread. user: whose data they are."""
+    """Makes the events of one call, for one thread. user: whose data they are."""
 
     def __init__(self, held: HeldThread, codec: Codec, user: str | None) -> None:
         self._held, self._codec, self._user = held, codec, user
 
     def checkpoint(self, put: NewCheckpoint) -> tuple[list[Event], Saved]:
-        """Raises what the serializer raises for a value it cannot write."""
+        """Returns the events and the stored form of a checkpoint. Raises the serializer's error for a value it cannot
+        write."""
         turns, lists = Turns(put.ns == ROOT, in_checkpoint=True), list[ListGrowth]()
         inline, apart = split(put.checkpoint["channel_values"])
         values = {
@@ -86,7 +87,7 @@ class Writer:
     def writes(
         self, ns: str, checkpoint_id: str, task_id: str, task_path: str, writes: Sequence[tuple[int, str, Any]]
     ) -> tuple[list[Event], list[Written], bool]:
-        """writes: (place, channel, value). The last of the result: whether they replace earlier ones."""
+        """Returns the events, the writes, and whether they replace earlier ones. writes: (place, channel, value)."""
         turns = Turns(ns == ROOT)
         is_replacing = all(channel in WRITES_IDX_MAP for _, channel, _ in writes)
         stored = self._held.writes.get((ns, checkpoint_id), {})
@@ -121,7 +122,7 @@ class Writer:
         return named_value(value, self._held.recorded, self._codec, turns)
 
     def _list(self, ns: str, channel: str, value: list[Any], turns: Turns, lists: list[ListGrowth]) -> Listed | None:
-        """The value as a list that grows; None where it is better stored whole."""
+        """Returns the value as a list that grows; None where it is better stored whole."""
         known, prefix = self._begins_like(ns, channel, value)
         if known is not None and ns != ROOT and known is self._held.lists.get((ROOT, channel)):
             # A subgraph records no turns: its items must not get into the list of the root graph.
@@ -147,7 +148,7 @@ class Writer:
         return Listed(grown.source.list_id, len(value), grown.items)
 
     def _begins_like(self, ns: str, channel: str, value: list[Any]) -> tuple[Known[Item] | None, int]:
-        """The known list that has most in common with the value, and how many items."""
+        """Returns the known list that has most in common with the value, and how many items."""
         held, best, most = self._held, None, 0
         for known in (held.lists.get((ns, channel)), held.older.get((ns, channel)), held.lists.get((ROOT, channel))):
             if known is None or known is best:
@@ -160,7 +161,7 @@ class Writer:
         return best, most
 
     def _may_grow(self, ns: str, channel: str, value: list[Any]) -> bool:
-        """True for messages; for other items when the list begins with the same objects as before."""
+        """Returns True for messages; for other items if the list begins with the same objects as before."""
         if all(isinstance(one, BaseMessage) or (channel == MESSAGES and coerced(one) is not None) for one in value):
             return not self._codec.private or len(value) <= MAX_FIRST_ITEMS
         before = self._held.plain.get((ns, channel))
@@ -174,7 +175,7 @@ class Writer:
 
 
 def split(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(values in the checkpoint's JSON, values stored apart). A DeltaChannel's snapshot is True in the JSON."""
+    """Returns (values in the checkpoint's JSON, values stored apart). A DeltaChannel's snapshot is True in the JSON."""
     inline = {channel: value for channel, value in values.items() if is_plain(value)}
     apart = {channel: value for channel, value in values.items() if channel not in inline}
     return inline | {channel: True for channel, value in apart.items() if isinstance(value, _DeltaSnapshot)}, apart

@@ -1,4 +1,4 @@
-"""Calls that wait at the same time are done together, in one round trip.
+"""Groups calls that wait at the same time into one round trip.
 
 LangGraph's AsyncBatchedBaseStore groups too, but a bad call fails all that came with it, its methods can be awaited in
 one event loop only, reads wait for writes, and it cannot be closed.
@@ -50,12 +50,12 @@ class Grouped(Generic[In, Out]):
             self._workers = {worker for worker in self._workers if worker is not asyncio.current_task()}
 
     def _fitting(self) -> int:
-        """How many of the first calls fit into a run; at least one."""
+        """Returns how many of the first calls fit into a run; at least one."""
         sizes = accumulate(len(one) for one, _ in self._waiting)
         return max(1, sum(1 for size in sizes if size <= self._at_most))
 
     async def _run_for(self, asked: list[tuple[In, "asyncio.Future[Out]"]]) -> None:
-        """asked: without the callers that were cancelled."""
+        """Runs the calls, without those of callers that were cancelled."""
         futures = [future for _, future in asked]
         try:
             results = await self._run([one for one, _ in asked])

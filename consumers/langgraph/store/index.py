@@ -1,4 +1,4 @@
-"""LangGraph's IndexConfig: which texts of an item are embedded, and by what."""
+"""Reads LangGraph's IndexConfig: which texts of an item are embedded, and by which embedder."""
 
 import hashlib
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
@@ -73,7 +73,7 @@ class GivenEmbedder:
     async def _answer(self, call: Awaitable[Any]) -> Any:
         try:
             return await call
-        except Exception as error:  # a foreign library raises what it likes
+        except Exception as error:  # a foreign library may raise anything
             raise ModelUnavailable(f"{self.model} failed: {type(error).__name__}: {error}") from error
 
     def _unit(self, found: Any, count: int) -> Vectors:
@@ -94,7 +94,7 @@ class GivenEmbedder:
 
 
 def model_name(config: IndexConfig) -> str:
-    """The name that the vectors are stored under; never that of a model of turnlog's own."""
+    """Returns the name that the vectors are stored under; never that of a model of turnlog's own."""
     if given := config.get("model"):
         return f"langgraph:{given}"
     embed: Any = config.get("embed")
@@ -103,7 +103,7 @@ def model_name(config: IndexConfig) -> str:
 
 
 def _called(embed: Any) -> str:
-    """A provider string unchanged; else the full name of the function or of the object's class."""
+    """Returns a provider string unchanged; else the full name of the function or of the object's class."""
     if isinstance(embed, str):
         return embed
     kind = embed if hasattr(embed, "__qualname__") else type(embed)
@@ -131,20 +131,20 @@ class Wanted:
 
 
 def fields_of(config: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """The paths of an IndexConfig, by default the whole value. Raises InvalidIndex."""
+    """Returns the paths of an IndexConfig, by default the whole value. Raises InvalidIndex."""
     fields = (config or {}).get("fields") or [WHOLE]
     return checked_paths([fields] if isinstance(fields, str) else fields)
 
 
 def checked_paths(paths: Any) -> tuple[str, ...]:
-    """Raises InvalidIndex, InvalidToken."""
+    """Checks the paths. Raises InvalidIndex, InvalidToken."""
     if not isinstance(paths, list | tuple) or not all(isinstance(path, str) for path in paths):
         raise InvalidIndex(f"the fields to index are {str(paths)[:80]!r}; give a list of paths, or False for none")
     return tuple(check_id("index field", path) for path in paths)
 
 
 def wanted_texts(value: Mapping[str, Any], paths: Iterable[str]) -> list[Wanted]:
-    """Texts at the paths, one a field, without missing paths and blank texts."""
+    """Returns texts at the paths, one a field, without missing paths and blank texts."""
     found: dict[str, str] = {}
     for path in paths:
         texts = get_text_at_path(value, path if path == WHOLE else tokenize_path(path))

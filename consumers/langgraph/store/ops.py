@@ -1,4 +1,4 @@
-"""LangGraph's operations, checked and turned into events and lookups before anything happens."""
+"""Checks LangGraph's operations and turns them into events and lookups before anything happens."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -23,7 +23,7 @@ SOURCE = "turnlog/langgraph"
 
 
 class InvalidItem(TurnlogError, ValueError):
-    """An item of the store, or its key, cannot be stored; nothing of the call was."""
+    """An item of the store, or its key, cannot be stored; nothing of the call was stored."""
 
     code = "invalid-item"
 
@@ -66,7 +66,8 @@ class Planner:
     max_payload: int
 
     def plan(self, op: Op) -> Plan:
-        """Raises InvalidNamespaceError as LangGraph does, InvalidItem, InvalidFilter, InvalidToken, EventTooLarge."""
+        """Checks an operation and plans it. Raises InvalidNamespaceError as LangGraph does, InvalidItem, InvalidFilter,
+        InvalidToken, EventTooLarge."""
         check_labels(op)
         match op:
             case GetOp():
@@ -80,7 +81,8 @@ class Planner:
         raise InvalidItem(f"Unknown operation type: {type(op)}")
 
     def event(self, data: StoreItemPut | StoreItemDeleted, time: datetime) -> Event:
-        """Raises EventTooLarge, and InvalidItem for an event that readers of the log could not decode."""
+        """Returns the event. Raises EventTooLarge, and InvalidItem for an event that readers of the log could not
+        decode."""
         event = Event(source=SOURCE, time=time, tenant=self.tenant, thread=store_thread(data.namespace), data=data)
         try:
             decode(outgoing(event, None, self.max_payload).body)
@@ -113,7 +115,7 @@ class Planner:
 
 
 def last_writes(writes: Iterable[Write]) -> list[Write]:
-    """The last write for each key."""
+    """Returns the last write for each key."""
     return list({write.place: write for write in writes}.values())
 
 

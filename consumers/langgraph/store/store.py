@@ -80,7 +80,7 @@ class TurnlogStore(BaseStore):
         project: bool = True,
         index: Index = None,
     ) -> AsyncIterator[Self]:
-        """A store with all it needs: servers, tables and, unless another process has them, projectors.
+        """Opens a store with all it needs: servers, tables and, unless another process has them, projectors.
 
         Raises TurnlogErrors.
         """
@@ -102,7 +102,8 @@ class TurnlogStore(BaseStore):
         project: bool = True,
         index: Index = None,
     ) -> Iterator[Self]:
-        """As `open`, for a script without an event loop: the store has one of its own, in a thread of its own."""
+        """Opens a store as `open` does, for a script without an event loop: the store has one of its own, in a thread
+        of its own."""
         with in_background(cls.open(settings, tenant=tenant, project=project, index=index)) as store:
             yield store
 
@@ -124,9 +125,8 @@ class TurnlogStore(BaseStore):
 
     @in_own_loop
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
-        """All operations are checked first. Reads see what was there before the call; of several puts to one key
-        the last wins. May be awaited in any event loop. Raises TurnlogErrors, InvalidNamespaceError.
-        """
+        """Runs operations; all are checked first. Reads see the state before the call; of several puts to one key the
+        last wins. May be awaited in any event loop. Raises TurnlogErrors, InvalidNamespaceError."""
         plans = [self._planner.plan(op) for op in ops]
         results: list[Result] = [None] * len(plans)
         reads = {at: plan for at, plan in enumerate(plans) if not isinstance(plan, Write)}
@@ -140,9 +140,8 @@ class TurnlogStore(BaseStore):
 
     @in_own_loop
     async def areindex(self, namespace_prefix: tuple[str, ...] = ()) -> int:
-        """Embeds what items at or below the prefix lack: they were put while the embedder was away, or under another
-        model. Returns how many items got vectors. Raises TurnlogErrors.
-        """
+        """Embeds texts that items at or below the prefix lack, because they were put while the embedder was away, or
+        under another model. Returns how many items got vectors. Raises TurnlogErrors."""
         if self._vectors is None:
             return 0
         return await Reindexer(self.log, self.pool, self._planner, self._vectors, self._writer).reindex(
@@ -150,18 +149,19 @@ class TurnlogStore(BaseStore):
         )
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
-        """abatch for threads other than the event loop's. Raises WrongThread there, LoopClosed after `open`."""
+        """Runs abatch from threads other than the event loop's. Raises WrongThread there, LoopClosed after `open`."""
         return waited_for(self, self.abatch(list(ops)))
 
     async def _with_vector(self, plan: Read | Search) -> Read:
-        """The read, for a search with the vector of its query, unless the embedder is away."""
+        """Returns the read, for a search with the vector of its query, unless the embedder is away."""
         if not isinstance(plan, Search):
             return plan
         near = await self._vectors.near(plan.query) if self._vectors and plan.query else None
         return replace(plan.lookup, near=near)
 
     async def _results(self, calls: Sequence[Sequence[Read]]) -> list[list[Result]]:
-        """The reads of calls that came together, on one connection: all items by key in one query, then the others."""
+        """Returns the reads of calls that came together, on one connection: all items by key in one query, then the
+        others."""
         places = [(read.namespace, read.key) for call in calls for read in call if isinstance(read, Key)]
         async with connection(self.pool) as conn:
             items = await items_by_key(conn, self._tenant, places) if places else {}

@@ -31,7 +31,7 @@ class StoreVectors:
         self.degraded: str | None = None
 
     async def remember(self, texts: Iterable[Wanted], spent: list[Usage]) -> set[str]:
-        """Embeds what the cache lacks; returns the hashes of those of the texts that it now holds.
+        """Embeds the texts that the cache lacks; returns the hashes of those of the texts that it now holds.
 
         Raises InvalidIndex, DatabaseUnavailable.
         """
@@ -52,7 +52,7 @@ class StoreVectors:
         return set(wanted)
 
     async def near(self, query: str) -> Near | None:
-        """What a search compares with; None when the embedder is away. Raises InvalidIndex."""
+        """Returns the vector to compare with in a search; None if the embedder is away. Raises InvalidIndex."""
         try:
             vector = await self.embedder.embed_query(query)
         except ModelError as error:
@@ -89,7 +89,7 @@ class StoreVectors:
             )
 
     async def _refuse_another_model(self, conn: Connection, probe: Vectors) -> None:
-        """A changed function under an old name would mix vectors of different models."""
+        """Refuses a changed function under an old name: it would mix vectors of different models."""
         rows = await conn.execute(
             "SELECT embedding::text FROM embedding_cache WHERE model = %s AND text_hash = %s",
             (self.embedder.model, bytes.fromhex(PROBE.text_hash)),

@@ -22,13 +22,14 @@ STORE = find("store_items").name
 
 
 class StoreWriter:
-    """vectors: None where nothing is embedded."""
+    """Writes items. vectors: None if nothing is embedded."""
 
     def __init__(self, log: Log, pool: Pool, vectors: StoreVectors | None) -> None:
         self._log, self._pool, self._vectors = log, pool, vectors
 
     async def write(self, calls: Sequence[Sequence[Write]]) -> list[None]:
-        """Raises InvalidIndex, DatabaseUnavailable, LogUnavailable, LogFull: then nothing of the batch is stored.
+        """Stores the writes of several calls. Raises InvalidIndex, DatabaseUnavailable, LogUnavailable, LogFull: then
+        nothing of the batch is stored.
 
         Raises NotProjectedInTime where all is stored but no projector shows it.
         """
@@ -36,7 +37,7 @@ class StoreWriter:
         return [None] * len(calls)
 
     async def append(self, writes: Sequence[Write], expected: int | None = None) -> None:
-        """expected: as of Log.append_many."""
+        """Appends writes. expected: as in Log.append_many."""
         spent: list[Usage] = []
         known: set[str] = set()
         if self._vectors is not None:
@@ -59,7 +60,7 @@ class StoreWriter:
 
 
 def _with_vectors(write: Write, known: set[str]) -> Event:
-    """The event, without a model where a vector is missing: its hashes are then still to be embedded."""
+    """Returns the event, without a model where a vector is missing: its hashes are then still to be embedded."""
     data = write.event.data
     if not isinstance(data, StoreItemPut) or all(text.text_hash in known for text in write.texts):
         return write.event
@@ -110,7 +111,7 @@ class Reindexer:
         return done
 
     async def _some(self, namespace: Namespace, seen: set[str]) -> tuple[set[str], int]:
-        """The keys looked at, apart from `seen`, and how many got vectors; no keys when the embedder is away.
+        """Returns the keys looked at, apart from `seen`, and how many got vectors; no keys when the embedder is away.
 
         Each is looked at once: one that wants no vectors must not be in the way of those behind it, and one whose
         event is parked would be put for ever.
@@ -133,7 +134,7 @@ class Reindexer:
         return {item.key for item in open_items if len(ready) == len(writes)}, len(ready)
 
     async def _again(self, item: StoredItem) -> Write | None:
-        """The item's last put again, under this model; None when it needs no vectors."""
+        """Returns the item's last put again, under this model; None when it needs no vectors."""
         put = recorded(await self.log.stored(item.seq)).event
         if not isinstance(put.data, StoreItemPut) or not put.data.vectors:
             return None
@@ -146,7 +147,7 @@ class Reindexer:
 
 
 def _texts(put: StoreItemPut, paths: Sequence[str]) -> list[Wanted]:
-    """The texts whose hashes the put names. A field is a path, or a path and the number of one of its texts."""
+    """Returns the texts whose hashes the put names. A field is a path, or a path and the number of one of its texts."""
     numbered = [path for path, _, number in (field.rpartition(".") for field in put.vectors) if number.isdigit()]
     candidates = wanted_texts(put.value, dict.fromkeys([*put.vectors, *numbered, *paths]))
     return [one for one in candidates if put.vectors.get(one.field) == one.text_hash]

@@ -69,7 +69,8 @@ class Task:
 
 
 class ContradictionReactor:
-    """work() is what its Inbox calls, with the memories_embedded events of one thread. Raises Later."""
+    """Compares new memories; its durable consumer calls work() with the memories_embedded events of one thread. Raises
+    Later."""
 
     def __init__(self, runtime: Runtime, chat: ChatModel) -> None:
         self._runtime, self._chat = runtime, chat
@@ -118,7 +119,7 @@ class ContradictionReactor:
         return ModelVerdicts(found["verdicts"], found["is_malformed"], Usage(**found["usage"]))
 
     async def _store(self, task: Task, found: Sequence[Comparison], spent: UsageMetered, key: bytes) -> None:
-        """Decides on the rows as they are then: a memory may have ended meanwhile."""
+        """Decides on the rows as they are at that time: a memory may have ended meanwhile."""
 
         async def decide(rows: Rows) -> Decided[None]:
             if await rows.stored([task.event_id]):
@@ -158,7 +159,8 @@ class ContradictionReactor:
 
 
 async def _task(memory_id: UUID, model: str, embedded_at: datetime, rows: Rows) -> Task | None:
-    """None when there is nothing to compare: it was compared, is not new or not valid, or nothing earlier is near."""
+    """Returns the task for a memory; None if there is nothing to compare: it was compared, is not new or not valid, or
+    nothing earlier is near."""
     place, now = (rows.place.tenant, rows.place.thread), datetime.now(UTC)
     event_id = uuid5(NAMESPACE, f"{rows.place.tenant}/{rows.place.thread}@{await rows.removed_at()}/{memory_id}")
     row = (await memories_by_id(rows.conn, *place, [memory_id])).get(memory_id)

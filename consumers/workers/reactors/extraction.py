@@ -47,7 +47,8 @@ class Waiting:
 
 
 class ExtractionReactor:
-    """work() is what its Inbox calls with deliveries of one thread; sweep() runs beside it. Raises InvalidRules."""
+    """Extracts memories; its durable consumer calls work() with deliveries of one thread, and sweep() runs beside it.
+    Raises InvalidRules."""
 
     def __init__(self, runtime: Runtime, models: Models) -> None:
         self._runtime, self._uses_model = runtime, models.extraction is not None
@@ -102,7 +103,8 @@ class ExtractionReactor:
             beat.beat()
 
     async def _by_model(self, conn: Connection, conversation: UserConversation, flush: bool) -> None:
-        """Never raises a model's error: the results of the rules are stored, and the model's part is retried later."""
+        """Runs the model. Never raises a model's error: the results of the rules are stored, and the model's part is
+        retried later."""
         known = self._waiting.get(conversation)
         if known is not None and known.failures and not flush:
             return

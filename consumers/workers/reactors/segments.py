@@ -78,7 +78,7 @@ def checkpoint_failed(work: Work, error: ModelError, attempts: int) -> Event:
 
 
 def spent(work: Work, calls: Sequence[ModelCall]) -> list[Event]:
-    """The usage of the work; a call that a retry found in the cache counts once."""
+    """Returns the usage of the work; a call that a retry found in the cache counts once."""
     thread = work.thread
     return [usage_metered(thread, call, "summary") for call in {call.key: call for call in calls}.values()]
 
@@ -104,7 +104,8 @@ ENDED_BY = ("session_created", "segment_checkpointed", "segment_checkpoint_faile
 
 
 class SegmentReactor:
-    """work() is what its Inbox calls, with the requests of one thread. Raises Later when the budget is spent."""
+    """Makes checkpoints of sessions; its durable consumer calls work() with the requests of one thread. Raises Later
+    when the budget is spent."""
 
     def __init__(self, runtime: Runtime, models: Models, pauses_s: Sequence[float] | None = None) -> None:
         """pauses_s: before each retry; None: PAUSES_S."""
@@ -129,7 +130,8 @@ class SegmentReactor:
                     await self._answer(conn, request)
 
     async def _answer(self, conn: Connection, request: Recorded) -> None:
-        """Waits for the read models first: later events of the thread may have made the request obsolete."""
+        """Answers a request. Waits for the read models first: later events of the thread may have made the request
+        obsolete."""
         await wait_for(conn, READS, request.partition, await self._head(request))
         work = None if await self._is_over(request) else await self._due(conn, request)
         if work is None:
@@ -157,7 +159,7 @@ class SegmentReactor:
             return [checkpoint_failed(work, error, self._tries), failed]
 
     async def _due(self, conn: Connection, request: Recorded) -> Work | None:
-        """None if there is no session, or no turn to summarise."""
+        """Returns the work of a request; None if there is no session, or no turn to summarise."""
         event, data = request.event, request.event.data
         assert isinstance(data, SegmentCheckpointRequested)
         state = await session_state(conn, event.tenant, event.thread)
@@ -165,7 +167,8 @@ class SegmentReactor:
         return Work(request, data.rules, state.summary, cut) if state and cut else None
 
     async def _summarised(self, work: Work, deriver: Deriver) -> Derived:
-        """Raises Later, or the last ModelError of a call, because an open breaker does not give the cause."""
+        """Summarises the turns. Raises Later, or the last ModelError of a call, because an open breaker does not give
+        the cause."""
         met: ModelError | None = None
         for pause_s in (0.0, *self._pauses_s):
             await asyncio.sleep(pause_s)
@@ -183,7 +186,7 @@ class SegmentReactor:
 
     async def _store(self, request: Recorded, result: list[Event], costs: list[Event]) -> bool:
         """Returns False, and stores only the usage, if the request had become obsolete."""
-        while True:  # kept fast, or an active conversation would always append first
+        while True:  # short pauses, or an active conversation would always append first
             head = await self._head(request)
             over = await self._is_over(request)
             try:
@@ -197,7 +200,7 @@ class SegmentReactor:
         return await self._runtime.log.thread_head(request.event.tenant, request.event.thread)
 
     async def _is_over(self, request: Recorded) -> bool:
-        """Whether a later event of the thread makes the request obsolete."""
+        """Returns whether a later event of the thread makes the request obsolete."""
         event, data = request.event, request.event.data
         assert isinstance(data, SegmentCheckpointRequested)
         after = self._runtime.log.read_thread(event.tenant, event.thread, data.through_seq + 1, types=ENDED_BY)

@@ -1,4 +1,4 @@
-"""The memory reactor: tags, summarises and prunes a thread when due.
+"""The thread maintenance reactor: tags, summarises and prunes a thread when due.
 
 Several deliveries of a thread are handled together. One worker at a time works on a thread (advisory lock), and its
 events are projected before the lock is released, so that the next decision uses current facts. Successful results are
@@ -34,7 +34,8 @@ EMBED_BATCH = 128
 
 
 class MemoryReactor:
-    """work() is what its Inbox calls. Raises Later when a model is down or the budget is spent."""
+    """Maintains threads; its durable consumer calls work(). Raises Later when a model is down or the budget is
+    spent."""
 
     def __init__(self, runtime: Runtime, models: Models) -> None:
         self._runtime, self._models = runtime, models
@@ -80,7 +81,7 @@ class MemoryReactor:
         return Deriver(self._models.tasks, self._model.model, self._counter, limit, self._ledger, conn, thread.owner)
 
     async def _derive(self, conn: Connection, round_: RoundResult) -> None:
-        """Topics, vectors, summary, and only then the pruning."""
+        """Derives topics, vectors and summary, and only then prunes."""
         due = round_.due
         if due.tag_through is not None:
             await self._topics(round_, due.tag_through)
@@ -92,7 +93,7 @@ class MemoryReactor:
             round_.events.append(history_pruned(round_.thread, due.prune_through))
 
     async def _topics(self, round_: RoundResult, through: int) -> None:
-        """One event for each PIECE_TEXTS turns: those of a long import must not share all of its topics."""
+        """Makes one event per PIECE_TEXTS turns: those of a long import must not share all of its topics."""
         span = round_.thread.span(round_.thread.tagged_through, through)
         with round_.step("topics", self._model):
             for first in range(0, len(span), PIECE_TEXTS):

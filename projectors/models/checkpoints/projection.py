@@ -125,7 +125,7 @@ def _taken(names: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
 
 
 def _pruned_through(data: EventData) -> int:
-    """A fork begins as its parent was pruned then."""
+    """Returns how far a thread's turns are pruned; a fork begins as its parent was pruned then."""
     match data:
         case HistoryPruned(through_seq=through) | ThreadForked(pruned_through=through):
             return through
@@ -138,7 +138,8 @@ def _pruned(recorded: Recorded, through: int) -> Row:
 
 
 def checkpoint_rows(saved: Sequence[Recorded]) -> list[Row]:
-    """A checkpoint that is saved again keeps its parent, as LangGraph's own saver has it.
+    """Returns the rows of saved checkpoints. A checkpoint that is saved again keeps its parent, as in LangGraph's own
+    saver.
 
     An erased one gives no row: the graph continues from the newest whole one.
     """
@@ -154,7 +155,7 @@ def checkpoint_rows(saved: Sequence[Recorded]) -> list[Row]:
 
 
 def blob_rows(saved: Sequence[Recorded]) -> list[Row]:
-    """The first value of a channel's version stays."""
+    """Returns the rows of channels' values. The first value of a channel's version stays."""
     rows: dict[Row, Row] = {}
     for one in saved:
         data = _checkpoint(one)
@@ -175,7 +176,8 @@ def list_rows(saved: Sequence[Recorded]) -> list[Row]:
 
 
 def write_rows(written: Sequence[Recorded]) -> tuple[list[Row], list[Row]]:
-    """(rows added only where there is none yet, rows that replace what is there). A key is in one of the two."""
+    """Returns (rows added only where there is none yet, rows that replace what is there). A key is in one of the
+    two."""
     rows: dict[Row, Row] = {}
     replaced: set[Row] = set()
     for one in written:
@@ -185,7 +187,7 @@ def write_rows(written: Sequence[Recorded]) -> tuple[list[Row], list[Row]]:
         for write in data.writes:
             key = (*task, write.idx)
             if data.replace or key not in rows:
-                # The path stays the first one's, as LangGraph's own saver has it.
+                # The first path stays, as in LangGraph's own saver.
                 path = rows[key][-1] if key in rows else data.task_path
                 rows[key] = (*key, write.channel, write.encoding, _bytes(write.data), path)
             if data.replace:
@@ -207,10 +209,10 @@ def _bytes(text: str) -> bytes:
     return b64decode(text, validate=True)
 
 
-# What goes with a dropped checkpoint is only known from the rows that stay, so this is SQL.
+# The rows that are dropped with a checkpoint depend on the rows that stay, so this is SQL.
 _HERE = "tenant = %(tenant)s AND thread_id = %(thread)s"
 _WRITES = f"DELETE FROM checkpoint_writes WHERE {_HERE} AND checkpoint_ns = %(ns)s AND checkpoint_id = ANY(%(ids)s)"
-# One snapshot for all parts of a statement: the kept are named by what they are not.
+# All parts of a statement see one snapshot, so the kept rows are those that are not being dropped.
 _CHECKPOINTS = f"""
 WITH gone AS (
     DELETE FROM checkpoints WHERE {_HERE} AND checkpoint_ns = %(ns)s AND checkpoint_id = ANY(%(ids)s)
@@ -252,7 +254,8 @@ _IN_ORDER = (_WRITES, _CHECKPOINTS, _PARENTS, _LISTS)
 
 
 def dropped(run: Sequence[Recorded]) -> list[Change]:
-    """A list goes when nothing that is kept has it or begins with it."""
+    """Returns the changes that drop checkpoints. A list is dropped when no remaining checkpoint has it or begins with
+    it."""
     changes: list[Change] = []
     for one in run:
         data = one.event.data

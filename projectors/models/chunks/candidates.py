@@ -60,7 +60,8 @@ class ChunkColumns:
     vectors: NDArray[np.float32] | None
 
     def places(self, hits: Sequence[Key]) -> list[int]:
-        """A row number for each chunk: consecutive around a hit, with a gap between the neighbourhoods of two hits."""
+        """Returns a row number for each chunk: consecutive around a hit, with a gap between the neighbourhoods of two
+        hits."""
         linked = set[int]()
         for hit in hits:
             at = bisect_left(self.keys, hit)
@@ -84,7 +85,7 @@ async def probe(conn: Connection, scope: Scope, model: str | None, one_in: int =
 
 
 async def sample(conn: Connection, scope: Scope, model: str | None, share: float) -> ChunkColumns:
-    """A share of the scope's chunks, chosen by their ids: the same chunks every time."""
+    """Returns a share of the scope's chunks, chosen by their ids: the same chunks every time."""
     rows = await conn.execute(
         f"{scope.searched.rows(_COLUMNS)} AND v.id < %(below)s".encode(),
         {**scope.params, "model": model, "below": _share(share)},
@@ -94,14 +95,14 @@ async def sample(conn: Connection, scope: Scope, model: str | None, share: float
 
 
 def _share(of_all: float) -> str:
-    """The bound below which this share of all ids is (32 hexadecimal digits)."""
+    """Returns the bound below which this share of all ids is (32 hexadecimal digits)."""
     return "g" if of_all >= 1 else f"{int(of_all * 2**_ID_BITS):08x}"
 
 
 async def by_terms(
     conn: Connection, scope: Scope, groups: Sequence[tuple[Sequence[str], int]]
 ) -> list[tuple[Key, list[str]]]:
-    """Keys and terms of the chunks that have all terms of a group. groups: (terms, the most rows to read)."""
+    """Returns keys and terms of the chunks that have all terms of a group. groups: (terms, the most rows to read)."""
     if not groups:
         return []
     selects = (
@@ -114,21 +115,21 @@ async def by_terms(
 
 
 async def by_vector(conn: Connection, scope: Scope, toward: NDArray[np.float32], model: str, most: int) -> list[Key]:
-    """Keys of the chunks whose vectors point most toward a direction; a few may be missed (HNSW)."""
+    """Returns keys of the chunks whose vectors point most toward a direction; a few may be missed (HNSW)."""
     scan = VectorScan("relaxed_order", min(round(WIDER * most), 1_000), MAX_VISITED)
     rows = await nearest_rows(conn, scope.searched, _KEY, toward, model, most, scan)
     return [(thread, seq, piece, chunk_id) for thread, seq, piece, chunk_id in rows]
 
 
 def _near(scope: Scope, comparison: str, order: str, most: int) -> str:
-    """SQL of the rows just before or after `h`, in the order of the index memory_vectors_place."""
+    """Returns SQL of the rows just before or after `h`, in the order of the index memory_vectors_place."""
     return f"""(SELECT {_COLUMNS} FROM memory_vectors v WHERE v.tenant = %(tenant)s AND v.thread_id = h.thread_id
       AND (v.seq, v.piece, v.id) {comparison} (h.seq, h.piece, h.id) AND {scope.where}
       ORDER BY v.seq {order}, v.piece {order}, v.id {order} LIMIT {most})"""
 
 
 async def around(conn: Connection, scope: Scope, hits: Sequence[Key], model: str | None) -> ChunkColumns:
-    """The chunks of hits with the NEIGHBOURS chunks just before and after each."""
+    """Returns the chunks of hits with the NEIGHBOURS chunks just before and after each."""
     if not hits:
         return _columns([])
     threads, seqs, pieces, ids = (list(column) for column in zip(*hits, strict=True))
@@ -156,7 +157,7 @@ def _columns(rows: Sequence[tuple[Any, ...]]) -> ChunkColumns:
 
 
 async def found_at(conn: Connection, scope: Scope, keys: Sequence[Key]) -> list[Found]:
-    """The chunks of the keys with all that recall shows, in the order of the keys."""
+    """Returns the chunks of the keys with all that recall shows, in the order of the keys."""
     rows = await conn.execute(
         f"SELECT {FOUND} FROM unnest(%(threads)s::text[], %(ids)s::text[]) WITH ORDINALITY k (thread_id, id, place) "
         "JOIN memory_vectors v ON v.tenant = %(tenant)s AND v.thread_id = k.thread_id AND v.id = k.id "

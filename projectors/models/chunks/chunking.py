@@ -25,9 +25,9 @@ from turnlog.projectors.models.terms import MONTHS, terms
 PIECE_TOKENS = 400  # the smallest common embedding window is 512, and the date and speaker need room
 OVERLAP_TOKENS = 60
 TAG_CHARS = 100
-# Of one turn: some 1 MB of English or 250,000 Chinese characters. All events of a partition wait until they are made.
+# Per turn: some 1 MB of English or 250,000 Chinese characters. All events of a partition wait until they are cut.
 MAX_PIECES = 750
-# That one chunk names; the log has all of them. Otherwise the row would be written again, and longer, for each "ok".
+# Turns that one chunk names; the log has all of them. Otherwise each "ok" would rewrite the row, and make it longer.
 MAX_TURNS = 100
 
 _SENTENCE_END = re.compile(r"(?<=[.!?…])\s+|(?<=[。！？；])|\n+")
@@ -35,14 +35,15 @@ _WIDE = re.compile("[\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uffef\U00020
 
 
 def estimated_tokens(text: str) -> float:
-    """Estimate without a tokenizer: one token per wide character, one per four others. Additive over parts of a
-    text."""
+    """Estimates tokens without a tokenizer: one per wide character, one per four others. The result is additive over
+    parts of a text."""
     wide = 0 if text.isascii() else len(_WIDE.findall(text))
     return wide + (len(text) - wide) / 4
 
 
 def pieces(text: str) -> list[str]:
-    """The text as one piece, or in up to MAX_PIECES pieces of about PIECE_TOKENS that overlap by OVERLAP_TOKENS."""
+    """Returns the text as one piece, or in up to MAX_PIECES pieces of about PIECE_TOKENS that overlap by
+    OVERLAP_TOKENS."""
     if not text or (len(text) <= 4 * PIECE_TOKENS and estimated_tokens(text) <= PIECE_TOKENS):
         return [text] if text else []
     return list(islice(filter(None, _pieces(text)), MAX_PIECES))
@@ -63,7 +64,7 @@ def _pieces(text: str) -> Iterator[str]:
 
 
 def _sentences(text: str) -> Iterator[str]:
-    """Sentences with the following space; very long ones are cut by length."""
+    """Yields sentences with the following space; very long ones are cut by length."""
     start = 0
     for end in chain((match.end() for match in _SENTENCE_END.finditer(text)), [len(text)]):
         yield from _cut_by_length(text[start:end])
@@ -113,7 +114,7 @@ class Chunk:
 
 
 def chunks(recorded: Recorded) -> list[Chunk]:
-    """The chunks of an event in order; [] for any event but a turn with text."""
+    """Returns the chunks of an event in order; [] for any event but a turn with text."""
     event, turn = recorded.event, recorded.event.data
     if not isinstance(turn, TurnRecorded):
         return []
@@ -141,7 +142,7 @@ def chunks(recorded: Recorded) -> list[Chunk]:
 
 
 def index_texts(event: Event) -> list[str]:
-    """The texts of an event to embed: the index text of each of its chunks."""
+    """Returns the texts of an event to embed: the index text of each of its chunks."""
     turn = event.data
     if not isinstance(turn, TurnRecorded):
         return []
@@ -178,15 +179,15 @@ def fold(found: Iterable[Chunk]) -> list[Chunk]:
 
 
 def topic_tag(topic: str) -> str:
-    """A topic as chunks are tagged with it: in lower case, with single spaces, and as an index can hold it."""
+    """Returns a topic as chunks are tagged with it: in lower case, with single spaces, and as an index can hold it."""
     return " ".join(clean(topic).encode(errors="replace").decode().lower().split())[:TAG_CHARS]
 
 
 def day(time: datetime) -> str:
-    """`8 May 2023` on the clock of the time: no locale, and the words people ask with."""
+    """Returns `8 May 2023`, on the clock of the time: no locale, in the words people ask with."""
     return f"{time.day} {MONTHS[time.month - 1]} {time.year}"
 
 
 def content_id(*parts: str) -> str:
-    """32 hexadecimal digits of the parts (a hash of tenant, thread and chunk)."""
+    """Returns 32 hexadecimal digits, a hash of the parts (tenant, thread and chunk)."""
     return blake2b("\x00".join(parts).encode(errors="replace"), digest_size=16).hexdigest()

@@ -71,7 +71,7 @@ class Scope:
 
 
 async def with_parents(conn: Connection, scope: Scope) -> Scope:
-    """The scope, for a fork with what its parents contained when it began."""
+    """Returns the scope, for a fork with what its parents contained when it began."""
     if scope.thread is None:
         return scope
     return replace(scope, parents=await parents(conn, scope.tenant, scope.thread))
@@ -101,7 +101,7 @@ class Columns:
     vectors: NDArray[np.float32] | None
 
     def replacing(self, threads: Collection[str], new: "Columns") -> "Columns":
-        """With these chunks of some threads in place of those that it has."""
+        """Returns these columns with the chunks of some threads replaced."""
         kept = [number for number, chunk in enumerate(self.chunks) if chunk.thread not in threads]
         chunks = [*(self.chunks[number] for number in kept), *new.chunks]
         order = sorted(range(len(chunks)), key=lambda number: chunks[number].thread)
@@ -131,7 +131,7 @@ class Stamp:
 
 
 async def topics_in(conn: Connection, scope: Scope, most: int) -> list[str]:
-    """The topics of a scope's chunks, those of most chunks first."""
+    """Returns the topics of a scope's chunks, those of most chunks first."""
     rows = await conn.execute(
         f"SELECT topic FROM ({scope.searched.rows('unnest(v.topics) AS topic')}) tagged "
         f"GROUP BY topic ORDER BY count(*) DESC, topic LIMIT {most:d}".encode(),
@@ -141,14 +141,14 @@ async def topics_in(conn: Connection, scope: Scope, most: int) -> list[str]:
 
 
 class Stamps(NamedTuple):
-    """The stamps of all chunks of a scope, and of those before a sequence with their turns before it."""
+    """Holds the stamps of all chunks of a scope, and of those before a sequence with their turns before it."""
 
     whole: Stamp
     before: Stamp
 
 
 async def scope_stamps(conn: Connection, scope: Scope, model: str | None, before_seq: int | None = None) -> Stamps:
-    """Reads at most WHOLE_SCOPE_UP_TO + 1 chunks. before_seq: None for all."""
+    """Returns the stamps of a scope; reads at most WHOLE_SCOPE_UP_TO + 1 chunks. before_seq: None for all."""
     rows = await conn.execute(
         f"SELECT {_stamp('true', 'cardinality(seqs)')}, "
         # The turns of a chunk are in order, so this counts those before the sequence.
@@ -170,7 +170,7 @@ def _stamp(where: str, turns: str) -> str:
 
 
 async def thread_stamps(conn: Connection, scope: Scope, model: str | None) -> dict[str, Stamp]:
-    """The stamp of each thread of a small scope."""
+    """Returns the stamp of each thread of a small scope."""
     rows = await conn.execute(
         f"SELECT thread_id, {_stamp('true', 'cardinality(seqs)')} "
         f"FROM ({scope.searched.rows('thread_id, embedding_model, seq, seqs')}) chunks GROUP BY thread_id".encode(),
@@ -180,7 +180,7 @@ async def thread_stamps(conn: Connection, scope: Scope, model: str | None) -> di
 
 
 def changed_threads(columns: Columns, now: Mapping[str, Stamp]) -> set[str]:
-    """The threads whose chunks or vectors are others than in these columns."""
+    """Returns the threads whose chunks or vectors differ from these columns."""
     embedded = np.zeros(len(columns.chunks)) if columns.vectors is None else ~np.isnan(columns.vectors[:, 0])
     then, start = dict[str, Stamp](), 0
     for thread, group in groupby(columns.chunks, key=attrgetter("thread")):
@@ -195,7 +195,7 @@ def changed_threads(columns: Columns, now: Mapping[str, Stamp]) -> set[str]:
 async def whole_scope(
     conn: Connection, scope: Scope, model: str | None, threads: Collection[str] | None = None
 ) -> Columns:
-    """All chunks of the scope, or those of some threads of it."""
+    """Returns all chunks of the scope, or those of some threads of it."""
     some = "" if threads is None else " AND v.thread_id = ANY(%(threads)s::text[])"
     rows = await conn.execute(
         scope.searched.rows(
@@ -210,7 +210,7 @@ async def whole_scope(
 
 
 async def chunks_of_user(conn: Connection, tenant: str, user: str, ids: Sequence[str]) -> list[Found]:
-    """The user's chunks with these ids, in their order; those of deleted threads are left out."""
+    """Returns the user's chunks with these ids, in their order; those of deleted threads are left out."""
     if not ids:
         return []
     scope = Scope(tenant, user=user)
@@ -223,14 +223,14 @@ async def chunks_of_user(conn: Connection, tenant: str, user: str, ids: Sequence
 
 
 def found_chunk(row: Sequence[Any], scope: Scope) -> Found:
-    """The chunk in a row of the columns FOUND, without turns outside of the scope."""
+    """Returns the chunk in a row of the columns FOUND, without turns outside of the scope."""
     found = Found(*row[:10])
     found = replace(found, created_at=with_offset(found.created_at, row[10])) if row[10] else found
     return _within(found, dict(scope.parents).get(row[0]))
 
 
 def _within(chunk: Found, through: int | None) -> Found:
-    """The chunk without turns after a sequence: a parent may have repeated it after the fork."""
+    """Returns the chunk without turns after a sequence: a parent may have repeated it after the fork."""
     if through is None or chunk.seqs[-1] <= through:
         return chunk
     count = bisect_right(chunk.seqs, through)
@@ -259,7 +259,7 @@ class EpisodeSpan:
 async def episodes_of(
     conn: Connection, tenant: str, turns: Sequence[tuple[str, int]]
 ) -> dict[tuple[str, int], EpisodeSpan]:
-    """The episode of each turn, given and returned as (thread, seq); turns of no episode are left out."""
+    """Returns the episode of each turn, given and returned as (thread, seq); turns of no episode are left out."""
     rows = await conn.execute(
         _EPISODES_OF,
         {"tenant": tenant, "threads": [thread for thread, _ in turns], "seqs": [seq for _, seq in turns]},

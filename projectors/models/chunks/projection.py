@@ -112,7 +112,7 @@ ON CONFLICT (tenant, thread_id, question_seq) DO UPDATE
 SET answer_seq = excluded.answer_seq, answer_chunk = excluded.answer_chunk, created_at = excluded.created_at
 WHERE {_IS_LATER}"""
 
-# What turnlog's own events stay below; anyone may publish a larger one.
+# turnlog's own events stay below these bounds; anyone may publish a larger one.
 _WORDS_OF_TOPICS, _TAGGED_CHUNKS = 1_000, 2_000
 # words: parallel to topics, one entry for each word of a topic.
 _TAG = f"""
@@ -139,8 +139,8 @@ NEIGHBOUR_INDEXES = neighbour_indexes(memory_vectors)
 
 
 def project(batch: Sequence[Recorded]) -> list[Change]:
-    """Turns first, then derived events, which change rows of earlier turns only, so the size of batches does not
-    matter."""
+    """Applies turns first, then derived events, which change rows of earlier turns only, so the size of batches does
+    not matter."""
     first = batch[0].event
     if isinstance(first.data, ThreadArchived):
         return [DeleteThread(TABLES, first.tenant, first.thread)]
@@ -183,7 +183,8 @@ def _row(chunk: Chunk, recorded: Recorded) -> Row:
 
 
 def _episodes(turns: Sequence[tuple[Recorded, list[Chunk]]]) -> list[Change]:
-    """Each question with its last answer so far. The first answers of a batch may be to a question before it."""
+    """Returns each question with its last answer so far. The first answers of a batch may be to a question before
+    it."""
     asked: dict[tuple[str, str], Row] = {}
     answered: dict[Row, Row] = {}
     earlier: dict[tuple[str, str], dict[str, Any]] = {}

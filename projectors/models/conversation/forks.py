@@ -1,4 +1,4 @@
-"""Which thread began as a fork of which, and where: the past of a fork is read from its parents.
+"""Tells of which thread a thread is a fork, and from where: the past of a fork is read from its parents.
 
 Turns and chunks of the past stay rows of the parent. Whoever reads a thread reads its lineage: the thread itself,
 and of each parent what it had when the fork began. The rows are those of MESSAGES (messages.py).
@@ -17,7 +17,7 @@ lineage AS (SELECT thread_id, max(through_seq) AS through_seq FROM reach GROUP B
 
 
 async def parents(conn: Connection, tenant: str, thread: str) -> tuple[tuple[str, int], ...]:
-    """(thread, last sequence that belongs to the fork) of each thread this one goes back to; () for most."""
+    """Returns (thread, last sequence that belongs to the fork) of each thread this one goes back to; () for most."""
     rows = await conn.execute(
         f"WITH RECURSIVE {LINEAGE} SELECT thread_id, through_seq FROM lineage WHERE thread_id <> %(thread)s ORDER BY 2",
         {"tenant": tenant, "thread": thread},
@@ -37,6 +37,6 @@ WHERE t.user_id = %(user)s ORDER BY t.thread_id = %(thread)s DESC, t.last_active
 
 
 async def related(conn: Connection, tenant: str, thread: str, user: str, limit: int) -> list[str]:
-    """The thread, then threads of the user that have a past in common with it, most recently active first."""
+    """Returns the thread, then threads of the user that have a past in common with it, most recently active first."""
     rows = await conn.execute(_RELATED, {"tenant": tenant, "thread": thread, "user": user, "limit": limit})
     return [str(found) for (found,) in await rows.fetchall()]

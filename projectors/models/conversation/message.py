@@ -46,8 +46,8 @@ _TIME = _COLUMNS.split(", ").index("time")
 _TOOL_CALLS = _COLUMNS.split(", ").index("tool_calls")
 
 
-# OFFSET 0 keeps the planner to one index scan a thread, however many turns it expects. Each thread's turns come in
-# order; threads are put in order by who asked, which costs less than a sort of whole turns in Postgres.
+# OFFSET 0 makes the planner use one index scan per thread, however many turns it expects. Each thread's turns come in
+# order; the caller orders the threads, which costs less than sorting whole turns in Postgres.
 _MESSAGES = f"""
 WITH RECURSIVE {LINEAGE}
 SELECT m.* FROM lineage l CROSS JOIN LATERAL (
@@ -63,7 +63,7 @@ ON m.tenant = %(tenant)s AND m.thread_id = l.thread_id AND m.seq <= l.through_se
 ORDER BY m.seq"""
 _OF_M = ", ".join(f"m.{name}" for name in _COLUMNS.split(", "))
 _BY_EVENT = _SOME.format(lineage=LINEAGE, columns=_OF_M, condition="m.event_id = %(event)s").encode()
-# From the end: who asks for a turn by its event has just written it, mostly. OFFSET 0 keeps the planner to that.
+# Read from the end: a turn that is asked for by its event was mostly written just now. OFFSET 0 enforces this plan.
 _OWN_BY_EVENT = f"""
 SELECT * FROM (SELECT {_COLUMNS} FROM messages WHERE tenant = %(tenant)s AND thread_id = %(thread)s
   ORDER BY seq DESC OFFSET 0) m WHERE event_id = %(event)s LIMIT 1""".encode()
@@ -80,7 +80,7 @@ async def thread_messages(
     after_seq: int = 0,
     through_seq: int | None = None,
 ) -> list[Message]:
-    """The thread's turns after a sequence, oldest first, a fork's shared past included.
+    """Returns the thread's turns after a sequence, oldest first, a fork's shared past included.
 
     through_seq bounds them for a look at the past.
     """
@@ -96,7 +96,8 @@ def _message(values: list[Any]) -> Message:
 
 
 async def message_by_event(conn: Connection, tenant: str, thread: str, event_id: UUID) -> Message | None:
-    """The turn of the thread itself or of what it is a fork of; the lineage is read only where it is not its own."""
+    """Returns a turn of the thread itself or of a parent it was forked from; the lineage is read only if the turn is
+    not the thread's own."""
     for query in (_OWN_BY_EVENT, _BY_EVENT):
         rows = await conn.execute(query, {"tenant": tenant, "thread": thread, "event": event_id})
         if (found := await rows.fetchone()) is not None:
@@ -115,7 +116,7 @@ SELECT min(seq) FROM (
 # As memory_episodes has it: tool results in a user's turn ask nothing.
 _ASKS = """role = 'user' AND (jsonb_typeof(content) = 'string' OR content @> '[{"type": "text"}]')"""
 
-# Where users speak in a row, as two people do, a question has no answer: then twice as many turns are given.
+# Where users speak in a row, as two people do, a question has no answer: then twice as many turns are returned.
 _EXCHANGES = f"""
 WITH RECURSIVE {LINEAGE},
 asked AS (
@@ -133,7 +134,7 @@ SELECT least((SELECT min(seq) FROM asked),
 
 
 async def messages_at(conn: Connection, tenant: str, thread: str, seqs: Sequence[int]) -> list[Message]:
-    """The thread's turns at these sequences, oldest first; other sequences are ignored."""
+    """Returns the thread's turns at these sequences, oldest first; other sequences are ignored."""
     if not seqs:
         return []
     rows = await conn.execute(_AT, {"tenant": tenant, "thread": thread, "seqs": list(seqs)})
@@ -142,7 +143,7 @@ async def messages_at(conn: Connection, tenant: str, thread: str, seqs: Sequence
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """As the model's provider reported them for a turn."""
+    """The cost of a turn, as the model's provider reported it."""
 
     tokens_in: int | None
     tokens_out: int | None
@@ -150,7 +151,7 @@ class Cost:
 
 
 async def costs_at(conn: Connection, tenant: str, thread: str, seqs: Sequence[int]) -> dict[int, Cost]:
-    """The costs of the thread's turns at these sequences, by sequence."""
+    """Returns the costs of the thread's turns at these sequences, by sequence."""
     rows = await conn.execute(_COSTS, {"tenant": tenant, "thread": thread, "seqs": list(seqs)})
     return {seq: Cost(*values) for seq, *values in await rows.fetchall()}
 
@@ -175,7 +176,8 @@ async def messages_page(
     before_seq: int | None = None,
     newest: bool = False,
 ) -> list[Message]:
-    """At most `limit` of the thread's turns between two sequences: the oldest of them, or the newest; oldest first."""
+    """Returns at most `limit` of the thread's turns between two sequences: the oldest of them, or the newest; oldest
+    first."""
     query = _PAGE.format(lineage=LINEAGE, columns=_COLUMNS, order="DESC" if newest else "ASC")
     before = before_seq if before_seq is not None else 2**62
     place = {"tenant": tenant, "thread": thread, "limit": limit, "after": after_seq, "before": before}
@@ -186,14 +188,14 @@ async def messages_page(
 async def newest_from(
     conn: Connection, tenant: str, thread: str, count: int, before_seq: int | None = None
 ) -> int | None:
-    """The sequence from which on the thread has its last `count` turns; results of tool calls do not count."""
+    """Returns the sequence of the first of the thread's last `count` turns; results of tool calls do not count."""
     return await _first(conn, _NEWEST, tenant, thread, count, before_seq)
 
 
 async def newest_exchanges(
     conn: Connection, tenant: str, thread: str, count: int, before_seq: int | None = None
 ) -> list[Message]:
-    """The thread's last `count` questions of users with all that followed each, oldest first.
+    """Returns the thread's last `count` questions of users with all that followed each, oldest first.
 
     Where the last 2 * count turns are more than that, as when users speak in a row or have asked less, it is those,
     also from a question on when there are `count` of them.
@@ -228,8 +230,8 @@ WHERE found.hits > 0 ORDER BY found.hits DESC, t.last_active_at DESC LIMIT %(lim
 async def threads_with(
     conn: Connection, tenant: str, user: str, texts: Sequence[str], calls: Sequence[str], first: int, limit: int
 ) -> list[str]:
-    """Of a user's 100 most recent threads those in whose first turns the assistant said one of the texts or made one of
-    the tool calls (by id), the ones with most of them first. A fork counts by its own turns."""
+    """Returns those of a user's 100 most recent threads in whose first turns the assistant said one of the texts or
+    made one of the tool calls (by id), those with most of them first. A fork counts by its own turns."""
     given = {"tenant": tenant, "user": user, "texts": [Jsonb(text) for text in texts], "calls": list(calls)}
     rows = await conn.execute(_WITH, {**given, "first": first, "limit": limit})
     return [str(found) for (found,) in await rows.fetchall()]
@@ -245,7 +247,7 @@ CROSS JOIN LATERAL (
 async def user_turns_at(
     conn: Connection, tenant: str, turns: Sequence[tuple[str, int]]
 ) -> dict[tuple[str, int], Message]:
-    """The user's turn that each of these turns (thread, seq) is or comes after, in the thread itself."""
+    """Returns the user's turn that each of these turns (thread, seq) is or comes after, in the thread itself."""
     params = {"tenant": tenant, "threads": [thread for thread, _ in turns], "seqs": [seq for _, seq in turns]}
     rows = await conn.execute(_USER_TURNS_AT, params)
     return {(row[0], row[1]): _message(list(row[2:])) for row in await rows.fetchall()}

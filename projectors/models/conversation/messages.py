@@ -41,7 +41,7 @@ messages = thread_table(
     sa.Column("origin", sa.Text, nullable=False, comment="whose words: person, participant, tool, program, quoted"),
     utc_offset_column(),
 )
-# Who of a user's people speaks in a thread is asked for each batch of turns: the first and the last name say enough.
+# Each batch of turns asks which names a user speaks under in a thread: the first and the last name are enough.
 sa.Index(
     "messages_names",
     *(messages.c[name] for name in ("tenant", "thread_id", "user_id", "name")),
@@ -73,7 +73,7 @@ def project(batch: Sequence[Recorded]) -> list[Change]:
 
 
 def _begun(batch: Sequence[Recorded]) -> Statement:
-    """The forks of a batch as rows of thread_forks."""
+    """Returns the forks of a batch as rows of thread_forks."""
     return Statement(
         _FORK,
         [

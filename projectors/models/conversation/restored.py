@@ -1,4 +1,4 @@
-"""What a thread_restored event brings back: events of the log, to be applied as if they came now."""
+"""Reads the events of the log that a thread_restored event brings back, to be applied as if they came now."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,7 +13,7 @@ from turnlog.projectors.engine.incoming import without_nul
 
 
 def restored_events(recorded: Recorded, types: frozenset[str]) -> list[Recorded]:
-    """The contained events of these types, each at its own place in the log.
+    """Returns the contained events of these types, each at its own place in the log.
 
     Raises InvalidEvent, also for an event of another thread, which a foreign producer may have put in.
     """
@@ -32,7 +32,7 @@ def cleared_before(event: Event, tables: Sequence[sa.Table]) -> list[Change]:
 def _recorded(archived: ArchivedEvent, carrier: Recorded) -> Recorded:
     try:
         event = without_nul(decode(archived.envelope.encode()))
-    except KeyUnavailable as error:  # never for what turnlog restores: the carrier's seal has all of it
+    except KeyUnavailable as error:  # never in a restore by turnlog: the carrying event's seal holds everything
         raise InvalidEvent(f"the restored event at sequence {archived.seq} is sealed: {error}") from None
     if (event.tenant, event.thread) != (carrier.event.tenant, carrier.event.thread):
         raise InvalidEvent(f"the restored event at sequence {archived.seq} is of another thread")

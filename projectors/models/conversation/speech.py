@@ -11,23 +11,25 @@ OFFLINE_MODEL = "offline-extractive"
 
 
 def spoken_text(turn: TurnRecorded) -> str:
-    """The text of a turn without thinking, images and tool calls; tool results are cut to their beginning."""
+    """Returns the text of a turn without thinking, images and tool calls; tool results are cut to their beginning."""
     text = clean("\n".join(part for part in _texts(turn.content) if part))
     return clean(text[:TOOL_RESULT_CHARS]) if turn.role == "tool" else text
 
 
 def attributed_to(turn: TurnRecorded | Message) -> str:
-    """The speaker of a turn without a name: its role, but `program` or `quoted` where the user only sent the words."""
+    """Returns the speaker of a turn without a name: its role, but `program` or `quoted` where the user only sent the
+    words."""
     return turn.origin if turn.role == "user" and turn.origin in ("program", "quoted") else turn.role
 
 
 def repeats_memory(turn: TurnRecorded | Message) -> bool:
-    """Whether a turn only repeats what turnlog found: a result of its recall tool, or an answer without a model."""
+    """Returns whether a turn only repeats what turnlog found: a result of its recall tool, or an answer without a
+    model."""
     return (turn.role == "tool" and turn.name == RECALL_TOOL) or turn.model == OFFLINE_MODEL
 
 
 def clean(text: str) -> str:
-    """Without surrounding space and without NUL, which Postgres text cannot store."""
+    """Returns the text without surrounding space and without NUL, which Postgres text cannot store."""
     return text.replace("\x00", "").strip()
 
 

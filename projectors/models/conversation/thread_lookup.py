@@ -1,4 +1,4 @@
-"""Look-ups of conversations: the list, the archive, and all that a context needs of a thread but its turns."""
+"""Looks up conversations: the list, the archive, and all that a context needs of a thread except its turns."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -55,7 +55,7 @@ async def thread_overview(conn: Connection, tenant: str, thread: str) -> Overvie
 
 
 async def pruned_through(conn: Connection, tenant: str, thread: str) -> int:
-    """The sequence up to which turns left the conversation state; 0 when none did."""
+    """Returns the sequence up to which turns left the conversation state; 0 when none did."""
     rows = await conn.execute(_PRUNED, {"tenant": tenant, "thread": thread})
     found = await rows.fetchone()
     return int(found[0]) if found else 0
@@ -73,9 +73,9 @@ async def list_threads(
     limit: int = 100,
     after: tuple[datetime, str] | None = None,
 ) -> list[dict[str, Any]]:
-    """Threads of a tenant, most recently active first, as _LISTED has them.
+    """Returns threads of a tenant, most recently active first, with the columns of _LISTED.
 
-    after: the last activity and the id of the thread that the list continues behind.
+    after: the last activity and the id of the last thread of the page before.
     """
     cursor = conn.cursor(row_factory=dict_row)
     at, thread = after or (None, None)
@@ -91,15 +91,15 @@ async def list_threads(
 
 
 async def one_thread(conn: Connection, tenant: str, thread: str) -> dict[str, Any] | None:
-    """The thread as list_threads gives it, or None."""
+    """Returns the thread as list_threads gives it, or None."""
     cursor = conn.cursor(row_factory=dict_row)
     await cursor.execute(f"{_LISTED} WHERE t.tenant = %s AND t.thread_id = %s", (tenant, thread))
     return await cursor.fetchone()
 
 
 async def owner_of(conn: Connection, tenant: str, thread: str, partition: int) -> tuple[bool, str | None, int]:
-    """Whether the thread is there, its user, None without one, and the sequence of the partition that this is as of:
-    one snapshot."""
+    """Returns whether the thread exists, its user (None without one), and the partition's sequence at that moment, all
+    from one snapshot."""
     rows = await conn.execute(
         "SELECT t.thread_id IS NOT NULL, t.user_id, "
         "coalesce((SELECT position FROM projection_positions WHERE projection = 'thread_activity' AND build = 'live' "
@@ -113,7 +113,7 @@ async def owner_of(conn: Connection, tenant: str, thread: str, partition: int) -
 
 
 async def numbered_labels(conn: Connection, tenant: str, user: str | None) -> int:
-    """The highest number of a user's conversations that are labelled by number alone, 0 without one."""
+    """Returns the highest number among a user's conversations that are labelled only by a number, 0 without one."""
     rows = await conn.execute(
         "SELECT coalesce(max(substring(label FROM '^(?:Conversation|会话) ([0-9]{1,9})$')::int), 0) "
         f"FROM thread_activity WHERE tenant = %s AND user_id {'IS NULL' if user is None else '= %s'}",
@@ -128,8 +128,8 @@ async def is_there(conn: Connection, tenant: str, thread: str) -> bool:
     return await rows.fetchone() is not None
 
 
-# A conversation that somebody came back to stays for as long again. Left out is what others refer to by its turns: the
-# parents of forks, the checkpoints of LangGraph, a session's segment; and what a projection has stopped at.
+# A conversation that somebody returned to stays for as long again. Left out are conversations whose turns others refer
+# to (parents of forks, checkpoints of LangGraph, a session's segment), and those at which a projection has stopped.
 _COLD = """
 SELECT t.tenant, t.thread_id, t.user_id, t.last_seq, t.message_count, t.last_active_at, a.path
 FROM thread_activity t LEFT JOIN thread_archives a ON a.tenant = t.tenant AND a.thread_id = t.thread_id
@@ -157,7 +157,7 @@ ORDER BY thread_id"""
 @dataclass(frozen=True, slots=True)
 class Cold:
     """A conversation that may be archived. last_seq: of its last turn as the read model knows it. path: of its file
-    from another time, when it was restored since."""
+    from an earlier archiving, if it was restored since."""
 
     tenant: str
     thread: str
@@ -169,7 +169,8 @@ class Cold:
 
 
 async def cold_threads(conn: Connection, before: datetime, after: Cold | None, limit: int) -> list[Cold]:
-    """Conversations without a turn since `before`, of all tenants, in order of tenant and thread behind `after`."""
+    """Returns conversations without a turn since `before`, of all tenants, ordered by tenant and thread, those after
+    `after`."""
     at = (after.tenant, after.thread) if after else ("", "")
     params = {"before": before, "tenant": at[0], "thread": at[1], "limit": limit}
     rows = await conn.execute(_COLD, params)
@@ -177,18 +178,18 @@ async def cold_threads(conn: Connection, before: datetime, after: Cold | None, l
 
 
 async def stopped_tokens(conn: Connection, tenant: str) -> set[str]:
-    """Tokens of threads with an event that some projection could not apply."""
+    """Returns tokens of threads with an event that some projection could not apply."""
     rows = await conn.execute(_STOPPED, (tenant,))
     return {str(token) for (token,) in await rows.fetchall()}
 
 
 async def archived_lineage(conn: Connection, tenant: str, thread: str) -> list[str]:
-    """The archived ones of the thread and those it is a fork of; [] for most."""
+    """Returns those of the thread and its parents that are archived; [] for most."""
     rows = await conn.execute(_ARCHIVED, {"tenant": tenant, "thread": thread})
     return [str(found) for (found,) in await rows.fetchall()]
 
 
 async def archived_threads(conn: Connection, tenant: str, user: str | None = None) -> list[str]:
-    """All of a tenant, or of a user, that are in the archive."""
+    """Returns all archived threads of a tenant, or of a user."""
     rows = await conn.execute(_ALL_ARCHIVED, {"tenant": tenant, "user": user})
     return [str(found) for (found,) in await rows.fetchall()]

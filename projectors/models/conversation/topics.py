@@ -70,7 +70,7 @@ TOPICS = Projection("topics", 1, TABLES, REMOVALS | {"topics_tagged", "thread_fo
 
 
 async def tagged_through(conn: Connection, tenant: str, thread: str) -> int:
-    """The last sequence that was tagged with topics; 0 when none was."""
+    """Returns the last sequence that was tagged with topics; 0 when none was."""
     rows = await conn.execute(
         "SELECT coalesce(max(through_seq), 0) FROM memory_tagged WHERE tenant = %s AND thread_id = %s",
         (tenant, thread),

@@ -23,7 +23,7 @@ from turnlog.projectors.models.memories.text import name_key
 
 
 def _united(column: str, limit: int) -> str:
-    """SQL: appends new elements, up to a limit."""
+    """Returns SQL that appends new elements, up to a limit."""
     new = (
         f"SELECT coalesce(jsonb_agg(e ORDER BY n), '[]') FROM jsonb_array_elements(excluded.{column}) "
         f"WITH ORDINALITY AS x (e, n) WHERE NOT t.{column} @> jsonb_build_array(e) "

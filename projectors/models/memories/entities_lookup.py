@@ -15,7 +15,7 @@ Mentioned = tuple[int, datetime, str, str]
 
 
 async def entities_named(conn: Connection, tenant: str, thread: str, names: Iterable[str]) -> list[dict[str, Any]]:
-    """A user's entities with one of the names, whatever their case and type; the most mentioned first."""
+    """Returns a user's entities with one of the names, whatever their case and type; the most mentioned first."""
     cursor = conn.cursor(row_factory=dict_row)
     await cursor.execute(
         "SELECT type, name, description, attributes, relations, mention_count, first_seen_at, last_seen_at "
@@ -27,7 +27,7 @@ async def entities_named(conn: Connection, tenant: str, thread: str, names: Iter
 
 
 async def entity_of(conn: Connection, tenant: str, thread: str, type_: str, name: str) -> dict[str, Any] | None:
-    """A user's entity of that type and name, whatever the case of the name; with its sources."""
+    """Returns a user's entity of that type and name, whatever the case of the name; with its sources."""
     cursor = conn.cursor(row_factory=dict_row)
     await cursor.execute(
         "SELECT type, name, description, attributes, relations, sources, mention_count, first_seen_at, last_seen_at "
@@ -45,7 +45,7 @@ async def entities_of(
     limit: int = 100,
     after: Mentioned | None = None,
 ) -> list[dict[str, Any]]:
-    """Entities of a memory thread with all their columns, most mentioned first.
+    """Returns entities of a memory thread with all their columns, most mentioned first.
 
     after: the place of the entity that the list continues behind.
     """

@@ -1,4 +1,4 @@
-"""What the extraction reads: a user's turns in a conversation, and who has turns that no model has looked at."""
+"""Reads for the extraction a user's turns in a conversation, and who has turns that no model has looked at."""
 
 from collections.abc import Sequence
 from datetime import tzinfo
@@ -12,7 +12,7 @@ from turnlog.projectors.models.conversation.message import Message
 # A thread of several people keeps empty turns of a person who was erased: there is nothing to extract.
 _SAYS_SOMETHING = f"content <> '\"{ERASED}\"'"
 
-# The images of a turn are not read, and of its texts what the extraction reads: a turn may have megabytes.
+# Images are not read, and only the beginning of a text that the extraction needs: a turn may have megabytes.
 _CUT = """CASE WHEN jsonb_typeof(content) = 'string' THEN to_jsonb(left(content #>> '{}', %(chars)s))
 ELSE coalesce((SELECT jsonb_agg(CASE WHEN jsonb_typeof(block -> part) = 'string'
     THEN jsonb_set(block, ARRAY[part], to_jsonb(left(block ->> part, %(chars)s))) ELSE block END ORDER BY number)
@@ -69,7 +69,7 @@ async def user_turns(
     limit: int,
     chars: int,
 ) -> list[Message]:
-    """The user's own turns of these roles after a sequence, oldest first; none of a fork's shared past.
+    """Returns the user's own turns of these roles after a sequence, oldest first; none of a fork's shared past.
 
     Without images, and of each text the first `chars` characters. zone: in which a time is that came in UTC.
     """
@@ -85,34 +85,34 @@ async def user_turns(
 async def users_between(
     conn: Connection, tenant: str, thread: str, roles: Sequence[str], first: int = 0, last: int = 2**62
 ) -> list[str]:
-    """The users with turns of these roles in the thread from one sequence to another."""
+    """Returns the users with turns of these roles in the thread from one sequence to another."""
     params = {"tenant": tenant, "thread": thread, "first": first, "last": last, "roles": list(roles)}
     rows = await conn.execute(_USERS, params)
     return [user for (user,) in await rows.fetchall()]
 
 
 async def is_among_people(conn: Connection, tenant: str, thread: str, user: str) -> bool:
-    """Whether several speakers have this user id and no turn is an assistant's. Reads no turn."""
+    """Returns whether several speakers have this user id and no turn is an assistant's. Reads no text of turns."""
     rows = await conn.execute(_SPEAKERS, {"tenant": tenant, "thread": thread, "user": user})
     found = await rows.fetchone()
     return found == (True, True)
 
 
 async def behind(conn: Connection, roles: Sequence[str], limit: int = 1_000) -> list[tuple[str, str, str]]:
-    """(tenant, user, thread) of conversations with turns of these roles that no model has looked at. Reads every
-    message once."""
+    """Returns (tenant, user, thread) of conversations with turns of these roles that no model has looked at. Reads
+    every message once."""
     rows = await conn.execute(_BEHIND.encode(), {"roles": list(roles), "limit": limit})
     return [(tenant, user, thread) for tenant, user, thread in await rows.fetchall()]
 
 
 async def unread_turns(conn: Connection, tenant: str, user: str, roles: Sequence[str], after: int) -> int:
-    """How many turns of the user after a sequence no rules have read."""
+    """Returns how many of the user's turns after a sequence the rules have not read."""
     params = {"tenant": tenant, "user": user, "memory_thread": memory_thread(user), "roles": list(roles)}
     found = await (await conn.execute(_UNREAD, {**params, "after": after})).fetchone()
     return int(found[0]) if found else 0
 
 
 async def conversations_of(conn: Connection, tenant: str, user: str, roles: Sequence[str]) -> list[str]:
-    """The threads in which the user has turns of these roles."""
+    """Returns the threads in which the user has turns of these roles."""
     rows = await conn.execute(_CONVERSATIONS, {"tenant": tenant, "user": user, "roles": list(roles)})
     return [thread for (thread,) in await rows.fetchall()]

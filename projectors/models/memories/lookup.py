@@ -22,8 +22,8 @@ MERGE_REASONS: tuple[EndReason, ...] = ("duplicate", "merged", "edited")
 
 @dataclass(frozen=True, slots=True)
 class MemoryRow:
-    """A memory without what only its storage needs. importance: at importance_at; agent/memory/deciding/policy.py
-    computes the current value.
+    """A memory without the columns that only its storage needs. importance: at importance_at;
+    agent/memory/deciding/policy.py computes the current value.
 
     status: valid, pending, closed, archived or forgotten. thread: the user's memory thread.
     """
@@ -99,7 +99,7 @@ _INDEXED = "m.thread_id = %(thread)s AND m.tenant IS NOT DISTINCT FROM %(tenant)
 
 
 def stored_memory(row: Sequence[Any]) -> StoredMemory:
-    """From a row of the columns FIELDS; further columns are ignored."""
+    """Makes a memory from a row of the columns FIELDS; further columns are ignored."""
     values = list(row[: ENTITIES + 4])
     values[SOURCES] = tuple(MemorySource.model_validate(source) for source in values[SOURCES])
     values[ENTITIES] = tuple(values[ENTITIES])
@@ -116,7 +116,8 @@ async def valid_memories(
     after: LastSaid | None = None,
     statuses: Sequence[str] = ("valid",),
 ) -> list[StoredMemory]:
-    """Valid, not archived memories, most recently said first. after: the place of the memory they continue behind."""
+    """Returns valid, not archived memories, most recently said first. after: the place of the memory they continue
+    behind."""
     held = f"{VALID_AT} AND m.status = ANY(%(statuses)s) AND m.closed_reason IS DISTINCT FROM 'rejected'"
     params = {"tenant": tenant, "thread": thread, "at": at, "statuses": list(statuses)}
     return await _said_last_first(conn, held, params, kinds, limit, after)
@@ -125,7 +126,7 @@ async def valid_memories(
 async def memories_for_any_question(
     conn: Connection, tenant: str, thread: str, at: datetime, few: int, most_on_health: int = 10
 ) -> list[StoredMemory]:
-    """All valid memories where there are at most `few`, else those on health; most recently said first."""
+    """Returns all valid memories where there are at most `few`, else those on health; most recently said first."""
     held = await valid_memories(conn, tenant, thread, at, limit=few + 1)
     if len(held) <= few:
         return held
@@ -138,7 +139,7 @@ async def memories_for_any_question(
 
 
 async def preferences_set(conn: Connection, tenant: str, thread: str) -> UserPreferences:
-    """The preferences that the user of a memory thread set by hand."""
+    """Returns the preferences that the user of a memory thread set by hand."""
     rows = await conn.execute(
         "SELECT preferences FROM user_preferences WHERE tenant = %s AND thread_id = %s", (tenant, thread)
     )
@@ -147,12 +148,12 @@ async def preferences_set(conn: Connection, tenant: str, thread: str) -> UserPre
 
 
 async def zone_of(conn: Connection, tenant: str, user: str, default: tzinfo) -> tzinfo:
-    """The time zone that a user set, else the default."""
+    """Returns the time zone that a user set, else the default."""
     return zone_or((await preferences_set(conn, tenant, memory_thread(user))).timezone, default)
 
 
 async def is_memory_off(conn: Connection, tenant: str, thread: str) -> bool:
-    """Whether the user of a memory thread wants nothing remembered."""
+    """Returns whether the user of a memory thread wants nothing remembered."""
     return (await preferences_set(conn, tenant, thread)).enable_memory is False
 
 
@@ -161,7 +162,7 @@ memories_as_of = partial(valid_memories, statuses=("valid", "archived", "closed"
 
 
 async def memories_by_id(conn: Connection, tenant: str, thread: str, ids: Iterable[UUID]) -> dict[UUID, StoredMemory]:
-    """Memories by their ids, in any status; unknown ids are left out."""
+    """Returns memories by their ids, in any status; unknown ids are left out."""
     params = {"tenant": tenant, "thread": thread, "ids": list(ids)}
     found = await _memories(conn, f"{IN_THREAD} AND m.id = ANY(%(ids)s::uuid[])", params)
     return {one.id: one for one in found}
@@ -175,14 +176,14 @@ async def every_memory(
     limit: int = 100,
     after: LastSaid | None = None,
 ) -> list[StoredMemory]:
-    """Memories in any status, most recently said first."""
+    """Returns memories in any status, most recently said first."""
     return await _said_last_first(conn, "true", {"tenant": tenant, "thread": thread}, kinds, limit, after)
 
 
 async def memories_by_prefix(
     conn: Connection, tenant: str, thread: str, prefix: str, limit: int = 10
 ) -> list[StoredMemory]:
-    """Memories whose id begins with `prefix`, in any status."""
+    """Returns memories whose id begins with `prefix`, in any status."""
     return await _memories(
         conn,
         f"{IN_THREAD} AND starts_with(m.id::text, %(prefix)s) ORDER BY m.seq, m.id LIMIT %(limit)s",
@@ -193,7 +194,7 @@ async def memories_by_prefix(
 async def memories_with_words(
     conn: Connection, tenant: str, thread: str, words: str, statuses: Sequence[str], limit: int = 10
 ) -> list[StoredMemory]:
-    """Memories whose content contains `words` (case is ignored), most recently said first."""
+    """Returns memories whose content contains `words` (case is ignored), most recently said first."""
     return await _memories(
         conn,
         f"{IN_THREAD} AND m.status = ANY(%(statuses)s) AND strpos(lower(m.content), lower(%(words)s)) > 0 "
@@ -203,7 +204,7 @@ async def memories_with_words(
 
 
 async def users_with_memory(conn: Connection, tenant: str, memory_id: UUID) -> list[str]:
-    """Up to two users who have a memory of this id; shadow threads are ignored."""
+    """Returns up to two users who have a memory of this id; shadow threads are ignored."""
     rows = await conn.execute(
         "SELECT DISTINCT user_id FROM memories WHERE tenant = %s AND id = %s AND thread_id LIKE 'memories/%%' "
         "ORDER BY user_id LIMIT 2",
@@ -220,7 +221,8 @@ async def memories_with_keys(
     content_keys: Iterable[bytes],
     ids: Iterable[UUID] = (),
 ) -> list[StoredMemory]:
-    """Memories with one of the keys or ids, in any status: the newest SAME_KEY_UP_TO of each key, and all in use.
+    """Returns memories with one of the keys or ids, in any status: the newest SAME_KEY_UP_TO of each key, and all in
+    use.
 
     Each is found by an index, so the time does not depend on how many memories the user has.
     """
@@ -244,19 +246,22 @@ async def memories_with_keys(
 
 
 async def history(conn: Connection, tenant: str, thread: str, memory_id: UUID) -> list[StoredMemory]:
-    """A memory with all memories that it replaced and that replaced it, by valid_from; [] when the id is unknown."""
+    """Returns a memory with all memories that it replaced and that replaced it, by valid_from; [] when the id is
+    unknown."""
     return await _chain(conn, tenant, thread, memory_id, None, CHAIN_UP_TO)
 
 
 async def family(conn: Connection, tenant: str, thread: str, memory_id: UUID) -> list[StoredMemory]:
-    """A memory with all that were merged into it or that it was merged into: duplicates, members, edited versions."""
+    """Returns a memory with all that were merged into it or that it was merged into: duplicates, members, edited
+    versions."""
     return await _chain(conn, tenant, thread, memory_id, MERGE_REASONS, None)
 
 
 async def _chain(
     conn: Connection, tenant: str, thread: str, memory_id: UUID, reasons: Sequence[EndReason] | None, most: int | None
 ) -> list[StoredMemory]:
-    """OFFSET 0 stops the planner from moving the look-ups out of the loop: each uses its index, see _INDEXED."""
+    """Returns the memories linked to one by the reasons. OFFSET 0 stops the planner from moving the look-ups out of the
+    loop: each uses its index, see _INDEXED."""
     is_link = "(%(reasons)s::text[] IS NULL OR {}.closed_reason = ANY(%(reasons)s))"
     rows = await conn.execute(
         f"""
@@ -295,7 +300,7 @@ class Conflict:
 async def conflicts(
     conn: Connection, tenant: str, thread: str, conflict_id: UUID | None = None, answered: bool = False
 ) -> list[Conflict]:
-    """Open questions, with `answered` all questions, with an id that one; oldest first."""
+    """Returns open questions, oldest first. answered: answered ones too. conflict_id: that one only."""
     cursor = conn.cursor(row_factory=class_row(Conflict))
     await cursor.execute(
         "SELECT conflict_id, memory_id, against, question, raised_at, answer, answered_at FROM memory_conflicts "
@@ -319,7 +324,7 @@ class Progress:
 
 
 async def turns_of_forgotten(conn: Connection, tenant: str, thread: str, event_ids: Collection[UUID]) -> set[UUID]:
-    """The turns that are a source of a forgotten memory."""
+    """Returns the turns that are a source of a forgotten memory."""
     rows = await conn.execute(
         "SELECT DISTINCT s ->> 'event_id' FROM memories m, jsonb_array_elements(m.sources) s WHERE m.tenant = %s "
         "AND m.thread_id = %s AND m.status = 'forgotten' AND s ->> 'event_id' = ANY(%s::text[])",
@@ -331,8 +336,8 @@ async def turns_of_forgotten(conn: Connection, tenant: str, thread: str, event_i
 async def memories_of_turn_before(
     conn: Connection, tenant: str, thread: str, conversation: str, user: str, seq: int
 ) -> list[tuple[UUID, UUID | None]]:
-    """Valid memories without another source than the user's turn before a sequence of the conversation, each with the
-    one that it replaced."""
+    """Returns valid memories whose only source is the user's turn before a sequence of the conversation, each with the
+    memory that it replaced."""
     rows = await conn.execute(
         "WITH said AS (SELECT event_id::text AS id FROM messages WHERE tenant = %(tenant)s "
         "AND thread_id = %(conversation)s AND user_id = %(user)s AND role = 'user' AND origin = 'person' "
@@ -349,7 +354,7 @@ async def memories_of_turn_before(
 
 
 async def unforgotten(conn: Connection, tenant: str, thread: str, limit: int) -> list[UUID]:
-    """Ids of memories with words, in any other status, oldest first."""
+    """Returns ids of memories with words, in any other status, oldest first."""
     rows = await conn.execute(
         "SELECT id FROM memories WHERE tenant = %s AND thread_id = %s AND status <> 'forgotten' "
         "ORDER BY seq, id LIMIT %s",
@@ -417,8 +422,8 @@ FROM memories WHERE status IN ('valid', 'archived')"""
 
 
 async def policy_rows(conn: Connection, tenant: str | None = None, user: str | None = None) -> AsyncIterator[PolicyRow]:
-    """Every valid or archived memory of all tenants, or of one, or of one user, ordered by user, from a server-side
-    cursor."""
+    """Yields every valid or archived memory of all tenants, or of one, or of one user, ordered by user, from a
+    server-side cursor."""
     chosen = "(%(tenant)s::text IS NULL OR tenant = %(tenant)s) AND (%(user)s::text IS NULL OR user_id = %(user)s)"
     query = f"{_POLICY_ROWS} AND {chosen} ORDER BY tenant, thread_id, id"
     async with conn.transaction(), conn.cursor("memory_policy_rows") as cursor:
@@ -429,9 +434,9 @@ async def policy_rows(conn: Connection, tenant: str | None = None, user: str | N
 
 
 async def tier_counts(conn: Connection, policy: Mapping[str, Any], totals: Sequence[float]) -> list[int]:
-    """How many valid or archived memories of all tenants are in each tier: the first total that a memory's score
-    reaches; behind them those that reach none. policy: the fields of a Policy. The score is that of policy.py.
-    """
+    """Returns how many valid or archived memories of all tenants are in each tier, that is, the first total which a
+    memory's score reaches; last come those that reach none. policy: the fields of a Policy. The score is that of
+    policy.py."""
     days = "greatest(0, extract(epoch FROM now() - {})::float / 86400)"
     first = "least(1, greatest(0, importance + least(access_count * %(access_boost)s, %(max_access_boost)s)))"
     decayed = f"CASE WHEN %(enabled)s THEN greatest(least(%(floor)s, i), i - %(decay_rate)s * {days.format('since')}) "

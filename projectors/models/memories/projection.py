@@ -84,7 +84,7 @@ def project(batch: Sequence[Recorded]) -> list[Change]:
 
 
 def joined(changes: Iterable[Change]) -> list[Change]:
-    """The same changes in the same order, with adjacent changes of one kind combined."""
+    """Returns the same changes in the same order, with adjacent changes of one kind combined."""
     return [_combined(list(run)) for _, run in groupby(changes, _kind)]
 
 

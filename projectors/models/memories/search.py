@@ -137,7 +137,7 @@ class Candidate:
 
 
 async def thread_size(conn: Connection, scope: MemoryScope, text: str, model: str | None) -> ThreadSize:
-    """What the search depends on, in one small query."""
+    """Returns the sizes that the search depends on, with one small query."""
     rows = await conn.execute(
         f"""
         SELECT (SELECT count(*) FROM (SELECT FROM memories m WHERE {IN_THREAD} LIMIT {COUNT_UP_TO + 1}) x),
@@ -157,7 +157,7 @@ async def thread_size(conn: Connection, scope: MemoryScope, text: str, model: st
 
 
 async def candidates(conn: Connection, scope: MemoryScope, asked: MemoryQuery, size: ThreadSize) -> list[Candidate]:
-    """All memories of a small thread, else the best by each way. Not ordered."""
+    """Returns all memories of a small thread, else the best by each way. Not ordered."""
     params = {
         **scope.params,
         "terms": [*asked.terms, *asked.others],
@@ -178,7 +178,7 @@ async def candidates(conn: Connection, scope: MemoryScope, asked: MemoryQuery, s
 
 
 def _query(scope: MemoryScope, asked: MemoryQuery, size: ThreadSize, caps: Caps) -> str:
-    """The statement, as a chain of named parts.
+    """Returns the statement, a chain of named parts.
 
     few: the sample. asked: the question's terms with the number of memories expected to have them; taken: looked up
     alone. said: the memories of these terms. weights: the rarity of a term, exact when it was looked up and is in fewer
@@ -226,7 +226,7 @@ _DATED = f"""SELECT FROM {_SPANS} WHERE least(m.valid_from, m.confirmed_at) >= s
 
 
 def _ways(rows: SearchScope, asked: MemoryQuery, size: ThreadSize, caps: Caps) -> list[str]:
-    """A query of ctids for each way to find candidates that the question allows."""
+    """Returns a query of ctids for each way to find candidates that the question allows."""
     by_words = (
         "SELECT at FROM (SELECT DISTINCT ON (at) * FROM said) s ORDER BY "
         f"(SELECT sum(weight) FROM weights w WHERE w.term = ANY(s.terms)) DESC, id LIMIT {caps.way}"
@@ -247,20 +247,21 @@ def _ways(rows: SearchScope, asked: MemoryQuery, size: ThreadSize, caps: Caps) -
 
 
 def _cosine(rows: SearchScope, asked: MemoryQuery) -> str:
-    """SQL: NULL without a vector, and for a vector of zeros, whose cosine is NaN."""
+    """Returns SQL of a row's cosine: NULL without a vector, and for a vector of zeros, whose cosine is NaN."""
     if asked.vector is None:
         return "NULL::float"
     return f"CASE WHEN {rows.is_embedded} THEN nullif((1 - ({rows.distance(len(asked.vector))})), 'NaN') END"
 
 
 def _spellings(names: Iterable[str]) -> list[str]:
-    """Spellings of names in memories: an entity's row has the first one, a memory the one of its own turn."""
+    """Returns spellings of names in memories: an entity's row has the first one, a memory the one of its own turn."""
     forms = {form for name in names for form in (name, name_key(name))}
     return sorted(forms | {form.title() for form in forms} | {form.upper() for form in forms})
 
 
 def name_keys(text: str) -> list[str]:
-    """Normal forms of all possible names in a question: runs of up to four words, or of eight Chinese characters."""
+    """Returns normal forms of all possible names in a question: runs of up to four words, or of eight Chinese
+    characters."""
     text = _UNSTORABLE.sub(" ", text[:MAX_QUESTION_CHARS])
     words = [word.strip("\"'()[]{}<>,.;:!?“”‘’…") for word in text.split()]
     runs = {" ".join(words[at : at + n]) for at in range(len(words)) for n in range(1, MAX_NAME_WORDS + 1)}

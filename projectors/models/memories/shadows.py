@@ -1,4 +1,4 @@
-"""Reads shadows: the memory threads of a trial derivation, and for whom there are some."""
+"""Reads shadows, the memory threads of a trial derivation."""
 
 from turnlog.events.contracts import MemoriesExtracted
 from turnlog.events.subjects import SHADOW, shadow_prefix
@@ -24,7 +24,7 @@ async def shadow_users(conn: Connection, tenant: str, shadow: str) -> list[str]:
 
 
 async def shadows(conn: Connection, tenant: str) -> list[tuple[str, int]]:
-    """Names of shadows, with the number of their users."""
+    """Returns names of shadows, with the number of their users."""
     rows = await conn.execute(
         "SELECT split_part(thread_id, '/', 2), count(DISTINCT user_id) FROM memory_extractions "
         "WHERE tenant = %s AND starts_with(thread_id, %s) GROUP BY 1 ORDER BY 1",
@@ -34,7 +34,7 @@ async def shadows(conn: Connection, tenant: str) -> list[tuple[str, int]]:
 
 
 async def all_memories(conn: Connection, tenant: str, thread: str) -> list[StoredMemory]:
-    """In any status, in the order in which they came."""
+    """Returns memories in any status, in the order in which they came."""
     rows = await conn.execute(
         f"SELECT {FIELDS} FROM memories m WHERE tenant = %s AND thread_id = %s ORDER BY seq, id".encode(),
         (tenant, thread),
@@ -43,7 +43,8 @@ async def all_memories(conn: Connection, tenant: str, thread: str) -> list[Store
 
 
 async def looked_at(conn: Connection, tenant: str, thread: str) -> dict[tuple[str, str], int]:
-    """Up to which sequence, by (conversation, stage) of a memory thread's extraction; without failures of a model."""
+    """Returns the last sequence that was read, by (conversation, stage) of a memory thread's extraction, without
+    failures of a model."""
     rows = await conn.execute(
         "SELECT conversation, stage, through_seq FROM memory_extractions "
         "WHERE tenant = %s AND thread_id = %s AND error IS NULL",
@@ -53,7 +54,7 @@ async def looked_at(conn: Connection, tenant: str, thread: str) -> dict[tuple[st
 
 
 async def extractors(conn: Connection, tenant: str, thread: str) -> list[MemoriesExtracted]:
-    """How far a memory thread's extractors have looked, as the event that says so."""
+    """Returns the progress of a memory thread's extractors, as events."""
     rows = await conn.execute(
         "SELECT conversation, stage, through_seq, extractor FROM memory_extractions "
         "WHERE tenant = %s AND thread_id = %s ORDER BY conversation, stage",

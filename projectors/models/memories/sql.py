@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 MAX_SOURCES = 100  # per row; the log has all of them
 LAST_EXPIRY = datetime(9998, 12, 31, tzinfo=UTC)  # however often a memory is repeated
 
-# Allergies, illnesses, diets and medication, the user's and relatives': what an answer must not overlook.
+# Allergies, illnesses, diets and medication of the user and of relatives: an answer must not overlook them.
 ON_HEALTH = (
     "dedupe_key ~ '^(of:[^:]*:)?(allergy|diet|health|medication|pregnancy)' OR content ~* "
     "'allerg|intoleran|c(o)?eliac|diabet|epilep|asthma|vegan|vegetarian|halal|kosher|medication"

@@ -10,18 +10,18 @@ _ENDING = " .,;:!?。，；：！？、…~"
 
 
 def normal(text: str) -> str:
-    """Case, width and spaces folded; without punctuation at the end."""
+    """Returns the text with case, width and spaces folded, and without punctuation at the end."""
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
     return _SPACE.sub(" ", folded).strip().rstrip(_ENDING)
 
 
 def content_key(kind: str, content: str) -> bytes:
-    """SHA-256 of kind and normalised content: equal for memories of one kind with the same words."""
+    """Returns SHA-256 of kind and normalised content: equal for memories of one kind with the same words."""
     return hashlib.sha256(f"{kind}\n{normal(content)}".encode()).digest()
 
 
 def name_key(name: str) -> str:
-    """An entity's name in normal form. A very long one is cut and hashed, because index rows are limited."""
+    """Returns an entity's name in normal form. A very long one is cut and hashed, because index rows are limited."""
     folded = normal(name) or name
     if len(folded) <= MAX_NAME_CHARS:
         return folded

@@ -21,7 +21,7 @@ FETCHED = 20
 async def cached_vectors(
     conn: Connection, tenant: str, thread: str, ids: Iterable[UUID], model: str
 ) -> dict[UUID, Vector]:
-    """Vectors of memories from the embedding cache, also of rows that do not have them yet."""
+    """Returns vectors of memories from the embedding cache, also of rows that do not have them yet."""
     rows = await conn.execute(
         f"""
         SELECT m.id, c.embedding FROM memories m JOIN embedding_cache c
@@ -41,7 +41,7 @@ async def nearest(
     model: str,
     limit: int = FETCHED,
 ) -> list[tuple[StoredMemory, float]]:
-    """Valid memories of these kinds with their cosine to a vector, nearest first, by the model's HNSW index."""
+    """Returns valid memories of these kinds with their cosine to a vector, nearest first, by the model's HNSW index."""
     where = f"{IN_THREAD} AND m.kind = ANY(%(kinds)s) AND m.status = 'valid'"
     scope = SearchScope("memories", "m", where, {"tenant": tenant, "thread": thread, "kinds": list(kinds)})
     columns = f"{FIELDS}, 1 - ({scope.distance(len(vector))})"
@@ -88,7 +88,7 @@ class Embedded:
 
 
 async def users_with_vectors(conn: Connection) -> list[VectorsOf]:
-    """Threads of all tenants with two or more vectors of one model, shadow threads included."""
+    """Returns threads of all tenants with two or more vectors of one model, shadow threads included."""
     rows = await conn.execute(
         "SELECT tenant, thread_id, min(user_id), embedding_model, count(*), min(vector_dims(embedding)) FROM memories "
         "WHERE status = 'valid' AND embedding IS NOT NULL GROUP BY tenant, thread_id, embedding_model "
@@ -98,7 +98,7 @@ async def users_with_vectors(conn: Connection) -> list[VectorsOf]:
 
 
 async def embedded_memories(conn: Connection, of: VectorsOf) -> AsyncIterator[Sequence[Embedded]]:
-    """Batches of BATCH memories, ordered by kind."""
+    """Yields batches of BATCH memories, ordered by kind."""
     async with conn.transaction(), conn.cursor("memory_compacting", binary=True) as cursor:
         await cursor.execute(
             "SELECT id, kind, content, dedupe_key, importance, importance_at, confidence, access_count, "
@@ -130,7 +130,7 @@ class Compaction:
 
 
 async def compactions(conn: Connection, tenant: str, thread: str, event_id: UUID | None = None) -> list[Compaction]:
-    """Newest first; with event_id that one only."""
+    """Returns compactions, newest first; with event_id only that one."""
     rows = await conn.execute(
         "SELECT event_id, method, members, kept, made, similarity, compacted_at, undone_at IS NOT NULL "
         "FROM memory_compactions WHERE tenant = %(tenant)s AND thread_id = %(thread)s "
@@ -141,7 +141,8 @@ async def compactions(conn: Connection, tenant: str, thread: str, event_id: UUID
 
 
 async def separated_memories(conn: Connection, tenant: str, thread: str) -> list[frozenset[UUID]]:
-    """The members of each compaction that was undone or that made a new memory; two of one set are not merged again.
+    """Returns the members of each compaction that was undone or that made a new memory; two of one set are not merged
+    again.
 
     Of the second kind two members can only be valid again because somebody wanted it.
     """

@@ -1,4 +1,4 @@
-"""agents: how a tenant's agents answer, where it was changed, and whether they do."""
+"""agents: a tenant's agents as they were configured, and whether they are switched on."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ _SWITCHED = tuple((name, f"excluded.{name}") for name in ("enabled", "updated_at
 
 @dataclass(frozen=True, slots=True)
 class AgentRow:
-    """What was set; None: as the server's settings."""
+    """The configuration of an agent; None means the server's setting."""
 
     type: str
     enabled: bool = True
@@ -45,7 +45,7 @@ class AgentRow:
 
 
 async def agents_of(conn: Connection, tenant: str, type_: str | None = None) -> list[AgentRow]:
-    """Agents that were changed or made, by type. type_: this one alone."""
+    """Returns the agents that were configured, by type. type_: only this one."""
     cursor = conn.cursor(row_factory=class_row(AgentRow))
     await cursor.execute(
         "SELECT type, enabled, system_prompt, temperature, max_tokens, model, updated_at FROM agents "

@@ -1,4 +1,4 @@
-"""api_keys: which keys there are, what each may do and until when; beside it, when each was used last."""
+"""api_keys: the keys, their rights and their ends; the table beside it holds the time of each key's last use."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""thread_archives: which conversations are in files, and whether they are back."""
+"""thread_archives: the conversations that are in files, and whether they were restored."""
 
 import re
 from collections.abc import Sequence
@@ -34,7 +34,8 @@ WHERE tenant = %(tenant)s AND thread_id = %(thread)s AND restored_at IS NULL"""
 
 
 def own_path(event: Event, data: ThreadArchived) -> str:
-    """The path, if it is that of a file of the event's own conversation: files are read, overwritten and removed.
+    """Returns the path if it belongs to a file of the event's own conversation: files are read, overwritten and
+    removed.
 
     Raises InvalidEvent for any other, which a foreign producer has written.
     """
@@ -45,7 +46,7 @@ def own_path(event: Event, data: ThreadArchived) -> str:
 
 
 def project(batch: Sequence[Recorded]) -> list[Change]:
-    """A batch is one event here."""
+    """Applies one event: archiving events are batches of their own."""
     event = batch[0].event
     match event.data:
         case ThreadArchived() as data:

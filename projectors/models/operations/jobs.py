@@ -1,4 +1,4 @@
-"""job_runs: which due times of a scheduled job have been run, and what came of them."""
+"""job_runs: the due times at which a scheduled job was run, with its counts and errors."""
 
 from collections.abc import Sequence
 

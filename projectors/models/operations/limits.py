@@ -1,4 +1,4 @@
-"""limits: what a tenant's users may ask for in a time, where it was changed from the defaults."""
+"""limits: the limits of a tenant's users, if they were changed from the defaults."""
 
 from collections.abc import Sequence
 

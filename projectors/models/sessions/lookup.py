@@ -1,4 +1,4 @@
-"""A session with its current segment in one question, and the history of its checkpoints."""
+"""Reads a session with its current segment by one statement, and the history of its checkpoints."""
 
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -50,7 +50,7 @@ class SegmentCheckpoint:
 
 
 async def session_state(conn: Connection, tenant: str, thread: str) -> SessionState | None:
-    """The session as of the last event that the projection has applied; None when there is none."""
+    """Returns the session as of the last event that the projection has applied; None when there is none."""
     rows = await conn.execute(SESSION, {"tenant": tenant, "thread": thread})
     if (found := await rows.fetchone()) is None:
         return None
@@ -66,7 +66,7 @@ def _message(turn: list[Any]) -> Message:
 
 
 async def segment_checkpoints(conn: Connection, tenant: str, thread: str) -> list[SegmentCheckpoint]:
-    """The session's checkpoints since its last reset, oldest first."""
+    """Returns the session's checkpoints since its last reset, oldest first."""
     rows = await conn.execute(
         "SELECT c.event_id, c.seq, c.summary, c.covered_seq, c.turns_covered, c.recent_turns, c.trigger, c.model, "
         "c.created_at FROM session_checkpoints c JOIN sessions s USING (tenant, thread_id) "

@@ -101,7 +101,8 @@ FROM sessions t WHERE {_HERE} AND {_IS_COVERED}"""
 
 
 def project(batch: Sequence[Recorded]) -> list[Change]:
-    """One update of a thread for all its events up to a checkpoint, the failure of one, or the end of the batch."""
+    """Makes one update of a thread for all its events up to a checkpoint, the failure of one, or the end of the
+    batch."""
     changes: list[Change] = []
     updates: dict[tuple[str, str], dict[str, Any]] = {}
     for recorded in batch:
@@ -141,7 +142,7 @@ def _add(update: dict[str, Any], recorded: Recorded) -> None:
 
 
 def _about(checkpoint: SegmentCheckpointed) -> dict[str, Any]:
-    """Parameters of _CHECKPOINT that _UPDATE does not have."""
+    """Returns the parameters of _CHECKPOINT that _UPDATE does not have."""
     model = checkpoint.derivation.model if checkpoint.derivation else None
     return {"turns_covered": checkpoint.turns_covered, "trigger": checkpoint.trigger, "model": model}
 

@@ -71,7 +71,7 @@ class SessionState:
 
     @property
     def segment_after(self) -> int:
-        """The segment is the thread's turns after this sequence.
+        """The sequence after which the thread's turns belong to the segment.
 
         Old data in mode SUMMARY_N without a checkpoint has its full history (B, compatibility).
         """
@@ -80,7 +80,7 @@ class SessionState:
 
 
 def evolve(state: SessionState | None, recorded: Recorded) -> SessionState | None:
-    """The session after one more event of its thread, in order; None: there is no session.
+    """Returns the session after one more event of its thread, in order; None if there is no session.
 
     Other events of the thread leave it as it is. A checkpoint of turns before a reset has no effect.
     """
@@ -164,12 +164,12 @@ def _checkpointed(state: SessionState, recorded: Recorded, data: SegmentCheckpoi
 
 
 def covered_by(recorded: Recorded, data: SegmentCheckpointed) -> int:
-    """A summary never covers turns after it, whatever its event says."""
+    """Returns the sequence that a summary covers. It never covers turns after it, whatever its event says."""
     return min(data.covered_seq, recorded.seq)
 
 
 def _segmented(state: SessionState, **changed: Any) -> SessionState:
-    """The session with another beginning of its segment, which may lie before the turns at hand."""
+    """Returns the session with another beginning of its segment, which may lie before the turns at hand."""
     new: SessionState = replace(state, **changed)
     start = new.segment_after
     return replace(
@@ -181,7 +181,7 @@ def _segmented(state: SessionState, **changed: Any) -> SessionState:
 
 
 def message_of(recorded: Recorded, turn: TurnRecorded) -> Message:
-    """The turn as `messages` gives it."""
+    """Returns the turn in the form that `messages` has."""
     event = recorded.event
     return Message(
         seq=recorded.seq,
@@ -201,13 +201,13 @@ def message_of(recorded: Recorded, turn: TurnRecorded) -> Message:
 
 
 def is_answer(turn: TurnRecorded) -> bool:
-    """What the assistant said, not the calls it made on the way there."""
+    """Returns whether the assistant said it, unlike the calls it made before the answer."""
     blocks = () if isinstance(turn.content, str) else turn.content
     return turn.role == "assistant" and not turn.tool_calls and not any(isinstance(b, ToolUseBlock) for b in blocks)
 
 
 def turns_of(messages: Iterable[Message]) -> list[tuple[Message, ...]]:
-    """Messages as turns of the conversation: what was asked, the tool rounds and the answer.
+    """Returns messages as turns of the conversation: what was asked, the tool rounds and the answer.
 
     A turn begins at a user message that does not directly follow another, and at an assistant message when the
     turn before is answered already. Tool results stay with their calls, also those in user messages.
@@ -235,7 +235,7 @@ def _answers(message: Message) -> bool:
 
 
 def _only_tool_results(message: Message) -> bool:
-    """Anthropic-style histories carry tool results in user turns."""
+    """Returns whether a message has only tool results; Anthropic-style histories carry them in user turns."""
     if isinstance(message.content, str) or not message.content:
         return False
     return all(block.get("type") == "tool_result" for block in message.content)

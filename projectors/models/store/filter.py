@@ -15,7 +15,7 @@ _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 
 def storable_json(value: Any) -> str:
-    """The value as JSON text. Raises ValueError, which says what in it is no JSON or cannot be stored."""
+    """Returns the value as JSON text. Raises ValueError, which names the part that is not JSON or cannot be stored."""
     try:
         text = json.dumps(value, allow_nan=False, ensure_ascii=False)
         text.encode()
@@ -43,12 +43,13 @@ class InvalidFilter(TurnlogError, ValueError):
 
 
 def filter_sql(conditions: Mapping[str, Any]) -> Clause:
-    """A boolean expression over the column `value`, and its positional parameters. Raises InvalidFilter."""
+    """Returns a boolean expression over the column `value`, and its positional parameters. Raises InvalidFilter."""
     return _fields("value", [], conditions)
 
 
 def _fields(parent: str, path: list[Any], conditions: Mapping[str, Any]) -> Clause:
-    """parent: SQL of the object that has the fields; path: the parameters in it."""
+    """Returns a condition on the fields of an object. parent: SQL of the object that has the fields; path: the
+    parameters in it."""
     texts: list[str] = ["true"]
     params: list[Any] = []
     for name, wanted in conditions.items():

@@ -30,7 +30,7 @@ class StoredItem:
 
 @dataclass(frozen=True, slots=True)
 class Near:
-    """What a search looks for: a vector of `model` as pgvector's text."""
+    """The target of a search: a vector of `model` as pgvector's text."""
 
     model: str
     dimensions: int
@@ -62,7 +62,7 @@ class NamespaceListing:
 async def items_by_key(
     conn: Connection, tenant: str, places: Sequence[tuple[Namespace, str]]
 ) -> dict[tuple[Namespace, str], StoredItem]:
-    """The items at these (namespace, key) places; places without one are left out."""
+    """Returns the items at these (namespace, key) places; places without one are left out."""
     rows = await conn.execute(
         f"SELECT {_ITEM}, NULL FROM unnest(%s::text[], %s::text[]) AS p (thread, key) "
         "JOIN store_items i ON i.tenant = %s AND i.thread_id = p.thread AND i.key = p.key".encode(),
@@ -73,7 +73,8 @@ async def items_by_key(
 
 
 async def search_items(conn: Connection, tenant: str, search: ItemSearch) -> list[StoredItem]:
-    """Exact, not approximate: the namespace comes first, and only its items' vectors are compared.
+    """Returns the items that fit a search. The search is exact, not approximate: the namespace comes first, and only
+    its items' vectors are compared.
 
     Items without a vector of the model follow those with one and have no score.
     """
@@ -89,7 +90,7 @@ async def search_items(conn: Connection, tenant: str, search: ItemSearch) -> lis
 
 
 async def list_namespaces(conn: Connection, tenant: str, listing: NamespaceListing) -> list[Namespace]:
-    """In the order of their labels' code points."""
+    """Returns namespaces in the order of their labels' code points."""
     clauses, params = [], list[Any]()
     for path in listing.prefixes:
         clauses += [f"labels[{at}] = %s" for at, label in enumerate(path, 1) if label != "*"]
@@ -110,7 +111,7 @@ async def list_namespaces(conn: Connection, tenant: str, listing: NamespaceListi
 
 
 async def namespaces_lacking(conn: Connection, tenant: str, prefix: Namespace, model: str) -> list[Namespace]:
-    """Namespaces at or below the prefix with items that have no vector of the model."""
+    """Returns namespaces at or below the prefix with items that have no vector of the model."""
     within, bounds = _within(prefix)
     rows = await conn.execute(
         f"SELECT DISTINCT i.namespace FROM store_items i WHERE i.tenant = %s AND {within} AND {_LACKS}".encode(),
@@ -120,7 +121,7 @@ async def namespaces_lacking(conn: Connection, tenant: str, prefix: Namespace, m
 
 
 async def items_lacking(conn: Connection, tenant: str, namespace: Namespace, model: str) -> list[StoredItem]:
-    """The items of one namespace that have no vector of the model, oldest first."""
+    """Returns the items of one namespace that have no vector of the model, oldest first."""
     rows = await conn.execute(
         f"SELECT {_ITEM}, NULL FROM store_items i WHERE i.tenant = %s AND i.thread_id = %s AND {_LACKS} "
         "ORDER BY i.seq".encode(),
@@ -130,12 +131,13 @@ async def items_lacking(conn: Connection, tenant: str, namespace: Namespace, mod
 
 
 def _from_end(path: Namespace) -> list[tuple[int, str]]:
-    """(labels that follow, label) of each."""
+    """Returns (labels that follow, label) of each."""
     return [(len(path) - 1 - at, label) for at, label in enumerate(path)]
 
 
 def _within(prefix: Namespace) -> tuple[str, list[str]]:
-    """Text that begins with "a.b." is exactly what lies between it and "a.b/": "/" is the byte after ".".
+    """Returns a range of texts within a namespace: text that begins with "a.b." lies between it and "a.b/", because "/"
+    is the byte after ".".
 
     A range serves the index in a prepared statement too, where LIKE does not, and no label needs escaping.
     """
@@ -146,7 +148,8 @@ def _within(prefix: Namespace) -> tuple[str, list[str]]:
 
 
 def _score(near: Near) -> tuple[str, list[Any]]:
-    """An item's best field. A zero vector is like nothing: Postgres calls its distance NaN, and NaN the greatest."""
+    """Returns SQL of an item's best field. A zero vector is like nothing: Postgres calls its distance NaN, and NaN the
+    greatest."""
     similarity = "coalesce(nullif(1 - (v.embedding <=> %s::halfvec), 'NaN'), 0)"
     return (
         f"(SELECT max(CASE WHEN vector_dims(v.embedding) = %s THEN {similarity} END) FROM store_vectors v "
@@ -168,5 +171,6 @@ MEMORIES = "memories"
 
 
 def memories_of(user_id: str) -> tuple[str, str]:
-    """The store's namespace of a user's long-term memories: a label has no dots, and ids such as mail addresses do."""
+    """Returns the store's namespace of a user's long-term memories: a label has no dots, but ids such as mail addresses
+    do."""
     return MEMORIES, user_id.replace("%", "%25").replace(".", "%2E")

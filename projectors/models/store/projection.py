@@ -61,18 +61,19 @@ JOIN embedding_cache c ON c.model = p.model AND c.text_hash = p.text_hash"""
 
 
 def store_thread(namespace: Iterable[str]) -> str:
-    """The log's thread that holds a namespace's items. Labels have no dot, so no two namespaces share one."""
+    """Returns the log's thread that holds a namespace's items. Labels have no dot, so no two namespaces share one."""
     return STORE + ".".join(namespace)
 
 
 def namespace_text(namespace: Iterable[str]) -> str:
-    """Every label with a dot behind it: a namespace is within another one exactly when its text begins with it."""
+    """Returns every label with a dot behind it: a namespace is within another one exactly when its text begins with
+    it."""
     return "".join(f"{label}." for label in namespace)
 
 
 @dataclass(slots=True)
 class _Item:
-    """What a batch does to one item. put: its last one, if it was not deleted after it."""
+    """The changes of a batch to one item. put: its last put, if the item was not deleted after it."""
 
     place: Place
     deleted: bool = False
@@ -81,7 +82,7 @@ class _Item:
 
 
 def project(batch: Sequence[Recorded]) -> list[Change]:
-    """Folded to one outcome an item: a batch may put, delete and put the same again."""
+    """Folds a batch to one outcome per item: a batch may put, delete and put the same item again."""
     items = _fold(batch)
     vectors = [row for item in items if item.put for row in _vectors(item.place, item.put)]
     return [
@@ -93,7 +94,7 @@ def project(batch: Sequence[Recorded]) -> list[Change]:
 
 
 def _statement(text: str, names: Sequence[str], rows: Sequence[Row]) -> list[Change]:
-    """One statement over all rows, a parameter for each column; none where there is no row."""
+    """Returns one statement over all rows, a parameter for each column; none where there is no row."""
     columns = (list(values) for values in zip(*rows, strict=True))
     return [Statement(text, [dict(zip(names, columns, strict=True))])] if rows else []
 
@@ -120,7 +121,7 @@ def _row(item: _Item, put: Recorded) -> Row:
 
 
 def _vectors(place: Place, put: Recorded) -> list[Row]:
-    """Place, field, model and hash of each; none without a model."""
+    """Returns place, field, model and hash of each vector; none without a model."""
     data = put.event.data
     assert isinstance(data, StoreItemPut)
     if data.model is None:
