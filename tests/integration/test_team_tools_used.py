@@ -5,17 +5,20 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from helpers.erased_users import erase
 from helpers.stage import Stage, player
+from helpers.support_desk import SUPPORT_TOOLS
 
 from turnlog.agent.team.advising import advising_tools
 from turnlog.agent.team.advising.sample import applicants, store_applicant
 from turnlog.agent.team.advising.web import sample_pages
+from turnlog.agent.team.local_pages import LocalPages
 from turnlog.agent.team.records import StoredRecords
-from turnlog.agent.team.teams import bundled_team
-from turnlog.agent.team.tools import Use
+from turnlog.agent.team.teams import bundled_team, check_tools, load_team
+from turnlog.agent.team.tools import Use, registry_of
 from turnlog.projectors.models.registry import find
 from turnlog.projectors.rebuild.verify import verify
 
@@ -220,6 +223,33 @@ async def test_a_call_that_is_repeated_has_one_effect(nats_url: str, database_ur
         assert await use.records.get("events", "k") == {"n": 1}
         assert len(await use.records.all("events")) == 2
         assert (await verify(stage.runtime.log, database_url, find("store_items"))).clean
+
+
+async def test_an_edit_that_is_repeated_returns_what_was_stored_first(nats_url: str, database_url: str) -> None:
+    async def other(instruction: str, text: str) -> str:
+        return "Other words."
+
+    async with advised(nats_url, database_url) as (_, use):
+        arguments = {"essay_id": "e1", "style": "vivid"}
+        first = await TOOLS.call(AGENTS["essay"], "polish_essay", arguments, use)
+        again = await TOOLS.call(AGENTS["essay"], "polish_essay", arguments, replace(use, write=other))
+        assert first.value == again.value and not again.is_error
+        anew = await used("essay", "polish_essay", replace(use, write=other), **arguments)
+        assert anew["text"] == "Other words."
+
+
+async def test_the_tools_of_another_team_store_once_too(nats_url: str, database_url: str) -> None:
+    team, tools = load_team(Path(__file__).parents[1] / "teams" / "support"), registry_of(SUPPORT_TOOLS)
+    check_tools(team, tools.names)
+    async with player(nats_url, database_url, ("projectors",))() as stage:
+        records = StoredRecords(stage.runtime, "default", "bob", team.name)
+        use = Use("bob", NOW, uuid.uuid4(), records, LocalPages("nothing", []))
+        for usd in (9, 5):
+            done = await tools.call(team.agents["refunds"], "refund_order", {"number": "A100", "usd": usd}, use)
+            assert done.value == {"number": "A100", "refunded_usd": usd}
+        assert await records.all("refunds") == {"A100": {"usd": 9}}
+        wrong = await tools.call(team.agents["desk"], "refund_order", {"number": "A100", "usd": 1}, use)
+        assert wrong.is_error
 
 
 async def test_nobody_reads_the_records_of_another(nats_url: str, database_url: str) -> None:

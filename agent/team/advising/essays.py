@@ -77,9 +77,11 @@ async def polish_essay(use: Use, essay_id: EssayId, style: Style = "concise") ->
     if not edited:
         raise Mistake("the language model returned no text; nothing was saved")
     key = f"{essay_id}-{style}"
-    saved = {**essay, "id": key, "text": edited, "version_of": essay_id, "style": style}
-    await use.records.put(ESSAYS, key, saved, use.effect)
-    return {"saved_as": key, "text": edited, "words_before": words(essay["text"]), "words_after": words(edited)}
+    version = {**essay, "id": key, "text": edited, "version_of": essay_id, "style": style}
+    await use.records.put(ESSAYS, key, version, use.effect)
+    saved = await use.records.get(ESSAYS, key) or version  # of an earlier try, where this call is repeated
+    text = saved["text"]
+    return {"saved_as": key, "text": text, "words_before": words(essay["text"]), "words_after": words(text)}
 
 
 @tool

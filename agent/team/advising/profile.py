@@ -68,6 +68,7 @@ async def update_profile(
     names = [name for name in fields if getattr(after, name) != getattr(before, name)]
     return {
         "changed": {name: {"before": getattr(before, name), "after": getattr(after, name)} for name in names},
+        "profile": after.model_dump(exclude_none=True),
         "missing": after.missing,
     }
 
