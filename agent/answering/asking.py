@@ -10,15 +10,15 @@ from uuid import UUID
 
 from pydantic import ValidationError
 
-from turnlog.agent.answering.configured_agents import check_answers
+from turnlog.agent.answering.agents import check_answers
 from turnlog.agent.answering.fallback import Locale as Locale
 from turnlog.agent.answering.fallback import category_of, ended_early, fallback_of
+from turnlog.agent.answering.pieces import ProgressStep, piece_of
 from turnlog.agent.answering.pieces import Restarted as Restarted
 from turnlog.agent.answering.pieces import Seen as Seen
 from turnlog.agent.answering.pieces import Text as Text
 from turnlog.agent.answering.pieces import ToolReturned as ToolReturned
 from turnlog.agent.answering.pieces import ToolUsed as ToolUsed
-from turnlog.agent.answering.progress import ProgressStep, piece_of
 from turnlog.agent.answering.request import AGENT, FAILURE, Question, answer_id, question_events
 from turnlog.agent.answering.request import ask as append_question
 from turnlog.agent.answering.thread_turns import in_turn

@@ -13,6 +13,7 @@ from uuid import UUID
 
 from uuid_utils.compat import uuid7
 
+from turnlog.agent.answering.pieces import Seen
 from turnlog.agent.answering.thread_context import Transcripts, receipt_settings, thread_context
 from turnlog.agent.context import Context, ContextReceipt, WindowTooSmall, counter_for
 from turnlog.agent.context.tokens import REPLY_PRIMING
@@ -26,7 +27,7 @@ from turnlog.agent.recall.other_threads import NEW_BELOW, other_turns, with_turn
 from turnlog.agent.recall.search import recall_of
 from turnlog.agent.runtime import Runtime
 from turnlog.events.contracts import KnownOfUser, ReceiptSettings
-from turnlog.events.local_time import local
+from turnlog.events.local_time import local, zone_or
 from turnlog.events.subjects import memory_thread
 from turnlog.events.texts import storable
 from turnlog.projectors.engine.lag import degraded_by_rebuild
@@ -34,7 +35,7 @@ from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.chunks.lookup import Scope
 from turnlog.projectors.models.conversation.message import Message
 from turnlog.projectors.models.conversation.thread_lookup import Overview, thread_overview
-from turnlog.projectors.models.memories.lookup import is_memory_off, zone_of
+from turnlog.projectors.models.memories.lookup import preferences_set
 
 READS = ("messages", "checkpoints", "summaries", "topics", "vectors")
 READING = 8  # contexts that are prepared at once, each with up to two of the pool's 16 connections
@@ -102,6 +103,16 @@ class Prepared:
     context: Context
     receipt: AnswerBasis
     degraded: str | None = None
+
+    @property
+    def seen(self) -> Seen:
+        """The piece that tells who asked what the model gets."""
+        context = self.context
+        tiers = [
+            {"tier": tier.tier, "tokens": tier.tokens, "limit": tier.limit, "turns": len(tier.items)}
+            for tier in context.tiers
+        ]
+        return Seen(tiers, list(context.receipt.memories), context.receipt.dropped.count, self.degraded)
 
 
 @asynccontextmanager
@@ -181,9 +192,10 @@ async def _memory_block(runtime: Runtime, request: ContextRequest, thread: Overv
         )
         if thread.pruned_through or thread.count >= NEW_BELOW or not request.question.strip():
             return block
-        if await is_memory_off(conn, request.tenant, memory_thread(request.user)):
+        preferences = await preferences_set(conn, request.tenant, memory_thread(request.user))
+        if preferences.enable_memory is False:
             return block
-        now = local(request.now, await zone_of(conn, request.tenant, request.user, settings.zone))
+        now = local(request.now, zone_or(preferences.timezone, settings.zone))
         about = (request.tenant, request.thread, request.user, request.question, now)
         recall = recall_of(runtime, asker_of(request.tenant, request.user))
         turns = await other_turns(conn, recall, *about, settings.remember_secrets)

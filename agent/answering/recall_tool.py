@@ -6,14 +6,19 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from turnlog.agent.answering.recalled_memories import AnswerMemories
+from turnlog.agent.models.protocol import asker_of
 from turnlog.agent.recall.confidence import doubt
+from turnlog.agent.recall.memory_search import memory_recall_of
 from turnlog.agent.recall.search import Recall
+from turnlog.agent.runtime import Runtime
 from turnlog.events.contracts import ToolCall
+from turnlog.events.local_time import local, zone_or
+from turnlog.events.subjects import memory_thread
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.chunks.lookup import Scope
 from turnlog.projectors.models.conversation.speech import RECALL_TOOL
-from turnlog.projectors.models.memories.lookup import StoredMemory
+from turnlog.projectors.models.memories.lookup import StoredMemory, preferences_set
+from turnlog.projectors.models.memories.search import MemoryScope
 
 SCHEMA: dict[str, Any] = {
     "type": "function",
@@ -55,16 +60,28 @@ class ToolResult:
 
 @dataclass(frozen=True, slots=True)
 class MemoriesOf:
-    """Searches the asking user's memories as of `now`."""
+    """Searches the asking user's long-term memories as of `now`."""
 
-    recall: AnswerMemories
+    runtime: Runtime
     tenant: str
     user: str | None
     now: datetime
 
     async def found(self, query: str, k: int) -> list[StoredMemory]:
-        found = await self.recall.found(self.tenant, self.user, query, k, self.now)
-        return [one.memory for one in found.memories]
+        """Returns the k most relevant memories; none without a user, or while MEMORY_LONG_TERM or the user's preference
+        enable_memory is off."""
+        runtime, tenant, user = self.runtime, self.tenant, self.user
+        if not user or not runtime.settings.long_term:
+            return []
+        thread = memory_thread(user)
+        async with runtime.pool.connection() as conn:
+            preferences = await preferences_set(conn, tenant, thread)
+            if preferences.enable_memory is False:
+                return []
+            now = local(self.now, zone_or(preferences.timezone, runtime.settings.zone))
+            recall = memory_recall_of(runtime, asker_of(tenant, user))
+            result = await recall.search(conn, MemoryScope(tenant, thread, now), query, k)
+        return [recalled.memory for recalled in result.memories]
 
 
 async def run_tool(
@@ -76,7 +93,7 @@ async def run_tool(
     before_seq: int,
     memories: MemoriesOf | None = None,
 ) -> ToolResult:
-    """A mistake of the model becomes a result that it can read; nothing is raised."""
+    """Runs a call of the model. Its mistake becomes a result that it can read; nothing is raised for one."""
     if call.name != RECALL_TOOL:
         return _mistaken(f"there is no tool {call.name!r}; use {RECALL_TOOL}")
     try:
@@ -87,21 +104,25 @@ async def run_tool(
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         wanted = "{'query': text, 'k': number, 'topic': text}"
         return _mistaken(f"arguments must be {wanted}: {error!r}")
-    found = await recall.search(conn, replace(scope, topic=topic), query, k, before_seq)
+    turns = await recall.search(conn, replace(scope, topic=topic), query, k, before_seq)
     items = [
-        {"time": f"{one.time:%Y-%m-%d}", "speaker": one.speaker, "text": one.text[:MAX_TEXT], "seq": one.seq}
-        for one in found
+        {"time": f"{turn.time:%Y-%m-%d}", "speaker": turn.speaker, "text": turn.text[:MAX_TEXT], "seq": turn.seq}
+        for turn in turns
     ]
     known = await memories.found(query, k) if memories and topic is None else []
-    said: dict[str, Any] = {"items": items}
+    result: dict[str, Any] = {"items": items}
     if topic is not None and not items:
-        said["note"] = f"no earlier turn has the topic {topic!r}; search again without it"
-    if found and doubt(recall.evidence, query, (one.content for one in known)):
-        said["note"] = UNSURE
+        result["note"] = f"no earlier turn has the topic {topic!r}; search again without it"
+    if turns and doubt(recall.evidence, query, (memory.content for memory in known)):
+        result["note"] = UNSURE
     if known:
-        said["memories"] = [{"since": f"{one.said_from:%Y-%m-%d}", "text": one.content[:MAX_TEXT]} for one in known]
+        result["memories"] = [
+            {"since": f"{memory.said_from:%Y-%m-%d}", "text": memory.content[:MAX_TEXT]} for memory in known
+        ]
     return ToolResult(
-        json.dumps(said, ensure_ascii=False), tuple(one.chunk_id for one in found), tuple(one.id for one in known)
+        json.dumps(result, ensure_ascii=False),
+        tuple(turn.chunk_id for turn in turns),
+        tuple(memory.id for memory in known),
     )
 
 

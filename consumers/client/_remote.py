@@ -18,7 +18,7 @@ from turnlog._memory import Memory
 from turnlog._thread import RESTARTED, Context, Thread, shown
 from turnlog.agent.answering.asking import Answered, Continued, Piece, Restarted, Text, ToolUsed
 from turnlog.agent.answering.context import AnswerBasis, SignedBasis
-from turnlog.agent.answering.given_receipts import ReceiptGone
+from turnlog.agent.answering.receipts import ReceiptGone
 from turnlog.agent.answering.turns import NewTurn
 from turnlog.agent.context import Tier
 from turnlog.agent.conversations.forks import Forked

@@ -5,46 +5,54 @@ import contextlib
 import functools
 import logging
 from dataclasses import dataclass
-from typing import Any
 from uuid import UUID
 
 from turnlog.agent.answering.agents import DEFAULT_AGENT, AgentDisabled, answering_agent
-from turnlog.agent.answering.pieces import Round
-from turnlog.agent.answering.prepare import READS, ContextRequest, prepare, reading
-from turnlog.agent.answering.progress import Progress, progress_of
+from turnlog.agent.answering.pieces import Progress, Round
+from turnlog.agent.answering.prepare import READS, ContextRequest, Prepared, prepare, reading
 from turnlog.agent.answering.recall_tool import SCHEMA, MemoriesOf, ToolResult, run_tool
-from turnlog.agent.answering.recalled_memories import AnswerMemories
 from turnlog.agent.answering.record import Answer, Author, answer_of, record
 from turnlog.agent.answering.request import FAILURE, answer_id
 from turnlog.agent.answering.run import Tools, check_not_empty, run
-from turnlog.agent.context import Context, WindowTooSmall
+from turnlog.agent.context import WindowTooSmall
 from turnlog.agent.context.plain_text import content_text
 from turnlog.agent.conversations.archive.restoring import restored_if_archived
 from turnlog.agent.conversations.locks import SharedLocks
+from turnlog.agent.memory.deciding.service import Memories
 from turnlog.agent.models import observed
 from turnlog.agent.models.errors import EmptyAnswer, ModelError
 from turnlog.agent.models.protocol import ChatRequest, Usage, asker_of
 from turnlog.agent.recall.search import recall_of
+from turnlog.agent.retry_later import Later
 from turnlog.agent.runtime import Runtime
-from turnlog.consumers.workers.answer_locks import answered_alone
 from turnlog.consumers.workers.durable_consumer import Delivery
 from turnlog.events.contracts import AnswerRequested, Event, ToolCall, UsageMetered
 from turnlog.events.errors import EventTooLarge, InvalidEvent, LogFull, LogUnavailable, NotFound, TurnlogError
 from turnlog.events.log import Log
 from turnlog.events.publish import Key
 from turnlog.events.read import recorded
-from turnlog.events.subjects import check_conversation
+from turnlog.events.subjects import check_conversation, progress_subject
 from turnlog.projectors.engine.duplicates import first_seqs
 from turnlog.projectors.engine.lag import READ_WHILE_REBUILT, wait_for
+from turnlog.projectors.engine.locks import LockFor
 from turnlog.projectors.engine.parking import ThreadParked, first_parked, refuse_parked
+from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.chunks.lookup import Scope
 from turnlog.projectors.models.conversation.message import message_by_event
 from turnlog.projectors.models.operations.agents import AgentRow
 
+logger = logging.getLogger("turnlog.consumers")
+SOURCE = "turnlog/agent"
+# The model's client has tried again as long as the budget allows; the person was told, and asks again.
+FINAL = (ModelError, NotFound, AgentDisabled, ThreadParked, WindowTooSmall, InvalidEvent, EventTooLarge)
+RETRY_S = 5.0
+BUSY_S = 2.0
+PATIENT = 5
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the log has for a request: an answer, or that there is none."""
+    """What the log has for a request: its answer, its failure, or neither yet."""
 
     answered: bool
     failed: bool
@@ -58,19 +66,12 @@ async def outcome(log: Log, request: Event, seq: int) -> Outcome:
     return Outcome(answer_id(request.id, "answer") in stored, answer_id(request.id, FAILURE) in stored)
 
 
-logger = logging.getLogger("turnlog.consumers")
-SOURCE = "turnlog/agent"
-# The model's client has tried again as long as the budget allows; the person was told, and asks again.
-FINAL = (ModelError, NotFound, AgentDisabled, ThreadParked, WindowTooSmall, InvalidEvent, EventTooLarge)
-RETRY_S = 5.0
-
-
 class AgentConsumer:
     """work() is what its Inbox calls, with the requests of one thread."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime, self._models = runtime, runtime.models
-        self._memories, self._locks = AnswerMemories(runtime), SharedLocks(runtime.pool)
+        self._memories, self._locks = Memories(runtime.log, runtime.pool), SharedLocks(runtime.pool)
 
     async def work(self, deliveries: list[Delivery]) -> None:
         for delivery in sorted(deliveries, key=lambda d: d.seq):
@@ -81,17 +82,26 @@ class AgentConsumer:
             await self._answer(event, delivery)
 
     async def _answer(self, request: Event, delivery: Delivery) -> None:
-        progress = progress_of(self._runtime.log.nc, request.tenant, request.thread, request.id, delivery.attempt)
+        """Makes the answer unless the log has it, or its failure. Raises Later while another worker makes it.
+
+        If a worker's progress acks are late, its request is delivered to a second one; without the lock both would pay
+        for a model's answer, and one would be discarded. After PATIENT attempts the second one continues without the
+        lock, because the holder may be frozen. A holder whose connection is lost continues too: the log is read again
+        before an answer is appended.
+        """
+        place = (request.tenant, request.thread)
+        progress = Progress(self._runtime.log.nc, progress_subject(*place, str(request.id)), delivery.attempt)
         if not await self._is_first(request, delivery):
             return  # the same request again, much later: one event
-        async with answered_alone(self._locks, request, delivery.attempt):
+        async with self._locks.lock(LockFor.ANSWER, f"answer/{'/'.join(place)}/{request.id}") as is_ours:
+            if not is_ours and delivery.attempt <= PATIENT:
+                raise Later(BUSY_S, f"another worker is at request {request.id}")
             before = await outcome(self._runtime.log, request, delivery.seq)
             if before.answered or before.failed:  # delivered again: who asked reads it on the log
                 await progress.tell("end")
                 return
             try:
-                place = (request.tenant, request.thread, request.traceparent)
-                with observed.answer(_agent_of(request), *place, _is_final):
+                with observed.answer(_agent_of(request), *place, request.traceparent, _is_final):
                     await self._make(request, delivery.seq, progress)
             except FINAL as error:
                 await self._failed(request, progress, error)
@@ -104,6 +114,7 @@ class AgentConsumer:
             return (await first_seqs(conn, [delivery.partition], [key])).get(key) == delivery.seq
 
     async def _make(self, request: Event, seq: int, progress: Progress) -> None:
+        """Prepares, runs and records the answer, and says on the way how far it is."""
         # The budget of the answer begins when its worker takes it up, however long the workers were away.
         ends_at = asyncio.get_running_loop().time() + self._runtime.settings.answer_timeout_s
         check_conversation(request.thread)  # anyone may publish a request on any thread
@@ -114,51 +125,23 @@ class AgentConsumer:
         async with reading(self._runtime) as conn:
             agent = await answering_agent(conn, request.tenant, data.agent)
             await restored_if_archived(self._runtime, conn, request.tenant, request.thread)
-            asked = await message_by_event(conn, request.tenant, request.thread, data.turn_id)
-            if asked is None:
-                refuse_parked(request.thread, await first_parked(conn, ("messages",), request.tenant, request.thread))
-            data = data.model_copy(update=_filled(data, agent))
-            settings = self._runtime.settings
-            wanted = ContextRequest(
-                request.tenant,
-                request.thread,
-                request.user,
-                content_text(asked.content) if asked else "",
-                request.time,
-                data.model or self._models.chat.model,
-                settings.system_prompt if data.system_prompt is None else data.system_prompt,
-                [SCHEMA],
-                as_of_seq=seq,
-                turn_id=data.turn_id,
-                asked_seq=asked.seq if asked else None,
-                relevant=settings.hybrid_episodes if asked else 0,
-                answer_tokens=agent.max_tokens or 0,
-            )
-            prepared = await prepare(self._runtime, conn, wanted)
-        context = prepared.context
-        await progress.tell("context", context=_seen(context) | {"degraded": prepared.degraded})
-        scope = Scope(request.tenant, request.thread)
-        first_shown = _first_shown(context, seq)
-        memories = MemoriesOf(self._memories, request.tenant, request.user, request.time)
-
-        async def use(call: ToolCall) -> ToolResult:
-            top_k = self._runtime.settings.recall_top_k
-            async with reading(self._runtime) as conn:
-                recall = recall_of(self._runtime, asker_of(request.tenant, request.user or request.thread))
-                return await run_tool(call, conn, recall, scope, top_k, first_shown, memories)
-
-        first = ChatRequest(
-            context.messages,
+            model = data.model or agent.model
+            prepared = await self._prepared(conn, request, seq, agent, model)
+        await progress.show(prepared.seen)
+        asker = asker_of(request.tenant, request.user or request.thread)
+        chat = ChatRequest(
+            prepared.context.messages,
             (),
-            data.model,
+            model,
             agent.temperature,
             agent.max_tokens,
             restart=True,
             ends_at=ends_at,
-            asker=asker_of(request.tenant, request.user or request.thread),
+            asker=asker,
         )
+        tools = Tools([SCHEMA], functools.partial(self._use_tool, request, seq, prepared))
         rounds: list[Round] = []
-        async with contextlib.aclosing(run(self._models.chat, first, Tools([SCHEMA], use))) as pieces:
+        async with contextlib.aclosing(run(self._models.chat, chat, tools)) as pieces:
             async for piece in pieces:
                 await progress.show(piece)
                 if isinstance(piece, Round):
@@ -170,11 +153,51 @@ class AgentConsumer:
         # Postgres may have lost the lock meanwhile; JetStream refuses a duplicate answer only within its dedup window.
         if not (await outcome(self._runtime.log, request, seq)).answered:
             id_of = functools.partial(answer_id, request.id)
-            author, agent_name = _author(request), _agent_of(request)
-            await self._record(answer_of(author, prepared.receipt, rounds, agent_name, id_of, request.id))
+            answer = answer_of(_author(request), prepared.receipt, rounds, _agent_of(request), id_of, request.id)
+            await self._record(answer)
         await progress.tell("end", finish_reason=rounds[-1].completion.finish_reason)
-        read = [id_ for one in rounds for _, result in one.results for id_ in result.memories]
-        await self._memories.accessed(request, [*map(UUID, context.receipt.memories), *read])
+        by_tools = [id_ for made in rounds for _, result in made.results for id_ in result.memories]
+        await self._note_access(request, [*map(UUID, prepared.context.receipt.memories), *by_tools])
+
+    async def _prepared(
+        self, conn: Connection, request: Event, seq: int, agent: AgentRow, model: str | None
+    ) -> Prepared:
+        """Prepares with the prompt and model of the request, or else the agent's, or else the server's.
+
+        Raises ThreadParked where the question's turn could not be projected, NotFound where it was deleted.
+        """
+        data, place, settings = request.data, (request.tenant, request.thread), self._runtime.settings
+        assert isinstance(data, AnswerRequested)
+        asked = await message_by_event(conn, *place, data.turn_id)
+        if asked is None:
+            refuse_parked(request.thread, await first_parked(conn, ("messages",), *place))
+            raise NotFound(f"thread {request.thread!r} has no turn {data.turn_id} to answer; it may have been deleted")
+        prompts = (data.system_prompt, agent.system_prompt)
+        wanted = ContextRequest(
+            *place,
+            request.user,
+            content_text(asked.content),
+            request.time,
+            model or self._models.chat.model,
+            next((prompt for prompt in prompts if prompt is not None), settings.system_prompt),
+            [SCHEMA],
+            as_of_seq=seq,
+            turn_id=data.turn_id,
+            asked_seq=asked.seq,
+            relevant=settings.hybrid_episodes,
+            answer_tokens=agent.max_tokens or 0,
+        )
+        return await prepare(self._runtime, conn, wanted)
+
+    async def _use_tool(self, request: Event, seq: int, prepared: Prepared, call: ToolCall) -> ToolResult:
+        """Runs a tool for the model. Recall leaves out the turns that are shown for being recent."""
+        shown = {item.seq for tier in prepared.context.tiers for item in tier.items if item.seq}
+        first_shown = min(shown.difference(prepared.context.receipt.relevant), default=seq)
+        recall = recall_of(self._runtime, asker_of(request.tenant, request.user or request.thread))
+        memories = MemoriesOf(self._runtime, request.tenant, request.user, request.time)
+        scope, top_k = Scope(request.tenant, request.thread), self._runtime.settings.recall_top_k
+        async with reading(self._runtime) as conn:
+            return await run_tool(call, conn, recall, scope, top_k, first_shown, memories)
 
     async def _record(self, answer: Answer) -> None:
         """Waits for a log that accepts no events now, rather than pay for the answer twice."""
@@ -185,6 +208,15 @@ class AgentConsumer:
             except (LogFull, LogUnavailable) as error:
                 logger.warning("an answer waits for the log: %s", error)
                 await asyncio.sleep(RETRY_S)
+
+    async def _note_access(self, request: Event, read: list[UUID]) -> None:
+        """Records which memories were read for an answer; a failure does not fail the answer."""
+        if not read or not request.user:
+            return
+        try:
+            await self._memories.accessed(request.tenant, request.user, read, cause=request.id)
+        except TurnlogError as error:
+            logger.warning("could not record access to %d memories: %s", len(read), error)
 
     async def _failed(self, request: Event, progress: Progress, error: TurnlogError) -> None:
         """Tells who asked, and records the failure, which ends the request."""
@@ -209,25 +241,6 @@ def _is_final(error: BaseException) -> bool:
 
 def _agent_of(request: Event) -> str:
     return (isinstance(request.data, AnswerRequested) and request.data.agent) or DEFAULT_AGENT
-
-
-def _filled(data: AnswerRequested, agent: AgentRow) -> dict[str, str | None]:
-    """The prompt and model of the request, or else the agent's."""
-    prompt = agent.system_prompt if data.system_prompt is None else data.system_prompt
-    return {"system_prompt": prompt, "model": data.model or agent.model}
-
-
-def _seen(context: Context) -> dict[str, Any]:
-    tiers = [
-        {"tier": one.tier, "tokens": one.tokens, "limit": one.limit, "turns": len(one.items)} for one in context.tiers
-    ]
-    return {"tiers": tiers, "memories": list(context.receipt.memories), "dropped": context.receipt.dropped.count}
-
-
-def _first_shown(context: Context, seq: int) -> int:
-    """The first turn shown for being recent: recall leaves out the turns from there on."""
-    seqs = {item.seq for tier in context.tiers for item in tier.items if item.seq}
-    return min(seqs.difference(context.receipt.relevant), default=seq)
 
 
 def _author(request: Event) -> Author:

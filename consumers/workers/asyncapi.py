@@ -16,7 +16,7 @@ from faststream.nats import NatsBroker
 from faststream.specification import AsyncAPI
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
-from turnlog.agent.answering.progress import ProgressStep
+from turnlog.agent.answering.pieces import ProgressStep
 from turnlog.agent.answering.request import AGENT
 from turnlog.consumers.workers.analytics import NAME as ANALYTICS
 from turnlog.consumers.workers.app import make_broker, subscribe

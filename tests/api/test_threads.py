@@ -7,7 +7,7 @@ from uuid import UUID
 from helpers.api import Serve
 
 import turnlog
-from turnlog.agent.answering.given_receipts import GivenReceipts
+from turnlog.agent.answering.receipts import GivenReceipts
 
 
 async def test_a_conversation_from_its_first_turn_to_its_end(serve: Serve) -> None:

@@ -13,7 +13,7 @@ from turnlog.agent.access.access import Access
 from turnlog.agent.access.api_keys import create_key, revoke_key
 from turnlog.agent.access.identity import Unauthenticated
 from turnlog.agent.access.limits import change_limits, limits_of
-from turnlog.agent.answering.configured_agents import configure_agent, get_agent
+from turnlog.agent.answering.agents import configure_agent, get_agent
 from turnlog.agent.operations.dead_letters import drop_dead_letter, list_dead_letters
 from turnlog.agent.settings import Settings
 from turnlog.events.codec import encode

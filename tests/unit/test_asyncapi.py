@@ -12,7 +12,7 @@ from helpers.key_rings import KeysAtHand
 from helpers.sample_events import EVERY_CONTRACT, event
 from jsonschema import Draft202012Validator
 
-from turnlog.agent.answering.progress import Kind
+from turnlog.agent.answering.pieces import Kind
 from turnlog.consumers.workers.asyncapi import document, text
 from turnlog.events.codec import VERSIONS, encode
 from turnlog.events.contracts import CONTRACTS

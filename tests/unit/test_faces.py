@@ -18,7 +18,7 @@ ASKED_FOR = {
         "asking",
         "client_tasks",
         "completions",
-        "configured_agents",
+        "agents",
         "context",
         "turns",
     ),

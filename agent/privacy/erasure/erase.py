@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from uuid import UUID
 
-from turnlog.agent.answering.given_receipts import GivenReceipts
+from turnlog.agent.answering.receipts import GivenReceipts
 from turnlog.agent.conversations.archive.files import files_of
 from turnlog.agent.conversations.sessions.bucket import Bucket
 from turnlog.agent.privacy.erasure import rows

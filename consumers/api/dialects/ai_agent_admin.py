@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 
 from turnlog.agent.access import limits
 from turnlog.agent.access.limits import Limits
-from turnlog.agent.answering import configured_agents
+from turnlog.agent.answering import agents
 from turnlog.agent.operations import breakers, gauges, usage
 from turnlog.agent.operations.all_processes import Reply, ask_processes
 from turnlog.agent.operations.breakers import Circuit
@@ -56,7 +56,7 @@ class AgentConfig(AgentChange, CamelRecord):
 
     type: str
     enabled: bool
-    tools: list[str] = Field(list(configured_agents.TOOLS))
+    tools: list[str] = Field(list(agents.TOOLS))
     updated_at: datetime | None
 
 
@@ -147,26 +147,26 @@ async def set_rate(type: Literal["user", "conversation", "agent"], rate: Rate, c
 @router.get("/agents", response_model=list[AgentConfig])
 async def list_agents(caller: Operator) -> list[AgentRow]:
     """The agent that answers where none is named, and those that were made."""
-    return await configured_agents.list_agents(caller.runtime, caller.tenant)
+    return await agents.list_agents(caller.runtime, caller.tenant)
 
 
 @router.get("/agents/{type}", response_model=AgentConfig)
 async def show_agent(type: AgentType, caller: Operator) -> AgentRow:
-    return await configured_agents.get_agent(caller.runtime, caller.tenant, type)
+    return await agents.get_agent(caller.runtime, caller.tenant, type)
 
 
 @router.put("/agents/{type}", response_model=AgentConfig)
 async def configure_agent(type: AgentType, change: AgentChange, caller: Operator, write_id: WriteId) -> AgentRow:
     """Changes an agent, or makes it. It holds for the next answer."""
     place = (caller.runtime, caller.tenant, type)
-    return await configured_agents.configure_agent(*place, **dict(change), event_id=write_id)
+    return await agents.configure_agent(*place, **dict(change), event_id=write_id)
 
 
 @router.put("/agents/{type}/toggle", response_model=AgentConfig)
 async def toggle_agent(type: AgentType, caller: Operator, write_id: WriteId, toggle: Toggle = Toggle()) -> AgentRow:
     """An agent that is switched off refuses questions with 409 and the code agent-disabled."""
     place = (caller.runtime, caller.tenant, type)
-    return await configured_agents.switch_agent(*place, toggle.enabled, event_id=write_id)
+    return await agents.switch_agent(*place, toggle.enabled, event_id=write_id)
 
 
 @router.get("/users/{user}/usage")

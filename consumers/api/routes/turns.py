@@ -11,7 +11,7 @@ from pydantic import AwareDatetime, BaseModel, Field, TypeAdapter
 from turnlog.agent.access.access import Access
 from turnlog.agent.answering import turns
 from turnlog.agent.answering.context import AnswerBasis, SignedBasis, context_as_of, context_of
-from turnlog.agent.answering.given_receipts import GivenReceipts
+from turnlog.agent.answering.receipts import GivenReceipts
 from turnlog.agent.answering.turns import NewTurn, ShownTurn, WrongReceipt, shown
 from turnlog.agent.context import Context, Tier
 from turnlog.agent.conversations.ownership import append_as_owner
