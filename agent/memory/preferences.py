@@ -158,8 +158,13 @@ def _first(patterns: dict[str, str], text: str) -> str | None:
 
 async def preferences_of(conn: Connection, tenant: str, user: str, now: datetime) -> Preferences:
     """Returns a user's preferences. Statements count only if the user wants them remembered. Raises InvalidToken."""
-    place = (tenant, memory_thread(user))
-    by_hand = await preferences_set(conn, *place)
+    thread = memory_thread(user)
+    by_hand = await preferences_set(conn, tenant, thread)
     if by_hand.enable_memory is False:
         return Preferences(by_hand)
-    return user_preferences(await valid_memories(conn, *place, now, ("PREFERENCE",), _MOST_SAID), by_hand)
+    return await with_said(conn, tenant, thread, now, by_hand)
+
+
+async def with_said(conn: Connection, tenant: str, thread: str, now: datetime, by_hand: UserPreferences) -> Preferences:
+    """Returns the preferences set by hand with those that the memories of a memory thread state."""
+    return user_preferences(await valid_memories(conn, tenant, thread, now, ("PREFERENCE",), _MOST_SAID), by_hand)

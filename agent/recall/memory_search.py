@@ -170,12 +170,13 @@ class RecalledMemory:
 @dataclass(frozen=True, slots=True)
 class MemoriesFound:
     """memories: best first. degraded: why vectors were not used, None when they were. dates, names: found in the
-    question."""
+    question. has_any: whether the user has memories at all."""
 
     memories: tuple[RecalledMemory, ...] = ()
     degraded: str | None = None
     dates: tuple[Dated, ...] = ()
     names: tuple[str, ...] = ()
+    has_any: bool = True
 
 
 def memory_query(
@@ -239,7 +240,7 @@ class MemoryRecall:
         others = " ".join(role_words(question))
         size = await thread_size(conn, scope, f"{question} {others}", model)
         if not size.memories:
-            return MemoriesFound(names=size.names)
+            return MemoriesFound(names=size.names, has_any=False)
         vector, degraded = await self._vector(question, size)
         now = scope.as_of or scope.now
         dates = dates_in(question, now, local(scope.now, self._zone).tzinfo or UTC)

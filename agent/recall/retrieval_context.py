@@ -13,7 +13,7 @@ from typing import Any
 from pydantic_core import to_json
 
 from turnlog.agent.context.about_memory import asks_for_everything
-from turnlog.agent.memory.preferences import Preferences, preferences_of
+from turnlog.agent.memory.preferences import Preferences, user_preferences, with_said
 from turnlog.agent.recall.memory_search import TOP_K, MemoryRecall, RecalledMemory
 from turnlog.events.local_time import local, zone_or
 from turnlog.events.subjects import memory_thread
@@ -22,6 +22,7 @@ from turnlog.projectors.models.memories.entities_lookup import entities_named
 from turnlog.projectors.models.memories.lookup import (
     StoredMemory,
     memories_for_any_question,
+    preferences_set,
 )
 from turnlog.projectors.models.memories.search import MemoryScope
 
@@ -58,18 +59,23 @@ async def retrieval_context(
     message_count: int = 0,
     top_k: int = TOP_K,
 ) -> RetrievalContext:
-    """message_count: turns of the conversation. A user who set enable_memory to False gets the preferences set by hand
-    and nothing else. Raises InvalidToken."""
+    """Returns what a model should know of a user for a message. message_count: turns of the conversation.
+
+    A user who set enable_memory to False gets the preferences set by hand and nothing else. Raises InvalidToken.
+    """
     memories = memory_thread(user)
-    preferences = await preferences_of(conn, tenant, user, now)
-    if preferences.named.enable_memory is False:
-        return RetrievalContext(preferences=preferences)
-    now = local(now, zone_or(preferences.named.timezone, UTC))
+    by_hand = await preferences_set(conn, tenant, memories)
+    if by_hand.enable_memory is False:
+        return RetrievalContext(preferences=Preferences(by_hand))
+    now = local(now, zone_or(by_hand.timezone, UTC))
     found = await recall.search(conn, MemoryScope(tenant, memories, now), message, top_k)
+    preferences, any_question = user_preferences((), by_hand), list[StoredMemory]()
+    if found.has_any:
+        preferences = await with_said(conn, tenant, memories, now, by_hand)
+        few = EVERYTHING if asks_for_everything(message) else top_k
+        any_question = await memories_for_any_question(conn, tenant, memories, now, few)
     ids = {one.memory.id for one in found.memories}
-    few = EVERYTHING if asks_for_everything(message) else top_k
-    any_question = await memories_for_any_question(conn, tenant, memories, now, few)
-    always = tuple(one for one in any_question if one.id not in ids)
+    always = tuple(memory for memory in any_question if memory.id not in ids)
     names = {*found.names, *(name for one in found.memories for name in one.memory.entities)}
     about = await entities_named(conn, tenant, memories, names) if names else []
     return RetrievalContext(found.memories, always, preferences, tuple(about), message_count, found.degraded)
