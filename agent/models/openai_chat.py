@@ -7,7 +7,6 @@ import ssl
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,18 +17,18 @@ from openai import AsyncOpenAI, AsyncStream, DefaultAsyncHttpxClient
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from turnlog.agent.context.window import output_reserve, window_for
-from turnlog.agent.context.wire import called, with_custom_calls
+from turnlog.agent.context.wire import with_custom_calls
 from turnlog.agent.models import observed
 from turnlog.agent.models.calls import Caller, shown_url
 from turnlog.agent.models.errors import ModelError, ModelRefused, ModelTimedOut, ModelUnavailable, NotAnAPI
 from turnlog.agent.models.lanes import Lane
+from turnlog.agent.models.openai_answer import Answer
 from turnlog.agent.models.pricing import cost_of
 from turnlog.agent.models.protocol import (
     BROKE_OFF,
     CUT_OFF,
     REPETITION,
     TIME_UP,
-    CallPiece,
     ChatRequest,
     Completion,
     CountTokens,
@@ -37,85 +36,6 @@ from turnlog.agent.models.protocol import (
 )
 from turnlog.agent.models.repetition import Repetition
 from turnlog.agent.models.structured import accepted_form, with_format
-from turnlog.events.contracts import ToolCall
-from turnlog.events.texts import storable
-
-
-@dataclass
-class Answer:
-    """The parts of one answer received so far. thought: characters of reasoning, which are counted and not kept."""
-
-    started: float
-    text: list[str] = field(default_factory=list)
-    thought: int = 0
-    calls: dict[int, dict[str, str]] = field(default_factory=dict)
-    model: str | None = None
-    finish_reason: str | None = None
-    tokens_in: int | None = None
-    tokens_out: int | None = None
-
-    def end_early(self, reason: str) -> None:
-        """Keeps the text; a tool call may lack its end."""
-        self.calls.clear()
-        self.finish_reason = reason
-
-    def forget(self) -> None:
-        """Resets: an attempt that failed before the first token may have set the model name."""
-        self.__dict__.update(Answer(self.started).__dict__)
-
-    def take(self, chunk: Any) -> Delta:
-        """Adds a chunk and returns what it brings. Only the first choice is read (n is never requested)."""
-        self._take_frame(chunk)
-        if not chunk.choices:
-            return Delta()
-        choice = chunk.choices[0]
-        self.finish_reason = choice.finish_reason or self.finish_reason
-        calls = tuple(self._take_call(piece) for piece in choice.delta.tool_calls or ())
-        text = choice.delta.content or ""
-        self.text.append(text)
-        # DeepSeek, llama.cpp and older vLLM name the field so; newer vLLM and OpenRouter call it `reasoning`.
-        thought = getattr(choice.delta, "reasoning_content", None) or getattr(choice.delta, "reasoning", None)
-        self.thought += len(str(thought or ""))
-        return Delta(text=text, calls=calls)
-
-    def take_whole(self, reply: Any) -> None:
-        """Adds a reply that was not streamed."""
-        self._take_frame(reply)
-        choice = reply.choices[0]
-        self.finish_reason = choice.finish_reason
-        self.text.append(choice.message.content or "")
-        for index, call in enumerate(choice.message.tool_calls or ()):
-            name, arguments = called(call.model_dump())
-            self.calls[index] = {"id": call.id, "name": name, "arguments": arguments}
-
-    def _take_frame(self, reply: Any) -> None:
-        self.model = reply.model or self.model
-        if reply.usage is not None:
-            self.tokens_in, self.tokens_out = reply.usage.prompt_tokens, reply.usage.completion_tokens
-
-    def _take_call(self, piece: Any) -> CallPiece:
-        # Some servers omit the index and send each call whole.
-        index = piece.index if piece.index is not None else len(self.calls)
-        is_first = index not in self.calls
-        call = self.calls.setdefault(index, {"id": piece.id or f"call_{index}", "name": "", "arguments": ""})
-        arguments = ""
-        if piece.function is not None or getattr(piece, "custom", None):
-            name, arguments = called(piece.model_dump())
-            call["name"] = name or call["name"]
-            call["arguments"] += arguments
-        return (
-            CallPiece(index, call["id"], call["name"], arguments) if is_first else CallPiece(index, "", "", arguments)
-        )
-
-    def whole_text(self) -> str:
-        """Some servers split an emoji between two chunks; its halves are joined."""
-        return str(storable("".join(self.text)))
-
-    def tool_calls(self) -> tuple[ToolCall, ...]:
-        return tuple(
-            ToolCall(id=c["id"] or f"call_{i}", name=c["name"], arguments=storable(c["arguments"]) or "{}")
-            for i, c in sorted(self.calls.items())
-        )
 
 
 def _now() -> float:

@@ -5,14 +5,15 @@ import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, cast
 
 from turnlog._thread import Context, Thread
 from turnlog.agent.answering.client_tasks import ends_with_a_prompt
 from turnlog.agent.answering.turns import turn_of
-from turnlog.agent.context.wire import called, with_custom_calls
+from turnlog.agent.context.wire import with_custom_calls
 from turnlog.agent.conversations.transcript_matching import Wire, split_prompt, unseen, with_own_last
+from turnlog.agent.models.openai_answer import Answer
 from turnlog.agent.models.pricing import cost_of
 from turnlog.events.contracts import UsageMetered
 from turnlog.events.errors import NotFound, cause
@@ -22,62 +23,16 @@ AGENT = "openai-client"
 logger = logging.getLogger("turnlog.client")
 
 
-@dataclass(slots=True)
-class Heard:
-    """What a model answered, whole or so far."""
-
-    text: str = ""
-    calls: dict[int, dict[str, str]] = field(default_factory=dict)
-    model: str | None = None
-    tokens_in: int | None = None
-    tokens_out: int | None = None
-    is_whole: bool = False
-
-    @classmethod
-    def of_completion(cls, reply: Any) -> "Heard":
-        message = reply.choices[0].message
-        heard = cls(message.content or getattr(message, "refusal", None) or "", model=reply.model, is_whole=True)
-        for at, call in enumerate(message.tool_calls or ()):
-            name, arguments = called(call.model_dump())
-            heard.calls[at] = {"id": call.id, "name": name, "arguments": arguments}
-        heard._count(reply.usage)
-        return heard
-
-    def add(self, chunk: Any) -> None:
-        """A chunk of a stream."""
-        self.model = chunk.model or self.model
-        self._count(getattr(chunk, "usage", None))
-        for choice in chunk.choices:
-            if choice.index:
-                continue
-            self.text += choice.delta.content or getattr(choice.delta, "refusal", None) or ""
-            for piece in choice.delta.tool_calls or ():
-                call = self.calls.setdefault(piece.index, {"id": "", "name": "", "arguments": ""})
-                call["id"] = piece.id or call["id"]
-                if piece.function is not None:
-                    call["name"] += piece.function.name or ""
-                    call["arguments"] += piece.function.arguments or ""
-
-    def _count(self, usage: Any) -> None:
-        if usage is not None:
-            self.tokens_in, self.tokens_out = usage.prompt_tokens, usage.completion_tokens
-
-    @property
-    def whole_calls(self) -> list[dict[str, str]]:
-        """The calls whose arguments came whole: others cannot be run."""
-        return [call for call in self.calls.values() if call["id"] and (self.is_whole or _is_json(call["arguments"]))]
-
-
 class Exchange:
     """A request under way. It holds the turn of its thread until it is over.
 
     It runs in a task of its own, since what cancels its caller often cancels each further wait of the caller too.
-    messages: what the model gets. heard: what came of the answer.
+    messages: what the model gets. heard: what came of the answer. is_whole: it came at once, and not as a stream.
     """
 
     def __init__(self, thread: Thread, arguments: Wire, tokens: int | None) -> None:
         self.messages: list[Any] = []
-        self.heard = Heard()
+        self.heard, self.is_whole = Answer(time.perf_counter(), keeps_refusals=True), False
         self._model = str(arguments.get("model") or "")
         self._is_failed, self._close = False, cast("Callable[[], Awaitable[Any]] | None", None)
         self._over, self._begun = asyncio.Event(), asyncio.get_running_loop().create_future()
@@ -91,6 +46,11 @@ class Exchange:
         except asyncio.CancelledError:
             self.stop()
             raise
+
+    def take_whole(self, reply: Any) -> None:
+        """Keeps a completion that was not streamed."""
+        self.heard.take_whole(reply)
+        self.is_whole = True
 
     async def end(self) -> None:
         """Records the answer, once; nothing when nothing came or it failed."""
@@ -141,24 +101,39 @@ class Exchange:
             self._begun.set_result(None)
             await self._over.wait()
             latency = (time.perf_counter() - started) * 1000
-            if not self._is_failed and (self.heard.text or self.heard.whole_calls):
+            if not self._is_failed:
                 await self._record(thread, context, latency)
         if self._close is not None:
             await self._close()
 
     async def _record(self, thread: Thread, context: Context, latency_ms: float) -> None:
-        heard = self.heard
-        model = heard.model or self._model
+        """Records text and those calls whose arguments came whole: others cannot be run. Nothing came: nothing is."""
+        heard, model = self.heard, self.heard.model or self._model
+        text = heard.whole_text()
+        calls = [call for call in heard.tool_calls() if self.is_whole or _is_json(call.arguments)]
+        if not text and not calls:
+            return
+        tokens_in, tokens_out = heard.tokens_in or 0, heard.tokens_out or 0
+        usage = UsageMetered(
+            purpose="answer",
+            agent=AGENT,
+            provider="openai",
+            model=model,
+            tokens_in=tokens_in,
+            tokens_out=tokens_out,
+            cost_usd=cost_of(model, tokens_in, tokens_out).usd,
+            latency_ms=latency_ms,
+        )
         await thread.add(
             "assistant",
-            heard.text,
+            text,
             receipt=context.receipt,
-            tool_calls=heard.whole_calls,
+            tool_calls=[call.model_dump() for call in calls],
             model=model,
             tokens_in=heard.tokens_in,
             tokens_out=heard.tokens_out,
             latency_ms=latency_ms,
-            usage=_usage(model, heard, latency_ms),
+            usage=usage,
         )
 
     def _ended(self, task: asyncio.Task[None]) -> None:
@@ -203,20 +178,6 @@ async def _new(thread: Thread, given: Sequence[Wire]) -> tuple[Sequence[Wire], i
         return behind, end
     answered = max((at for at, one in enumerate(given) if one.get("role") == "assistant"), default=-1)
     return given[answered + 1 :], end
-
-
-def _usage(model: str, heard: Heard, latency_ms: float) -> UsageMetered:
-    tokens_in, tokens_out = heard.tokens_in or 0, heard.tokens_out or 0
-    return UsageMetered(
-        purpose="answer",
-        agent=AGENT,
-        provider="openai",
-        model=model,
-        tokens_in=tokens_in,
-        tokens_out=tokens_out,
-        cost_usd=cost_of(model, tokens_in, tokens_out).usd,
-        latency_ms=latency_ms,
-    )
 
 
 def _is_json(text: str) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 from turnlog._memory import Memory
-from turnlog._recording import Exchange, Heard, as_sent, begun
+from turnlog._recording import Exchange, as_sent, begun
 from turnlog.agent.answering.client_tasks import is_client_task
 from turnlog.consumers.sync_bridge import Blocking, LoopClosed, LoopThread
 from turnlog.events.errors import TurnlogError
@@ -94,7 +94,7 @@ def _create(begin: Begin) -> Callable[[Any], Any]:
                 raise
             if arguments.get("stream"):
                 return AsyncRecorded(reply, exchange)
-            exchange.heard = Heard.of_completion(reply)
+            exchange.take_whole(reply)
             await exchange.end()
             return reply
 
@@ -117,7 +117,7 @@ def _blocking_create(begin: Begin, loop: LoopThread) -> Callable[[Any], Any]:
                 raise
             if arguments.get("stream"):
                 return Recorded(reply, exchange, loop)
-            exchange.heard = Heard.of_completion(reply)
+            exchange.take_whole(reply)
             loop.run(exchange.end())
             return reply
 
@@ -150,7 +150,7 @@ class AsyncRecorded(_Changed):
         except BaseException:
             self._exchange.fail()
             raise
-        self._exchange.heard.add(chunk)
+        self._exchange.heard.take(chunk)
         return chunk
 
     async def __aenter__(self) -> "AsyncRecorded":
@@ -184,7 +184,7 @@ class Recorded(_Changed):
         except BaseException:
             self._loop.call(self._exchange.fail)
             raise
-        self._exchange.heard.add(chunk)
+        self._exchange.heard.take(chunk)
         return chunk
 
     def __enter__(self) -> "Recorded":
