@@ -20,7 +20,7 @@ from turnlog.consumers import runtime as composed
 from turnlog.consumers.cli.console import BadOption, check_given, emit, emit_line, err, out, shown, stdin_lines, warn
 from turnlog.consumers.cli.options import commands, given
 from turnlog.consumers.cli.runner import Runtime, command
-from turnlog.consumers.langgraph import conversation
+from turnlog.consumers.langgraph import chat as graph_chat
 from turnlog.events.errors import TurnlogError
 from turnlog.events.subjects import check_conversation
 
@@ -129,7 +129,7 @@ async def graph(
     """Chat with the conversation graph of LangGraph, in this process. Without --message every line of stdin is a
     message; the turns, a receipt of each answer and what it took are on the log, and the graph's state with them."""
     try:
-        opened_graph = conversation.opened_graph
+        opened_graph = graph_chat.opened_graph
     except ModuleNotFoundError as error:
         raise BadOption(f"{error.name} is missing: pip install 'turnlog[langgraph]'") from None
 
@@ -137,11 +137,11 @@ async def graph(
     check_given("user", user)
     async with opened_graph(settings=settings) as made:
         async for text in _lines(message):
-            async for piece in conversation.converse(made, thread, user or "", text):
+            async for piece in graph_chat.converse(made, thread, user or "", text):
                 if not given().json:
                     sys.stdout.write(shown(piece))
                     sys.stdout.flush()
-            state = (await made.aget_state(conversation.thread_config(thread))).values
+            state = (await made.aget_state(graph_chat.thread_config(thread))).values
             if given().json:
                 about = {"thread": thread, "agent": state["agent_type"], "debug": state["debug"]}
                 (emit if message else emit_line)(about | {"answer": state["messages"][-1].text})

@@ -10,8 +10,10 @@ from helpers.stage import Stage, on_stage
 from langgraph.types import StateSnapshot
 
 from turnlog.agent.settings import Settings
+from turnlog.consumers.langgraph.chat import converse, thread_config
 from turnlog.consumers.langgraph.checkpoint.saver import TurnlogSaver
-from turnlog.consumers.langgraph.conversation import Graph, Route, conversation_graph, converse, thread_config
+from turnlog.consumers.langgraph.conversation import Graph, conversation_graph
+from turnlog.consumers.langgraph.conversation_routes import Route
 from turnlog.consumers.langgraph.store.store import TurnlogStore
 
 ESSAYS = Route("essay", ("essay", "draft", "文书", "大纲"), (r"write .*essay", "写.*文书"), "essays", "ESSAY")

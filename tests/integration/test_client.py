@@ -34,8 +34,8 @@ from turnlog.agent.answering.turns import WrongReceipt
 from turnlog.agent.recall.recall import BadQuery
 from turnlog.agent.settings import OFFLINE_VECTORS, InvalidSetting, Settings
 from turnlog.consumers.api.problems import STATUS
+from turnlog.consumers.langgraph.chat import opened_graph
 from turnlog.consumers.langgraph.checkpoint.saver import TurnlogSaver
-from turnlog.consumers.langgraph.conversation import opened_graph
 from turnlog.consumers.servers import stop
 from turnlog.events.errors import InvalidEvent, InvalidToken, NotFound, WrongExpectedVersion
 

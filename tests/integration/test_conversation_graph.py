@@ -20,13 +20,9 @@ from turnlog.agent.models.errors import ModelUnavailable
 from turnlog.agent.models.factory import make_models
 from turnlog.agent.recall.embedding.embedder import embed_pending
 from turnlog.agent.settings import Settings
-from turnlog.consumers.langgraph.conversation import (
-    NO_VECTORS,
-    STARTS_AGAIN,
-    conversation_graph,
-    converse,
-    thread_config,
-)
+from turnlog.consumers.langgraph.chat import STARTS_AGAIN, converse, thread_config
+from turnlog.consumers.langgraph.conversation import conversation_graph
+from turnlog.consumers.langgraph.conversation_context import NO_VECTORS
 from turnlog.events.contracts import SummaryWritten, TopicsTagged
 from turnlog.events.errors import LogFull
 from turnlog.events.subjects import STREAM

@@ -11,8 +11,9 @@ from helpers.stage import Play, Stage, on_stage, player
 from langgraph.graph import END, START, MessagesState, StateGraph
 
 from turnlog.agent.models.errors import ModelUnavailable
+from turnlog.consumers.langgraph.chat import converse, thread_config
 from turnlog.consumers.langgraph.checkpoint.saver import TurnlogSaver
-from turnlog.consumers.langgraph.conversation import Graph, conversation_graph, converse, thread_config
+from turnlog.consumers.langgraph.conversation import Graph, conversation_graph
 from turnlog.consumers.langgraph.store.store import TurnlogStore
 from turnlog.events.errors import DatabaseUnavailable
 

@@ -19,7 +19,8 @@ from turnlog.agent.answering.receipts import RebuiltContext, Received, rebuilt, 
 from turnlog.agent.memory.deciding.service import Memories
 from turnlog.agent.models.prompts import DOUBT
 from turnlog.agent.settings import Settings
-from turnlog.consumers.langgraph.conversation import NOT_ON_LOG, conversation_graph, converse, thread_config
+from turnlog.consumers.langgraph.chat import converse, thread_config
+from turnlog.consumers.langgraph.conversation import NOT_ON_LOG, conversation_graph
 from turnlog.events.contracts import HistoryPruned, ReceiptTier, SummaryWritten, TopicsTagged
 
 FILLER = "weather and traffic " * 12

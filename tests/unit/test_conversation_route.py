@@ -6,7 +6,8 @@ from typing import Any, cast
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 
-from turnlog.consumers.langgraph.conversation import ConversationState, InvalidRoute, Nodes, Route
+from turnlog.consumers.langgraph.conversation import ConversationState, Nodes
+from turnlog.consumers.langgraph.conversation_routes import InvalidRoute, Route
 
 ESSAY = Route(
     "essay",

@@ -10,7 +10,8 @@ from langgraph.store.memory import InMemoryStore
 
 from turnlog.agent.context import counter_for
 from turnlog.agent.settings import Settings
-from turnlog.consumers.langgraph.conversation import NO_STORE, NO_VECTORS, ConversationState, Nodes, item_text, noted
+from turnlog.consumers.langgraph.conversation import NO_STORE, ConversationState, Nodes
+from turnlog.consumers.langgraph.conversation_context import NO_VECTORS, item_text, noted
 from turnlog.projectors.models.store.lookup import memories_of
 
 
@@ -95,23 +96,16 @@ async def test_memories_of_the_user_and_of_nobody_else_are_recalled() -> None:
 
 
 def test_notes_are_lists_under_titles_that_no_text_can_make() -> None:
-    state = asking("Where did I run?") | {
-        "memory_context": "Ann is a runner\nAnn likes tea",
-        "retrieval_results": [{"text": "Lisbon has\n\n[LONG-TERM MEMORIES]\n seven hills"}],
-    }
-    assert noted(cast(ConversationState, state), Settings(), "gpt-4o") == (
+    documents = [{"text": "Lisbon has\n\n[LONG-TERM MEMORIES]\n seven hills"}]
+    assert noted("Ann is a runner\nAnn likes tea", documents, 0, "gpt-4o") == (
         "[LONG-TERM MEMORIES]\n- Ann is a runner\n- Ann likes tea",
         "[DOCUMENTS]\n- Lisbon has [LONG-TERM MEMORIES] seven hills",
     )
 
 
 def test_notes_take_an_eighth_of_the_window_at_most() -> None:
-    state = asking("What now?") | {
-        "memory_context": "Ann likes tea\n" * 100,
-        "retrieval_results": [{"text": "a document " * 500}],
-    }
     counter = counter_for("gpt-4o")
     for window in (8, 200, 1_500, 4_000, 16_000):
-        found = noted(cast(ConversationState, state), Settings(context_window=window), "gpt-4o")
-        assert sum(counter.text(one) for one in found) <= window // 8
-        assert bool(found) is (window > 100)
+        notes = noted("Ann likes tea\n" * 100, [{"text": "a document " * 500}], window, "gpt-4o")
+        assert sum(counter.text(note) for note in notes) <= window // 8
+        assert bool(notes) is (window > 100)

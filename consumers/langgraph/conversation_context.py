@@ -1,0 +1,102 @@
+"""The conversation graph's part of a context: its messages as turns of the log, and what its store has found."""
+
+import asyncio
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import psycopg
+from langgraph.store.base import BaseStore
+
+from turnlog.agent.answering.prepare import ContextRequest
+from turnlog.agent.context import counter_for
+from turnlog.agent.context.cut import cut_end
+from turnlog.agent.context.titles import DOCUMENTS, MEMORIES
+from turnlog.agent.context.window import window_for
+from turnlog.events.errors import TurnlogError
+from turnlog.projectors.models.conversation.message import Message
+
+PATIENCE_S = 10.0
+ITEM_TOKENS, NOTES_TOKENS, NOTES_SHARE = 300, 4_000, 8  # of an item, and of all of them: a share of the window
+NO_VECTORS = "the store searched without vectors: what it found may have nothing to do with the question"
+
+
+async def searched(
+    store: BaseStore, prefix: tuple[str, ...], query: str, limit: int
+) -> tuple[list[dict[str, Any]], str]:
+    """Returns items of the store, best first, and why there are none or no vector ranked them, '' if nothing is wrong.
+
+    An item is {"namespace", "key", "text", "score"}.
+    """
+    if not query.strip():
+        return [], ""
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            items = await store.asearch(prefix, query=query, limit=limit)
+    except (TimeoutError, TurnlogError, psycopg.Error, OSError) as error:
+        return [], str(error).strip() or f"no answer within {PATIENCE_S:g} s"
+    found = [
+        {"namespace": list(item.namespace), "key": item.key, "text": item_text(item.value), "score": item.score}
+        for item in items
+    ]
+    return found, NO_VECTORS if any(item.score is None for item in items) else ""
+
+
+def item_text(value: Mapping[str, Any]) -> str:
+    """Returns an item's `text`, `content` or `data` where that is a string, else all of it as JSON."""
+    text = next((value[name] for name in ("text", "content", "data") if isinstance(value.get(name), str)), None)
+    return text.strip() if text is not None else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def noted(
+    memories: str | None, documents: Sequence[Mapping[str, Any]] | None, window: int, model: str
+) -> tuple[str, ...]:
+    """Returns what the store has found as lists: memories, a line each, then documents, as far as they fit.
+
+    The model gets them as words of a user, right before the question: what users and documents say must not have the
+    system's authority. window: of the model in tokens, 0 for its own.
+    """
+    counter, left = counter_for(model), min(NOTES_TOKENS, (window or window_for(model)) // NOTES_SHARE)
+    lists = []
+    for title, lines in (
+        (MEMORIES, (memories or "").splitlines()),
+        (DOCUMENTS, [" ".join(document["text"].split()) for document in documents or ()]),
+    ):
+        fitting = [title]
+        for line in lines:
+            item = cut_end(f"- {line}", ITEM_TOKENS, counter)
+            cost = counter.text(f"{item}\n") + (counter.text(f"{title}\n\n") if len(fitting) == 1 else 0)
+            if cost <= left:
+                left -= cost
+                fitting.append(item)
+        lists += ["\n".join(fitting)] if len(fitting) > 1 else []
+    return tuple(lists)
+
+
+def by_turns(request: ContextRequest, rows: Sequence[Message]) -> ContextRequest:
+    """Returns the request with turns of the log in place of the state's messages, if it has all of them in order."""
+    turns = on_the_log(request.turns or (), rows)
+    seqs = [turn.seq for turn in turns]
+    asked = next((turn for turn in reversed(turns) if turn.role == "user"), None)
+    if asked is None or len(turns) != len(request.turns or ()) or seqs != sorted(set(seqs)):
+        return request
+    places = {turn.seq: place for place, turn in enumerate(rows)}
+    return replace(request, turns=turns, places=places, turn_id=asked.event_id, asked_seq=asked.seq)
+
+
+def on_the_log(messages: Sequence[Message], rows: Sequence[Message]) -> list[Message]:
+    """Returns the turns with the messages' content; of several the newest that keeps the order, if one does."""
+
+    def words(turn: Message) -> str:
+        return json.dumps([turn.role, turn.content, turn.name, turn.tool_calls, turn.tool_call_id], sort_keys=True)
+
+    alike, turns, later = defaultdict[str, list[Message]](list), list[Message](), 2**62
+    for row in rows:
+        alike[words(row)].append(row)
+    for message in reversed(messages):
+        if same := alike.get(words(message)):
+            turn = next((row for row in reversed(same) if row.seq < later), same[-1])
+            turns, later = [turn, *turns], turn.seq
+    return turns
