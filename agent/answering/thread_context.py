@@ -106,12 +106,14 @@ async def thread_context(
     if not messages:
         raise NotFound(f"there is no thread {thread!r}; `turnlog threads` lists them")
     block = await memories if isinstance(memories, Awaitable) else memories or MemoryBlock()
+    is_summarised = settings.enable_summary and now.summary is not None and now.summary_seq is not None
+    summary = Summary(now.summary or "", now.summary_seq or 0) if is_summarised else None
     given = ContextInput(
         messages,
         model or settings.model,
         settings.system_prompt if system_prompt is None else system_prompt,
         tools,
-        _summary(now) if settings.enable_summary else None,
+        summary,
         now.topics,
         now.pruned_through,
         settings.context_window if window is None else window,
@@ -193,10 +195,6 @@ def _doubt(found: Relevant, messages: Sequence[Message], block: MemoryBlock, rec
     newest = [content_text(message.content) for message in messages[-recent - 1 :]]
     noted = [line for wire in block.all_messages for line in str(wire["content"]).splitlines()]
     return doubt_about(found.evidence, found.query, [text for text in [*newest, *noted] if text != found.query])
-
-
-def _summary(now: Overview) -> Summary | None:
-    return None if now.summary is None or now.summary_seq is None else Summary(now.summary, now.summary_seq)
 
 
 def context_settings(settings: Settings) -> ContextSettings:

@@ -1,7 +1,7 @@
 """Finds what chat programs put into a person's message: retrieved documents, files, the state of an editor. Pure."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 
 Range = tuple[int, int]
 
@@ -54,8 +54,10 @@ def without_additions(text: str) -> str:
     return hidden(text, additions(text), " ").strip() or text
 
 
-def hidden(text: str, ranges: Iterable[Range], by: str) -> str:
+def hidden(text: str, ranges: Collection[Range], by: str) -> str:
     """The text with each character of the ranges but line breaks replaced."""
+    if not ranges:
+        return text
     kept = list(text)
     for start, end in ranges:
         kept[start:end] = [char if char == "\n" else by for char in text[start:end]]

@@ -188,8 +188,37 @@ class Prepared:
         return replace(self, build=replace(self.build, given=given))
 
     def context(self) -> Context:
-        """Everything unchanged if it fits, else three tiers."""
-        return _context(self, self.whole or tiered(self.build, self.turns.units, self.full))
+        """Returns everything unchanged if it fits, else three tiers."""
+        build, budget, turns = self.build, self.budget, self.turns
+        given, layout = build.given, self.whole or tiered(build, turns.units, self.full)
+        tiers = tuple(tier for tier, _ in layout.tiers)
+        doubt = _doubt(build, budget, sum(tier.tokens for tier in tiers))
+        notes = [*given.notes, *doubt]
+        messages = _with_notes([*self.system, *(wire for _, wires in layout.tiers for wire in wires)], notes)
+        summary_seq = given.summary.seq if given.summary else None
+        topics = layout.head.topics if layout.head else ()
+        shown = _visible(given)
+        place = given.places or _places(shown, given.pruned_through_seq)
+        dropped = tuple(sorted(turns.dropped + layout.dropped))
+        altered = tuple(sorted(turns.altered + layout.altered))
+        receipt = ContextReceipt(
+            as_of_seq=self.as_of_seq,
+            model=given.model,
+            encoding=build.counter.encoding.name,
+            window=budget.window,
+            budget=budget.budget,
+            tiers=tuple(receipt_tier(tier, summary_seq, topics, place) for tier in tiers),
+            dropped=TurnSpans.of((remark.seq for remark in dropped), place),
+            remarks=remarks_by_reason((*dropped, *altered), place),
+            state=spans_of((one.seq for one in shown), place),
+            recalled_chunks=given.recalled_chunks,
+            memories=given.memories,
+            known=given.known,
+            relevant=tuple(given.relevant),
+            doubt=given.doubt if doubt else None,
+            context_hash=context_hash(messages),
+        )
+        return Context(messages, budget.budget, budget.window, tiers, receipt, dropped, altered)
 
 
 def build_context(given: ContextInput) -> Context:
@@ -245,39 +274,6 @@ def _doubt(build: Build, budget: Budget, used: int) -> list[Wire]:
         return []
     wire: Wire = {"role": "user", "content": build.given.doubt}
     return [wire] if build.counter.wire(wire) <= max(budget.budget - used, budget.safety // 2) else []
-
-
-def _context(made: Prepared, layout: Layout) -> Context:
-    build, budget, turns = made.build, made.budget, made.turns
-    given = build.given
-    tiers = tuple(tier for tier, _ in layout.tiers)
-    doubt = _doubt(build, budget, sum(tier.tokens for tier in tiers))
-    notes = [*given.notes, *doubt]
-    messages = _with_notes([*made.system, *(wire for _, wires in layout.tiers for wire in wires)], notes)
-    summary_seq = given.summary.seq if given.summary else None
-    topics = layout.head.topics if layout.head else ()
-    shown = _visible(given)
-    place = given.places or _places(shown, given.pruned_through_seq)
-    dropped = tuple(sorted(turns.dropped + layout.dropped))
-    altered = tuple(sorted(turns.altered + layout.altered))
-    receipt = ContextReceipt(
-        as_of_seq=made.as_of_seq,
-        model=given.model,
-        encoding=build.counter.encoding.name,
-        window=budget.window,
-        budget=budget.budget,
-        tiers=tuple(receipt_tier(tier, summary_seq, topics, place) for tier in tiers),
-        dropped=TurnSpans.of((remark.seq for remark in dropped), place),
-        remarks=remarks_by_reason((*dropped, *altered), place),
-        state=spans_of((one.seq for one in shown), place),
-        recalled_chunks=given.recalled_chunks,
-        memories=given.memories,
-        known=given.known,
-        relevant=tuple(given.relevant),
-        doubt=given.doubt if doubt else None,
-        context_hash=context_hash(messages),
-    )
-    return Context(messages, budget.budget, budget.window, tiers, receipt, dropped, altered)
 
 
 def _places(messages: Sequence[Message], pruned_through: int) -> dict[int, int]:

@@ -108,8 +108,8 @@ class TokenCounter:
         self._old: dict[tuple[int, Hashable], int] = {}
 
     def text(self, text: str) -> int:
-        """Tokens of a text; special tokens in it count as the plain text they are."""
-        return sum(self._pieces(text))
+        """Returns the tokens of a text; special tokens in it count as the plain text they are."""
+        return len(self.encoding.encode_ordinary(text)) if len(text) <= PIECE_CHARS else sum(self._pieces(text))
 
     def exceeds(self, text: str, limit: int) -> bool:
         """Whether a text has more than `limit` tokens; of a huge text only the needed part is read."""
@@ -125,8 +125,12 @@ class TokenCounter:
         return self.once(message, ("whole", options), lambda: sum(map(self.wire, to_wire(message, options))))
 
     def wire(self, message: Wire) -> int:
-        """Tokens of one OpenAI chat message. Call ids do not count: models do not read them."""
-        total = PER_MESSAGE + 1 + self._content(message.get("content"))
+        """Returns the tokens of one OpenAI chat message. Call ids do not count: models do not read them."""
+        content, total = message.get("content") or (), PER_MESSAGE + 1
+        if isinstance(content, str):
+            total += self.text(content)
+        else:
+            total += sum(self.text(part["text"]) if part["type"] == "text" else IMAGE_TOKENS for part in content)
         if name := message.get("name"):
             total += PER_NAME + self.text(name)
         for call in message.get("tool_calls") or ():
@@ -154,20 +158,10 @@ class TokenCounter:
         if known is None:
             known = self._old.get(key)
             known = count() if known is None else known
-            self._keep(key, known)
+            if len(self._young) >= _CACHED_MESSAGES:
+                self._old, self._young = self._young, {}
+            self._young[key] = known
         return known
-
-    def _keep(self, key: tuple[int, Hashable], tokens: int) -> None:
-        if len(self._young) >= _CACHED_MESSAGES:
-            self._old, self._young = self._young, {}
-        self._young[key] = tokens
-
-    def _content(self, content: str | list[dict[str, Any]] | None) -> int:
-        if not content:
-            return 0
-        if isinstance(content, str):
-            return self.text(content)
-        return sum(self.text(p["text"]) if p["type"] == "text" else IMAGE_TOKENS for p in content)
 
 
 @cache

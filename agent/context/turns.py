@@ -208,6 +208,7 @@ def _is_plain(message: Message) -> bool:
 
 
 def unit_tokens(unit: Unit, form: Form, counter: TokenCounter) -> int:
+    """Returns the tokens of a unit in a form."""
     return sum(piece_tokens(piece, form, counter) for piece in unit.pieces)
 
 
