@@ -32,9 +32,7 @@ def import_file(
     file: Annotated[Path, typer.Argument(help="The file, or - for stdin; .gz and the zip of an export too.")],
     format: Annotated[
         str | None,
-        typer.Option(
-            help="openai, chatgpt, claude, open-webui, librechat, locomo, jsonl or memorybank; detected if not given."
-        ),
+        typer.Option(help="openai, chatgpt, claude, open-webui, librechat or jsonl; detected if not given."),
     ] = None,
     user: Annotated[str | None, typer.Option(help="Owner of the turns.")] = None,
     thread: Annotated[str | None, typer.Option(help="Thread for all of them.")] = None,

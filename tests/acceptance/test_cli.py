@@ -14,7 +14,7 @@ import nats
 import psycopg
 import pytest
 from helpers.cli import terminal
-from helpers.cli_process import CALL, CHATGPT, COMMAND, JSONL, LOCOMO, OPENAI, Cli, CommandResult, environment, imports
+from helpers.cli_process import CALL, CHATGPT, COMMAND, JSONL, OPENAI, PEOPLE, Cli, CommandResult, environment, imports
 from helpers.preloaded_cli import run_command
 from helpers.prepared_home import copy_database
 from helpers.servers import eventually, processes_left_in
@@ -26,9 +26,10 @@ from turnlog.projectors.models.registry import PROJECTIONS
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("files")
-    for name, content in (("locomo", LOCOMO), ("chatgpt", CHATGPT), ("openai", OPENAI)):
+    for name, content in (("chatgpt", CHATGPT), ("openai", OPENAI)):
         (folder / f"{name}.json").write_text(json.dumps(content))
-    (folder / "jsonl.jsonl").write_text("".join(json.dumps(line) + "\n" for line in JSONL))
+    for name, lines in (("people", PEOPLE), ("jsonl", JSONL)):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return folder
 
 
@@ -41,7 +42,7 @@ def cli(tmp_path_factory: pytest.TempPathFactory, prepared_home: Path, files: Pa
     made = Cli(home, asyncio.run(start(home)))
     try:
         for done in made.together(
-            *((*imports(files)[name], "--json") for name in ("locomo", "chatgpt", "openai", "jsonl"))
+            *((*imports(files)[name], "--json") for name in ("people", "chatgpt", "openai", "jsonl"))
         ):
             assert done.code == 0, done.err
             assert done.document["turns"] > 0
@@ -86,7 +87,7 @@ def test_a_pipe_is_imported_as_its_file_is(cli: Cli, files: Path) -> None:
 
 def test_an_import_says_how_many_turns_have_no_time_and_which_they_got(cli: Cli, files: Path) -> None:
     calls = imports(files)
-    none, dated, told = cli.together((*calls["jsonl"], "--json"), (*calls["locomo"], "--json"), calls["openai"])
+    none, dated, told = cli.together((*calls["jsonl"], "--json"), (*calls["people"], "--json"), calls["openai"])
     assert (none.document["undated"], none.document["undated_from"]) == (2, "2000-01-01T00:00:00Z")
     assert (dated.document["undated"], dated.document["undated_from"]) == (0, None)
     how = "dated a second after the turn before, the first of a conversation 2000-01-01"

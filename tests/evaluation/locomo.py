@@ -12,15 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from turnlog.agent.operations.importers import Defaults, events
-from turnlog.agent.operations.importers.jsontext import Record
-from turnlog.agent.operations.importers.locomo import read_locomo
+from turnlog.agent.operations.importers import events
 from turnlog.agent.recall.questions import read_question
 from turnlog.agent.recall.ranking import Query
 from turnlog.agent.recall.scope import ScopeIndex
 from turnlog.events.contracts import Event, Recorded
 from turnlog.projectors.models.chunks.chunking import Chunk, chunks, fold
 
+from .datasets import locomo_turns
 from .vectors import Vectors
 
 CATEGORIES = {1: "multi-hop", 2: "temporal", 3: "open-domain", 4: "single-hop", 5: "adversarial"}
@@ -75,10 +74,9 @@ def read_evidence(raw: Iterable[Any], known: set[str]) -> Evidence:
 
 
 def turn_events(sample: dict[str, Any], captions: bool) -> list[Event]:
-    """As `turnlog import` reads them. captions: with the text that stands for each shared image."""
-    record = Record("sample", 0, sample if captions else _without_captions(sample))
-    found = events(read_locomo([record], Defaults(), "locomo"), "default")
-    return [event for event in found if isinstance(event, Event)]
+    """Returns the events that an import appends. captions: with the text that stands for each shared image."""
+    turns = locomo_turns(sample if captions else _without_captions(sample))
+    return [event for event in events(turns, "default") if isinstance(event, Event)]
 
 
 def load(path: Path, vectors: Vectors | None, captions: bool) -> list[Conversation]:

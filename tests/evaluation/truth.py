@@ -21,15 +21,11 @@ from typing import Any
 from turnlog.agent.memory.extraction.by_rules import Extractor
 from turnlog.agent.memory.extraction.findings import Finding, Turn
 from turnlog.agent.memory.extraction.rules import load_rules
-from turnlog.agent.operations.importers import Defaults
-from turnlog.agent.operations.importers.imported import ImportedTurn
-from turnlog.agent.operations.importers.jsontext import Record
-from turnlog.agent.operations.importers.locomo import read_locomo
-from turnlog.agent.operations.importers.memorybank import read_memorybank
-from turnlog.events.contracts import TurnRecorded
+from turnlog.agent.operations.importers import ImportedTurn
 from turnlog.projectors.models.conversation.speech import spoken_text
 
 from .__main__ import DEFAULT_FOLDER
+from .datasets import locomo_turns, memorybank_turns
 from .document import DOCUMENT, put_section
 from .genres import chat_turns, diary_turns, read_json
 from .locomo import read_evidence
@@ -83,7 +79,7 @@ class Found:
 
 def locomo(folder: Path) -> Iterator[Talk]:
     for number, sample in enumerate(json.loads((folder / "locomo-dev.json").read_text("utf-8"))):
-        turns = _imported(read_locomo([Record("locomo", 1, sample)], Defaults(), "locomo"))
+        turns = list(locomo_turns(sample))
         known = {_source(turn) for turn in turns}
         asked = [read_evidence(q["evidence"], known).turns for q in sample["qa"]]
         yield Talk(str(number), turns, [turns for turns in asked if turns], among_people=True)
@@ -104,7 +100,7 @@ def memdaily(folder: Path) -> Iterator[Talk]:
 def memorybank(folder: Path, language: str) -> Iterator[Talk]:
     users = json.loads((folder / f"memorybank-{language}.json").read_text("utf-8"))
     for user, value in users.items():
-        turns = _imported(read_memorybank([Record("memorybank", 1, {user: value})], Defaults(), "memorybank"))
+        turns = memorybank_turns(user, value["history"])
         yield Talk(user, [turn for turn in turns if turn.data.role == "user"])
 
 
@@ -115,10 +111,6 @@ GENRES = {
     "memorybank-en": lambda folder: memorybank(folder, "en"),
     "memorybank-cn": lambda folder: memorybank(folder, "cn"),
 }
-
-
-def _imported(items: Iterable[Any]) -> list[ImportedTurn]:
-    return [one for one in items if isinstance(one, ImportedTurn) and isinstance(one.data, TurnRecorded)]
 
 
 def _source(turn: ImportedTurn) -> str:

@@ -1,4 +1,4 @@
-"""The command `turnlog` as a process, and one small file of each format that it imports."""
+"""The command `turnlog` as a process, and small files that it imports."""
 
 import json
 import os
@@ -15,18 +15,16 @@ from turnlog.consumers.servers.servers import Servers
 
 COMMAND = [sys.executable, "-m", "turnlog.consumers.cli"]
 SETTINGS = ("NATS_URL", "DATABASE_URL", "API_KEY", "API_BASE_URL", "OPENAI_API_KEY", "OPENAI_BASE_URL")
-LOCOMO = [
-    {
-        "sample_id": "conv-1",
-        "conversation": {
-            "session_1_date_time": "1:56 pm on 8 May, 2023",
-            "session_1": [
-                {"speaker": "Ann", "dia_id": "D1:1", "text": "I ran a marathon in Lisbon."},
-                {"speaker": "Bo", "dia_id": "D1:2", "text": "My sister paints boats."},
-                {"speaker": "Ann", "dia_id": "D1:3", "text": "The dentist moved.", "blip_caption": "a tooth"},
-            ],
-        },
-    }
+PEOPLE = [
+    {"thread": "conv-1", "label": "conv-1", "time": f"2023-05-08T13:56:0{place}Z", "source_id": f"D1:{place}"} | said
+    for place, said in enumerate(
+        (
+            {"name": "Ann", "text": "I ran a marathon in Lisbon."},
+            {"name": "Bo", "text": "My sister paints boats."},
+            {"name": "Ann", "text": "The dentist moved. [image: a tooth]"},
+        ),
+        start=1,
+    )
 ]
 CHATGPT = [
     {
@@ -120,7 +118,7 @@ def environment(home: Path, **more: str) -> dict[str, str]:
 
 def imports(files: Path) -> dict[str, tuple[str, ...]]:
     return {
-        "locomo": ("import", str(files / "locomo.json"), "--format", "locomo", "--user", "team"),
+        "people": ("import", str(files / "people.jsonl"), "--format", "jsonl", "--user", "team"),
         "chatgpt": ("import", str(files / "chatgpt.json"), "--no-embed"),
         "openai": ("import", str(files / "openai.json"), "--thread", "tools", "--no-embed"),
         "jsonl": ("import", str(files / "jsonl.jsonl"), "--no-embed"),

@@ -157,16 +157,6 @@ SAMPLES: dict[Format, Any] = {
             }
         ],
     },
-    "locomo": [
-        {
-            "sample_id": "conv-1",
-            "conversation": {
-                "session_1_date_time": "1:56 pm on 8 May, 2023",
-                "session_1": [{"speaker": "A", "dia_id": "D1:1", "text": "x", "img_url": ["u"], "blip_caption": "c"}],
-            },
-        }
-    ],
-    "memorybank": {"Emily": {"history": {"2023-04-27": [{"query": "a", "response": "b"}]}}},
     "jsonl": {
         "thread": "t",
         "user": "u",

@@ -115,7 +115,7 @@ def _described(value: Any) -> str | None:
     return None
 
 
-Format = Literal["openai", "chatgpt", "claude", "open-webui", "librechat", "locomo", "jsonl", "memorybank"]
+Format = Literal["openai", "chatgpt", "claude", "open-webui", "librechat", "jsonl"]
 # How a file of each format begins, for people whose file has none of them.
 EXAMPLES: dict[Format, str] = {
     "jsonl": '{"thread": "trip", "user": "ann", "role": "user", "text": "Hi!", "time": "2026-05-08T13:56:00Z"}',
@@ -124,8 +124,6 @@ EXAMPLES: dict[Format, str] = {
     "claude": '[{"uuid": "…", "name": "Trip", "chat_messages": [{"sender": "human", "text": "Hi!"}]}]',
     "open-webui": '[{"chat": {"history": {"messages": {"…": {"parentId": null, "role": "user", "content": "Hi!"}}}}}]',
     "librechat": '{"conversationId": "…", "messages": [{"messageId": "…", "isCreatedByUser": true, "text": "Hi!"}]}',
-    "locomo": '[{"sample_id": "…", "conversation": {"session_1_date_time": "…", "session_1": [{"dia_id": "D1:1"}]}}]',
-    "memorybank": '{"Ann": {"name": "Ann", "history": {"2026-05-08": [{"query": "Hi!", "response": "Hello!"}]}}}',
 }
 _HEAD = 1 << 18
 _SIGNS: tuple[tuple[Format, tuple[str, ...]], ...] = (
@@ -133,9 +131,6 @@ _SIGNS: tuple[tuple[Format, tuple[str, ...]], ...] = (
     ("chatgpt", ("mapping",)),
     ("open-webui", ("history", "parentId", "role")),
     ("librechat", ("conversationId", "messageId", "isCreatedByUser")),
-    ("locomo", ("dia_id",)),
-    ("locomo", ("qa", "evidence")),
-    ("memorybank", ("history", "query", "response")),
     ("openai", ("role", "content")),
     ("openai", ("messages",)),
 )
@@ -172,8 +167,6 @@ def _by_keys(value: dict[str, Any]) -> Format | None:
         return "open-webui"
     if "messages" in value and "conversationId" in value:
         return "librechat"
-    if "conversation" in value:
-        return "locomo"
     if "messages" in value or ("role" in value and not value.keys() & {"thread", "text", "user"}):
         return "openai"
     return "jsonl" if value.keys() & {"thread", "text", "content"} else None

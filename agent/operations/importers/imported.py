@@ -133,14 +133,6 @@ def parse_time(value: Any) -> datetime:
     raise ValueError(f"time {str(value)[:40]!r} cannot be read; write it as 2026-05-08T13:56:00Z")
 
 
-def parse_session_time(value: Any) -> datetime:
-    """LoCoMo's "1:56 pm on 8 May, 2023", taken as UTC. Raises ValueError."""
-    try:
-        return datetime.strptime(value, "%I:%M %p on %d %B, %Y").replace(tzinfo=UTC)
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"session date {str(value)[:40]!r} is not like '1:56 pm on 8 May, 2023'") from error
-
-
 class Clock:
     """Dates the turns of a conversation: one without a time comes one second after the turn before it.
 

@@ -29,8 +29,6 @@ from turnlog.agent.operations.importers.imported import (
 from turnlog.agent.operations.importers.jsonl import read_jsonl
 from turnlog.agent.operations.importers.jsontext import Record, lines, records
 from turnlog.agent.operations.importers.librechat import read_librechat
-from turnlog.agent.operations.importers.locomo import read_locomo
-from turnlog.agent.operations.importers.memorybank import read_memorybank
 from turnlog.agent.operations.importers.open_webui import read_open_webui
 from turnlog.agent.operations.importers.openai import read_openai
 from turnlog.events.contracts import Event, EventData, ThreadOpened
@@ -44,8 +42,6 @@ _RECORD_READERS: dict[Format, RecordReader] = {
     "claude": read_claude,
     "open-webui": read_open_webui,
     "librechat": read_librechat,
-    "locomo": read_locomo,
-    "memorybank": read_memorybank,
 }
 
 
