@@ -138,6 +138,26 @@ class Runtime:
             await self._models.close()
             self._models = None
 
+    @contextlib.asynccontextmanager
+    async def reading(
+        self,
+        *names: str,
+        of: tuple[str, str] | None = None,
+        timeout_s: float = SETTLE_S,
+        without: Sequence[str] = (),
+    ) -> AsyncIterator[Connection]:
+        """A connection, once the named projections, or all, have applied what is in the log now.
+
+        of: tenant and thread whose last event is enough. without, timeout_s: as settle. Raises NotProjectedInTime,
+        LogUnavailable.
+        """
+        if of is None:
+            await self.settle(timeout_s, names, without)
+        else:
+            await self.settle_thread(*of, names, timeout_s, without)
+        async with self.pool.connection() as conn:
+            yield conn
+
     async def settle(self, timeout_s: float = SETTLE_S, names: Sequence[str] = (), without: Sequence[str] = ()) -> None:
         """Waits until the named projections, or all, have applied what is in the log now. Raises NotProjectedInTime.
 

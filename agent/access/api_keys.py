@@ -113,8 +113,7 @@ async def list_keys(
     """Returns revoked and expired keys too, the oldest first. user: None is the whole tenant. by: only keys that this
     identity could have made; None is the operator of this machine. Raises InvalidToken."""
     check_place(tenant, user=user)
-    await runtime.settle(names=READS)
-    async with runtime.pool.connection() as conn, conn.cursor(row_factory=class_row(KeyInfo)) as cursor:
+    async with runtime.reading(*READS) as conn, conn.cursor(row_factory=class_row(KeyInfo)) as cursor:
         keys = await (await cursor.execute(_LIST, (tenant, user, user))).fetchall()
     return [key for key in keys if by is None or _could_make(by, tenant, key)]
 

@@ -28,8 +28,7 @@ class InvalidLimit(TurnlogError):
 async def limits_of(runtime: Runtime, tenant: str) -> Limits:
     """The limits by plan and name; the defaults where nothing was changed. Raises InvalidToken."""
     check_place(tenant)
-    await runtime.settle_thread(tenant, LIMITS_THREAD, READS)
-    async with runtime.pool.connection() as conn:
+    async with runtime.reading(*READS, of=(tenant, LIMITS_THREAD)) as conn:
         rows = await conn.execute(
             "SELECT plan, name, most FROM limits WHERE tenant = %s AND thread_id = %s", (tenant, LIMITS_THREAD)
         )
@@ -69,8 +68,7 @@ async def usage_left(
     Raises InvalidToken.
     """
     check_place(tenant, thread, user)
-    await runtime.settle(names=("limits", "usage"))
-    async with runtime.pool.connection() as conn:
+    async with runtime.reading("limits", "usage") as conn:
         given = {**parameters(tenant, user, role, thread, agent), "now": None}
         found = guards_of(await (await conn.execute(COUNT.encode(), given)).fetchall())
     left_out = {name for name, of in (("conversation_per_minute", thread), ("agent_per_minute", agent)) if of is None}

@@ -9,7 +9,6 @@ from turnlog.projectors.engine.parking import first_parked, refuse_parked
 
 async def append_unless_parked(runtime: Runtime, event: Event, reads: Sequence[str]) -> None:
     """reads: the projections that handle it. Raises ThreadParked, NotProjectedInTime, LogUnavailable."""
-    await runtime.settle_thread(event.tenant, event.thread, reads)
-    async with runtime.pool.connection() as conn:
+    async with runtime.reading(*reads, of=(event.tenant, event.thread)) as conn:
         refuse_parked(event.thread, await first_parked(conn, reads, event.tenant, event.thread))
     await runtime.log.append(event)

@@ -244,8 +244,7 @@ async def _next(arrived: Steps) -> ProgressStep | None:
 async def _recorded(runtime: Runtime, request: Event, seq: int) -> Answered | None:
     """Raises NoAnswer when none can be shown, or the log says why there is none."""
     place = (request.tenant, request.thread)
-    await runtime.settle_thread(*place, ("messages",))
-    async with runtime.pool.connection() as conn:
+    async with runtime.reading("messages", of=place) as conn:
         message = await message_by_event(conn, *place, answer_id(request.id, "answer"))
         if message is None:
             try:

@@ -180,8 +180,7 @@ async def complete_once(
 
 async def _recorded(runtime: Runtime, tenant: str, answer: UUID, thread: str) -> Completion | None:
     """The answer as the log has it; it does not say what it cost and how it ended."""
-    await runtime.settle_thread(tenant, thread, ("messages",))
-    async with runtime.pool.connection() as conn:
+    async with runtime.reading("messages", of=(tenant, thread)) as conn:
         turn = await message_by_event(conn, tenant, thread, answer)
     if turn is None:
         return None
@@ -220,8 +219,7 @@ async def _found_place(runtime: Runtime, person: Person, wanted: Wanted) -> Requ
     where = (runtime, person.tenant, person.user)
     if wanted.behind is None or wanted.thread is None:
         return await place_of(*where, wanted.thread, given, history=wanted.history, claims=wanted.memory == "full")
-    await runtime.settle_thread(person.tenant, wanted.thread, ("messages",))
-    async with runtime.pool.connection() as conn:
+    async with runtime.reading("messages", of=(person.tenant, wanted.thread)) as conn:
         answer = await message_by_event(conn, person.tenant, wanted.thread, wanted.behind)
     if answer is None:
         raise NotFound("there is no such earlier response")

@@ -51,8 +51,7 @@ async def fork_thread(
     check_tenant(tenant)
     check_id("thread", thread)
     target = f"{thread}-fork-{uuid.uuid4().hex[:8]}" if new_thread is None else check_conversation(new_thread)
-    await runtime.settle(names=("messages", "archives"))
-    async with runtime.pool.connection() as conn:
+    async with runtime.reading("messages", "archives") as conn:
         await restored_if_archived(runtime, conn, tenant, thread)
         made = await fork(conn, runtime.log, tenant, thread, at_seq, target, label or None)
     await runtime.settle()

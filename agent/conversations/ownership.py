@@ -89,8 +89,7 @@ async def check_not_deleted(runtime: Runtime, tenant: str, thread: str) -> None:
     """For a program that sees all users: a deleted conversation stays deleted. Raises NotFound, InvalidToken."""
     check_place(tenant, thread)
     if await runtime.log.thread_head_of(tenant, thread, REMOVALS):
-        await runtime.settle_thread(tenant, thread, READS)
-        async with runtime.pool.connection() as conn:
+        async with runtime.reading(*READS, of=(tenant, thread)) as conn:
             if not await is_there(conn, tenant, thread):
                 raise _unknown(thread)
 

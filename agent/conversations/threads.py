@@ -48,8 +48,7 @@ async def list_threads(
     after: last_active_at and id of the conversation that the list continues behind. Raises InvalidToken.
     """
     check_place(tenant, user=user)
-    await runtime.settle(names=READS)
-    async with runtime.pool.connection() as conn:
+    async with runtime.reading(*READS) as conn:
         archived = set(await archived_threads(conn, tenant))
         rows = await activity(conn, tenant, user, limit, after)
     return [_info(row, row["thread_id"] in archived) for row in rows]
@@ -79,8 +78,7 @@ async def find_threads(
 async def get_thread(runtime: Runtime, tenant: str, thread: str) -> ThreadInfo:
     """Raises NotFound, InvalidToken."""
     check_place(tenant, thread)
-    await runtime.settle_thread(tenant, thread, READS)
-    async with runtime.pool.connection() as conn:
+    async with runtime.reading(*READS, of=(tenant, thread)) as conn:
         row = await one_thread(conn, tenant, thread)
         archived = await archived_threads(conn, tenant)
     if row is None:

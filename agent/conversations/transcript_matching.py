@@ -100,8 +100,7 @@ async def place_of(
             return await _behind(runtime, tenant, thread, given)
     elif not _has_answers(given):
         return RequestPlace(None, given)
-    await runtime.settle(names=READS)
-    async with runtime.pool.connection() as conn:
+    async with runtime.reading(*READS) as conn:
         if thread is not None:
             if not await messages_page(conn, tenant, thread, 1):
                 return RequestPlace(thread, given)
@@ -119,8 +118,7 @@ async def place_behind(
     """New messages that go on from the turn at a sequence; those that a request which failed stored are not stored
     again. Raises NotFound."""
     thread = await own_thread(runtime, tenant, thread, user)
-    await runtime.settle_thread(tenant, thread, READS)
-    async with runtime.pool.connection() as conn:
+    async with runtime.reading(*READS, of=(tenant, thread)) as conn:
         await restored_if_archived(runtime, conn, tenant, thread)
         behind = await messages_page(conn, tenant, thread, len(new) + 1, after_seq=seq)
     keys = keys_of(new)
@@ -131,8 +129,7 @@ async def place_behind(
 
 async def _behind(runtime: Runtime, tenant: str, thread: str, given: Sequence[Wire]) -> RequestPlace:
     """The new messages without those that a failed request has stored already."""
-    await runtime.settle_thread(tenant, thread, READS)
-    async with runtime.pool.connection() as conn:
+    async with runtime.reading(*READS, of=(tenant, thread)) as conn:
         known = await messages_page(conn, tenant, thread, max(1, len(given)), newest=True)
     behind = unseen(given, known)
     return RequestPlace(thread, given) if behind is None else RequestPlace(thread, behind, end=known[-1].seq)

@@ -83,8 +83,7 @@ async def list_entities(
     last_seen_at, type and name of the last entity of the page before. Raises InvalidToken."""
     check_tenant(tenant)
     thread = memory_thread(user)
-    await runtime.settle(names=READS)
-    async with runtime.pool.connection() as conn:
+    async with runtime.reading(*READS) as conn:
         rows = await entities_of(conn, tenant, thread, type_.upper() if type_ else None, limit, after)
     return [EntityFound(**row) for row in rows]
 
@@ -137,8 +136,7 @@ def _check_known(known: EntityFound | None, given: EntityInput, user: str, is_ne
 async def _find(runtime: Runtime, event: Event) -> EntityFound | None:
     assert isinstance(event.data, EntitiesFound)
     wanted = event.data.entities[0]
-    await runtime.settle(names=READS)
-    async with runtime.pool.connection() as conn:
+    async with runtime.reading(*READS) as conn:
         row = await entity_of(conn, event.tenant, event.thread, wanted.type, wanted.name)
     return None if row is None else EntityFound(**row)
 

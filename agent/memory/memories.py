@@ -113,8 +113,7 @@ async def waiting_turns(runtime: Runtime, tenant: str, user: str) -> int:
     if not runtime.settings.extract:
         return 0
     finished = await finished_through(runtime, "extraction")
-    await runtime.settle(names=("messages",))
-    async with runtime.pool.connection() as conn:
+    async with runtime.reading("messages") as conn:
         return await unread_turns(conn, tenant, user, roles(runtime.settings.extract_tool_results), finished)
 
 
@@ -143,8 +142,7 @@ async def memory_history(runtime: Runtime, tenant: str, user: str | None, given:
 
     Raises InvalidToken, NotFound, AmbiguousMemory.
     """
-    await runtime.settle(names=READS)
-    async with runtime.pool.connection() as conn:
+    async with runtime.reading(*READS) as conn:
         place = Place(tenant, user if user is not None else await _owner(conn, tenant, given))
         row = await _the_memory(conn, place, given)
         rows = await history(conn, place.tenant, place.thread, row.id)

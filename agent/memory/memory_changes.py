@@ -209,8 +209,7 @@ async def forget_as_asked(runtime: Runtime, tenant: str, user: str, text: str) -
     if (what := to_forget(said)) is None:
         return None
     words, thread = set(terms(what)), Place(tenant, user).thread
-    await runtime.settle(names=READS)
-    async with runtime.pool.connection() as conn:
+    async with runtime.reading(*READS) as conn:
         held = await valid_memories(conn, tenant, thread, now_there(), limit=MOST_SEARCHED)
     named = [row for row in held if words and words <= set(terms(row.content))]
     named = named or [row for row in held if words & (names := _names(row)) and words <= names | _said(row)]
@@ -258,8 +257,7 @@ def answer_in(text: str) -> Answer | None:
 async def list_compactions(runtime: Runtime, tenant: str, user: str) -> list[Compaction]:
     """Returns the compactions with the memories they merged, the newest first. Raises InvalidToken."""
     thread = Place(tenant, user).thread
-    await runtime.settle(names=READS)
-    async with runtime.pool.connection() as conn:
+    async with runtime.reading(*READS) as conn:
         return await compactions(conn, tenant, thread)
 
 

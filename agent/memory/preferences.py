@@ -64,8 +64,7 @@ async def show_preferences(runtime: Runtime, tenant: str, user: str) -> UserPref
     """Returns preferences set by hand, else as the user said them last; None where there is neither. Raises
     InvalidToken."""
     place = Place(tenant, user)
-    await runtime.settle_thread(tenant, place.thread, READS)
-    async with runtime.pool.connection() as conn:
+    async with runtime.reading(*READS, of=(tenant, place.thread)) as conn:
         return (await preferences_of(conn, tenant, user, datetime.now(UTC))).named
 
 

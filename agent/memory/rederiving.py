@@ -106,8 +106,7 @@ async def derive(
     runtime = replace(runtime, settings=extractor.of(runtime.settings))
     models = make_models(runtime.settings)
     try:
-        await runtime.settle(names=READS)
-        async with runtime.pool.connection() as conn:
+        async with runtime.reading(*READS) as conn:
             run = await _run_of(conn, tenant, shadow) or _new_run(shadow)
             extraction = extraction_of(runtime, models, run)
             for user in users:
@@ -132,8 +131,7 @@ async def derive(
 async def compare(runtime: Runtime, tenant: str, shadow: str) -> list[Compared]:
     """Returns the differences for every user of the shadow. Raises InvalidToken, NotFound."""
     check_tenant(tenant)
-    await runtime.settle(names=READS)
-    async with runtime.pool.connection() as conn:
+    async with runtime.reading(*READS) as conn:
         run, users = await _the_run(conn, tenant, shadow)
         found = [(user, await _difference(conn, Place(tenant, user, run))) for user in users]
     return [Compared(user, one, await _cost(runtime, Place(tenant, user, run))) for user, one in found]
@@ -157,8 +155,7 @@ async def promote(runtime: Runtime, tenant: str, shadow: str, on_progress: OnPro
 
 async def drop(runtime: Runtime, tenant: str, shadow: str) -> int:
     """Removes the shadow; returns how many users it had. Raises NotFound."""
-    await runtime.settle(names=READS)
-    async with runtime.pool.connection() as conn:
+    async with runtime.reading(*READS) as conn:
         run, users = await _the_run(conn, tenant, shadow)
     about = {"tenant": tenant, "time": datetime.now(UTC), "source": "turnlog/rederive", "data": ThreadDeleted()}
     await runtime.log.append_many([Event(thread=Place(tenant, user, run).thread, user=user, **about) for user in users])
@@ -224,8 +221,7 @@ async def _the_run(conn: Connection, tenant: str, shadow: str) -> tuple[str, lis
 async def all_shadows(runtime: Runtime, tenant: str) -> list[Shadow]:
     """Returns the shadows by name. Raises InvalidToken."""
     check_tenant(tenant)
-    await runtime.settle(names=("memories",))
-    async with runtime.pool.connection() as conn:
+    async with runtime.reading("memories") as conn:
         return [Shadow(run[: -RUN_DIGITS - 1], users) for run, users in await shadows(conn, tenant)]
 
 

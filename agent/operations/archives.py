@@ -42,8 +42,7 @@ class Restored:
 async def list_cold_conversations(runtime: Runtime, older_than_days: int | None = None) -> list[Cold]:
     """What archive_conversations would move, of all tenants. Raises NoAge."""
     before = _before(runtime, older_than_days)
-    await runtime.settle()
-    async with runtime.pool.connection() as conn:
+    async with runtime.reading() as conn:
         return [cold async for cold in cold_ones(conn, before)]
 
 
@@ -67,8 +66,7 @@ async def archive_conversations(
 async def restore_conversation(runtime: Runtime, tenant: str, thread: str) -> Restored:
     """Raises InvalidToken, NotFound, ArchiveDamaged."""
     check_place(tenant, thread)
-    await runtime.settle(names=("messages", "archives", "thread_activity"))
-    async with runtime.pool.connection() as conn:
+    async with runtime.reading("messages", "archives", "thread_activity") as conn:
         if not await is_there(conn, tenant, thread):
             raise NotFound(f"there is no thread {thread!r}; `turnlog threads` lists them")
         return Restored(thread, await restored_if_archived(runtime, conn, tenant, thread))

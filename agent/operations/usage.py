@@ -50,8 +50,7 @@ async def usage(runtime: Runtime, tenant: str, user: str | None = None, by: By =
     check_place(tenant, user=user)
     if by not in get_args(By):
         raise InvalidGrouping(f"usage cannot be added up by {by!r}; there are {', '.join(get_args(By))}")
-    await runtime.settle(names=("usage",))
-    async with runtime.pool.connection() as conn:
+    async with runtime.reading("usage") as conn:
         return await usage_by(conn, tenant, user, by)
 
 

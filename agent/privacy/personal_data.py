@@ -39,8 +39,7 @@ async def export_person(
     Brings archived conversations of the user back. Raises InvalidToken, ArchiveDamaged.
     """
     person, regions = person_of(tenant, user), runtime.settings.phone_regions.split(",")
-    await runtime.settle()
-    async with runtime.pool.connection() as conn:
+    async with runtime.reading() as conn:
         await restored_of_user(runtime, conn, tenant, user)
         async for piece in user_export(conn, runtime.log, person, level, regions, on_progress):
             yield piece
@@ -119,8 +118,7 @@ async def plan_clearing(runtime: Runtime, tenant: str, user: str, parts: Parts) 
     if parts == Parts():
         raise NothingNamed("say what to clear: memories, conversations, entities, or several of them")
     person = person_of(tenant, user)
-    await runtime.settle()
-    async with runtime.pool.connection() as conn:
+    async with runtime.reading() as conn:
         memories = await unforgotten(conn, tenant, memory_thread(user), _ALL) if parts.memories else []
         known = await rows.known_threads(conn, person) if parts.conversations else set()
         talks = sorted(thread for thread in known if not thread.startswith(OWN_THREADS))

@@ -158,8 +158,7 @@ async def _settle(runtime: Runtime, tenant: str, user: str | None, thread: str |
     if thread is None:
         await runtime.settle(names=TURN_READS, without=READ_WHILE_REBUILT)
         return
-    await runtime.settle_thread(tenant, thread, TURN_READS, without=READ_WHILE_REBUILT)
-    async with runtime.pool.connection() as conn:
+    async with runtime.reading(*TURN_READS, of=(tenant, thread), without=READ_WHILE_REBUILT) as conn:
         await restored_if_archived(runtime, conn, tenant, thread)
 
 

@@ -165,8 +165,7 @@ async def _rules_have_read(runtime: Runtime, conversation: UserConversation) -> 
 async def _of_turn(runtime: Runtime, conversation: UserConversation, turn: UUID) -> list[StoredMemory]:
     """Returns the memories, valid or waiting for an answer, that a turn states."""
     thread = memory_thread(conversation.user)
-    await runtime.settle_thread(conversation.tenant, thread, ("memories",))
-    async with runtime.pool.connection() as conn:
+    async with runtime.reading("memories", of=(conversation.tenant, thread)) as conn:
         held = await valid_memories(conn, conversation.tenant, thread, datetime.now(UTC), statuses=("valid", "pending"))
     return [row for row in held if any(one.event_id == turn for one in row.sources)]
 
@@ -190,8 +189,7 @@ async def extract_memories(
                 async with at.pool.connection() as conn, locked(conn, conversation):
                     await extraction.by_rules(conn, conversation, finish=True)
                     await extraction.by_model(conn, conversation, flush=True)
-            await at.settle(names=READS)
-            async with at.pool.connection() as conn:
+            async with at.reading(*READS) as conn:
                 made.append(await _extracted(conn, conversation))
     finally:
         await models.close()

@@ -48,8 +48,7 @@ async def clean_caches(runtime: Runtime, due_at: datetime, on_progress: OnProgre
         on_progress(1, 4)
         await conn.execute(idempotency.EXPIRED, {"before": due_at - idempotency.KEPT})
         on_progress(2, 4)
-    await runtime.settle(PATIENCE_S, READS)
-    async with runtime.pool.connection() as conn:
+    async with runtime.reading(*READS, timeout_s=PATIENCE_S) as conn:
         vectors = (await conn.execute(_VECTORS, given)).rowcount
         on_progress(3, 4)
         answers = (await conn.execute(_ANSWERS, given)).rowcount

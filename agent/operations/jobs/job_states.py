@@ -61,8 +61,7 @@ def all_jobs(settings: Settings) -> tuple[Job, ...]:
 
 async def list_jobs(runtime: Runtime) -> list[JobState]:
     settings, now = runtime.settings, datetime.now(UTC)
-    await runtime.settle(names=("jobs",))
-    async with runtime.pool.connection() as conn:
+    async with runtime.reading("jobs") as conn:
         last = await last_runs(conn, settings.tenant)
     return [
         JobState(job.name, job.schedule.expression, settings.timezone, job.schedule.after(now), last.get(job.name))
