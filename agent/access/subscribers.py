@@ -106,8 +106,13 @@ async def list_subscribers(runtime: Runtime, tenant: str) -> list[SubscriberInfo
     with nats_errors("cannot ask NATS for its durables"):
         while page := await runtime.log.nc.jetstream().consumers_info(STREAM, len(found)):
             found += page
-    places = [(subscriber_of(one.name), one) for one in found]
-    return sorted((_info(place[1], one) for place, one in places if place and place[0] == tenant), key=lambda s: s.name)
+    subscribers = []
+    for one in found:
+        place, at = subscriber_of(one.name), one.ack_floor.stream_seq if one.ack_floor else 0
+        if place and place[0] == tenant:
+            waiting = (one.num_ack_pending or 0, one.num_pending or 0)
+            subscribers.append(SubscriberInfo(place[1], one.name, at, *waiting, one.created))
+    return sorted(subscribers, key=lambda subscriber: subscriber.name)
 
 
 async def remove_subscriber(runtime: Runtime, tenant: str, name: str, admit: Admit) -> RemovedSubscriber:
@@ -119,8 +124,3 @@ async def remove_subscriber(runtime: Runtime, tenant: str, name: str, admit: Adm
         except NotFoundError:
             raise NotFound(f"there is no subscriber {name!r}; `turnlog subscribers list` shows them") from None
     return RemovedSubscriber(name, await admit(durable, None))
-
-
-def _info(name: str, found: ConsumerInfo) -> SubscriberInfo:
-    position = found.ack_floor.stream_seq if found.ack_floor else 0
-    return SubscriberInfo(name, found.name, position, found.num_ack_pending or 0, found.num_pending or 0, found.created)

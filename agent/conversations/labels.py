@@ -3,7 +3,6 @@
 import re
 import unicodedata
 from collections.abc import Sequence
-from typing import Any
 
 import rjieba
 
@@ -58,13 +57,11 @@ def _words(turn: Message) -> str:
     """What a user wrote, on one line; "" for other turns, and for tool results, pictures and signs alone."""
     if turn.role != "user":
         return ""
-    texts = turn.content if isinstance(turn.content, str) else _texts(turn.content)
+    texts = turn.content
+    if not isinstance(texts, str):
+        texts = " ".join(str(block["text"]) for block in texts if block.get("type") == "text")
     line = " ".join(texts.split())
     return line if any(sign.isalnum() for sign in line) else ""
-
-
-def _texts(blocks: Sequence[dict[str, Any]]) -> str:
-    return " ".join(str(block["text"]) for block in blocks if block.get("type") == "text")
 
 
 def _shortened(line: str) -> str:

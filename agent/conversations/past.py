@@ -11,7 +11,6 @@ from uuid import UUID
 
 from turnlog.events.contracts import (
     REMOVALS,
-    EventData,
     ForkedSummary,
     HistoryPruned,
     Recorded,
@@ -48,7 +47,13 @@ class Derived:
         """Applies the next event; other types change nothing."""
         match recorded.event.data:
             case SummaryWritten() as made:
-                self._summary(_copied(made), recorded.seq)
+                copied = ForkedSummary(
+                    summary=made.summary,
+                    message_count=made.message_count,
+                    covered_seq=made.covered_seq,
+                    model=made.derivation.model,
+                )
+                self._summary(copied, recorded.seq)
             case TopicsTagged(topics=topics, derivation=derivation):
                 self._topics(topics, recorded.event.time, derivation.through_seq)
             case HistoryPruned(through_seq=through):
@@ -67,15 +72,6 @@ class Derived:
         for topic, mentions in topics.items():
             before, last = self.topics.get(topic, (0, seen))
             self.topics[topic] = (before + mentions, max(last, seen))
-
-
-def _copied(made: SummaryWritten) -> ForkedSummary:
-    return ForkedSummary(
-        summary=made.summary,
-        message_count=made.message_count,
-        covered_seq=made.covered_seq,
-        model=made.derivation.model,
-    )
 
 
 def fold(events: Iterable[Recorded]) -> Derived:
@@ -105,7 +101,8 @@ async def moment(log: Log, tenant: str, thread: str, seq: int) -> Moment:
         fork = next((r for r in events if isinstance(r.event.data, ThreadForked)), None)
         if fork is None or fork.seq <= seq:
             return Moment(thread, seq, fold(r for r in events if r.seq <= seq))
-        thread, seq = _before(fork.event.data, seq)
+        assert isinstance(fork.event.data, ThreadForked)
+        thread, seq = fork.event.data.parent, min(seq, fork.event.data.at_seq)
     raise NotFound(f"thread {thread!r} is said to be a fork of itself")
 
 
@@ -129,11 +126,6 @@ async def before_the_first_turn(conn: Connection, log: Log, tenant: str, thread:
         return NotFound(f"thread {thread!r} has no turns; `turnlog threads` lists those that do")
     head = await log.thread_head(tenant, thread)
     return NotFound(f"thread {thread!r} reaches from sequence {turns[0].seq} to {head}; {seq} is before its first turn")
-
-
-def _before(fork: EventData, seq: int) -> tuple[str, int]:
-    assert isinstance(fork, ThreadForked)
-    return fork.parent, min(seq, fork.at_seq)
 
 
 async def _check_head(log: Log, tenant: str, thread: str, seq: int) -> None:

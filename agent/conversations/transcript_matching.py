@@ -50,8 +50,10 @@ def split_prompt(messages: Sequence[Wire]) -> tuple[str | None, Sequence[Wire]]:
 
 def with_own_last(messages: list[Any], given: Sequence[Wire]) -> list[Any]:
     """The messages for a model; the last one as the caller wrote it, where a turn keeps less than that."""
-    if given and messages[-1]["role"] == given[-1].get("role") and not _is_kept(given[-1]):
-        return [*messages[:-1], given[-1]]
+    if given and messages[-1]["role"] == given[-1].get("role"):
+        content = given[-1].get("content")
+        if isinstance(content, list) and any(part.get("type") not in KEPT_PARTS for part in content):
+            return [*messages[:-1], given[-1]]
     return messages
 
 
@@ -212,11 +214,6 @@ def _dumped(role: Any, name: Any, content: Any, calls: list[Any], call_id: Any, 
     elif role == "user":
         content = [{**one, "text": words(one["text"])} if one.get("type") == "text" else one for one in content]
     return json.dumps([role, speaker, content, calls, call_id], sort_keys=True, ensure_ascii=False)
-
-
-def _is_kept(message: Wire) -> bool:
-    content = message.get("content")
-    return not isinstance(content, list) or all(part.get("type") in KEPT_PARTS for part in content)
 
 
 def _has_answers(given: Sequence[Wire]) -> bool:

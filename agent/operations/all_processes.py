@@ -56,7 +56,9 @@ async def ask_processes(runtime: Runtime, kind: Kind, **asked: Any) -> list[Repl
         replies[about["id"]] = Reply(about["process"], about["role"], about["found"])
 
     with contextlib.suppress(NatsError, OSError):
-        expected = await _expected(runtime)
+        expected = set()
+        with contextlib.suppress(*AWAY):
+            expected = {one.id for one in await processes(runtime) if one.is_alive}
         inbox = nc.new_inbox()
         watching = await nc.subscribe(inbox, cb=hear)
         try:
@@ -68,14 +70,6 @@ async def ask_processes(runtime: Runtime, kind: Kind, **asked: Any) -> list[Repl
             await watching.unsubscribe()
     found = list(replies.values()) or [Reply(_process(), "all", json.loads(json.dumps(_FOUND[kind](question))))]
     return sorted(found, key=lambda one: (one.role, one.process))
-
-
-async def _expected(runtime: Runtime) -> set[str]:
-    """The ids of the living processes; none while Postgres is away."""
-    try:
-        return {one.id for one in await processes(runtime) if one.is_alive}
-    except AWAY:
-        return set()
 
 
 @contextlib.asynccontextmanager

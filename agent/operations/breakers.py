@@ -42,9 +42,8 @@ def _merged(replies: Sequence[Reply]) -> list[Circuit]:
     for reply in replies:
         for service, state in reply.found.items():
             states.setdefault(service, []).append((reply.role, state))
-    return [_circuit(service, found) for service, found in sorted(states.items())]
-
-
-def _circuit(service: str, found: Sequence[tuple[str, BreakerState]]) -> Circuit:
-    by_severity = sorted(found, key=lambda one: BREAKER_STATES[one[1]])
-    return Circuit(service, by_severity[-1][1], len(found), dict(by_severity))
+    circuits = []
+    for service, found in sorted(states.items()):
+        by_severity = sorted(found, key=lambda one: BREAKER_STATES[one[1]])
+        circuits.append(Circuit(service, by_severity[-1][1], len(found), dict(by_severity)))
+    return circuits

@@ -186,15 +186,12 @@ async def import_conversations(
     await runtime.settle(timeout_s=600)
     threads = await _append_all(runtime, prepared, appended)
     await _settle(runtime, projected)
-    if report.turns and _wants_vectors(prepared.request, report):
+    asked = prepared.request.embed
+    if report.turns and (report.turns <= WAIT_FOR_VECTORS_UP_TO if asked is None else asked):
         from turnlog.agent.recall.embedding.embed_now import embed_now
 
         report.embedded = await embed_now(runtime, prepared.request.defaults.tenant, threads, vectors)
     return report
-
-
-def _wants_vectors(request: ImportRequest, report: ImportReport) -> bool:
-    return report.turns <= WAIT_FOR_VECTORS_UP_TO if request.embed is None else request.embed
 
 
 async def _append_all(runtime: Runtime, prepared: PreparedImport, appended: OnProgress) -> set[str]:

@@ -246,7 +246,9 @@ class Flow:
         if isinstance(piece, asking.Answered):
             if note := piece.note(self._locale):
                 self._write(f" […{note}]")
-            self._end()
+            self._put(self._word)
+            self._word, self._column = "", 0
+            sys.stdout.write("\n")
         sys.stdout.flush()
 
     def _write(self, text: str) -> None:
@@ -270,8 +272,3 @@ class Flow:
         else:
             self._column, part = width, f"\n{part}"
         sys.stdout.write(part)
-
-    def _end(self) -> None:
-        self._put(self._word)
-        self._word, self._column = "", 0
-        sys.stdout.write("\n")

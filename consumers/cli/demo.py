@@ -75,7 +75,9 @@ async def demonstrate(settings: Settings, keep: bool, say: Say) -> dict[str, Any
 class _Demo:
     def __init__(self, runtime: Runtime, say: Say) -> None:
         self._runtime, self._say = runtime, say
-        self._sample = _sample_events(runtime.settings.tenant)
+        tenant = runtime.settings.tenant
+        items = events(read(load_sample(), "jsonl", Defaults(tenant=tenant, user=USER)), tenant)
+        self._sample = [item for item in items if isinstance(item, Event)]
         self._report: dict[str, Any] = {"ok": True}
 
     async def run(self) -> dict[str, Any]:
@@ -209,11 +211,6 @@ class _Demo:
     def _check(self, holds: bool, text: str) -> None:
         self._report["ok"] = self._report["ok"] and holds
         self._say(f"   {'✓' if holds else '✗ FAILED:'} {text}")
-
-
-def _sample_events(tenant: str) -> list[Event]:
-    items = events(read(load_sample(), "jsonl", Defaults(tenant=tenant, user=USER)), tenant)
-    return [item for item in items if isinstance(item, Event)]
 
 
 def _start_projector(settings: Settings) -> "subprocess.Popen[bytes]":

@@ -38,15 +38,12 @@ def _command(command: Any, path: tuple[str, ...]) -> Iterator[str]:
 
 def _section(command: Any, path: tuple[str, ...]) -> Iterator[str]:
     parameters = [p for p in command.params if p.name not in ("json", "help")]
-    yield f"\n## {' '.join(path)}\n\n`{' '.join([*path, *_usage(parameters)])}`\n\n{' '.join(command.help.split())}\n"
+    arguments = [p for p in parameters if p.param_type_name == "argument"]
+    usage = [p.name.upper() if p.required else f"[{p.name.upper()}]" for p in arguments]
+    yield f"\n## {' '.join(path)}\n\n`{' '.join([*path, *usage, '[OPTIONS]'])}`\n\n{' '.join(command.help.split())}\n"
     rows = [_row(p) for p in parameters]
     if rows:
         yield "\n| | |\n|---|---|\n" + "".join(rows)
-
-
-def _usage(parameters: list[Any]) -> list[str]:
-    arguments = [p for p in parameters if p.param_type_name == "argument"]
-    return [p.name.upper() if p.required else f"[{p.name.upper()}]" for p in arguments] + ["[OPTIONS]"]
 
 
 def _row(parameter: Any) -> str:

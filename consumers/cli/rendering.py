@@ -8,7 +8,7 @@ from turnlog.consumers.cli.console import minute, padded
 
 if TYPE_CHECKING:
     from turnlog.agent.answering.receipts import RebuiltContext
-    from turnlog.agent.context import Context, Tier
+    from turnlog.agent.context import Context
     from turnlog.projectors.models.conversation.message import Message
 
 BAR = 30
@@ -38,7 +38,8 @@ def context_lines(context: "Context") -> list[str]:
     lines = [f"window {context.window:,} tokens, budget {context.budget:,}"]
     for tier in context.tiers:
         used = f"{tier.tokens:>8,} tokens  {counted(len(tier.items), 'message')}"
-        lines.append(f"{NAMES[tier.tier]:<28} {_bar(tier, context.budget)} {used}")
+        filled = min(BAR, round(BAR * tier.tokens / max(context.budget, 1)))
+        lines.append(f"{NAMES[tier.tier]:<28} {'█' * filled + '·' * (BAR - filled)} {used}")
     dropped = {remark.seq for remark in context.dropped}
     if dropped:
         lines.append(f"{'left out':<28} {counted(len(dropped), 'turn')} (in the log, the transcript and recall)")
@@ -74,11 +75,6 @@ def _compared(past: "RebuiltContext") -> str:
     if count := len(past.forgotten) + past.withheld:
         return f"not what the model got for the answer made here: {count} of its memories were forgotten since"
     return "NOT what the model got for the answer made here: its receipt has another hash"
-
-
-def _bar(tier: "Tier", budget: int) -> str:
-    filled = min(BAR, round(BAR * tier.tokens / max(budget, 1)))
-    return "█" * filled + "·" * (BAR - filled)
 
 
 def _short(text: str, width: int = 140) -> str:

@@ -53,7 +53,7 @@ async def up(
             _until_signal() as stopped,
         ):
             say_ready(rt.api_url or "")
-            ready = {"nats_url": _clean(rt.nats_url), "home": str(settings.home), "roles": list(roles.ROLES)}
+            ready = {"nats_url": rt.nats_url.rsplit("@", 1)[-1], "home": str(settings.home), "roles": list(roles.ROLES)}
             said = f"turnlog is up ({', '.join(roles.ROLES)}) at {rt.api_url}; Ctrl-C ends it"
             report(ready | {"api_url": rt.api_url}, said)
             await _ended(stopped, rt.log)
@@ -180,7 +180,3 @@ def leave_out_of_garbage() -> None:
     contexts; and none of it becomes garbage before the process ends."""
     gc.collect()
     gc.freeze()
-
-
-def _clean(url: str) -> str:
-    return url.rsplit("@", 1)[-1]

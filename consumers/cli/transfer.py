@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, Annotated
+from typing import Annotated
 
 import typer
 
@@ -105,7 +105,10 @@ def seekable(path: Path) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory(prefix="turnlog-") as folder:
         copy = Path(folder) / "stdin"
-        with _piped(path) as source, copy.open("wb") as target:
+        with (
+            os.fdopen(os.dup(sys.stdin.fileno()), "rb") if path == STDIN else path.open("rb") as source,
+            copy.open("wb") as target,
+        ):
             shutil.copyfileobj(source, target)
         yield copy
 
@@ -115,7 +118,3 @@ def _is_pipe(path: Path) -> bool:
         return stat.S_ISFIFO(path.stat().st_mode)
     except OSError:  # opening it will say why
         return False
-
-
-def _piped(path: Path) -> IO[bytes]:
-    return os.fdopen(os.dup(sys.stdin.fileno()), "rb") if path == STDIN else path.open("rb")

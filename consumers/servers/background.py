@@ -100,7 +100,9 @@ async def start(settings: Settings) -> tuple[int, str]:
         private_folder(settings.home)
         log = open_private(log_path(settings), os.O_WRONLY | os.O_APPEND)
     try:
-        child = await asyncio.to_thread(_spawn, log)
+        command = [sys.executable, "-m", "turnlog.consumers.cli", "up"]
+        spawn = partial(subprocess.Popen, command, stdin=subprocess.DEVNULL, start_new_session=True)
+        child = await asyncio.to_thread(spawn, stdout=log, stderr=log)
     finally:
         os.close(log)
     try:
@@ -115,19 +117,15 @@ async def start(settings: Settings) -> tuple[int, str]:
 
 async def _ready(settings: Settings, child: "subprocess.Popen[bytes]") -> str:
     while True:
-        pid, _, url = _said(settings).partition(" ")
+        said = lock_path(settings).read_text("utf-8") if lock_path(settings).exists() else ""
+        pid, _, url = said.partition(" ")
         if pid == str(child.pid) and url:
             return url
         if child.poll() is not None:
             if running_pid(settings) is not None:  # another one was faster
                 raise _already_up(settings)
-            raise _not_started(_last_line(log_path(settings)))
+            raise _not_started(log_path(settings))
         await asyncio.sleep(POLL_S)
-
-
-def _said(settings: Settings) -> str:
-    path = lock_path(settings)
-    return path.read_text("utf-8") if path.exists() else ""
 
 
 async def stop(settings: Settings) -> int | None:
@@ -191,19 +189,11 @@ def _processes(home: Path) -> dict[str, psutil.Process | None]:
     return {"nats-server": now.nats, "Postgres": now.postgres}
 
 
-def _spawn(log: int) -> "subprocess.Popen[bytes]":
-    command = [sys.executable, "-m", "turnlog.consumers.cli", "up"]
-    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
-
-
-def _not_started(last: str) -> TurnlogError:
-    """With message and code of the error that is the last line of the log, if it is one."""
+def _not_started(log: Path) -> TurnlogError:
+    """Returns an error with the message and code of the error in the last line of the log, if it is one."""
+    lines = log.read_text("utf-8", "replace").strip().splitlines()
+    last = lines[-1] if lines else f"see {log}"
     said = re.fullmatch(r"error: (.*) \[([a-z-]+)\]", last)
     error = TurnlogError(f"turnlog did not start: {said[1] if said else last}")
     error.code = said[2] if said else error.code
     return error
-
-
-def _last_line(path: Path) -> str:
-    lines = path.read_text("utf-8", "replace").strip().splitlines()
-    return lines[-1] if lines else f"see {path}"

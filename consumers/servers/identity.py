@@ -7,57 +7,11 @@ ordinary user (who can then continue without root), else as the system user `_tu
 import os
 import pwd
 import shutil
-import struct
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
 from turnlog.consumers.servers.errors import ServerStartFailed
-
-_ATTRIBUTE = "system.posix_acl_access"
-_VERSION = struct.pack("<I", 2)
-_ENTRY = struct.Struct("<HHI")
-_OWNER, _USER, _GROUP, _MASK, _OTHER = 0x01, 0x02, 0x04, 0x10, 0x20
-_NO_ID = 0xFFFFFFFF
-_SEARCH = 1
-
-Entries = dict[tuple[int, int], int]
-
-
-def allow_search(folder: Path, uid: int) -> None:
-    """Lets `uid` traverse `folder`; everybody (o+x) if the file system has no access lists."""
-    try:
-        entries = with_search(_entries(folder), uid)
-        os.setxattr(folder, _ATTRIBUTE, _encode(entries))
-    except (OSError, AttributeError):
-        folder.chmod(folder.stat().st_mode | 0o001)
-
-
-def with_search(entries: Entries, uid: int) -> Entries:
-    """Returns `entries` plus search for `uid`; the mask is widened so that the entry takes effect."""
-    group = entries.get((_GROUP, _NO_ID), 0)
-    mask = entries.get((_MASK, _NO_ID), group)
-    added = {(_USER, uid): entries.get((_USER, uid), 0) | _SEARCH, (_MASK, _NO_ID): mask | _SEARCH}
-    return {**entries, **added}
-
-
-def _entries(folder: Path) -> Entries:
-    try:
-        raw = os.getxattr(folder, _ATTRIBUTE)[len(_VERSION) :]
-    except OSError:
-        mode = folder.stat().st_mode
-        return {
-            (_OWNER, _NO_ID): mode >> 6 & 7,
-            (_GROUP, _NO_ID): mode >> 3 & 7,
-            (_OTHER, _NO_ID): mode & 7,
-        }
-    return {(tag, uid): permissions for tag, permissions, uid in _ENTRY.iter_unpack(raw)}
-
-
-def _encode(entries: Entries) -> bytes:
-    """Encodes the entries, sorted by tag and id as the kernel requires."""
-    return _VERSION + b"".join(_ENTRY.pack(tag, entries[tag, uid], uid) for tag, uid in sorted(entries))
-
 
 SERVICE_USER = "_turnlog"
 
@@ -78,18 +32,7 @@ def server_identity(home: Path) -> Identity | None:
     # initdb needs a user name; a bind-mounted folder may belong to a uid without one.
     if owner.st_uid != 0 and _known(owner.st_uid):
         return Identity(owner.st_uid, owner.st_gid)
-    return _service_user()
-
-
-def _known(uid: int) -> bool:
-    try:
-        return bool(pwd.getpwuid(uid))
-    except KeyError:
-        return False
-
-
-def _service_user() -> Identity:
-    """`_turnlog`, created if missing; `nobody` if no user can be created (read-only /etc)."""
+    # nobody where no user can be created, as under a read-only /etc.
     for attempt in (_find(SERVICE_USER), _make(SERVICE_USER), _find("nobody")):
         if attempt is not None:
             return attempt
@@ -97,6 +40,13 @@ def _service_user() -> Identity:
         "Postgres cannot run as root and no other user could be made: "
         f"run turnlog as an ordinary user, or `useradd --system {SERVICE_USER}`, or set DATABASE_URL"
     )
+
+
+def _known(uid: int) -> bool:
+    try:
+        return bool(pwd.getpwuid(uid))
+    except KeyError:
+        return False
 
 
 def _find(name: str) -> Identity | None:
@@ -136,12 +86,19 @@ def hand_over(folder: Path, identity: Identity | None) -> None:
 
 
 def let_reach(path: Path, identity: Identity | None) -> None:
-    """Lets `identity`, and no other user, traverse the parents of `path` (/root is closed to others)."""
-    if identity is None:
+    """Lets `identity` traverse the parents of `path` (/root is closed to others).
+
+    A folder that is closed to its group is given to the group of `identity`, so that nobody else may enter; a folder
+    with another group of its own is opened for search to everybody.
+    """
+    if identity is None or _may_search(path.resolve().parent, identity):
         return
-    for folder in path.resolve().parents:
+    for folder in reversed(path.resolve().parents):
         if not _may_search(folder, identity):
-            allow_search(folder, identity.uid)
+            mode = folder.stat().st_mode
+            if not mode & 0o070:
+                os.chown(folder, -1, identity.gid)
+            folder.chmod(mode | (0o001 if mode & 0o070 else 0o010))
 
 
 def let_run(tree: Path, identity: Identity | None) -> None:
@@ -157,7 +114,6 @@ def let_run(tree: Path, identity: Identity | None) -> None:
 
 
 def _may_search(folder: Path, identity: Identity) -> bool:
-    stat = folder.stat()
-    if stat.st_uid == identity.uid:
-        return bool(stat.st_mode & 0o100)
-    return bool(stat.st_mode & (0o010 if stat.st_gid == identity.gid else 0o001))
+    """Asks the kernel, as the user, who may have been let in by an access list; false where a parent is closed."""
+    argv = ["/bin/sh", "-c", 'test -x "$0"', folder]
+    return subprocess.run(argv, user=identity.uid, group=identity.gid, extra_groups=[], cwd="/").returncode == 0

@@ -98,17 +98,13 @@ async def is_ready(sockets: Path) -> bool:
         async with await _connect(sockets, "postgres") as connection:
             found = await connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [DATABASE])
             if await found.fetchone() is None:
-                await _make_database(sockets, connection)
+                # In the template first, so that no crash leaves a database without the extension.
+                async with await _connect(sockets, "template1") as template:
+                    await template.execute("CREATE EXTENSION IF NOT EXISTS vector")
+                await connection.execute(f"CREATE DATABASE {DATABASE}")
     except psycopg.OperationalError:
         return False
     return True
-
-
-async def _make_database(sockets: Path, connection: "psycopg.AsyncConnection[tuple[object, ...]]") -> None:
-    """Creates the extension in the template first, so that no crash leaves a database without it."""
-    async with await _connect(sockets, "template1") as template:
-        await template.execute("CREATE EXTENSION IF NOT EXISTS vector")
-    await connection.execute(f"CREATE DATABASE {DATABASE}")
 
 
 async def _connect(sockets: Path, database: str) -> "psycopg.AsyncConnection[tuple[object, ...]]":

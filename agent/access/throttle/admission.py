@@ -106,10 +106,6 @@ def _pool(runtime: Runtime) -> Pool:
     return runtime.admissions or runtime.pool
 
 
-def _postgres_clock() -> None:
-    return None
-
-
 @contextlib.asynccontextmanager
 async def admitted(
     runtime: Runtime,
@@ -118,7 +114,7 @@ async def admitted(
     role: Role,
     thread: str | None = None,
     agent: str | None = None,
-    clock: Clock = _postgres_clock,
+    clock: Clock = lambda: None,
 ) -> AsyncIterator[None]:
     """Holds one of the user's slots while the block runs. clock: None is Postgres's own time.
 

@@ -11,7 +11,7 @@ from itertools import accumulate
 from turnlog.agent.context import TokenCounter
 from turnlog.agent.context.condense import MARK, TOOL_MAX, result_text
 from turnlog.agent.context.titles import SUMMARY_TITLE
-from turnlog.agent.context.wire import Call, calls, results
+from turnlog.agent.context.wire import calls, results
 from turnlog.events.contracts import SegmentRules
 from turnlog.projectors.models.conversation.message import Message
 from turnlog.projectors.models.conversation.speech import attributed_to
@@ -102,7 +102,9 @@ def lines_of(turn: Turn) -> Iterator[Line]:
 def line_text(line: Line) -> str:
     """One line, or '' when nothing of it can be shown (thinking alone)."""
     said = [words(line[0])]
-    said += [f"[called {_short(_signature(call))}]" for call in calls(line[0])]
+    for call in calls(line[0]):
+        name, arguments = call.wire["function"]["name"], call.wire["function"]["arguments"]
+        said.append(f"[called {_short(f'{name}({arguments})')}]")
     said += [f"[result: {_short(result.text)}]" for message in line for result in results(message)]
     text = " ".join(filter(None, said))
     name = line[0].name if line[0].origin == "participant" else None
@@ -116,11 +118,6 @@ def words(message: Message) -> str:
     content = message.content
     shown = content if isinstance(content, str) else [b for b in content if b["type"] in _SHOWN_BLOCKS]
     return result_text(shown).strip()
-
-
-def _signature(call: Call) -> str:
-    function = call.wire["function"]
-    return f"{function['name']}({function['arguments']})"
 
 
 def _short(text: str) -> str:

@@ -32,10 +32,6 @@ Decide = Callable[[SessionState], Sequence[EventData]]
 _NUL = b"\\u0000"
 
 
-def _ignore(level: Level, seconds: float) -> None:
-    return None
-
-
 class Sessions:
     """`async with Sessions(log, pool, tenant) as sessions`. One for a process: its copies are in memory.
 
@@ -44,7 +40,7 @@ class Sessions:
     decides on the newest state.
     """
 
-    def __init__(self, log: Log, pool: Pool, tenant: str, on_read: OnRead = _ignore) -> None:
+    def __init__(self, log: Log, pool: Pool, tenant: str, on_read: OnRead = lambda level, seconds: None) -> None:
         """on_read: called after every read with the level that answered and the seconds it took."""
         self._log, self._tenant, self._on_read = log, tenant, on_read
         self._levels = Levels(log, pool, tenant)

@@ -87,12 +87,8 @@ class SessionValue(_Part):
     user_snapshot: UserSnapshot = UserSnapshot()
 
 
-def _none_for_empty(given: Any) -> Any:
-    return None if given == "" else given
-
-
 # A Go client, as in B, sends "" for an absent value.
-Given = Annotated[str | None, BeforeValidator(_none_for_empty)]
+Given = Annotated[str | None, BeforeValidator(lambda given: None if given == "" else given)]
 
 
 class _Request(BaseModel):

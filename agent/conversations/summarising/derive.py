@@ -66,8 +66,9 @@ class Deriver:
         first = len(self.calls)
         text, prompt_hash = previous, ""
         for piece in pieces(texts, self.counter.text):
-            new = await self._summarised(piece)
-            text, prompt_hash = await self._joined(text, new.text), new.prompt_hash
+            work = partial(self.tasks.summarise, piece, "", self.limit // 2)
+            new = await self._once(("summarise", *piece), work)
+            text, prompt_hash = await self._joined(text, new["text"]), new["prompt_hash"]
         return Derived(text, {}, prompt_hash, tuple(self.calls[first:]))
 
     async def topics(self, texts: Sequence[str]) -> Derived:
@@ -76,9 +77,9 @@ class Deriver:
         found: Counter[str] = Counter()
         prompt_hash = ""
         for piece in pieces(texts, self.counter.text):
-            made = await self._tagged(piece)
-            found.update(made.topics)
-            prompt_hash = made.prompt_hash
+            made = await self._once(("topics", *piece), partial(self.tasks.topics, piece, MAX_TOPICS))
+            found.update(made["topics"])
+            prompt_hash = made["prompt_hash"]
         return Derived("", dict(found), prompt_hash, tuple(self.calls[first:]))
 
     async def _joined(self, old: str, new: str) -> str:
@@ -90,18 +91,9 @@ class Deriver:
             text = cut_end(await self._compressed(text, self.limit), self.limit, self.counter)
         return text
 
-    async def _summarised(self, texts: Sequence[str]) -> Written:
-        work = partial(self.tasks.summarise, texts, "", self.limit // 2)
-        found = await self._once(("summarise", *texts), work)
-        return Written(found["text"], found["prompt_hash"], Usage(**found["usage"]))
-
     async def _compressed(self, text: str, target: int) -> str:
         found = await self._once(("compress", str(target), text), partial(self.tasks.compress, text, target))
         return str(found["text"])
-
-    async def _tagged(self, texts: Sequence[str]) -> Topics:
-        found = await self._once(("topics", *texts), partial(self.tasks.topics, texts, MAX_TOPICS))
-        return Topics(found["topics"], found["prompt_hash"], Usage(**found["usage"]))
 
     async def _once(self, parts: tuple[str, ...], work: Callable[[], Awaitable[Written | Topics]]) -> dict[str, Any]:
         key = key_of(self.owner, self.model, parts)

@@ -116,13 +116,9 @@ class RoundResult:
         except Later as later:
             self.problem = later
         except ModelError as error:
-            self.problem = _later(error)
+            seconds = MODEL_REFUSES_S if isinstance(error, ModelRefused) else error.retry_after_s or MODEL_DOWN_S
+            self.problem = Later(seconds, str(error))
             if not isinstance(error, BreakerOpen):  # then no call was made
                 self.events.append(failure_metered(self.thread, model, error, purpose))
         finally:
             self.events += [usage_metered(self.thread, call, purpose) for call in self.deriver.calls[before:]]
-
-
-def _later(error: ModelError) -> Later:
-    seconds = MODEL_REFUSES_S if isinstance(error, ModelRefused) else error.retry_after_s or MODEL_DOWN_S
-    return Later(seconds, str(error))

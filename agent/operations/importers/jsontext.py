@@ -94,7 +94,8 @@ class _Window:
             try:
                 value, end = _DECODER.raw_decode(self._buffer, self.position)
             except json.JSONDecodeError as error:
-                if not (self._may_be_cut(error) and self._grow()):
+                is_cut = error.msg.startswith("Unterminated") or error.pos >= len(self._buffer) - _LONGEST_TOKEN
+                if not (is_cut and self._grow()):
                     raise ValueError(f"malformed JSON: {_problem(error)}") from error
             except RecursionError as error:
                 raise ValueError("malformed JSON: nested too deeply") from error
@@ -105,9 +106,6 @@ class _Window:
                 if garbled:
                     raise _NotUtf8(f"it is not UTF-8; {CONVERT}")
                 return storable(value) if escaped else value
-
-    def _may_be_cut(self, error: json.JSONDecodeError) -> bool:
-        return error.msg.startswith("Unterminated") or error.pos >= len(self._buffer) - _LONGEST_TOKEN
 
     def _grow(self) -> bool:
         """False at the end of the text. Raises ValueError for an item of more than MAX_BYTES characters."""

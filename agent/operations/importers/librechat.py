@@ -19,14 +19,12 @@ _FIELDS = Fields("messageId", "parentMessageId", "createdAt")
 
 def read_librechat(records: Iterable[Record], defaults: Defaults, stem: str) -> Iterator[Item]:
     """The turns of every conversation in the records."""
-    hinted = (_hinted(record) for record in records)
+    hint = "; export the conversation again with the option recursive off"
+    hinted = (
+        record._replace(error=record.error + hint) if record.error and "nested too deeply" in record.error else record
+        for record in records
+    )
     return read_trees(hinted, ThreadNames(defaults, stem), defaults, _FIELDS, _tree, _data)
-
-
-def _hinted(record: Record) -> Record:
-    if record.error and "nested too deeply" in record.error:
-        return record._replace(error=f"{record.error}; export the conversation again with the option recursive off")
-    return record
 
 
 def _tree(value: dict[str, Any]) -> Tree:
@@ -54,7 +52,8 @@ def _flat(messages: list[Any]) -> list[Any]:
 
 
 def _data(message: Message, model: str | None) -> TurnRecorded | None:
-    content = as_content([*map(_file, message.get("files") or ()), *_said(message)])
+    names = [file.get("filename") or "unnamed" for file in message.get("files") or ()]
+    content = as_content([*(TextBlock(text=f"[attached file: {name}]") for name in names), *_said(message)])
     if not content:
         return None
     if not isinstance(message.get("isCreatedByUser"), bool):
@@ -64,10 +63,6 @@ def _data(message: Message, model: str | None) -> TurnRecorded | None:
         return TurnRecorded(role="user", content=content, name=name, source_id=message["messageId"])
     own = message.get("model") or model
     return TurnRecorded(role="assistant", content=content, model=own, source_id=message["messageId"])
-
-
-def _file(file: Message) -> Block:
-    return TextBlock(text=f"[attached file: {file.get('filename') or 'unnamed'}]")
 
 
 def _said(message: Message) -> Iterator[Block]:

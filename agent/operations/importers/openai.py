@@ -35,16 +35,12 @@ def read_openai(records: Iterable[Record], defaults: Defaults, stem: str) -> Ite
     for record in records:
         if record.error:
             yield Rejected(record.where, record.error)
-        elif _is_message(record.value):
+        elif isinstance(record.value, dict) and ("role" in record.value or "messages" not in record.value):
             if flat is None or flat[0] != record.group:
                 flat = record.group, OpenAIConversation(Conversation(defaults, names.next(), None, None))
             yield flat[1].item(record.where, record.value)
         else:
             yield from _whole(record, defaults, names)
-
-
-def _is_message(value: Any) -> bool:
-    return isinstance(value, dict) and ("role" in value or "messages" not in value)
 
 
 def _whole(record: Record, defaults: Defaults, names: ThreadNames) -> Iterator[Item]:
@@ -83,13 +79,13 @@ class OpenAIConversation:
         if not isinstance(message, dict):
             raise ValueError(f"a message must be an object, not {type(message).__name__}")
         own_id = _text(message.get("id"))
-        calls = self._calls(message)
+        calls, is_legacy = self._calls(message), message.get("role") == "function"
         data = TurnRecorded(
             role=self._role(message),
             content=_content(message, calls),
-            name=message.get("name") if message.get("role") != "function" else None,
+            name=None if is_legacy else message.get("name"),
             tool_calls=calls,
-            tool_call_id=self._call_id(message),
+            tool_call_id=self._legacy_calls.get(str(message.get("name"))) if is_legacy else message.get("tool_call_id"),
             model=_text(message.get("model")),
             source_id=own_id or f"M{self._conversation.number}",
         )
@@ -98,7 +94,8 @@ class OpenAIConversation:
     def _role(self, message: Message) -> Any:
         """Anthropic sends tool results as the user: a turn with nothing else gets the role tool."""
         content = message.get("content")
-        if isinstance(content, list) and content and all(_is_result(part) for part in content):
+        parts = content if isinstance(content, list) else []
+        if parts and all(isinstance(part, dict) and part.get("type") == "tool_result" for part in parts):
             return "tool"
         role = message.get("role")
         return _ROLES.get(role, role) if isinstance(role, str) else role
@@ -119,15 +116,6 @@ class OpenAIConversation:
             name=name or "",
             arguments=(arguments or "{}") if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False),
         )
-
-    def _call_id(self, message: Message) -> str | None:
-        if message.get("role") == "function":
-            return self._legacy_calls.get(str(message.get("name")))
-        return message.get("tool_call_id")
-
-
-def _is_result(part: Any) -> bool:
-    return isinstance(part, dict) and part.get("type") == "tool_result"
 
 
 def _content(message: Message, calls: tuple[ToolCall, ...]) -> Content:

@@ -125,15 +125,11 @@ def events(items: Iterable[Item], tenant: str) -> Iterator[Event | Rejected | Sk
         if isinstance(item, ImportedTurn):
             if item.thread not in opened:
                 opened.add(item.thread)
-                yield _opening(item, tenant)
+                opening_id = import_id(tenant, item.thread, "thread_opened", item.time)
+                yield _event(item._replace(id=opening_id), tenant, ThreadOpened(label=item.label))
             yield _event(item, tenant, item.data)
         else:
             yield item
-
-
-def _opening(turn: ImportedTurn, tenant: str) -> Event:
-    event_id, data = import_id(tenant, turn.thread, "thread_opened", turn.time), ThreadOpened(label=turn.label)
-    return _event(turn._replace(id=event_id), tenant, data)
 
 
 def _event(turn: ImportedTurn, tenant: str, data: EventData) -> Event:

@@ -28,7 +28,6 @@ from turnlog.agent.memory.upkeep.merge_groups import MemoriesOfKind, MergeCriter
 from turnlog.agent.operations.jobs.job import Done
 from turnlog.agent.operations.jobs.merging import Merger, open_merger
 from turnlog.agent.runtime import Runtime
-from turnlog.agent.settings import Settings
 from turnlog.events.contracts import EventData
 from turnlog.events.errors import TurnlogError
 from turnlog.events.progress import OnProgress
@@ -145,7 +144,10 @@ class _Compaction:
         return counts
 
     async def _of_kind(self, place: Place, kind: MemoriesOfKind) -> Counter[str]:
-        criteria = None if self.merger is None else _criteria(self.runtime.settings, self.due_at)
+        settings, criteria = self.runtime.settings, None
+        if self.merger is not None:
+            before = self.due_at - timedelta(days=settings.compaction_after_days)
+            criteria = MergeCriteria(before, settings.merge_similarity, settings.summarise_below)
         count_tokens = self.merger.count if self.merger else len
         duplicates, merges = await asyncio.to_thread(kind.duplicates_and_merges, criteria, count_tokens)
         counts = Counter[str]()
@@ -171,11 +173,6 @@ class _Compaction:
                     vectors[len(memories) : len(memories) + len(taken)] = np.stack([one.vector for one in taken])
                 memories.extend(_compactable(one, self.policy, self.due_at) for one in taken)
                 self.report()
-
-
-def _criteria(settings: Settings, due_at: datetime) -> MergeCriteria:
-    before = due_at - timedelta(days=settings.compaction_after_days)
-    return MergeCriteria(before, settings.merge_similarity, settings.summarise_below)
 
 
 def _file() -> IO[bytes]:
@@ -210,12 +207,11 @@ async def _write(writer: MemoryWriter, place: Place, groups: Sequence[DuplicateG
         found = await memories_by_id(rows.conn, place.tenant, place.thread, ids)
         valid = {id_ for id_, row in found.items() if row.status == "valid" and row.valid_to is None}
         left = [group for group in groups if all(one.id in valid for one in group.members)]
-        events: list[tuple[UUID, EventData]] = [(_event_id(place, group), dedupe_event(group)) for group in left]
+        events: list[tuple[UUID, EventData]] = []
+        for group in left:
+            members = ",".join(str(one.id) for one in group.members)
+            event_id = uuid5(EVENT_NAMESPACE, f"{place.tenant}/{place.thread}/{members}")
+            events.append((event_id, dedupe_event(group)))
         return Decided(events, Counter(groups=len(left), closed=sum(len(group.duplicates) for group in left)))
 
     return await writer.write(place, decide)
-
-
-def _event_id(place: Place, group: DuplicateGroup) -> UUID:
-    members = ",".join(str(one.id) for one in group.members)
-    return uuid5(EVENT_NAMESPACE, f"{place.tenant}/{place.thread}/{members}")

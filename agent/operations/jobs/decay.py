@@ -6,7 +6,7 @@ Input: every memory of all tenants. Output: MemoriesReviewed events, one per use
 import itertools
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from datetime import datetime
 from uuid import UUID, uuid5
 
@@ -79,7 +79,9 @@ async def _review(
     async def decide(rows: Rows) -> Decided[Counter[str]]:
         found = await policy_rows_by_id(rows.conn, place.tenant, place.thread, ids)
         fates = [(row.id, _due_action(row, policy, due_at)) for row in found]
-        archived, deleted, expired = (_ids_with(fates, one) for one in ("archive", "delete", "expire"))
+        archived, deleted, expired = (
+            tuple(id_ for id_, fate in fates if fate == wanted) for wanted in ("archive", "delete", "expire")
+        )
         counts = Counter(archived=len(archived), deleted=len(deleted), expired=len(expired))
         if not counts.total():
             return Decided([], counts)
@@ -96,7 +98,3 @@ def _due_action(row: PolicyRow, policy: Policy, due_at: datetime) -> Fate | None
     """The action that is due; None when the memory stays as it is."""
     found = fate(row, due_at, policy)
     return None if found == "keep" or (found == "archive" and row.status == "archived") else found
-
-
-def _ids_with(fates: Iterable[tuple[UUID, Fate | None]], wanted: Fate) -> tuple[UUID, ...]:
-    return tuple(id_ for id_, found in fates if found == wanted)

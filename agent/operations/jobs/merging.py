@@ -94,7 +94,8 @@ class Merger:
     async def _answer(self, conn: Connection, place: Place, group: MergeGroup) -> MergedText | None:
         """The cached answer, or that of a call; None when the run makes no more calls. Raises Later, ModelError."""
         key, contents = self._key(place, group), [one.content for one in group.members]
-        if self._is_over and not await cached(conn, [key]):
+        is_over = self.stopped or self.calls >= self.runtime.settings.compaction_calls
+        if is_over and not await cached(conn, [key]):
             return None
 
         async def ask() -> MergedText:
@@ -105,10 +106,6 @@ class Merger:
         self.failures = 0
         return MergedText(found["text"], found["refused"], found["prompt_hash"], Usage(**found["usage"]))
 
-    @property
-    def _is_over(self) -> bool:
-        return bool(self.stopped) or self.calls >= self.runtime.settings.compaction_calls
-
     async def _write(self, place: Place, group: MergeGroup, merged: MergedText) -> bool:
         """Whether the merged memory was written: all members must still be valid (a concurrent write may close one)."""
         call = f"usage/{self._key(place, group).hex()}/{merged.usage.latency_ms}"
@@ -117,7 +114,8 @@ class Merger:
             event_id, usage_id = _event_id(group, place, await rows.removed_at()), uuid5(EVENT_NAMESPACE, call)
             stored = await rows.stored([event_id, usage_id])
             found = await memories_by_id(rows.conn, place.tenant, place.thread, [one.id for one in group.members])
-            members = [found[one.id] for one in group.members if one.id in found and _is_valid(found[one.id])]
+            known = [found[one.id] for one in group.members if one.id in found]
+            members = [row for row in known if row.status == "valid" and row.valid_to is None]
             events: list[tuple[UUID, EventData]] = []
             is_merged = bool(merged.text) and event_id not in stored and len(members) == len(group.members)
             if is_merged:
@@ -168,10 +166,6 @@ def _event_id(group: MergeGroup, place: Place, removed: int) -> UUID:
     """removed: sequence of the thread's last removal; memories recorded after it may have the same ids as before."""
     members = ",".join(str(one.id) for one in group.members)
     return uuid5(EVENT_NAMESPACE, f"{place.tenant}/{place.thread}@{removed}/{group.method}/{members}")
-
-
-def _is_valid(row: StoredMemory) -> bool:
-    return row.status == "valid" and row.valid_to is None
 
 
 def _derivation(merged: MergedText, members: Sequence[StoredMemory]) -> Derivation:

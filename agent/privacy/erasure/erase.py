@@ -65,9 +65,13 @@ async def erase(at: Surroundings, plan: Plan, reason: str | None = None, is_full
     await _append_erased(at, plan, done)
     await _overwrite(at, plan, done)
     await _rebuild(at, plan, done)
-    await _purge_sessions(at, plan)
+    bucket = Bucket(at.runtime.log, plan.person.tenant)
+    for thread in plan.traces.threads:
+        await bucket.purge(thread)
+    await GivenReceipts(at.runtime).forget(plan.person.tenant, plan.person.user)
     await _catch_late(at, plan, done)
-    await _clear_answers(at, plan, done)
+    async with at.runtime.pool.connection() as conn:  # again, for results that were on their way the first time
+        done.add("cached answers", await rows.clear_answers(conn, plan.person, plan.traces.threads))
     await _vacuum(at, is_full)
     scan = await _scanned(at, plan, done)
     after = await _shared_rows(at, plan)
@@ -167,7 +171,9 @@ async def _overwrite(at: Surroundings, plan: Plan, done: _Done) -> None:
             thread = place.thread or ""
             if is_own(place):
                 ending = Ending(plan.person.user, destroyed, done.marks.get(thread, head))
-                _note_request(place, ending, done)
+                if place.type == "answer_requested" and place.envelope and place.stored.seq <= ending.through:
+                    with contextlib.suppress(ValueError):  # no agent answers a request without a valid id
+                        done.requests.add(UUID(str(place.envelope.get("id"))))
             else:
                 ending = Ending(plan.person.user, destroyed, head, plan.traces.shared.get(thread, 0))
                 await _retell_fork(at.runtime.log, place, ending, seqs)
@@ -175,13 +181,6 @@ async def _overwrite(at: Surroundings, plan: Plan, done: _Done) -> None:
                 seqs.add(place.stored.seq)
         done.add("events overwritten", await _overwritten(at.runtime.log, sorted(seqs), progress))
         done.add("unreadable events passed over", len(plan.passed_over))
-
-
-def _note_request(place: Place, ending: Ending, done: _Done) -> None:
-    if place.type != "answer_requested" or place.envelope is None or place.stored.seq > ending.through:
-        return
-    with contextlib.suppress(ValueError):  # no agent answers a request without a valid id
-        done.requests.add(UUID(str(place.envelope.get("id"))))
 
 
 async def _retell_fork(log: Log, place: Place, ending: Ending, seqs: set[int]) -> None:
@@ -227,13 +226,6 @@ async def _rebuilt(at: Surroundings, person: Person, threads: Sequence[str], on_
     await at.runtime.settle()
 
 
-async def _purge_sessions(at: Surroundings, plan: Plan) -> None:
-    bucket = Bucket(at.runtime.log, plan.person.tenant)
-    for thread in plan.traces.threads:
-        await bucket.purge(thread)
-    await GivenReceipts(at.runtime).forget(plan.person.tenant, plan.person.user)
-
-
 async def _catch_late(at: Surroundings, plan: Plan, done: _Done) -> None:
     """A model call under way may have stored its result afterwards, also in a new thread: that of the person's first
     memory, or of a shadow."""
@@ -253,12 +245,6 @@ async def _catch_late(at: Surroundings, plan: Plan, done: _Done) -> None:
             done.add("late results overwritten", await _overwritten(at.runtime.log, [seq for _, seq in late], progress))
             await at.runtime.settle()
             await _rebuilt(at, plan.person, sorted({thread for thread, _ in late}), progress)
-
-
-async def _clear_answers(at: Surroundings, plan: Plan, done: _Done) -> None:
-    """Empties the caches again, for results that were on their way the first time."""
-    async with at.runtime.pool.connection() as conn:
-        done.add("cached answers", await rows.clear_answers(conn, plan.person, plan.traces.threads))
 
 
 async def _vacuum(at: Surroundings, is_full: bool) -> None:

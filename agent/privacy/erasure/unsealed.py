@@ -72,13 +72,10 @@ def is_late(event: Event, marks: Mapping[str, int], requests: Collection[UUID]) 
     if isinstance(data, TurnRecorded):
         return data.role != "user" and event.causation in requests
     derivation = getattr(data, "derivation", None)
-    if derivation is not None and not _on_memories(data):
+    is_of_memories = any(hasattr(data, name) for name in ("memory", "entities", "conversation"))
+    if derivation is not None and not is_of_memories:
         return bool(derivation.from_seq <= marks.get(event.thread, 0))
     return any(source.seq <= marks.get(source.thread, 0) for source in _sources(data))
-
-
-def _on_memories(data: Any) -> bool:
-    return hasattr(data, "memory") or hasattr(data, "entities") or hasattr(data, "conversation")
 
 
 def _sources(data: Any) -> list[MemorySource]:
