@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from turnlog.events.errors import TurnlogError
 
 
-class Later(Exception):
+class RetryLater(Exception):
     """Deliver the work again after `seconds`."""
 
     def __init__(self, seconds: float, reason: str) -> None:
@@ -22,8 +22,8 @@ class NotNow(TurnlogError):
 
 @contextlib.contextmanager
 def at_once() -> Iterator[None]:
-    """For work that a caller waits for, without redelivery: raises NotNow in place of Later."""
+    """For work that a caller waits for, without redelivery: raises NotNow in place of RetryLater."""
     try:
         yield
-    except Later as later:
+    except RetryLater as later:
         raise NotNow(f"{later}; what is done is stored: run it again in {max(1.0, later.seconds):.0f} s") from later

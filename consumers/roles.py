@@ -139,7 +139,7 @@ def _reactors(runtime: Runtime) -> tuple[list[Subscription], list[Interval]]:
 
 
 async def react(runtime: Runtime, name: str, stored: Stored) -> None:
-    """Does the work of the reactor with this name on one event, in this process. Raises Later, and what it raises."""
+    """Does the work of the reactor with this name on one event, in this process. Raises RetryLater, and its errors."""
     works: dict[str, Callable[[], Work]] = {
         MEMORY: lambda: MemoryReactor(runtime, runtime.models).work,
         SEGMENTS: lambda: SegmentReactor(runtime, runtime.models).work,

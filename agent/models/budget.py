@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from turnlog.agent.models.protocol import Usage
-from turnlog.agent.retry_later import Later
+from turnlog.agent.retry_later import RetryLater
 from turnlog.agent.settings import Settings
 from turnlog.projectors.engine.writer import Connection
 
@@ -55,7 +55,7 @@ class Ledger:
         self._reactor, self._budget = reactor, budget
 
     async def admit(self, conn: Connection, estimate: int) -> None:
-        """Raises Later until a call of about `estimate` tokens fits into the sliding hour."""
+        """Raises RetryLater until a call of about `estimate` tokens fits into the sliding hour."""
         if self._budget is None:
             return
         now = datetime.now(UTC)
@@ -67,7 +67,9 @@ class Ledger:
         at = allowed_at(self._budget, [Spent(*row) for row in await rows.fetchall()], now, estimate)
         if at > now:
             seconds = max(1.0, (at - now).total_seconds())
-            raise Later(min(seconds, MAX_WAIT_S), f"the hourly budget of {self._reactor} is spent until {at:%H:%M:%S}")
+            raise RetryLater(
+                min(seconds, MAX_WAIT_S), f"the hourly budget of {self._reactor} is spent until {at:%H:%M:%S}"
+            )
 
     async def book(self, conn: Connection, usage: Usage) -> None:
         await conn.execute(

@@ -38,7 +38,7 @@ async def once(
     """Returns the key's answer as a plain dict, from the cache or by work() (a dataclass with `usage`) within the
     budget.
 
-    Raises as `work` does, and Later.
+    Raises as `work` does, and RetryLater.
     """
     found = (await cached(conn, [key])).get(key)
     metrics.cache_read("model-answers", found is not None, found is None)

@@ -13,7 +13,7 @@ from turnlog.agent.memory.memory_changes import forget_all
 from turnlog.agent.memory.sanitiser.sanitise import SanitiseLevel, sanitise_json
 from turnlog.agent.privacy.erasure import erase, rows
 from turnlog.agent.privacy.erasure.event_scan import person_of
-from turnlog.agent.privacy.erasure.plan import ErasureReach, Plan, Surroundings, planned
+from turnlog.agent.privacy.erasure.plan import ErasureReach, ErasureScope, Plan, planned
 from turnlog.agent.privacy.erasure.receipt import Receipt
 from turnlog.agent.privacy.export import clean_messages, user_export
 from turnlog.agent.runtime import Runtime
@@ -59,7 +59,7 @@ async def plan_erasure(
     Raises InvalidToken, StringsTooShort, NotFound when there is nothing, and no strings to search for after an earlier
     erasure.
     """
-    plan = await planned(Surroundings(runtime, reach), person_of(tenant, user, namespaces), strings)
+    plan = await planned(ErasureScope(runtime, reach), person_of(tenant, user, namespaces), strings)
     if plan.is_empty and not (plan.last and strings):
         raise NotFound(f"there is nothing of user {user!r} in tenant {tenant!r}{_known(plan)}")
     return plan
@@ -83,7 +83,7 @@ async def erase_person(
 
     Cannot be undone; one that was killed is run again. Raises LogUnavailable, DatabaseUnavailable, NotProjectedInTime.
     """
-    return await erase.erase(Surroundings(runtime, reach), plan, reason, full)
+    return await erase.erase(ErasureScope(runtime, reach), plan, reason, full)
 
 
 class NothingNamed(TurnlogError):

@@ -4,13 +4,18 @@ import atexit
 import gc
 import os
 import resource
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import LazyLoader
+from types import ModuleType
 from typing import Any
 
 import typer
 from typer._click.shell_completion import CompletionItem
 from typer.core import TyperGroup
-
-from turnlog.consumers.cli.lazy import import_lazily
 
 # Name: (module in this package, what `turnlog --help` says).
 COMMANDS = {
@@ -67,6 +72,36 @@ COMMANDS = {
 
 # Earlier name: name. They go in the release after 0.1.
 RENAMED = {"key": "api-key", "keys": "encryption-key"}
+
+
+LATER = ("turnlog.agent.", "turnlog.projectors.", "turnlog.consumers.")
+
+
+class _LaterFinder(MetaPathFinder):
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if not fullname.startswith(LATER) or fullname.startswith("turnlog.consumers.cli."):
+            return None
+        others = (finder for finder in sys.meta_path if finder is not self)
+        spec = next(filter(None, (finder.find_spec(fullname, path, target) for finder in others)), None)
+        if spec is not None and isinstance(spec.loader, Loader):
+            spec.loader = LazyLoader(spec.loader)
+        return spec
+
+
+def import_lazily(name: str) -> ModuleType:
+    """Imports a command's module; modules of turnlog that it imports run when they are first used.
+
+    A command's module imports at its top what its commands call, and that loads libraries for a second, which --help
+    and completion do not need. It works for imports of a module, not for those of names from it.
+    """
+    finder = _LaterFinder()
+    sys.meta_path.insert(0, finder)
+    try:
+        return import_module(name)
+    finally:
+        sys.meta_path.remove(finder)
 
 
 class LazyGroup(TyperGroup):

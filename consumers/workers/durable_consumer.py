@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import psycopg
 
 from turnlog.agent.operations.dead_letters import EVENT_ERRORS, park_event
-from turnlog.agent.retry_later import Later
+from turnlog.agent.retry_later import RetryLater
 from turnlog.events import tracing
 from turnlog.events.errors import DatabaseUnavailable, GapInLog, LogUnavailable
 from turnlog.events.heartbeats import Heartbeat
@@ -80,8 +80,8 @@ class Inbox:
 
     Tenants take turns: next is a thread of the one that was served longest ago, among these the one that waits longest.
 
-    work returns when the deliveries are done; after Later or any other exception they are redelivered. After one of
-    EVENT_ERRORS each is tried alone, so that only the one that fails is parked.
+    work returns when the deliveries are done; after RetryLater or any other exception they are redelivered. After one
+    of EVENT_ERRORS each is tried alone, so that only the one that fails is parked.
     """
 
     def __init__(
@@ -164,7 +164,7 @@ class Inbox:
         beat = asyncio.create_task(self._keep(deliveries))
         try:
             await self._attempt(deliveries)
-        except Later as later:
+        except RetryLater as later:
             logger.info("%s waits %.0f s: %s", self.name, later.seconds, later)
             await self._again(deliveries, later.seconds)
         except Exception as error:  # one thread's failure must not end the role; the work is redelivered
@@ -175,7 +175,7 @@ class Inbox:
             self._busy.discard(place)
 
     async def _attempt(self, deliveries: list[Delivery]) -> None:
-        """Works on the deliveries and acknowledges them. Raises Later, and errors that no single event causes."""
+        """Works on the deliveries and acknowledges them. Raises RetryLater, and errors that no single event causes."""
         parents = [one.traceparent for one in deliveries if one.traceparent]
         try:
             with tracing.span(f"process {self.name}", parent=parents[-1]) if parents else contextlib.nullcontext():

@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from jwt.algorithms import ECAlgorithm
 
 from turnlog.agent.access import issuer as module
+from turnlog.agent.access.access import MAX_BYTES, outside_issuer
 from turnlog.agent.access.identity import Identity, IssuerUnavailable, TokenExpired, Unauthenticated
-from turnlog.agent.access.issuer import MAX_BYTES, outside_issuer
 from turnlog.agent.access.tokens import peek
 from turnlog.agent.settings import InvalidSetting, Settings, load_settings
 

@@ -61,7 +61,7 @@ class Deriver:
         """The rolling summary of the texts and the one before: the old one shrinks to a third when both
         together exceed the limit, and all of it again if that is not enough; what is still over is cut.
 
-        Raises ModelError, Later.
+        Raises ModelError, RetryLater.
         """
         first = len(self.calls)
         text, prompt_hash = previous, ""
@@ -72,7 +72,7 @@ class Deriver:
         return Derived(text, {}, prompt_hash, tuple(self.calls[first:]))
 
     async def topics(self, texts: Sequence[str]) -> Derived:
-        """Topics with their mentions in all the texts. Raises ModelError, Later."""
+        """Topics with their mentions in all the texts. Raises ModelError, RetryLater."""
         first = len(self.calls)
         found: Counter[str] = Counter()
         prompt_hash = ""

@@ -12,7 +12,7 @@ from turnlog.agent.conversations.summarising.plan import Plan
 from turnlog.agent.models.errors import BreakerOpen, ModelError, ModelRefused
 from turnlog.agent.models.offline_tasks import MODEL as EXTRACTIVE
 from turnlog.agent.models.protocol import Usage
-from turnlog.agent.retry_later import Later
+from turnlog.agent.retry_later import RetryLater
 from turnlog.events.contracts import (
     Derivation,
     Event,
@@ -105,7 +105,7 @@ class RoundResult:
     def __init__(self, thread: ThreadFacts, due: Plan, deriver: Deriver) -> None:
         self.thread, self.due, self.deriver = thread, due, deriver
         self.events: list[Event] = []
-        self.problem: Later | None = None
+        self.problem: RetryLater | None = None
 
     @contextmanager
     def step(self, purpose: Purpose, model: Usage) -> Iterator[None]:
@@ -113,11 +113,11 @@ class RoundResult:
         before = len(self.deriver.calls)
         try:
             yield
-        except Later as later:
+        except RetryLater as later:
             self.problem = later
         except ModelError as error:
             seconds = MODEL_REFUSES_S if isinstance(error, ModelRefused) else error.retry_after_s or MODEL_DOWN_S
-            self.problem = Later(seconds, str(error))
+            self.problem = RetryLater(seconds, str(error))
             if not isinstance(error, BreakerOpen):  # then no call was made
                 self.events.append(failure_metered(self.thread, model, error, purpose))
         finally:

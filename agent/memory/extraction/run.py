@@ -41,7 +41,7 @@ from turnlog.agent.models.cached_calls import Owner, cached, forget_answers, key
 from turnlog.agent.models.errors import ModelError
 from turnlog.agent.models.factory import Models
 from turnlog.agent.models.protocol import Usage
-from turnlog.agent.retry_later import Later
+from turnlog.agent.retry_later import RetryLater
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.settings import Settings
 from turnlog.events.contracts import Derivation, EventData, MemoriesExtracted, Memory, UsageMetered
@@ -118,7 +118,7 @@ class Extraction:
     async def by_model(self, conn: Connection, conversation: UserConversation, flush: bool = False) -> Pending:
         """Sends every full batch to the model, with `flush` also the last partial one; returns what is not sent yet.
 
-        Raises ModelError, Later.
+        Raises ModelError, RetryLater.
         """
         if self._model is None or await self._passes_over(conn, conversation, "llm", self._model.prompt_hash):
             return Pending(0, False)
@@ -329,9 +329,9 @@ def extraction_of(runtime: Runtime, models: Models, shadow: str | None = None) -
 
 @contextlib.asynccontextmanager
 async def locked(conn: Connection, conversation: UserConversation, shadow: str = "") -> AsyncIterator[None]:
-    """Holds the lock of a conversation, a shadow its own. Raises Later when another worker has it."""
+    """Holds the lock of a conversation, a shadow its own. Raises RetryLater when another worker has it."""
     name = f"{NAME}/{shadow}/{conversation.tenant}/{conversation.thread}/{conversation.user}"
     async with work_lock(conn, LockFor.EXTRACTION, name) as held:
         if not held:
-            raise Later(2.0, "another worker extracts from this thread")
+            raise RetryLater(2.0, "another worker extracts from this thread")
         yield

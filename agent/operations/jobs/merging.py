@@ -23,7 +23,7 @@ from turnlog.agent.models.cached_calls import Owner, cached, key_of, once
 from turnlog.agent.models.errors import ModelError, ModelRefused
 from turnlog.agent.models.factory import make_chat
 from turnlog.agent.models.protocol import ChatModel, Usage
-from turnlog.agent.retry_later import Later
+from turnlog.agent.retry_later import RetryLater
 from turnlog.agent.runtime import Runtime
 from turnlog.events.contracts import Derivation, EventData, UsageMetered
 from turnlog.projectors.engine.writer import Connection
@@ -75,7 +75,7 @@ class Merger:
         try:
             async with self.runtime.pool.connection() as conn:
                 merged = await self._answer(conn, place, group)
-        except Later as later:
+        except RetryLater as later:
             self.stopped = str(later)
             logger.info("memories wait to be merged and summarised: %s", later)
         except ModelError as error:
@@ -92,7 +92,8 @@ class Merger:
         return merged
 
     async def _answer(self, conn: Connection, place: Place, group: MergeGroup) -> MergedText | None:
-        """The cached answer, or that of a call; None when the run makes no more calls. Raises Later, ModelError."""
+        """The cached answer, or that of a call; None when the run makes no more calls. Raises RetryLater,
+        ModelError."""
         key, contents = self._key(place, group), [one.content for one in group.members]
         is_over = self.stopped or self.calls >= self.runtime.settings.compaction_calls
         if is_over and not await cached(conn, [key]):

@@ -18,7 +18,7 @@ from turnlog.agent.conversations.archive.files import files_of
 from turnlog.agent.conversations.sessions.bucket import Bucket
 from turnlog.agent.privacy.erasure import rows
 from turnlog.agent.privacy.erasure.event_scan import Person, Place, are_of, named_threads, place_of, places, traces
-from turnlog.agent.privacy.erasure.plan import Plan, Surroundings, decoded
+from turnlog.agent.privacy.erasure.plan import ErasureScope, Plan, decoded
 from turnlog.agent.privacy.erasure.receipt import SOURCE, Receipt, receipt_event
 from turnlog.agent.privacy.erasure.scanning import Scan, scan_buckets, scan_files, scan_stream, scan_tables
 from turnlog.agent.privacy.erasure.unsealed import Ending, is_late, must_go, quotes, without_derived
@@ -52,7 +52,7 @@ class _Done:
         self.counts[what] = self.counts.get(what, 0) + count
 
 
-async def erase(at: Surroundings, plan: Plan, reason: str | None = None, is_full: bool = False) -> Receipt:
+async def erase(at: ErasureScope, plan: Plan, reason: str | None = None, is_full: bool = False) -> Receipt:
     """Erases, scans, and appends the receipt. is_full: rewrites the tables (VACUUM FULL), which locks each.
 
     Raises LogUnavailable, DatabaseUnavailable, NotProjectedInTime; it can then be run again.
@@ -95,12 +95,12 @@ async def erase(at: Surroundings, plan: Plan, reason: str | None = None, is_full
     return Receipt(event.thread, seq, data, dict(scan.hits), seconds, passed_over, scan.strings, before)
 
 
-async def _shared_rows(at: Surroundings, plan: Plan) -> dict[str, list[str]]:
+async def _shared_rows(at: ErasureScope, plan: Plan) -> dict[str, list[str]]:
     async with at.runtime.pool.connection() as conn:
         return await rows.shared_rows(conn, plan.person, sorted(plan.traces.shared))
 
 
-async def _as_of_now(at: Surroundings, plan: Plan) -> Plan:
+async def _as_of_now(at: ErasureScope, plan: Plan) -> Plan:
     """The plan with what came since, because a confirmation may take long: new threads, and threads in which another
     person spoke for the first time."""
     found = await traces(at.runtime.log, plan.person, plan.traces.threads, after=plan.head)
@@ -110,7 +110,7 @@ async def _as_of_now(at: Surroundings, plan: Plan) -> Plan:
     return replace(plan, traces=found, archives=tuple(sorted(archives)))
 
 
-async def _destroy_keys(at: Surroundings, person: Person) -> int:
+async def _destroy_keys(at: ErasureScope, person: Person) -> int:
     if not isinstance(at.runtime.log.keyring, KeyStore):  # nothing is encrypted
         return 0
     with at.reach.step("destroying keys"):
@@ -121,7 +121,7 @@ async def _destroy_keys(at: Surroundings, person: Person) -> int:
     return count
 
 
-async def _clear_caches(at: Surroundings, plan: Plan, done: _Done) -> None:
+async def _clear_caches(at: ErasureScope, plan: Plan, done: _Done) -> None:
     """Runs before the rows are removed: they say which vectors and files are the person's."""
     with at.reach.step("clearing caches"):
         async with at.runtime.pool.connection() as conn:
@@ -139,7 +139,7 @@ async def _clear_caches(at: Surroundings, plan: Plan, done: _Done) -> None:
                 done.add("archive files", 1)
 
 
-async def _append_erased(at: Surroundings, plan: Plan, done: _Done) -> None:
+async def _append_erased(at: ErasureScope, plan: Plan, done: _Done) -> None:
     """A thread that already ends with `erased`, as after a crash, gets no second one."""
     person = plan.person
     with at.reach.step("emptying the read models") as progress:
@@ -160,7 +160,7 @@ def _erased(person: Person, thread: str) -> Event:
     return Event(source=SOURCE, time=datetime.now(UTC), tenant=person.tenant, thread=thread, data=data)
 
 
-async def _overwrite(at: Surroundings, plan: Plan, done: _Done) -> None:
+async def _overwrite(at: ErasureScope, plan: Plan, done: _Done) -> None:
     """Overwrites in the log what no destroyed key makes unreadable."""
     async with at.runtime.pool.connection() as conn:
         destroyed = await rows.destroyed_keys(conn, plan.person)
@@ -200,7 +200,7 @@ async def _overwritten(log: Log, seqs: Sequence[int], on_progress: OnProgress) -
     return count
 
 
-async def _rebuild(at: Surroundings, plan: Plan, done: _Done) -> None:
+async def _rebuild(at: ErasureScope, plan: Plan, done: _Done) -> None:
     """Rebuilds shared threads, which then show tombstones for the person's turns, and threads that were parked."""
     async with at.runtime.pool.connection() as conn:
         stopped = await rows.parked(conn, plan.person, sorted(plan.traces.own))
@@ -213,7 +213,7 @@ async def _rebuild(at: Surroundings, plan: Plan, done: _Done) -> None:
         done.add("shared threads rebuilt", len(plan.traces.shared))
 
 
-async def _rebuilt(at: Surroundings, person: Person, threads: Sequence[str], on_progress: OnProgress) -> None:
+async def _rebuilt(at: ErasureScope, person: Person, threads: Sequence[str], on_progress: OnProgress) -> None:
     for number, thread in enumerate(threads):
         for projection in PROJECTIONS:
             if projection.per_thread:
@@ -226,7 +226,7 @@ async def _rebuilt(at: Surroundings, person: Person, threads: Sequence[str], on_
     await at.runtime.settle()
 
 
-async def _catch_late(at: Surroundings, plan: Plan, done: _Done) -> None:
+async def _catch_late(at: ErasureScope, plan: Plan, done: _Done) -> None:
     """A model call under way may have stored its result afterwards, also in a new thread: that of the person's first
     memory, or of a shadow."""
     marks = {**dict.fromkeys(plan.traces.shared, done.through), **done.marks}
@@ -247,7 +247,7 @@ async def _catch_late(at: Surroundings, plan: Plan, done: _Done) -> None:
             await _rebuilt(at, plan.person, sorted({thread for thread, _ in late}), progress)
 
 
-async def _vacuum(at: Surroundings, is_full: bool) -> None:
+async def _vacuum(at: ErasureScope, is_full: bool) -> None:
     tables = rows.vacuumed_tables()
     with at.reach.step("vacuuming tables") as progress:
         async with at.runtime.pool.connection() as conn:
@@ -258,7 +258,7 @@ async def _vacuum(at: Surroundings, is_full: bool) -> None:
                 await rows.vacuum_statistics(conn)
 
 
-async def _scanned(at: Surroundings, plan: Plan, done: _Done) -> Scan:
+async def _scanned(at: ErasureScope, plan: Plan, done: _Done) -> Scan:
     scan = Scan()
     async with at.runtime.pool.connection() as conn:
         for table, count in (await rows.left(conn, plan.person, done.marks)).items():

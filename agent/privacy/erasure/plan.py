@@ -52,7 +52,7 @@ class ErasureReach:
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class ErasureScope:
     """What an erasure works on."""
 
     runtime: Runtime
@@ -96,7 +96,7 @@ class StringsTooShort(TurnlogError):
     code = "strings-too-short"
 
 
-async def planned(at: Surroundings, person: Person, more_strings: Sequence[str] = ()) -> Plan:
+async def planned(at: ErasureScope, person: Person, more_strings: Sequence[str] = ()) -> Plan:
     """Reads the log and the read models; changes nothing. more_strings: further strings to scan for.
 
     Raises StringsTooShort.

@@ -17,7 +17,7 @@ from turnlog.agent.models.protocol import LOCAL, Embedder, Usage
 from turnlog.agent.recall.embedding.backlog import note_round
 from turnlog.agent.recall.embedding.cache import SOURCE, fill_cache, metered
 from turnlog.agent.recall.embedding.pending import Pending, pending_chunks, pending_count, pending_memories
-from turnlog.agent.retry_later import Later
+from turnlog.agent.retry_later import RetryLater
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.settings import Settings
 from turnlog.events.contracts import ChunksEmbedded, Event
@@ -76,7 +76,7 @@ async def _embed_all(
         batch, started = _within_chars(found), time.perf_counter()
         try:
             await embed_chunks(runtime, conn, embedder, batch, budget)
-        except Later as later:
+        except RetryLater as later:
             logger.info("embedder waits: %s", later)
             break
         await note_round(conn, len(batch), time.perf_counter() - started)
@@ -103,7 +103,7 @@ async def embed_chunks(
 ) -> None:
     """Fills the cache, appends the events and waits until memory_vectors has them: they are pending no longer.
 
-    Raises Later.
+    Raises RetryLater.
     """
     events = await embedding_events(conn, embedder, batch, budget)
     dimensions = next(event.data.dimensions for event in events if isinstance(event.data, ChunksEmbedded))
@@ -117,7 +117,7 @@ async def embedding_events(
 ) -> list[Event]:
     """Fills the cache with what it lacks and returns one chunks_embedded a thread, and the usage if any.
 
-    Raises ModelError, Later.
+    Raises ModelError, RetryLater.
     """
     spent: list[Usage] = []
     dimensions = await fill_cache(conn, embedder, batch, budget, spent)
@@ -157,7 +157,7 @@ async def embed_memories(
     while not stop.is_set() and (batch := await pending_memories(conn, embedder.model, MEMORIES_BATCH, stuck)):
         try:
             await _embed_some_memories(runtime, conn, embedder, budget, service, batch)
-        except Later as later:
+        except RetryLater as later:
             logger.info("embedder waits: %s", later)
             break
         await runtime.settle(names=("memories",))

@@ -29,7 +29,7 @@ from turnlog.agent.models.budget import ledger
 from turnlog.agent.models.cached_calls import Owner, key_of, once
 from turnlog.agent.models.errors import ModelError, ModelRefused
 from turnlog.agent.models.protocol import ChatModel, Usage
-from turnlog.agent.retry_later import Later
+from turnlog.agent.retry_later import RetryLater
 from turnlog.agent.runtime import Runtime
 from turnlog.consumers.workers.durable_consumer import Delivery
 from turnlog.events.contracts import (
@@ -70,7 +70,7 @@ class Task:
 
 class ContradictionReactor:
     """Compares new memories; its durable consumer calls work() with the memories_embedded events of one thread. Raises
-    Later."""
+    RetryLater."""
 
     def __init__(self, runtime: Runtime, chat: ChatModel) -> None:
         self._runtime, self._chat = runtime, chat
@@ -102,7 +102,7 @@ class ContradictionReactor:
                 answer = await self._answer(conn, task, key)
         except ModelError as error:
             if not isinstance(error, ModelRefused) and utc_now() - event.time < GIVE_UP_AFTER:
-                raise Later(error.retry_after_s or RETRY_S, f"{error.code}: {error}") from error
+                raise RetryLater(error.retry_after_s or RETRY_S, f"{error.code}: {error}") from error
             await self._store(task, (), self._failure(error), key)
             return
         spent = answer.usage.metered("extraction", NAME)

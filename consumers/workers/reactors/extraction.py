@@ -19,7 +19,7 @@ from turnlog.agent.memory.extraction.stages import UserConversation
 from turnlog.agent.models.errors import BreakerOpen, ModelError, ModelRefused
 from turnlog.agent.models.factory import Models
 from turnlog.agent.operations.dead_letters import EVENT_ERRORS
-from turnlog.agent.retry_later import Later
+from turnlog.agent.retry_later import RetryLater
 from turnlog.agent.runtime import Runtime
 from turnlog.consumers.workers.durable_consumer import Delivery
 from turnlog.events.errors import InvalidEvent, NotFound, TurnlogError
@@ -97,7 +97,7 @@ class ExtractionReactor:
         now = time.monotonic()
         for conversation in [conversation for conversation, waiting in self._waiting.items() if waiting.due <= now]:
             async with self._runtime.pool.connection() as conn:
-                with contextlib.suppress(Later):  # another worker has the lock: the next round tries again
+                with contextlib.suppress(RetryLater):  # another worker has the lock: the next round tries again
                     async with locked(conn, conversation):
                         await self._by_model(conn, conversation, flush=True)
             beat.beat()
@@ -110,7 +110,7 @@ class ExtractionReactor:
             return
         try:
             pending = await self._extraction.by_model(conn, conversation, flush)
-        except Later as later:
+        except RetryLater as later:
             self._waiting[conversation] = Waiting(time.monotonic() + later.seconds, known.failures if known else 0)
         except BreakerOpen as error:  # no call was made
             wait_s = error.retry_after_s or BREAKER_S

@@ -23,7 +23,7 @@ from turnlog.agent.models.errors import BreakerOpen, ModelError
 from turnlog.agent.models.factory import Models
 from turnlog.agent.models.offline_tasks import PROVIDER as OFFLINE
 from turnlog.agent.models.protocol import Usage
-from turnlog.agent.retry_later import Later
+from turnlog.agent.retry_later import RetryLater
 from turnlog.agent.runtime import Runtime
 from turnlog.consumers.workers.durable_consumer import Delivery
 from turnlog.events.contracts import (
@@ -104,7 +104,8 @@ ENDED_BY = ("session_created", "segment_checkpointed", "segment_checkpoint_faile
 
 
 class SegmentReactor:
-    """Makes checkpoints of sessions; its durable consumer calls work() with the requests of one thread. Raises Later
+    """Makes checkpoints of sessions; its durable consumer calls work() with the requests of one thread. Raises
+    RetryLater
     when the budget is spent."""
 
     def __init__(self, runtime: Runtime, models: Models, pauses_s: Sequence[float] | None = None) -> None:
@@ -126,7 +127,7 @@ class SegmentReactor:
                 thread = request.event.thread
                 async with work_lock(conn, LockFor.SEGMENTS, f"{NAME}/{request.event.tenant}/{thread}") as held:
                     if not held:
-                        raise Later(2.0, f"another worker is at the segments of thread {thread}")
+                        raise RetryLater(2.0, f"another worker is at the segments of thread {thread}")
                     await self._answer(conn, request)
 
     async def _answer(self, conn: Connection, request: Recorded) -> None:
@@ -140,7 +141,7 @@ class SegmentReactor:
         deriver = self._deriver(conn, work)
         try:
             ended, *failure = await self._tried(work, deriver)
-        except Later:
+        except RetryLater:
             await self._store(request, [], spent(work, deriver.calls))
             raise
         is_stored = await self._store(request, [ended], [*spent(work, deriver.calls), *failure])
@@ -149,7 +150,7 @@ class SegmentReactor:
         _count(ended, is_stored, self._counter)
 
     async def _tried(self, work: Work, deriver: Deriver) -> list[Event]:
-        """Returns the checkpoint, or its failure and the metered usage. Raises Later."""
+        """Returns the checkpoint, or its failure and the metered usage. Raises RetryLater."""
         try:
             return [checkpointed(work, await self._summarised(work, deriver), self._model)]
         except BreakerOpen as error:  # no call was made
@@ -167,7 +168,7 @@ class SegmentReactor:
         return Work(request, data.rules, state.summary, cut) if state and cut else None
 
     async def _summarised(self, work: Work, deriver: Deriver) -> Derived:
-        """Summarises the turns. Raises Later, or the last ModelError of a call, because an open breaker does not give
+        """Summarises the turns. Raises RetryLater, or the last ModelError of a call, because an open breaker does not give
         the cause."""
         met: ModelError | None = None
         for pause_s in (0.0, *self._pauses_s):

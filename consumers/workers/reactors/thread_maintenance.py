@@ -19,7 +19,7 @@ from turnlog.agent.models.offline_tasks import PROVIDER as OFFLINE
 from turnlog.agent.models.protocol import Usage
 from turnlog.agent.recall.embedding.embedder import embedding_events, embedding_ledger
 from turnlog.agent.recall.embedding.pending import pending_chunks
-from turnlog.agent.retry_later import Later
+from turnlog.agent.retry_later import RetryLater
 from turnlog.agent.runtime import Runtime
 from turnlog.consumers.workers.durable_consumer import Delivery
 from turnlog.events.contracts import Event, UsageMetered
@@ -34,7 +34,7 @@ EMBED_BATCH = 128
 
 
 class MemoryReactor:
-    """Maintains threads; its durable consumer calls work(). Raises Later when a model is down or the budget is
+    """Maintains threads; its durable consumer calls work(). Raises RetryLater when a model is down or the budget is
     spent."""
 
     def __init__(self, runtime: Runtime, models: Models) -> None:
@@ -55,7 +55,7 @@ class MemoryReactor:
             name = f"{NAME}/{event.tenant}/{event.thread}"
             async with work_lock(conn, LockFor.THREAD_UPKEEP, name) as held:
                 if not held:
-                    raise Later(2.0, f"another worker is at thread {event.thread}")
+                    raise RetryLater(2.0, f"another worker is at thread {event.thread}")
                 await self._look(conn, event, newest.partition)
 
     async def _look(self, conn: Connection, event: Event, partition: int) -> None:
