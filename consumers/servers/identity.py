@@ -115,5 +115,5 @@ def let_run(tree: Path, identity: Identity | None) -> None:
 
 def _may_search(folder: Path, identity: Identity) -> bool:
     """Asks the kernel, as the user, who may have been let in by an access list; false where a parent is closed."""
-    argv = ["/bin/sh", "-c", 'test -x "$0"', folder]
+    argv = ["/bin/sh", "-c", 'test -x "$0"', str(folder)]
     return subprocess.run(argv, user=identity.uid, group=identity.gid, extra_groups=[], cwd="/").returncode == 0
