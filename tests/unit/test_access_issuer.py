@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jwt.algorithms import ECAlgorithm
 
-from turnlog.agent.access import issuer as module
+from turnlog.agent.access import access as module
 from turnlog.agent.access.access import MAX_BYTES, outside_issuer
 from turnlog.agent.access.identity import Identity, IssuerUnavailable, TokenExpired, Unauthenticated
 from turnlog.agent.access.tokens import peek
