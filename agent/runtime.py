@@ -95,7 +95,7 @@ class Runtime:
 
     @property
     def models(self) -> "Models":
-        """The models that the settings name, made at the first use; the composition root closes them."""
+        """Returns the models that the settings name, made at the first use; the composition root closes them."""
         if self.system is not None:
             return self.system.models
         if self._models is None:
@@ -105,16 +105,17 @@ class Runtime:
         return self._models
 
     async def embedder(self) -> "Embedder":
-        """The embedder of the models, once it is known which model makes the vectors."""
+        """Returns the embedder of the models, once it is known which model makes the vectors."""
         await self.models.embedder.ready()
         return self.models.embedder
 
     async def vector_model(self) -> str:
-        """The name that vectors are stored under. Loads no model where the settings say it."""
+        """Returns the name that vectors are stored under. Loads no model where the settings say it."""
         return (await self.embedder()).model if self.settings.may_lack_embeddings else self.settings.vector_model
 
     def catching_up(self) -> bool:
-        """Whether projectors of this process have much to apply: background work then leaves the processor to them."""
+        """Returns whether projectors of this process have much to apply: background work then leaves the processor to
+        them."""
         return any(runner.catching_up for runner in self.runners)
 
     async def give_way(self, stop: asyncio.Event, at_most_s: float = GIVE_WAY_S) -> None:
@@ -125,7 +126,7 @@ class Runtime:
                     await asyncio.sleep(LOOK_AGAIN_S)
 
     def kept(self, make: Callable[["Runtime"], T]) -> T:
-        """What `make` returns for this runtime, made at the first call: caches that several use cases share.
+        """Returns what `make` returns for this runtime, made at the first call: caches that several use cases share.
 
         A tenant's runtime shares them: `make` gets the runtime that it was made from.
         """
@@ -217,7 +218,8 @@ class Runtime:
 
 
 async def finished_through(runtime: Runtime, reactor: str) -> int:
-    """The sequence up to which a reactor has finished all events; 0 before its first start. Raises LogUnavailable."""
+    """Returns the sequence up to which a reactor has finished all events; 0 before its first start. Raises
+    LogUnavailable."""
     info = await reactor_consumer(runtime, reactor)
     return info.ack_floor.stream_seq if info is not None and info.ack_floor else 0
 

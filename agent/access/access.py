@@ -95,7 +95,7 @@ class KeySet:
 
 
 def _keys(body: bytes) -> dict[str, jwt.PyJWK]:
-    """Only public keys for signatures: a symmetric key has an algorithm that is not allowed."""
+    """Returns only public keys for signatures: a symmetric key has an algorithm that is not allowed."""
     document = from_json(body)
     keys = document.get("keys") if isinstance(document, dict) else None
     if not isinstance(keys, list):
@@ -218,11 +218,11 @@ class Access:
         return hmac.digest(self._secret.pepper, what, "sha256")
 
     async def issue_ticket(self, identity: Identity) -> str:
-        """A ticket that opens one connection within TICKET_S. Raises LogUnavailable."""
+        """Returns a ticket that opens one connection within TICKET_S. Raises LogUnavailable."""
         return await self._tickets.issue(identity)
 
     async def redeem(self, ticket: str) -> Identity:
-        """The identity that got the ticket; once. Raises Unauthenticated, TokenExpired, LogUnavailable."""
+        """Returns the identity that got the ticket; once. Raises Unauthenticated, TokenExpired, LogUnavailable."""
         identity = await self._tickets.redeem(ticket)
         await self.check(identity)
         return identity

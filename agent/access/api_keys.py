@@ -119,7 +119,8 @@ async def list_keys(
 
 
 def _could_make(by: Identity, tenant: str, key: KeyInfo) -> bool:
-    """Whether the identity may give what the key has. When the key ends does not count: ending it earlier is less."""
+    """Returns whether the identity may give what the key has. When the key ends does not count: ending it earlier is
+    less."""
     role: Role = next((role for role in ROLES if role == key.role), "admin")
     try:
         by.check_grants(Identity(tenant, key.user, role, frozenset(key.scopes), None, by.expires_at))

@@ -72,8 +72,8 @@ class Write:
 
 
 async def begin_write(runtime: Runtime, write: Write, *, joins: bool = False) -> bytes | None:
-    """The answer of the write if it was done before; waits for one under way. None: the caller does the write, and ends
-    it with `keep_answer` or `give_up`.
+    """Returns the answer of the write if it was done before; waits for one under way. None: the caller does the write,
+    and ends it with `keep_answer` or `give_up`.
 
     joins: one that is sent again meanwhile finds what is under way by itself, so it does not wait here.
     Raises KeyReused, WriteUnderWay.
@@ -128,7 +128,7 @@ async def note_try(runtime: Runtime, tenant: str, user: str, request: bytes, ans
 
 
 async def last_try(runtime: Runtime, tenant: str, request: bytes) -> tuple[UUID, str] | None:
-    """The answer's id and the conversation that `note_try` noted for the request."""
+    """Returns the answer's id and the conversation that `note_try` noted for the request."""
     async with _pool(runtime).connection() as conn:
         found = await (await conn.execute(_FIND, {"tenant": tenant, "id": UUID(bytes=request[:16])})).fetchone()
     if found is None or bytes(found[0]) != request or found[1] is None:

@@ -110,7 +110,8 @@ class Identity:
 def granted(
     tenant: str, user: str, role: str, scopes: Collection[str] | None, expires_at: datetime | None, *, key: bool
 ) -> Identity:
-    """What a new token (or, with `key`, an API key) is to say. scopes: None is all that a token of the role can have.
+    """Returns what a new token (or, with `key`, an API key) is to say. scopes: None is all that a token of the role can
+    have.
 
     Raises InvalidGrant, InvalidToken.
     """
@@ -128,5 +129,5 @@ def granted(
 
 
 def scopes_of(role: Role) -> frozenset[str]:
-    """All that a token of this role can have."""
+    """Returns all that a token of this role can have."""
     return OWN_DATA | {OPERATE, KEYS} if role == "admin" else OWN_DATA

@@ -69,7 +69,7 @@ async def identified(pool: Pool, key: str, pepper: bytes) -> Identity:
 
 
 async def is_revoked(pool: Pool, tenant: str, key_id: str) -> bool:
-    """Whether the key was revoked, or erased with its user."""
+    """Returns whether the key was revoked, or erased with its user."""
     async with pool.connection() as conn:
         found = await (await conn.execute(_VALID, (tenant, key_id))).fetchone()
     return found is None or not found[0]

@@ -26,7 +26,7 @@ class InvalidLimit(TurnlogError):
 
 
 async def limits_of(runtime: Runtime, tenant: str) -> Limits:
-    """The limits by plan and name; the defaults where nothing was changed. Raises InvalidToken."""
+    """Returns the limits by plan and name; the defaults where nothing was changed. Raises InvalidToken."""
     check_place(tenant)
     async with runtime.reading(*READS, of=(tenant, LIMITS_THREAD)) as conn:
         rows = await conn.execute(
@@ -63,7 +63,8 @@ async def change_limits(
 async def usage_left(
     runtime: Runtime, tenant: str, user: str, role: Role = "user", thread: str | None = None, agent: str | None = None
 ) -> list[Guard]:
-    """Every limit of the user with what is used and left; those of a conversation and an agent where they are given.
+    """Returns every limit of the user with what is used and left; those of a conversation and an agent where they are
+    given.
 
     Raises InvalidToken.
     """

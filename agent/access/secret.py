@@ -32,7 +32,7 @@ class Secret:
 
     @property
     def jwks(self) -> dict[str, list[dict[str, Any]]]:
-        """The public key as a JSON Web Key Set (RFC 7517)."""
+        """Returns the public key as a JSON Web Key Set (RFC 7517)."""
         from jwt.algorithms import OKPAlgorithm  # loads slowly, and who projects needs only `events`
 
         public = OKPAlgorithm.to_jwk(self.signing.public_key(), as_dict=True)

@@ -100,7 +100,7 @@ async def _undo(runtime: Runtime, durable: str) -> None:
 
 
 async def list_subscribers(runtime: Runtime, tenant: str) -> list[SubscriberInfo]:
-    """The subscribers of the tenant, by name. Raises InvalidToken, LogUnavailable."""
+    """Returns the subscribers of the tenant, by name. Raises InvalidToken, LogUnavailable."""
     check_tenant(tenant)
     found: list[ConsumerInfo] = []
     with nats_errors("cannot ask NATS for its durables"):

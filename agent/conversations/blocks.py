@@ -25,7 +25,7 @@ def content_of(value: Any) -> Content:
 
 
 def as_document(text: str) -> str:
-    """The text of a file that came with a message, marked so that it never counts as the sender's own words."""
+    """Returns the text of a file that came with a message, marked so that it never counts as the sender's own words."""
     return f"<document>\n{re.sub('(?i)</document', '< /document', text)}\n</document>"
 
 

@@ -54,7 +54,7 @@ async def _numbered(runtime: Runtime, tenant: str, user: str | None, turns: Sequ
 
 
 def _words(turn: Message) -> str:
-    """What a user wrote, on one line; "" for other turns, and for tool results, pictures and signs alone."""
+    """Returns what a user wrote, on one line; "" for other turns, and for tool results, pictures and signs alone."""
     if turn.role != "user":
         return ""
     texts = turn.content

@@ -23,7 +23,7 @@ _LONGEST = 80  # characters of a name that its other id has as they are
 
 
 def other_id(tenant: str, user: str, name: str) -> str:
-    """The id of a user's conversation where the one with this name is another user's."""
+    """Returns the id of a user's conversation where the one with this name is another user's."""
     if len(name) > _LONGEST:
         name = f"{name[: _LONGEST - 17]}-{_digest(name)}"
     return f"{name}-of-{_digest(tenant, user, name)}"
@@ -36,7 +36,7 @@ def _digest(*parts: str) -> str:
 async def own_thread(
     runtime: Runtime, tenant: str, name: str, user: str, *, begins: bool = False, or_nobody: bool = False
 ) -> str:
-    """The id of the user's conversation of this name or id.
+    """Returns the id of the user's conversation of this name or id.
 
     begins: it need not have events yet. or_nobody: threads without an owner are open, too. Raises NotFound for unknown
     conversations, and for those that the user deleted; InvalidToken.
@@ -95,7 +95,7 @@ async def check_not_deleted(runtime: Runtime, tenant: str, thread: str) -> None:
 
 
 async def _found(runtime: Runtime, tenant: str, name: str, user: str, or_nobody: bool = False) -> tuple[str, int]:
-    """The id, and its last sequence: 0 where the conversation has not begun. Raises NotFound."""
+    """Returns the id, and its last sequence: 0 where the conversation has not begun. Raises NotFound."""
     check_place(tenant, name, user)
     head = await runtime.log.thread_head(tenant, name)
     if head:

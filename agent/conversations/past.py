@@ -39,7 +39,7 @@ class Derived:
     pruned_through: int = 0
 
     def ranked(self) -> list[str]:
-        """The topics of a context, as thread_overview orders them."""
+        """Returns the topics of a context, as thread_overview orders them."""
         by_name = sorted(self.topics)
         return sorted(by_name, key=self.topics.__getitem__, reverse=True)[:TOPICS]
 
@@ -107,7 +107,7 @@ async def moment(log: Log, tenant: str, thread: str, seq: int) -> Moment:
 
 
 async def past_state(conn: Connection, log: Log, tenant: str, thread: str, seq: int) -> tuple[Overview, list[Message]]:
-    """The conversation state as of a sequence, and what thread_overview would have returned then.
+    """Returns the conversation state as of a sequence, and what thread_overview would have returned then.
 
     The read model `messages` must have applied that sequence. Raises NotFound, as `moment` and before the first turn.
     """
@@ -137,7 +137,8 @@ async def _check_head(log: Log, tenant: str, thread: str, seq: int) -> None:
 
 
 async def _events(log: Log, tenant: str, thread: str, seq: int) -> Sequence[Recorded]:
-    """The events since the last removal, as the projectors apply them: each id once, none that cannot be decoded."""
+    """Returns the events since the last removal, as the projectors apply them: each id once, none that cannot be
+    decoded."""
     found: list[Recorded] = []
     known: set[UUID] = set()
     async for stored in log.read_stored(tenant, thread, types=TYPES):

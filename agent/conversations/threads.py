@@ -87,7 +87,7 @@ async def get_thread(runtime: Runtime, tenant: str, thread: str) -> ThreadInfo:
 
 
 async def thread_version(runtime: Runtime, tenant: str, thread: str) -> int:
-    """The sequence of the thread's last event, 0 for none; an append may expect it. Raises InvalidToken."""
+    """Returns the sequence of the thread's last event, 0 for none; an append may expect it. Raises InvalidToken."""
     check_place(tenant, thread)
     return await runtime.log.thread_head(tenant, thread)
 

@@ -53,8 +53,8 @@ async def transcript(
 async def transcript_in_parts(
     runtime: Runtime, tenant: str, thread: str, after_seq: int = 0
 ) -> AsyncIterator[list[Message]]:
-    """All turns of a conversation after a sequence, oldest first, PART at a time: a long one holds up nobody, and no
-    connection is held between two parts. Raises what transcript raises."""
+    """Yields all turns of a conversation after a sequence, oldest first, PART at a time: a long one holds up nobody,
+    and no connection is held between two parts. Raises what transcript raises."""
     more = True
     while more:
         page = await transcript(runtime, tenant, thread, limit=PART, after_seq=after_seq)
@@ -69,7 +69,7 @@ async def costs_of(runtime: Runtime, tenant: str, thread: str, turns: Sequence[M
 
 
 def blocks_of(turn: Message) -> list[dict[str, Any]]:
-    """A turn as a front-end draws it: blocks text, thinking, tool_use, tool_result and others as stored."""
+    """Returns a turn as a front-end draws it: blocks text, thinking, tool_use, tool_result and others as stored."""
     blocks: list[dict[str, Any]] = [{"type": "text", "text": turn.content}] if turn.content else []
     if not isinstance(turn.content, str):
         blocks = list(turn.content)

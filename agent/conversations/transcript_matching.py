@@ -42,14 +42,14 @@ class RequestPlace:
 
 
 def split_prompt(messages: Sequence[Wire]) -> tuple[str | None, Sequence[Wire]]:
-    """The leading system messages as one text (None without any), and the rest."""
+    """Returns the leading system messages as one text (None without any), and the rest."""
     said = next((at for at, one in enumerate(messages) if one.get("role") not in SYSTEM), len(messages))
     prompts = [content_text(one.get("content") or "") for one in messages[:said]]
     return "\n\n".join(prompts) if said else None, messages[said:]
 
 
 def with_own_last(messages: list[Any], given: Sequence[Wire]) -> list[Any]:
-    """The messages for a model; the last one as the caller wrote it, where a turn keeps less than that."""
+    """Returns the messages for a model; the last one as the caller wrote it, where a turn keeps less than that."""
     if given and messages[-1]["role"] == given[-1].get("role"):
         content = given[-1].get("content")
         if isinstance(content, list) and any(part.get("type") not in KEPT_PARTS for part in content):
@@ -58,7 +58,8 @@ def with_own_last(messages: list[Any], given: Sequence[Wire]) -> list[Any]:
 
 
 def unseen(given: Sequence[Wire], known: Sequence[Message]) -> Sequence[Wire] | None:
-    """The messages behind the longest beginning that the thread ends with; None where not even the first one fits."""
+    """Returns the messages behind the longest beginning that the thread ends with; None where not even the first one
+    fits."""
     keys, stored = keys_of(given), [keys_of_turn(one) for one in known]
     for shared in range(min(len(keys), len(stored)), 0, -1):
         if all(key in turn for key, turn in zip(keys, stored[-shared:], strict=False)):
@@ -130,7 +131,7 @@ async def place_behind(
 
 
 async def _behind(runtime: Runtime, tenant: str, thread: str, given: Sequence[Wire]) -> RequestPlace:
-    """The new messages without those that a failed request has stored already."""
+    """Returns the new messages without those that a failed request has stored already."""
     async with runtime.reading(*READS, of=(tenant, thread)) as conn:
         known = await messages_page(conn, tenant, thread, max(1, len(given)), newest=True)
     behind = unseen(given, known)
@@ -145,7 +146,7 @@ async def _best(
     given: Sequence[Wire],
     from_start: bool = False,
 ) -> RequestPlace | None:
-    """The thread that shares most with the messages; among equals one that ends there.
+    """Returns the thread that shares most with the messages; among equals one that ends there.
 
     from_start: a thread counts only if it begins with an answer's worth of them. None: no thread shares anything.
     """
@@ -169,7 +170,7 @@ async def _best(
 
 
 def keys_of(given: Sequence[Wire]) -> list[str]:
-    """A key for each message, which is among the keys of the turn that it was stored as. Raises InvalidEvent.
+    """Returns a key for each message, which is among the keys of the turn that it was stored as. Raises InvalidEvent.
 
     Chat programs put documents into the last message, and send a person's own words later: those alone count, except in
     the last message: the same question about another document is a new one.

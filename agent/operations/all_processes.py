@@ -45,7 +45,7 @@ class Reply:
 
 
 async def ask_processes(runtime: Runtime, kind: Kind, **asked: Any) -> list[Reply]:
-    """The replies by process. Where none comes, as while NATS is away, that of this process.
+    """Returns the replies by process. Where none comes, as while NATS is away, that of this process.
 
     asked, for traces: tenant, limit, only_failed; for breakers: reset, the service whose breakers are closed first.
     """

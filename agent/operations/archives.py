@@ -40,7 +40,7 @@ class Restored:
 
 
 async def list_cold_conversations(runtime: Runtime, older_than_days: int | None = None) -> list[Cold]:
-    """What archive_conversations would move, of all tenants. Raises NoAge."""
+    """Returns what archive_conversations would move, of all tenants. Raises NoAge."""
     before = _before(runtime, older_than_days)
     async with runtime.reading() as conn:
         return [cold async for cold in cold_ones(conn, before)]

@@ -24,7 +24,7 @@ class Circuit:
 
 
 async def list_breakers(runtime: Runtime) -> list[Circuit]:
-    """The breakers of all processes by service."""
+    """Returns the breakers of all processes by service."""
     return _merged(await ask_processes(runtime, "breakers"))
 
 

@@ -39,7 +39,7 @@ class Finding:
 
 
 async def checkup(settings: Settings, open_: Callable[[], AbstractAsyncContextManager[Runtime]]) -> list[Finding]:
-    """Every check in order. open_: opens the runtime; an error of it is a finding."""
+    """Returns every check in order. open_: opens the runtime; an error of it is a finding."""
     found = [_settings(settings), await _models(settings)]
     try:
         async with open_() as runtime:

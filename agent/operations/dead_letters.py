@@ -82,7 +82,7 @@ async def show_dead_letter(runtime: Runtime, seq: int, tenant: str | None = None
 async def parked(
     runtime: Runtime, seq: int | None = None, projection: str | None = None, tenant: str | None = None
 ) -> list[DeadLetter]:
-    """The parked events, of one sequence where one is given. Raises NotFound where nothing is parked there."""
+    """Returns the parked events, of one sequence where one is given. Raises NotFound where nothing is parked there."""
     every = await list_dead_letters(runtime, projection, tenant)
     found = [one for one in every if one.status == "parked" and seq in (None, one.seq)]
     if seq is not None and not found:

@@ -77,12 +77,13 @@ async def _measure_tiers(runtime: Runtime) -> None:
 
 
 def _tiers_measured(_: Runtime) -> list[float]:
-    """The time of the last measurement, if there was one."""
+    """Returns the time of the last measurement, if there was one."""
     return []
 
 
 async def whole_page(runtime: Runtime) -> bytes:
-    """The metrics of all processes, each with its role and process, for Prometheus; those of the whole without."""
+    """Returns the metrics of all processes, each with its role and process, for Prometheus; those of the whole
+    without."""
     await measure(runtime)
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Families(await ask_processes(runtime, "metrics")))
@@ -90,7 +91,7 @@ async def whole_page(runtime: Runtime) -> bytes:
 
 
 async def whole_summary(runtime: Runtime) -> dict[str, Any]:
-    """The main numbers of all processes since each began."""
+    """Returns the main numbers of all processes since each began."""
     await measure(runtime)
     samples = [(s.name, s.labels, s.value) for family in _measured() for s in family.samples]
     for reply in await ask_processes(runtime, "metrics"):

@@ -76,5 +76,5 @@ async def _part(name: str, working: Awaitable[object]) -> Part:
 
 
 def _reason(error: BaseException) -> str:
-    """The error's code; its text may name servers."""
+    """Returns the error's code; its text may name servers."""
     return error.code if isinstance(error, TurnlogError) else "cannot be reached"

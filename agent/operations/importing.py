@@ -227,7 +227,8 @@ async def _append_all(runtime: Runtime, prepared: PreparedImport, appended: OnPr
 
 
 async def _claimed(runtime: Runtime, first: Event, user: str, is_known: bool) -> bool:
-    """Whether the conversation is the user's; one without events becomes it with `first`, its first event in the file.
+    """Returns whether the conversation is the user's; one without events becomes it with `first`, its first event in
+    the file.
 
     One whose name or first event cannot be stored is nobody's, so it is the user's as far as this goes.
     """
@@ -299,7 +300,7 @@ def _batches(request: ImportRequest, report: ImportReport) -> Iterator[list[Even
 
 
 def _noted(items: Iterable[Item], defaults: Defaults, report: ImportReport) -> Iterator[Item]:
-    """The items; those without a time are counted on the way, since their events do not show it."""
+    """Yields the items; those without a time are counted on the way, since their events do not show it."""
     for item in items:
         if isinstance(item, ImportedTurn) and not item.is_dated:
             report.undated += 1

@@ -16,7 +16,7 @@ _OPTIONAL = {"extraction": "extract", "contradictions": "compare_memories"}  # s
 
 
 async def projection_lag(runtime: Runtime) -> list[Lag]:
-    """Every live projection by name and partition. Raises LogUnavailable."""
+    """Returns every live projection by name and partition. Raises LogUnavailable."""
     async with runtime.pool.connection() as conn:
         return await lag(runtime.log, conn, runtime.settings.stalled_after_s)
 
@@ -58,5 +58,5 @@ async def _position(runtime: Runtime, name: str) -> tuple[int, ...] | None:
 
 
 def _seen(_: Runtime) -> dict[str, tuple[tuple[int, ...], float]]:
-    """Where each reactor is, and since when, as far as this process has looked."""
+    """Returns where each reactor is, and since when, as far as this process has looked."""
     return {}

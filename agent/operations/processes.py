@@ -76,7 +76,8 @@ class Process:
 
 
 async def processes(runtime: Runtime) -> list[Process]:
-    """Those that play roles, and those that died and whose roles nobody else plays. Of this process as it is now.
+    """Returns those that play roles, and those that died and whose roles nobody else plays. Of this process as it is
+    now.
 
     Raises psycopg errors.
     """
@@ -86,7 +87,7 @@ async def processes(runtime: Runtime) -> list[Process]:
 
 
 def deaths(found: Sequence[Process]) -> list[str]:
-    """A sentence about each process that died and whose roles are not played since."""
+    """Returns a sentence about each process that died and whose roles are not played since."""
     played = {role for one in found if one.is_alive for role in one.roles}
     said = list[str]()
     for one in found:

@@ -68,7 +68,7 @@ async def user_export(
     regions: Sequence[str] = REGIONS,
     on_progress: OnProgress = no_progress,
 ) -> AsyncIterator[str]:
-    """The document as pieces of JSON text, one conversation at most in memory. level: None exports everything
+    """Yields the document as pieces of JSON text, one conversation at most in memory. level: None exports everything
     unchanged.
 
     Empty sections are present too: docs/user-export.schema.json.
@@ -102,7 +102,7 @@ async def user_export(
 def clean_messages(
     rows: Sequence[Message], level: SanitiseLevel | None, regions: Sequence[str] = REGIONS
 ) -> list[Message]:
-    """A transcript for an export; names, ids and times stay."""
+    """Returns a transcript for an export; names, ids and times stay."""
     return list(rows) if level is None else [_clean_message(row, level, regions) for row in rows]
 
 
@@ -120,7 +120,7 @@ async def _conversation(conn: Connection, log: Log, place: Document) -> Document
 
 
 async def _of_an_own_thread(conn: Connection, log: Log, place: Document) -> Document:
-    """What was derived from the conversation, and the receipts of its answers without their texts."""
+    """Returns what was derived from the conversation, and the receipts of its answers without their texts."""
     found: Document = {}
     for name, table in (("summary", "conversation_summaries"), ("session", "sessions")):
         query = _OF_THREAD.format(table, "tenant = %(tenant)s")

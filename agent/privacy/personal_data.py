@@ -34,7 +34,8 @@ async def export_person(
     level: SanitiseLevel | None = SanitiseLevel.MODERATE,
     on_progress: OnProgress = no_progress,
 ) -> AsyncGenerator[str]:
-    """The document as pieces of JSON text, one conversation at most in memory. level: what is masked; None: nothing.
+    """Yields the document as pieces of JSON text, one conversation at most in memory. level: what is masked; None:
+    nothing.
 
     Brings archived conversations of the user back. Raises InvalidToken, ArchiveDamaged.
     """
@@ -53,8 +54,8 @@ async def plan_erasure(
     namespaces: Iterable[str] = (),
     strings: Sequence[str] = (),
 ) -> Plan:
-    """What there is of a person; changes nothing. namespaces: of LangGraph's store that are the person's too, labels
-    joined by dots. strings: to be searched for afterwards beside the person's own words.
+    """Returns what there is of a person; changes nothing. namespaces: of LangGraph's store that are the person's too,
+    labels joined by dots. strings: to be searched for afterwards beside the person's own words.
 
     Raises InvalidToken, StringsTooShort, NotFound when there is nothing, and no strings to search for after an earlier
     erasure.
@@ -187,5 +188,5 @@ async def own_words(runtime: Runtime, tenant: str, thread: str, user: str) -> Ow
 
 
 def masked(runtime: Runtime, document: Any, level: SanitiseLevel) -> Any:
-    """A JSON value with every text in it masked."""
+    """Returns a JSON value with every text in it masked."""
     return sanitise_json(document, level, runtime.settings.phone_regions.split(","))

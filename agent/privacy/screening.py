@@ -15,7 +15,7 @@ _SAID = frozenset({"text", "thinking", "input", "content"})
 
 
 def screen_of(level: SanitiseLevel, regions: Sequence[str]) -> Screen:
-    """The function applied to each event before it is published."""
+    """Returns the function applied to each event before it is published."""
 
     def screen(event: Event) -> Event:
         if not isinstance(event.data, TurnRecorded):

@@ -150,7 +150,7 @@ async def graph(
 
 
 async def _lines(message: str | None) -> AsyncIterator[str]:
-    """The message, or stdin line by line until its end."""
+    """Yields the message, or stdin line by line until its end."""
     if message is not None:
         yield message
         return
@@ -166,7 +166,7 @@ async def _lines(message: str | None) -> AsyncIterator[str]:
 
 
 def answered_elsewhere(settings: Settings, answered: "Answered") -> str | None:
-    """What to do when this process has a language model and another one, which has none, took the question."""
+    """Returns what to do when this process has a language model and another one, which has none, took the question."""
     if settings.offline or not answered.is_offline:
         return None
     return "another process without API_KEY answered: restart `turnlog up` where it is set"
@@ -218,7 +218,7 @@ class Questions:
             warn(f"{self._waiting.question} (new 新 / old 旧 / both 都)")
 
     async def take(self, text: str) -> bool:
-        """Whether the text was the answer to the question just put."""
+        """Returns whether the text was the answer to the question just put."""
         question, self._waiting, answer = self._waiting, None, memory_changes.answer_in(text)
         if question is None or answer is None:
             return False

@@ -41,12 +41,12 @@ def shown(text: str) -> str:
 
 
 def padded(text: str, width: int) -> str:
-    """The text with spaces up to this many columns of a terminal, of which a Chinese character takes two."""
+    """Returns the text with spaces up to this many columns of a terminal, of which a Chinese character takes two."""
     return text + " " * (width - cell_len(text))
 
 
 def minute(at: datetime) -> str:
-    """The time to the minute, with its offset from UTC where it has one."""
+    """Returns the time to the minute, with its offset from UTC where it has one."""
     return at.isoformat(" ", "minutes").removesuffix("+00:00")
 
 
@@ -152,7 +152,7 @@ def emit_line(document: Any) -> None:
 
 
 async def stdin_lines() -> AsyncIterator[str]:
-    """The lines of standard input. A terminal's line is read only when it is asked for.
+    """Yields the lines of standard input. A terminal's line is read only when it is asked for.
 
     Waits as everything else does, so that projectors go on meanwhile, and Ctrl-C ends the waiting at once: a thread
     that waits for a line would keep the process, and take the line that a person types next.

@@ -52,7 +52,7 @@ async def receipts(rt: Runtime, thread: Thread) -> Result:
 
 
 def _receipt_document(one: "contexts.ReceiptFound") -> dict[str, Any]:
-    """The receipt as stored, with the sequence, thread and time of its event."""
+    """Returns the receipt as stored, with the sequence, thread and time of its event."""
     return {"seq": one.seq, "thread": one.thread, "time": one.time} | one.receipt.model_dump(mode="json")
 
 

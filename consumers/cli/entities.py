@@ -95,7 +95,7 @@ def _pairs(option: str, given: Sequence[str] | None) -> Iterator[tuple[str, str]
 
 
 def entity_lines(one: "entities.EntityFound") -> Iterator[str]:
-    """An entity with its attributes and relations."""
+    """Yields an entity with its attributes and relations."""
     said = f"  {' '.join(one.description.split())}" if one.description else ""
     last = "" if is_undated(one.last_seen_at) else f", last {one.last_seen_at:%Y-%m-%d}"
     yield f"{one.type:<12}  {one.name}{said}  ({one.mention_count}×{last})"

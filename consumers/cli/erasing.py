@@ -29,7 +29,7 @@ app = commands()
 
 @cache  # a pipe can be read once
 def _strings_of(strings: Path | None) -> list[str]:
-    """The strings of the file, read before anything is opened. Raises BadOption."""
+    """Returns the strings of the file, read before anything is opened. Raises BadOption."""
     if strings is None:
         return []
     try:

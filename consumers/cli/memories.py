@@ -160,7 +160,7 @@ async def forget(rt: Runtime, which: Which, user: User, yes: Yes = False) -> Res
 
 
 def _said_in(forgotten: "memories.MemoryView", held: "list[memories.MemoryView]") -> list[str]:
-    """The turns in which a forgotten memory was said, and the memories whose quotes may have its words."""
+    """Returns the turns in which a forgotten memory was said, and the memories whose quotes may have its words."""
     if not forgotten.sources:
         return []
     threads = sorted({one.thread for one in forgotten.sources})

@@ -28,7 +28,7 @@ _given: ContextVar[Given] = ContextVar("given")
 
 
 def given() -> Given:
-    """The shared options of the command that runs."""
+    """Returns the shared options of the command that runs."""
     return _given.get(Given())
 
 

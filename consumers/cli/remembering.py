@@ -31,7 +31,7 @@ class InvalidTime(TurnlogError):
 
 
 def time_of(given: str, now: datetime, zone: tzinfo = UTC) -> datetime:
-    """An ISO time, or the last moment of a date or an expression such as "last March" (去年三月).
+    """Returns an ISO time, or the last moment of a date or an expression such as "last March" (去年三月).
 
     An ISO time or date without a zone is in UTC, as the commands show times; an expression is in `zone`. Raises
     InvalidTime.
@@ -51,7 +51,7 @@ def time_of(given: str, now: datetime, zone: tzinfo = UTC) -> datetime:
 
 
 def memory_lines(row: "MemoryView") -> list[str]:
-    """A memory with its score, tier, validity and first source."""
+    """Returns a memory with its score, tier, validity and first source."""
     head = f"{row.score.total:.2f}  {row.score.tier:<7}  {row.kind:<10}  {words_of(row)}"
     more = f" (and {len(row.sources) - 1} more)" if len(row.sources) > 1 else ""
     said = [f"      {source_line(row.sources[0])}{more}"] if row.sources else ["      written by hand"]
@@ -60,7 +60,7 @@ def memory_lines(row: "MemoryView") -> list[str]:
 
 
 def history_lines(rows: "Sequence[MemoryView]", asked: UUID) -> list[str]:
-    """Every version, oldest first, with each of its sources."""
+    """Returns every version, oldest first, with each of its sources."""
     lines: list[str] = []
     for row in rows:
         lines.append(f"{'→' if row.id == asked else ' '} {row.kind:<10}  {words_of(row)}")

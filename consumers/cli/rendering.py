@@ -53,7 +53,7 @@ def context_lines(context: "Context") -> list[str]:
 
 
 def past_document(past: "RebuiltContext", as_of: int) -> dict[str, Any]:
-    """The context's document with as_of, recorded_receipt (null: no answer was made there), receipt_matches and
+    """Returns the context's document with as_of, recorded_receipt (null: no answer was made there), receipt_matches and
     forgotten_memories: ids of those that the model got and that were forgotten since."""
     recorded = past.receipt.model_dump(mode="json") if past.receipt else None
     found: dict[str, Any] = {"as_of": as_of, "recorded_receipt": recorded, "receipt_matches": past.matches}

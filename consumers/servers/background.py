@@ -53,7 +53,8 @@ def log_path(settings: Settings) -> Path:
 
 
 def running_pid(settings: Settings) -> int | None:
-    """The pid of this home's `up`, also while it starts; None for what a killed one left behind, or a zombie."""
+    """Returns the pid of this home's `up`, also while it starts; None for what a killed one left behind, or a
+    zombie."""
     path = lock_path(settings)
     try:
         process = psutil.Process(int(path.read_text("utf-8").split()[0]))

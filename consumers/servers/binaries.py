@@ -23,7 +23,7 @@ def nats_binary() -> Path:
 
 
 def postgres_binaries() -> Path:
-    """The folder with `postgres` and `initdb`. Raises ServerStartFailed.
+    """Returns the folder with `postgres` and `initdb`. Raises ServerStartFailed.
 
     The package is located but not imported: importing it opens a lock file that all users of a machine share.
     """
@@ -38,7 +38,7 @@ def postgres_binaries() -> Path:
 
 
 def postgres_trees() -> list[Path]:
-    """The folders that a running Postgres reads: its own, and the wheel's shared libraries."""
+    """Returns the folders that a running Postgres reads: its own, and the wheel's shared libraries."""
     folder = postgres_binaries().parent
     libraries = folder.parent.with_name(f"{folder.parent.name}.libs")
     return [folder, *([libraries] if libraries.is_dir() else [])]

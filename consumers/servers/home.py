@@ -51,12 +51,12 @@ class Home:
 
     @property
     def key(self) -> str:
-        """A short unique name for this home."""
+        """Returns a short unique name for this home."""
         return sha256(os.fsencode(self.path)).hexdigest()[:12]
 
 
 def home_at(path: Path) -> Home:
-    """The home at `path`, which need not exist yet."""
+    """Returns the home at `path`, which need not exist yet."""
     return Home(path.expanduser().resolve())
 
 
@@ -88,7 +88,7 @@ def hold_lease(home: Home) -> int:
 
 
 def is_leased(home: Home) -> bool:
-    """Whether any process holds a lease. Call it inside `locked`."""
+    """Returns whether any process holds a lease. Call it inside `locked`."""
     if not (home.path / "lease").exists():
         return False
     lease = open_private(home.path / "lease", os.O_RDWR)

@@ -25,7 +25,7 @@ class Identity:
 
 
 def server_identity(home: Path) -> Identity | None:
-    """The identity to switch to; None to keep the current user. Raises ServerStartFailed."""
+    """Returns the identity to switch to; None to keep the current user. Raises ServerStartFailed."""
     if os.geteuid() != 0:
         return None
     owner = home.stat()

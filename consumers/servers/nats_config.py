@@ -29,7 +29,8 @@ class NatsAddress:
 def render(
     name: str, address: NatsAddress, subscribers: Mapping[str, str] | None = None, more: Iterable[str] = ()
 ) -> str:
-    """The text of nats.conf. subscribers: passwords by durable. more: further lines, such as those of a cluster.
+    """Returns the text of nats.conf. subscribers: passwords by durable. more: further lines, such as those of a
+    cluster.
 
     Paths are relative to the server's working folder, so that they stay valid when the home is moved or a folder above
     it is closed.
@@ -71,7 +72,7 @@ def accounts(token: str, subscribers: Mapping[str, str]) -> list[str]:
 
 
 def exports(durables: Iterable[str]) -> list[str]:
-    """What turnlog's account offers to those of subscribers."""
+    """Returns what turnlog's account offers to those of subscribers."""
     offered = dict.fromkeys(taken for durable in sorted(durables) for taken, _ in subscriber_services(durable))
     stream = ", response_type: stream"
     return [

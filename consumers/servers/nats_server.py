@@ -83,7 +83,7 @@ class NatsServer:
         return address.url, True
 
     async def attach(self) -> str | None:
-        """The URL of the running server; None if none runs or it refuses the known token."""
+        """Returns the URL of the running server; None if none runs or it refuses the known token."""
         processes = running(self.folder, NAME)
         address = self.known_address()
         if len(processes) != 1 or address is None:
@@ -121,7 +121,8 @@ class NatsServer:
             (streams / NO_ACCOUNT).rename(streams / ACCOUNT)
 
     async def _free_address(self) -> NatsAddress:
-        """The wished port, else that of the last run, else a free one. Clients connect again to the port they know."""
+        """Returns the wished port, else that of the last run, else a free one. Clients connect again to the port they
+        know."""
         wish, known = self.wish, self.known_address()
         token = wish.token or (known.token if known else new_token())
         port = wish.port or (known.port if known else 0)
@@ -152,7 +153,7 @@ def new_token() -> str:
 
 
 def port_is_free(port: int) -> bool:
-    """Whether a server could listen on the loopback port (0 never)."""
+    """Returns whether a server could listen on the loopback port (0 never)."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as trial:
         # As Go does it: connections of the last run in TIME_WAIT do not count.
         trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -164,7 +165,8 @@ def port_is_free(port: int) -> bool:
 
 
 def free_port() -> int:
-    """A free loopback port below the range of outgoing connections, so that it stays free while the server is down."""
+    """Returns a free loopback port below the range of outgoing connections, so that it stays free while the server is
+    down."""
     for _ in range(1000):
         if port_is_free(port := 20_000 + secrets.randbelow(12_000)):
             return port

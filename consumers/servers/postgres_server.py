@@ -49,7 +49,7 @@ SETTINGS: dict[str, str | int] = {
 
 
 def render(socket_folder: Path) -> str:
-    """The text of postgresql.conf for a server that listens on a socket in `socket_folder` only."""
+    """Returns the text of postgresql.conf for a server that listens on a socket in `socket_folder` only."""
     settings = {
         **SETTINGS,
         "shared_buffers": f"{buffers_mb(memory())}MB",
@@ -69,12 +69,13 @@ def memory() -> int:
 
 
 def buffers_mb(memory_bytes: int) -> int:
-    """A quarter of the memory, as Postgres's manual advises, at most what recall over 200,000 chunks needs."""
+    """Returns a quarter of the memory, as Postgres's manual advises, at most what recall over 200,000 chunks needs."""
     return min(max(memory_bytes // 4 // 2**20, LEAST_BUFFERS_MB), MOST_BUFFERS_MB)
 
 
 def _roomy_shared_memory() -> bool:
-    """Whether shared memory is large enough: containers often have 64 MB, which a parallel index build exceeds."""
+    """Returns whether shared memory is large enough: containers often have 64 MB, which a parallel index build
+    exceeds."""
     return not SHARED_MEMORY.is_dir() or shutil.disk_usage(SHARED_MEMORY).total >= ENOUGH_SHARED_MEMORY
 
 
@@ -88,12 +89,12 @@ PORT = 5432
 
 
 def url_at(sockets: Path) -> str:
-    """The URL for psycopg and SQLAlchemy. It names the port, so that the caller's PGPORT has no effect."""
+    """Returns the URL for psycopg and SQLAlchemy. It names the port, so that the caller's PGPORT has no effect."""
     return f"postgresql://{SUPERUSER}@/{DATABASE}?host={quote(str(sockets), safe='')}&port={PORT}"
 
 
 async def is_ready(sockets: Path) -> bool:
-    """Whether the server accepts statements; creates the database if it is missing."""
+    """Returns whether the server accepts statements; creates the database if it is missing."""
     try:
         async with await _connect(sockets, "postgres") as connection:
             found = await connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [DATABASE])
@@ -188,7 +189,7 @@ class PostgresServer:
         return url_at(sockets), True
 
     async def attach(self) -> str | None:
-        """The URL of the running server, after a recovery; None if none runs."""
+        """Returns the URL of the running server, after a recovery; None if none runs."""
         leader, sockets = self.leader(), self.known_sockets()
         if leader is None or sockets is None:
             return None
@@ -210,20 +211,20 @@ class PostgresServer:
         (self.data / "postmaster.pid").unlink(missing_ok=True)
 
     def leader(self) -> psutil.Process | None:
-        """The postmaster; its workers, which may outlive it briefly, show a title instead of options."""
+        """Returns the postmaster; its workers, which may outlive it briefly, show a title instead of options."""
         processes = self._processes()
         pids = {process.pid for process in processes}
         ours = f"config_file={self.folder / 'postgresql.conf'}"
         return next((p for p in processes if ours in cmdline(p) and parent(p) not in pids), None)
 
     def known_sockets(self) -> Path | None:
-        """The socket folder in the fifth line of the last server's postmaster.pid."""
+        """Returns the socket folder in the fifth line of the last server's postmaster.pid."""
         pid_file = self.data / "postmaster.pid"
         lines = pid_file.read_text().splitlines() if pid_file.is_file() else []
         return Path(lines[4]) if len(lines) > 4 and lines[4] else None
 
     def _processes(self) -> list[psutil.Process]:
-        """The server's processes, and those of an initdb that outlived its command."""
+        """Returns the server's processes, and those of an initdb that outlived its command."""
         return running(self.folder, NAME, "initdb")
 
     def _check_version(self) -> None:

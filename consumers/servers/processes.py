@@ -26,7 +26,7 @@ ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "LC_ALL":
 
 
 def alive(process: psutil.Process) -> bool:
-    """Whether this process (not a later one with its pid) still runs; False for a zombie."""
+    """Returns whether this process (not a later one with its pid) still runs; False for a zombie."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
@@ -34,7 +34,7 @@ def alive(process: psutil.Process) -> bool:
 
 
 def cmdline(process: psutil.Process) -> list[str]:
-    """The command line; empty if the process is gone or another user's."""
+    """Returns the command line; empty if the process is gone or another user's."""
     try:
         return process.cmdline()
     except psutil.Error:
@@ -42,7 +42,7 @@ def cmdline(process: psutil.Process) -> list[str]:
 
 
 def parent(process: psutil.Process) -> int | None:
-    """The pid of the parent; None when the process is gone."""
+    """Returns the pid of the parent; None when the process is gone."""
     try:
         return process.ppid()
     except psutil.Error:
@@ -50,12 +50,12 @@ def parent(process: psutil.Process) -> int | None:
 
 
 def running(folder: Path, *names: str) -> list[psutil.Process]:
-    """All running processes with one of the names whose working folder is `folder` or below it."""
+    """Returns all running processes with one of the names whose working folder is `folder` or below it."""
     return [process for process in _perhaps_in(folder) if _works_in(process, folder, names)]
 
 
 def _perhaps_in(folder: Path) -> Iterator[psutil.Process]:
-    """The processes that may work in `folder`.
+    """Yields the processes that may work in `folder`.
 
     On Linux one short call leaves out nearly all others: psutil reads several files of each process, which took two
     thirds of the time of a command on embedded servers.

@@ -137,8 +137,8 @@ async def change_subscriber(home: Path, durable: str, password: str | None) -> N
 
 
 def without_own_addresses(settings: Settings) -> Settings:
-    """The settings without addresses of the home's own servers (`turnlog env` prints them), so that those are still
-    started, kept and encrypted as embedded ones."""
+    """Returns the settings without addresses of the home's own servers (`turnlog env` prints them), so that those are
+    still started, kept and encrypted as embedded ones."""
     here, own = home_at(settings.home), dict[str, None]()
     if settings.database_url == url_at(socket_folder(here.postgres, here.key)):
         own["database_url"] = None
@@ -151,7 +151,7 @@ def without_own_addresses(settings: Settings) -> Settings:
 
 
 def status(home: Path) -> Status:
-    """The running servers of `home`, found by inspecting processes."""
+    """Returns the running servers of `home`, found by inspecting processes."""
     here = home_at(home)
     with folder_errors(here.path):
         return Status(next(iter(running(here.nats, NATS)), None), _postgres(here).leader())

@@ -86,7 +86,7 @@ class LocalCount:
             del self._running[_user(given)]
 
     def guards(self, given: Mapping[str, Any], now: datetime) -> list[Guard]:
-        """What the process has admitted, beside the limits."""
+        """Returns what the process has admitted, beside the limits."""
         plan: Plan = given["plan"]
         limits = {**DEFAULTS[plan], **self.limits.get((given["tenant"], plan), {})}
         running = self._running[_user(given)]

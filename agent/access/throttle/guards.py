@@ -70,7 +70,7 @@ class QuotaExceeded(Refused):
 
 
 def refusal(guards: Sequence[Guard], now: datetime) -> Refused | None:
-    """The error of the first guard that is full."""
+    """Returns the error of the first guard that is full."""
     for guard in guards:
         if guard.used >= guard.limit:
             quota = guard.name in ("tokens_per_day", "usd_per_month")
@@ -80,7 +80,7 @@ def refusal(guards: Sequence[Guard], now: datetime) -> Refused | None:
 
 
 def parameters(tenant: str, user: str, role: Role, thread: str | None, agent: str | None) -> dict[str, Any]:
-    """The parameters of LOCK; with id and now, those of ADMIT and COUNT. VIPs and admins share a plan."""
+    """Returns the parameters of LOCK; with id and now, those of ADMIT and COUNT. VIPs and admins share a plan."""
     plan: Plan = "user" if role == "user" else "vip"
     return {
         "tenant": tenant,

@@ -18,7 +18,7 @@ from turnlog.projectors.models.conversation.thread_lookup import Cold
 
 
 async def thread_rows(log: Log, tenant: str, thread: str, through_seq: int) -> list[ArchivedRow]:
-    """All events since the last removal, without those of earlier archiving and restoring."""
+    """Returns all events since the last removal, without those of earlier archiving and restoring."""
     rows: list[ArchivedRow] = []
     known: set[str] = set()
     async for stored in log.read_stored(tenant, thread, 1, through_seq):
@@ -74,8 +74,8 @@ async def archive_thread(log: Log, folder: Path, cold: Cold) -> bool:
 
 
 def largest(log: Log) -> int:
-    """The largest envelope, in bytes, that fits within another event: as JSON text it may double, and sealing adds a
-    third."""
+    """Returns the largest envelope, in bytes, that fits within another event: as JSON text it may double, and sealing
+    adds a third."""
     return int(log.nc.max_payload) // 3
 
 

@@ -57,13 +57,13 @@ NAMES = tuple(field.name for field in fields(ArchivedRow))
 
 
 def path_of(tenant: str, thread: str, rows: Sequence[ArchivedRow]) -> str:
-    """The path below the archive's folder; the month is that of the last turn, in UTC."""
+    """Returns the path below the archive's folder; the month is that of the last turn, in UTC."""
     last = next((row for row in reversed(rows) if row.type == "turn_recorded"), rows[-1])
     return f"{tenant}/{last.time.astimezone(UTC):%Y-%m}/{thread_token(thread)}-{rows[-1].seq}.parquet"
 
 
 def sealed(rows: Iterable[ArchivedRow], keyring: Keyring | None, tenant: str, path: str) -> list[ArchivedRow]:
-    """The rows as they are in the file. Raises KeyUnavailable."""
+    """Returns the rows as they are in the file. Raises KeyUnavailable."""
     if keyring is None:
         return list(rows)
     key = keyring.current(tenant, TENANT)
@@ -77,7 +77,7 @@ def sealed(rows: Iterable[ArchivedRow], keyring: Keyring | None, tenant: str, pa
 
 
 def unsealed(rows: Iterable[ArchivedRow], keyring: Keyring | None, tenant: str, path: str) -> list[ArchivedRow]:
-    """The rows as they are in the log. Raises KeyUnavailable, ArchiveDamaged."""
+    """Returns the rows as they are in the log. Raises KeyUnavailable, ArchiveDamaged."""
 
     def unseal(row: ArchivedRow, key_id: str) -> ArchivedRow:
         key = keyring.find(tenant, TENANT, key_id) if keyring else None
@@ -121,7 +121,7 @@ def write_archive(folder: Path, path: str, rows: Sequence[ArchivedRow]) -> str:
 
 
 def read_archive(folder: Path, path: str, sha256: str) -> list[ArchivedRow]:
-    """The file's events in order. Raises ArchiveMissing, ArchiveDamaged."""
+    """Returns the file's events in order. Raises ArchiveMissing, ArchiveDamaged."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -139,7 +139,7 @@ def read_archive(folder: Path, path: str, sha256: str) -> list[ArchivedRow]:
 
 
 def files_of(folder: Path, tenant: str, threads: Iterable[str]) -> list[str]:
-    """Every file of these conversations, also one that a crash left without its event."""
+    """Returns every file of these conversations, also one that a crash left without its event."""
     tokens = {thread_token(thread) for thread in threads}
     every = (folder / tenant).rglob("*") if tokens else ()
     return sorted(str(file.relative_to(folder)) for file in every if file.name.rpartition("-")[0] in tokens)

@@ -79,7 +79,7 @@ async def _find(log: Log, tenant: str, thread: str) -> _Archived | None:
 
 
 async def _told_again(log: Log, folder: Path, found: _Archived) -> list[Event]:
-    """All parts. They do not depend on who makes them: events after the first part are left out."""
+    """Returns all parts. They do not depend on who makes them: events after the first part are left out."""
     end = found.parts[0].seq if found.parts else found.head + 1
     rows = await _rows(log, folder, found)
     later = [archived_row(stored) for stored in found.since if stored.seq < end]
@@ -107,7 +107,7 @@ async def _rows(log: Log, folder: Path, found: _Archived) -> list[ArchivedRow]:
 
 
 def _first_of_each(rows: Sequence[ArchivedRow]) -> list[ArchivedRow]:
-    """The events that the read models dropped, each once."""
+    """Returns the events that the read models dropped, each once."""
     from turnlog.projectors.models.chunks.projection import HANDLED  # loads SQLAlchemy
 
     first: dict[str, ArchivedRow] = {}

@@ -24,8 +24,8 @@ class Cut:
 
 
 def automatic_cut(state: SessionState, through_seq: int, rules: SegmentRules, counter: TokenCounter) -> Cut | None:
-    """What a requested checkpoint covers, or None. Turns after through_seq are left out, so that the same request
-    always gives the same summary."""
+    """Returns what a requested checkpoint covers, or None. Turns after through_seq are left out, so that the same
+    request always gives the same summary."""
     turns = turns_of(message for message in _uncovered(state) if message.seq <= through_seq)
     kept = retained(turns, rules.recent_turns, rules, counter)
     cut = _cut(state, turns[: len(turns) - kept], kept)

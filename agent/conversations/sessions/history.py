@@ -78,8 +78,8 @@ def turn_tokens(turn: Turn, counter: TokenCounter) -> int:
 
 
 def retained(turns: Sequence[Turn], recent_turns: int, rules: SegmentRules, counter: TokenCounter) -> int:
-    """How many of the newest turns a checkpoint leaves in full: up to recent_turns, at least one, and no more than
-    half of what the threshold allows, so that the next segment has room."""
+    """Returns how many of the newest turns a checkpoint leaves in full: up to recent_turns, at least one, and no more
+    than half of what the threshold allows, so that the next segment has room."""
     half = int(rules.token_threshold_ratio * rules.model_context_window) // 2
     newest = turns[-max(1, recent_turns) :]
     return _newest([turn_tokens(turn, counter) for turn in newest], half)
@@ -112,7 +112,7 @@ def line_text(line: Line) -> str:
 
 
 def words(message: Message) -> str:
-    """The message's own content: text, and images by name."""
+    """Returns the message's own content: text, and images by name."""
     if message.role == "tool":
         return ""
     content = message.content
@@ -134,7 +134,7 @@ def _line_tokens(line: Line, counter: TokenCounter) -> int:
 
 
 def _newest(sizes: Sequence[int], room: int) -> int:
-    """How many of the last sizes fit into the room; at least one if there is any."""
+    """Returns how many of the last sizes fit into the room; at least one if there is any."""
     return min(len(sizes), max(1, sum(total <= room for total in accumulate(reversed(sizes)))))
 
 

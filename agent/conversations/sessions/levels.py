@@ -61,9 +61,8 @@ class Levels:
         self.bucket = Bucket(log, tenant)
 
     async def current(self, thread: str) -> tuple[Copy, Level]:
-        """The session now. Raises NotFound, LogUnavailable when no level can answer, and FutureEventVersion when the
-        log holds an event of a newer turnlog.
-        """
+        """Returns the session now. Raises NotFound, LogUnavailable when no level can answer, and FutureEventVersion
+        when the log holds an event of a newer turnlog."""
         held = self.hot.find(thread)
         if held is not None and held.copy is not None:
             if self.hot.is_current(held):
@@ -86,11 +85,11 @@ class Levels:
         await self.bucket.purge(thread)
 
     async def checkpoints(self, thread: str) -> list[SegmentCheckpoint] | None:
-        """The checkpoints in Postgres; None while it is unavailable."""
+        """Returns the checkpoints in Postgres; None while it is unavailable."""
         return (await self._ask_postgres(segment_checkpoints, thread)).answer
 
     async def _from_memory(self, thread: str, copy: Copy) -> Copy | None:
-        """The copy in memory, completed from the log; None if it can no longer be used."""
+        """Returns the copy in memory, completed from the log; None if it can no longer be used."""
         checked = self.hot.now()
         try:
             found = await follow(self._log, self._tenant, thread, copy)
@@ -150,7 +149,7 @@ class Levels:
         return replace(found, changed=found.copy.state is not copy.state)
 
     async def _completed(self, thread: str, copy: Copy, level: Level) -> FoundSession | None:
-        """The copy with later events applied; None if it cannot be used."""
+        """Returns the copy with later events applied; None if it cannot be used."""
         try:
             found = await follow(self._log, self._tenant, thread, copy)
         except LogUnavailable:
@@ -171,7 +170,8 @@ class Levels:
 
 
 def no_session(thread: str) -> NotFound:
-    """The same error for a missing session and one of another user, so that it reveals nothing about other users."""
+    """Returns the same error for a missing session and one of another user, so that it reveals nothing about other
+    users."""
     return NotFound(
         f"conversation {thread!r} has no session of yours; `turnlog session create` or ShortTermMemory.create() begins "
         "one, where the conversation is nobody else's"

@@ -28,13 +28,13 @@ class Lineage:
 
     @property
     def answers(self) -> list[str]:
-        """What the assistant answered, in words."""
+        """Returns what the assistant answered, in words."""
         data = [turn.event.data for turn in self.turns]
         return [spoken_text(turn) for turn in data if isinstance(turn, TurnRecorded) and is_answer(turn)]
 
 
 async def lineage(log: Log, tenant: str, thread: str, through_seq: int) -> Lineage:
-    """The thread up to a sequence. A removed parent's turns, and those of its parents, are gone.
+    """Returns the thread up to a sequence. A removed parent's turns, and those of its parents, are gone.
 
     Raises LogUnavailable, GapInLog.
     """

@@ -104,11 +104,11 @@ class ShortTermMemory:
                 return session_value(await self._sessions.create(place, created, user=owner, expected=head))
 
     async def get(self, conversation_id: str) -> SessionValue:
-        """The session now (B: GetShortMemory)."""
+        """Returns the session now (B: GetShortMemory)."""
         return session_value(await self._session(conversation_id))
 
     async def query_memory_context(self, request: MemoryQueryRequest) -> MemoryContext:
-        """The history for a prompt, and whether it is time for a summary (B: QueryMemoryContext).
+        """Returns the history for a prompt, and whether it is time for a summary (B: QueryMemoryContext).
 
         Crossing the threshold requests a checkpoint in the background, once per state of the conversation. A failed
         request does not fail the query; the next query repeats it.
@@ -180,7 +180,7 @@ class ShortTermMemory:
         return session_value(await self._sessions.change(conversation_id, decide))
 
     async def checkpoints(self, conversation_id: str) -> list[SegmentCheckpoint]:
-        """The session's checkpoints, oldest first: summary, what it covers, when, by whom."""
+        """Returns the session's checkpoints, oldest first: summary, what it covers, when, by whom."""
         return await self._sessions.checkpoints(conversation_id)
 
     async def update(self, conversation_id: str, change: Callable[[SessionValue], SessionValue]) -> SessionValue:
@@ -208,7 +208,7 @@ class ShortTermMemory:
         )
 
     def _rules(self, request: MemoryCreateRequest | MemoryQueryRequest, own: SegmentRules | None) -> SegmentRules:
-        """The request's rules, else the session's, else the settings'."""
+        """Returns the request's rules, else the session's, else the settings'."""
         settings = self._settings
         default = own or SegmentRules(
             token_threshold_ratio=settings.token_threshold_ratio,

@@ -41,8 +41,8 @@ class HotCopy:
     checked_at: float = -math.inf
 
     def is_current(self, now: float, connection: int) -> bool:
-        """Whether the copy can be used without asking the log: every message since the last check would have been
-        received.
+        """Returns whether the copy can be used without asking the log: every message since the last check would have
+        been received.
 
         A message on its way when the subscription began is not received, so one more check follows SUSPECT_S later.
         """

@@ -62,7 +62,7 @@ async def show_session(runtime: Runtime, tenant: str, conversation: str) -> Sess
 
 
 async def session_context(runtime: Runtime, tenant: str, conversation: str, query: str = "") -> MemoryContext:
-    """The history as a prompt gets it. query: the user's next words, which count too. A summary that is due is
+    """Returns the history as a prompt gets it. query: the user's next words, which count too. A summary that is due is
     requested."""
     check_id("thread", conversation)
     return await query_memory(runtime, tenant, MemoryQueryRequest(conversation_id=conversation, query=query))

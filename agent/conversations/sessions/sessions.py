@@ -63,11 +63,11 @@ class Sessions:
         await self.close()
 
     async def get(self, thread: str) -> SessionState:
-        """The session now. Raises NotFound, and LogUnavailable when no level can answer."""
+        """Returns the session now. Raises NotFound, and LogUnavailable when no level can answer."""
         return (await self.get_with_level(thread))[0]
 
     async def get_with_level(self, thread: str) -> tuple[SessionState, Level]:
-        """The session, and which level it was read from."""
+        """Returns the session, and which level it was read from."""
         began = time.perf_counter()
         copy, level = await self._levels.current(thread)
         self._on_read(level, time.perf_counter() - began)
@@ -129,7 +129,7 @@ class Sessions:
         return await self._written(copy, events, places, checked)
 
     async def checkpoints(self, thread: str) -> list[SegmentCheckpoint]:
-        """The session's checkpoints, oldest first. Raises NotFound, LogUnavailable."""
+        """Returns the session's checkpoints, oldest first. Raises NotFound, LogUnavailable."""
         state = await self.get(thread)
         found = await self._levels.checkpoints(thread)
         newest = found[-1].checkpoint_id if found else None
@@ -165,7 +165,7 @@ class Sessions:
     async def _written(
         self, copy: Copy, events: Sequence[Event], places: Sequence[Appended], checked: tuple[float, int]
     ) -> SessionState:
-        """The state with this process's events, which directly follow the copy's, stored as the new copy."""
+        """Returns the state with this process's events, which directly follow the copy's, stored as the new copy."""
         thread = events[0].thread
         bodies = [encode(event) for event in events]
         if any(place.duplicate for place in places) or any(_NUL in body for body in bodies):
@@ -183,7 +183,7 @@ class Sessions:
         return state
 
     async def _caught_up(self, thread: str) -> SessionState:
-        """The state with all events on the log, unexpected ones included."""
+        """Returns the state with all events on the log, unexpected ones included."""
         self._levels.hot.doubt(thread)
         checked = self._levels.hot.now()
         copy, _ = await self._levels.current(thread)

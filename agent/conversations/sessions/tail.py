@@ -36,7 +36,8 @@ class Copy:
 
     @property
     def borrows(self) -> bool:
-        """Whether it holds turns of other threads. Their removal does not reach this copy, so it is not kept."""
+        """Returns whether it holds turns of other threads. Their removal does not reach this copy, so it is not
+        kept."""
         return self.state is not None and self.state.shared_seq > 0
 
     @property
@@ -45,8 +46,8 @@ class Copy:
 
 
 async def follow(log: Log, tenant: str, thread: str, copy: Copy) -> Copy | None:
-    """The copy with all events of its thread applied; None if the copy cannot be used: it is of another log, or its
-    segment must be read again.
+    """Returns the copy with all events of its thread applied; None if the copy cannot be used: it is of another log, or
+    its segment must be read again.
 
     Raises LogUnavailable after a short wait, and FutureEventVersion at an event of a newer turnlog.
     """
@@ -62,7 +63,7 @@ async def follow(log: Log, tenant: str, thread: str, copy: Copy) -> Copy | None:
 
 
 async def from_log(log: Log, tenant: str, thread: str) -> Copy | None:
-    """The session from the log alone, from where it began; None if there is none.
+    """Returns the session from the log alone, from where it began; None if there is none.
 
     Raises as follow.
     """
@@ -126,7 +127,7 @@ def _fold(state: SessionState | None, events: Sequence[Recorded]) -> SessionStat
 
 
 def _refilled(state: SessionState, events: Sequence[Recorded]) -> SessionState:
-    """The session with its whole segment, also after it returned to turns that had left it."""
+    """Returns the session with its whole segment, also after it returned to turns that had left it."""
     if state.segment_complete:
         return state
     removed = max((one.seq for one in events if one.event.type in REMOVALS), default=0)
@@ -141,7 +142,7 @@ def _messages(events: Iterable[Recorded]) -> tuple[Message, ...]:
 
 
 async def _first_ones(log: Log, tenant: str, thread: str, tail: Sequence[Recorded], known: set[UUID]) -> list[Recorded]:
-    """The tail without repeated events, which the read models leave out too.
+    """Returns the tail without repeated events, which the read models leave out too.
 
     Only an event from after the server's deduplication window can be a repeat; then the thread's ids are looked up.
     """
@@ -161,7 +162,7 @@ def _each_once(events: Sequence[Recorded]) -> list[Recorded]:
 
 
 async def _tail(log: Log, tenant: str, thread: str, after: int, through: int) -> list[Recorded]:
-    """The events after a sequence that concern sessions, in order."""
+    """Returns the events after a sequence that concern sessions, in order."""
     async with _soon(f"cannot read thread {thread!r}"):
         found = [stored async for stored in log.read_stored(tenant, thread, after + 1, through)]
     ours = [_decoded(stored, thread) for stored in found if parse_stored(stored.subject).type in HANDLES]

@@ -159,7 +159,7 @@ class MemoryWriteResult(_Part):
 
 
 def session_value(state: SessionState, recent_turns: int | None = None) -> SessionValue:
-    """The session as B shows it. recent_turns: of the segment in window_messages; None: the session's rule."""
+    """Returns the session as B shows it. recent_turns: of the segment in window_messages; None: the session's rule."""
     count = state.rules.recent_turns if recent_turns is None else recent_turns
     snapshot = UserSnapshot.model_validate(state.user_snapshot)
     return SessionValue(
@@ -181,7 +181,7 @@ def mode_of(state: SessionState) -> Mode:
 
 
 def summary_of(state: SessionState) -> str:
-    """The summary before the segment; "" if the segment is the whole session."""
+    """Returns the summary before the segment; "" if the segment is the whole session."""
     return state.summary if mode_of(state) == "SUMMARY_N" else ""
 
 
@@ -210,7 +210,7 @@ class InvalidMemoryRequest(TurnlogError):
 
 
 def turns_written(request: MemoryWriteRequest) -> list[TurnRecorded]:
-    """The question, the answer, or both. Raises InvalidMemoryRequest when there is neither."""
+    """Returns the question, the answer, or both. Raises InvalidMemoryRequest when there is neither."""
     turns: list[TurnRecorded] = []
     if request.user_query.strip():
         turns.append(TurnRecorded(role="user", content=storable(request.user_query)))
@@ -222,7 +222,7 @@ def turns_written(request: MemoryWriteRequest) -> list[TurnRecorded]:
 
 
 def parts_changed(before: SessionValue, changed: SessionValue) -> list[EventData]:
-    """The parts that differ, each as a whole; [] if none differs.
+    """Returns the parts that differ, each as a whole; [] if none differs.
 
     Raises InvalidMemoryRequest when a part is not JSON, or when a part that is derived from the conversation differs.
     """

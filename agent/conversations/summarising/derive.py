@@ -58,7 +58,7 @@ class Deriver:
     calls: list[ModelCall] = field(default_factory=list)
 
     async def summary(self, texts: Sequence[str], previous: str) -> Derived:
-        """The rolling summary of the texts and the one before: the old one shrinks to a third when both
+        """Returns the rolling summary of the texts and the one before: the old one shrinks to a third when both
         together exceed the limit, and all of it again if that is not enough; what is still over is cut.
 
         Raises ModelError, RetryLater.
@@ -117,7 +117,7 @@ def pieces(texts: Sequence[str], count: Callable[[str], int]) -> list[list[str]]
 
 
 def _bounded(text: str, count: Callable[[str], int]) -> tuple[str, int]:
-    """The longest prefix that fits a piece, and its tokens; long texts are cut before they are tokenised."""
+    """Returns the longest prefix that fits a piece, and its tokens; long texts are cut before they are tokenised."""
     text = text[: PIECE_TOKENS * 6]
     while (length := count(text)) > PIECE_TOKENS:
         text = text[: len(text) * PIECE_TOKENS // (length + 1)]

@@ -47,7 +47,7 @@ def plan(facts: Facts, settings: Settings) -> Plan:
 
 
 def prune_through(messages: Sequence[Message], limit: int) -> int | None:
-    """The sequence to prune through: over the limit the oldest total − limit + 20 messages; None below it.
+    """Returns the sequence to prune through: over the limit the oldest total − limit + 20 messages; None below it.
 
     A tool call and its results are pruned together: the cut moves after the last result, or before the call where
     that would leave fewer than KEPT messages.

@@ -64,7 +64,7 @@ DataOf = Callable[[Message, str | None], TurnRecorded | None]
 def read_trees(
     records: Iterable[Record], names: ThreadNames, defaults: Defaults, fields: Fields, tree_of: TreeOf, data_of: DataOf
 ) -> Iterator[Item]:
-    """The turns of every conversation in the records.
+    """Yields the turns of every conversation in the records.
 
     tree_of and data_of read one product's conversation and message; they may raise ValueError, KeyError and the like,
     and data_of returns None for an empty message.
@@ -113,7 +113,7 @@ def _refused(message: Any, id: str, earlier: Mapping[str, Message], where: str) 
 
 
 def _shown(messages: Mapping[str, Message], leaf: Any, parent: str) -> list[Message]:
-    """The branch that ends in the leaf; all messages in their order if none of them names the one before."""
+    """Returns the branch that ends in the leaf; all messages in their order if none of them names the one before."""
     parents = {message.get(parent) for message in messages.values() if isinstance(message.get(parent), str)}
     if not parents & messages.keys():
         return list(messages.values())
@@ -134,6 +134,6 @@ def _item(opened: Conversation, message: Message, fields: Fields, data_of: DataO
 
 
 def as_content(blocks: Iterable[Block]) -> Content:
-    """The blocks without empty texts; a single text as a string."""
+    """Returns the blocks without empty texts; a single text as a string."""
     kept = tuple(block for block in blocks if not isinstance(block, TextBlock) or block.text.strip())
     return kept[0].text if len(kept) == 1 and isinstance(kept[0], TextBlock) else kept

@@ -76,7 +76,7 @@ def _recap(content: Part) -> Content:
 
 
 def _quote(content: Part) -> Content:
-    """A passage of a web page or file that ChatGPT read."""
+    """Returns a passage of a web page or file that ChatGPT read."""
     source = " ".join(filter(None, (content.get("title"), content.get("url"))))
     return f"{source}\n{content.get('text') or ''}".strip()
 
@@ -106,7 +106,7 @@ Node = dict[str, Any]
 
 
 def read_chatgpt(records: Iterable[Record], defaults: Defaults, stem: str) -> Iterator[Item]:
-    """The turns of every conversation in the records."""
+    """Yields the turns of every conversation in the records."""
     names = ThreadNames(defaults, stem)
     for record in records:
         try:
@@ -135,7 +135,7 @@ def _conversation(record: Record, defaults: Defaults, names: ThreadNames) -> tup
 
 
 def branch(mapping: dict[str, Node], current: Any) -> list[Node]:
-    """The nodes from the root to `current`; without a current node, along the newest children."""
+    """Returns the nodes from the root to `current`; without a current node, along the newest children."""
     return path_to(current if current in mapping else _newest_leaf(mapping), mapping, "parent")
 
 
@@ -201,14 +201,14 @@ class ChatGPTConversation:
 
 
 def _is_typed(content: Part) -> bool:
-    """Whether a user's message has their own words: typed ones, or speech that was not played to them."""
+    """Returns whether a user's message has their own words: typed ones, or speech that was not played to them."""
     parts = [part for part in content.get("parts") or () if isinstance(part, dict)]
     is_own = content.get("content_type") in ("text", "multimodal_text")
     return is_own and all(part.get("direction") != "out" for part in parts)
 
 
 def _with_files(content: Content, message: Node) -> Content:
-    """The content, after the names of the attached files that are not among its parts."""
+    """Returns the content, after the names of the attached files that are not among its parts."""
     parts = [part for part in message["content"].get("parts") or () if isinstance(part, dict)]
     among = {str(part.get("asset_pointer")).rpartition("/")[2].partition("#")[0] for part in parts}
     files = (message.get("metadata") or {}).get("attachments") or ()

@@ -20,7 +20,7 @@ _NOT_SAID = frozenset(("token_budget", "flag"))
 
 
 def read_claude(records: Iterable[Record], defaults: Defaults, stem: str) -> Iterator[Item]:
-    """The turns of every conversation in the records."""
+    """Returns the turns of every conversation in the records."""
     return read_trees(records, ThreadNames(defaults, stem), defaults, _FIELDS, _tree, _data)
 
 
@@ -43,7 +43,7 @@ def _data(message: Message, model: str | None) -> TurnRecorded | None:
 
 
 def _files(message: Message) -> Iterator[Block]:
-    """The attached files: those whose text the export has, then those that it only names."""
+    """Yields the attached files: those whose text the export has, then those that it only names."""
     attachments = message.get("attachments") or ()
     for attachment in attachments:
         text = attachment.get("extracted_content") or ""
@@ -60,7 +60,7 @@ def _said(message: Message) -> tuple[Block, ...]:
 
 
 def _with_call_ids(parts: list[Message], message_id: str) -> list[Message]:
-    """The parts, where calls and results without an id get that of their place; a result follows its call."""
+    """Returns the parts, where calls and results without an id get that of their place; a result follows its call."""
     made, last = list[Message](), ""
     for number, part in enumerate(parts):
         if part["type"] == "tool_use":

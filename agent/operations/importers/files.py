@@ -47,7 +47,7 @@ def opened(path: Path) -> Iterator[Iterator[Part]]:
 
 
 def head(path: Path, size: int) -> bytes:
-    """The first `size` decompressed bytes, of a zip those of its first part."""
+    """Returns the first `size` decompressed bytes, of a zip those of its first part."""
     with opened(path) as parts:
         return next(parts).stream.read(size)
 
@@ -64,7 +64,7 @@ def check_unpacked(path: Path, most: int) -> None:
 
 
 def is_blank(path: Path) -> bool:
-    """Whether the first 64 KiB of the file are only white space."""
+    """Returns whether the first 64 KiB of the file are only white space."""
     return not head(path, 1 << 16).strip()
 
 
@@ -137,7 +137,8 @@ _SIGNS: tuple[tuple[Format, tuple[str, ...]], ...] = (
 
 
 def detect_format(path: Path) -> Format | None:
-    """The format by the file's head, or None if it is not recognised. Raises ImportFailed (unreadable, UTF-16)."""
+    """Returns the format by the file's head, or None if it is not recognised. Raises ImportFailed (unreadable,
+    UTF-16)."""
     start = head(path, _HEAD)
     if start.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" in start[:2]:
         raise ImportFailed(f"{path} is UTF-16; save it as UTF-8 and import it again")

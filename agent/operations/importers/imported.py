@@ -17,7 +17,7 @@ MALFORMED = (ValueError, TypeError, AttributeError, KeyError)
 
 
 def reason_of(error: Exception) -> str:
-    """A pydantic error shortened to its first message and place; other messages unchanged."""
+    """Returns a pydantic error shortened to its first message and place; other messages unchanged."""
     if isinstance(error, KeyError):
         return f"the field {error} is missing"
     if isinstance(error, TypeError | AttributeError):
@@ -100,8 +100,8 @@ _FREE_BITS = (0xFFF << 64) | ((1 << 62) - 1)
 
 
 def import_id(tenant: str, thread: str, key: str, time: datetime) -> UUID:
-    """The event id of an imported turn: 48 bits of event time (ms), then 74 bits of
-    sha256(tenant, thread, key), in the layout of UUID version 7 (RFC 9562, 5.7).
+    """Returns the event id of an imported turn: 48 bits of event time (ms), then 74 bits of sha256(tenant, thread,
+    key), in the layout of UUID version 7 (RFC 9562, 5.7).
 
     Version 7, not 8, as all ids in the log: ids sort by event time, and Postgres and other readers extract the time.
     A hash replaces the random bits of 5.7; it is spread as evenly and gives the same id again. Lengths are hashed
@@ -145,7 +145,7 @@ class Clock:
         self._last: datetime | None = None
 
     def time(self, value: Any) -> datetime:
-        """The turn's time; `value` is what the file says, or None. Raises ValueError."""
+        """Returns the turn's time; `value` is what the file says, or None. Raises ValueError."""
         self.is_dated = self._is_conversation_dated or value is not None
         if value is not None:
             time = parse_time(value)

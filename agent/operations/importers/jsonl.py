@@ -35,7 +35,7 @@ _FIELDS |= {"event_id", "tenant"}
 
 
 def read_jsonl(lines: Iterable[bytes | None], defaults: Defaults, stem: str) -> Iterator[Item]:
-    """The turns of the lines. A line None is too long. stem: the thread of lines without one."""
+    """Yields the turns of the lines. A line None is too long. stem: the thread of lines without one."""
     clocks: defaultdict[str, Clock] = defaultdict(lambda: Clock(defaults.base_time))
     seen = set[int]()
     for number, line in enumerate(lines, 1):

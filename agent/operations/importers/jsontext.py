@@ -22,7 +22,7 @@ _DECODER = json.JSONDecoder()
 
 
 def lines(stream: IO[bytes]) -> Iterator[bytes | None]:
-    """The lines of the stream; None for one of more than MAX_BYTES, which is never in memory as a whole."""
+    """Yields the lines of the stream; None for one of more than MAX_BYTES, which is never in memory as a whole."""
     while line := stream.readline(MAX_BYTES + 1):
         if len(line) <= MAX_BYTES:
             yield line
@@ -42,8 +42,8 @@ class Record(NamedTuple):
 
 
 def array_items(text: TextIO) -> Iterator[Record]:
-    """The items of `[…]` and of arrays that follow it (one list of messages a line). text: with bytes that are not
-    UTF-8 as surrogates.
+    """Yields the items of `[…]` and of arrays that follow it (one list of messages a line). text: with bytes that are
+    not UTF-8 as surrogates.
 
     Malformed JSON ends the stream: a Record with the error comes last.
     """
@@ -79,7 +79,7 @@ class _Window:
         self.position = 0
 
     def next_char(self) -> str:
-        """The next character that is neither space nor comma; "" at the end of the text."""
+        """Returns the next character that is neither space nor comma; "" at the end of the text."""
         while True:
             between = _BETWEEN.match(self._buffer, self.position)
             self.position = between.end() if between else self.position
@@ -140,12 +140,12 @@ def _parse_slowly(line: bytes) -> Any:
 
 
 def _problem(error: json.JSONDecodeError) -> str:
-    """The message without the place, which some messages announce at their end."""
+    """Returns the message without the place, which some messages announce at their end."""
     return error.msg.removesuffix(" at").removesuffix(" starting").rstrip(": ")
 
 
 def records(stream: IO[bytes]) -> Iterator[Record]:
-    """The records of a JSON document: items of its array(s), lines of JSONL, or the one object."""
+    """Yields the records of a JSON document: items of its array(s), lines of JSONL, or the one object."""
     first = stream.readline(1024)
     while first.isspace():
         first = stream.readline(1024)
@@ -174,7 +174,7 @@ def _lines_or_document(stream: IO[bytes]) -> Iterator[Record]:
 
 
 def _is_cut(line: bytes) -> bool:
-    """Whether the line begins an object that continues on the next lines."""
+    """Returns whether the line begins an object that continues on the next lines."""
     text = line.decode("utf-8-sig", "replace").rstrip()
     try:
         json.loads(text)

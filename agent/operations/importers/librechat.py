@@ -18,7 +18,7 @@ _FIELDS = Fields("messageId", "parentMessageId", "createdAt")
 
 
 def read_librechat(records: Iterable[Record], defaults: Defaults, stem: str) -> Iterator[Item]:
-    """The turns of every conversation in the records."""
+    """Returns the turns of every conversation in the records."""
     hint = "; export the conversation again with the option recursive off"
     hinted = (
         record._replace(error=record.error + hint) if record.error and "nested too deeply" in record.error else record
@@ -39,7 +39,7 @@ def _tree(value: dict[str, Any]) -> Tree:
 
 
 def _flat(messages: list[Any]) -> list[Any]:
-    """The messages and all below them, each before its children."""
+    """Returns the messages and all below them, each before its children."""
     waiting, flat = list(reversed(messages)), []
     while waiting:
         message = waiting.pop()

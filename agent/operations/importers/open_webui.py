@@ -34,7 +34,7 @@ _LARGEST_IMAGE = 2_000_000
 
 
 def read_open_webui(records: Iterable[Record], defaults: Defaults, stem: str) -> Iterator[Item]:
-    """The turns of every chat in the records."""
+    """Returns the turns of every chat in the records."""
     return read_trees(records, ThreadNames(defaults, stem), defaults, _FIELDS, _tree, _data)
 
 
@@ -79,7 +79,7 @@ def _file(file: Message) -> Block:
 
 
 def _blocks(text: str, message_id: str) -> Iterator[Block]:
-    """The text, with thinking and tool calls taken out of it as blocks."""
+    """Yields the text, with thinking and tool calls taken out of it as blocks."""
     position = 0
     for opening in _OPENING.finditer(text):
         end = text.find(_CLOSING, opening.end())
@@ -98,7 +98,8 @@ def _blocks(text: str, message_id: str) -> Iterator[Block]:
 
 
 def _call(attributes: dict[str, str], inside: str, id: str) -> Iterator[Block]:
-    """A tool call and its result, which older versions write into an attribute and newer ones between the tags."""
+    """Yields a tool call and its result, which older versions write into an attribute and newer ones between the
+    tags."""
     id = attributes.get("id") or id
     arguments = _decoded(html.unescape(attributes.get("arguments", "")))
     made = arguments if isinstance(arguments, dict) else {"arguments": arguments} if arguments else {}
@@ -110,7 +111,7 @@ def _call(attributes: dict[str, str], inside: str, id: str) -> Iterator[Block]:
 
 
 def _decoded(text: str, depth: int = 2) -> Any:
-    """The JSON value of the text; of JSON inside a JSON string, that. A text that is not JSON stays."""
+    """Returns the JSON value of the text; of JSON inside a JSON string, that. A text that is not JSON stays."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):

@@ -29,7 +29,7 @@ _ROLES = {"developer": "system", "function": "tool", "human": "user", "ai": "ass
 
 
 def read_openai(records: Iterable[Record], defaults: Defaults, stem: str) -> Iterator[Item]:
-    """The turns of the records. stem: the thread of the first conversation without an id."""
+    """Yields the turns of the records. stem: the thread of the first conversation without an id."""
     names = ThreadNames(defaults, stem)
     flat: tuple[int, OpenAIConversation] | None = None
     for record in records:
@@ -119,7 +119,7 @@ class OpenAIConversation:
 
 
 def _content(message: Message, calls: tuple[ToolCall, ...]) -> Content:
-    """The content, the refusal or the audio transcript; a tool call may have none."""
+    """Returns the content, the refusal or the audio transcript; a tool call may have none."""
     value = message_content(message)
     content = content_of("" if value is None and calls else value)
     reasoning = message.get("reasoning_content") or message.get("reasoning")

@@ -85,7 +85,7 @@ def _items(path: Path, format: Format, defaults: Defaults) -> Iterator[Item]:
 
 
 def _records(parts: Iterable[Part]) -> Iterator[Record]:
-    """The records of all parts; their places begin with the part's name, if it has one."""
+    """Yields the records of all parts; their places begin with the part's name, if it has one."""
     for part in parts:
         for record in records(part.stream):
             yield record._replace(where=f"{part.name}, {record.where}") if part.name else record

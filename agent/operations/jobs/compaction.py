@@ -191,7 +191,7 @@ def _compactable(one: Embedded, policy: Policy, due_at: datetime) -> Compactable
 
 
 def _kinds(memories: Sequence[Compactable]) -> Iterator[tuple[int, int]]:
-    """The range [first, last) of each kind; memories are ordered by kind."""
+    """Yields the range [first, last) of each kind; memories are ordered by kind."""
     first = 0
     for _, group in itertools.groupby(memories, key=lambda one: one.kind):
         last = first + sum(1 for _ in group)

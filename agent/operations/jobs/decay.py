@@ -95,6 +95,6 @@ async def _review(
 
 
 def _due_action(row: PolicyRow, policy: Policy, due_at: datetime) -> Fate | None:
-    """The action that is due; None when the memory stays as it is."""
+    """Returns the action that is due; None when the memory stays as it is."""
     found = fate(row, due_at, policy)
     return None if found == "keep" or (found == "archive" and row.status == "archived") else found

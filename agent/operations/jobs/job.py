@@ -29,7 +29,7 @@ LOOK_AGAIN_S = 60.0  # the clock may be changed, and a worker that held the job 
 
 
 async def last_runs(conn: Connection, tenant: str) -> dict[str, JobRan]:
-    """The last run of each job, by name."""
+    """Returns the last run of each job, by name."""
     rows = await conn.execute(
         "SELECT DISTINCT ON (job) job, due_at, duration_ms, counts, errors FROM job_runs WHERE tenant = %s "
         "ORDER BY job, ran_at DESC",
@@ -98,7 +98,7 @@ async def _run(runtime: Runtime, job: Job, due_at: datetime, on_progress: OnProg
 
 
 async def _last_run(runtime: Runtime, conn: Connection, job: Job, now: datetime) -> datetime | None:
-    """The newest due time up to now that was run, from rows that are up to date with the log.
+    """Returns the newest due time up to now that was run, from rows that are up to date with the log.
 
     A run by hand for a future time is ignored, so that due times until then are still run.
     """

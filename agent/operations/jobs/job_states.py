@@ -49,7 +49,8 @@ class DecayStats:
 
 
 def all_jobs(settings: Settings) -> tuple[Job, ...]:
-    """The jobs with their schedules, in the order in which they run when several are due. Raises InvalidSchedule."""
+    """Returns the jobs with their schedules, in the order in which they run when several are due. Raises
+    InvalidSchedule."""
     zone = settings.timezone
     return (
         Job("decay", Schedule.of(settings.decay_at, zone), decay),
@@ -79,7 +80,7 @@ async def run_job(runtime: Runtime, name: str, due_at: datetime, on_progress: On
 
 
 async def decay_stats(runtime: Runtime, tenant: str, user: str | None = None) -> DecayStats:
-    """The statistics of a tenant's memories, or of one user's. Raises InvalidToken."""
+    """Returns the statistics of a tenant's memories, or of one user's. Raises InvalidToken."""
     check_place(tenant, user=user)
     settings, now = runtime.settings, datetime.now(UTC)
     policy, due_at = Policy.of(settings), Schedule.of(settings.decay_at, settings.timezone).after(now)

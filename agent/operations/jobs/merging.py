@@ -92,7 +92,7 @@ class Merger:
         return merged
 
     async def _answer(self, conn: Connection, place: Place, group: MergeGroup) -> MergedText | None:
-        """The cached answer, or that of a call; None when the run makes no more calls. Raises RetryLater,
+        """Returns the cached answer, or that of a call; None when the run makes no more calls. Raises RetryLater,
         ModelError."""
         key, contents = self._key(place, group), [one.content for one in group.members]
         is_over = self.stopped or self.calls >= self.runtime.settings.compaction_calls
@@ -108,7 +108,8 @@ class Merger:
         return MergedText(found["text"], found["refused"], found["prompt_hash"], Usage(**found["usage"]))
 
     async def _write(self, place: Place, group: MergeGroup, merged: MergedText) -> bool:
-        """Whether the merged memory was written: all members must still be valid (a concurrent write may close one)."""
+        """Returns whether the merged memory was written: all members must still be valid (a concurrent write may close
+        one)."""
         call = f"usage/{self._key(place, group).hex()}/{merged.usage.latency_ms}"
 
         async def decide(rows: Rows) -> Decided[bool]:

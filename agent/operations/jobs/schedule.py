@@ -45,16 +45,16 @@ class Schedule:
         return cls(expression, place)
 
     def after(self, now: datetime) -> datetime:
-        """The next due time, in UTC. Raises InvalidSchedule when none comes."""
+        """Returns the next due time, in UTC. Raises InvalidSchedule when none comes."""
         return self._first(CronSim(self.expression, now.astimezone(self.zone)))
 
     def newest(self, now: datetime) -> datetime:
-        """The last due time up to now, in UTC. Raises InvalidSchedule when there was none."""
+        """Returns the last due time up to now, in UTC. Raises InvalidSchedule when there was none."""
         behind = now.replace(microsecond=0) + timedelta(seconds=1)  # in reverse it starts before the given time
         return self._first(CronSim(self.expression, behind.astimezone(self.zone), reverse=True))
 
     def owed(self, last: datetime | None, now: datetime) -> datetime | None:
-        """The newest due time if it has not been run; after a pause only the newest one, not one per day."""
+        """Returns the newest due time if it has not been run; after a pause only the newest one, not one per day."""
         newest = self.newest(now)
         return newest if last is None or last < newest else None
 

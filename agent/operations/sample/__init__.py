@@ -24,7 +24,7 @@ class Question:
 
 
 def load_sample() -> Path:
-    """Where the conversation lies: a file for `read(path, "jsonl")`."""
+    """Returns where the conversation lies: a file for `read(path, "jsonl")`."""
     return _file("advising.jsonl")
 
 

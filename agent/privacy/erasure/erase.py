@@ -101,8 +101,8 @@ async def _shared_rows(at: ErasureScope, plan: Plan) -> dict[str, list[str]]:
 
 
 async def _as_of_now(at: ErasureScope, plan: Plan) -> Plan:
-    """The plan with what came since, because a confirmation may take long: new threads, and threads in which another
-    person spoke for the first time."""
+    """Returns the plan with what came since, because a confirmation may take long: new threads, and threads in which
+    another person spoke for the first time."""
     found = await traces(at.runtime.log, plan.person, plan.traces.threads, after=plan.head)
     archives = {*plan.archives, *files_of(at.runtime.settings.archive, plan.person.tenant, found.own)}
     found.strays |= plan.traces.strays

@@ -127,18 +127,18 @@ async def traces(
 
 
 def are_of(threads: Collection[str]) -> Callable[[Place], bool]:
-    """Whether an event is of one of the threads; one that cannot be read is of the thread of its subject."""
+    """Returns whether an event is of one of the threads; one that cannot be read is of the thread of its subject."""
     named, subjects = frozenset(threads), tokens(threads)
     return lambda place: place.subject.thread_token in subjects if place.thread is None else place.thread in named
 
 
 def tokens(threads: Iterable[str]) -> frozenset[str]:
-    """The threads as the stored subjects name them."""
+    """Returns the threads as the stored subjects name them."""
     return frozenset(thread_token(thread) for thread in threads)
 
 
 async def places(log: Log, tenant: str, threads: Sequence[str], after: int = 0) -> AsyncIterator[Place]:
-    """Every event of the threads after a sequence, in log order within each group of threads."""
+    """Yields every event of the threads after a sequence, in log order within each group of threads."""
     head, is_one = await log.head(), are_of(threads)
     for at in range(0, len(threads), FILTERS_AT_ONCE):
         filters = [one for thread in threads[at : at + FILTERS_AT_ONCE] for one in thread_filters(tenant, thread)]

@@ -145,7 +145,7 @@ async def _said(log: Log, person: Person, found: Traces) -> tuple[list[str], fro
 async def _distinctive(
     conn: AsyncConnection[TupleRow], person: Person, found: Traces, strings: Sequence[str]
 ) -> list[str]:
-    """The strings that occur in no other person's rows; ids of the person stay."""
+    """Returns the strings that occur in no other person's rows; ids of the person stay."""
     ids = " ".join([person.user, *found.threads]).casefold()
     needles = Needles(chosen([one for one in strings if one.casefold() not in ids], 3 * STRINGS_AT_MOST))
     others: set[int] = set()

@@ -32,7 +32,7 @@ class Receipt:
 
 
 def receipt_thread(person: Person) -> str:
-    """The thread of a user's receipts: derived from the user id by a hash that does not reveal it."""
+    """Returns the thread of a user's receipts: derived from the user id by a hash that does not reveal it."""
     return ERASURES + sha256(f"{person.tenant}\0{person.user}".encode()).hexdigest()[:32]
 
 
@@ -41,12 +41,12 @@ def receipt_event(person: Person, data: UserErased) -> Event:
 
 
 async def last_receipt(log: Log, person: Person) -> Recorded | None:
-    """The receipt of the person's last erasure. Raises LogUnavailable, GapInLog."""
+    """Returns the receipt of the person's last erasure. Raises LogUnavailable, GapInLog."""
     every = [one async for one in log.read_thread(person.tenant, receipt_thread(person), types=("user_erased",))]
     return every[-1] if every else None
 
 
 def found_in(receipt: Recorded | None) -> dict[str, int]:
-    """Where its scan found something, or an earlier one whose words this one was not given."""
+    """Returns where its scan found something, or an earlier one whose words this one was not given."""
     data = receipt.event.data if receipt else None
     return dict(data.found_in or {}) if isinstance(data, UserErased) else {}

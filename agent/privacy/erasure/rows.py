@@ -82,7 +82,7 @@ async def known_threads(conn: Connection, person: Person) -> set[str]:
 
 
 async def threads_with_others(conn: Connection, person: Person, threads: Sequence[str]) -> set[str]:
-    """The threads in which another user has rows too."""
+    """Returns the threads in which another user has rows too."""
     found: set[str] = set()
     for table in _tables("user_id"):
         query = (
@@ -173,13 +173,13 @@ def vacuumed_tables() -> list[str]:
 
 
 def _tables(*columns: str) -> list[sa.Table]:
-    """The read models' tables with a thread and these columns."""
+    """Returns the read models' tables with a thread and these columns."""
     tables = [table for projection in PROJECTIONS for table in projection.tables]
     return [table for table in tables if {"thread_id", *columns} <= set(table.columns.keys())]
 
 
 async def _values(conn: Connection, query: str, given: Sequence[Any] | Mapping[str, Any]) -> list[Any]:
-    """The first column of every row."""
+    """Returns the first column of every row."""
     return [row[0] for row in await (await conn.execute(query.encode(), given)).fetchall()]
 
 
@@ -201,7 +201,7 @@ def told_tables() -> list[str]:
 
 
 def others_query(table: str, person: Person, threads: Sequence[str], shared: Mapping[str, int]) -> sql.Composed:
-    """A COPY query of all rows of a table that are not the person's.
+    """Returns a COPY query of all rows of a table that are not the person's.
 
     threads: all of their rows count as the person's; shared: thread → sequence from which rows count.
     """

@@ -136,7 +136,7 @@ def files_below(folder: Path, suffix: str = "") -> Iterator[Path]:
 
 
 def _in_parquet(path: Path) -> Iterator[bytes]:
-    """The texts and bytes of a Parquet file, which are compressed on disk."""
+    """Yields the texts and bytes of a Parquet file, which are compressed on disk."""
     from pyarrow import ArrowInvalid  # slow to load and rarely needed
     from pyarrow.parquet import ParquetFile
 

@@ -88,7 +88,7 @@ class Searched:
 
     @property
     def masked(self) -> list[str]:
-        """What was found, masked: the person recognises it, and others do not learn it."""
+        """Returns what was found, masked: the person recognises it, and others do not learn it."""
         return [masked(self._needles.strings[number]) for number, times in self.found.items() if times]
 
 
@@ -106,18 +106,18 @@ def forms(text: str) -> Iterator[bytes]:
 
 
 def fitting(strings: Iterable[str]) -> list[str]:
-    """The strings that are long enough to search for."""
+    """Returns the strings that are long enough to search for."""
     return [one for one in strings if len(one.encode(errors="replace")) >= KEY_BYTES]
 
 
 def masked(text: str) -> str:
-    """The first character or two, the last, and the length."""
+    """Returns the first character or two, the last, and the length."""
     shown = f"{text[:2]}…{text[-1]}" if len(text) >= KEY_BYTES else f"{text[:1]}…"
     return f"{shown} ({len(text)} characters)"
 
 
 def _base64(data: bytes) -> Iterator[bytes]:
-    """The characters that do not depend on the neighbouring bytes."""
+    """Yields the characters that do not depend on the neighbouring bytes."""
     for before in range(3):
         coded = b64encode(b"\0" * before + data)
         first = (before * 8 + 5) // 6
@@ -126,7 +126,7 @@ def _base64(data: bytes) -> Iterator[bytes]:
 
 
 def _hashes(data: NDArray[np.uint8]) -> NDArray[np.uint32]:
-    """The hash of each KEY_BYTES bytes in a row."""
+    """Returns the hash of each KEY_BYTES bytes in a row."""
     words = data[:-3].astype(np.uint32)
     for at in (1, 2, 3):
         words |= data[at : len(data) - 3 + at].astype(np.uint32) << np.uint32(8 * at)

@@ -33,7 +33,7 @@ class Ending:
 
 
 def must_go(place: Place, ending: Ending) -> bool:
-    """Whether the event must be overwritten in the log."""
+    """Returns whether the event must be overwritten in the log."""
     seq, mine = place.stored.seq, ending.first_seq is None or place.user == ending.user
     if seq > ending.through:
         return False
@@ -46,13 +46,13 @@ def must_go(place: Place, ending: Ending) -> bool:
 
 
 def quotes(place: Place, ending: Ending, needles: Needles) -> bool:
-    """Whether a server's error text, which is not encrypted, contains one of the person's strings."""
+    """Returns whether a server's error text, which is not encrypted, contains one of the person's strings."""
     mine = ending.first_seq is None or place.user == ending.user
     return mine and _quotes_errors(place) and bool(needles.within(place.stored.body))
 
 
 def without_derived(event: Event) -> Event | None:
-    """A fork by another person, without what was derived from the turns it begins with; None if nothing was.
+    """Returns a fork by another person, without what was derived from the turns it begins with; None if nothing was.
 
     Its id is derived from the original id, so that it is appended once.
     """
@@ -64,7 +64,7 @@ def without_derived(event: Event) -> Event | None:
 
 
 def is_late(event: Event, marks: Mapping[str, int], requests: Collection[UUID]) -> bool:
-    """Whether an event after the erasure was made from what was said before it.
+    """Returns whether an event after the erasure was made from what was said before it.
 
     marks: thread → sequence of its `erased` event. requests: ids of answers requested before.
     """
@@ -104,7 +104,8 @@ def _quotes_errors(place: Place) -> bool:
 
 
 def _has_words(place: Place) -> bool:
-    """Whether the event has a field with words in it; an event that cannot be decoded counts as one that has."""
+    """Returns whether the event has a field with words in it; an event that cannot be decoded counts as one that
+    has."""
     try:
         return recorded(place.stored).event.data.has_words()
     except TurnlogError:

@@ -104,7 +104,7 @@ def make_kek(settings: Settings) -> Keks | None:
 
 
 def new_kek() -> str:
-    """A value for TURNLOG_KEK."""
+    """Returns a value for TURNLOG_KEK."""
     return b64encode(secrets.token_bytes(KEK_BYTES)).decode()
 
 

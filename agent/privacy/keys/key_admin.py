@@ -88,7 +88,7 @@ async def _rotated(conn: Connection, stream: KeyStream, tenant: str, user: str) 
 
 
 async def _has_key(conn: Connection, tenant: str, user: str) -> bool:
-    """Whether the user has a key that seals; another rotation may have made it after our statement began."""
+    """Returns whether the user has a key that seals; another rotation may have made it after our statement began."""
     rows = await conn.execute(_CURRENT, (tenant, user))
     return await rows.fetchone() is not None
 
@@ -117,7 +117,7 @@ async def destroy(conn: Connection, stream: KeyStream, tenant: str, user: str) -
 
 
 async def wrapped_forms(conn: Connection, tenant: str, user: str) -> list[str]:
-    """The user's keys as the stream has them, to search for after they are destroyed."""
+    """Returns the user's keys as the stream has them, to search for after they are destroyed."""
     rows = await conn.execute(
         "SELECT wrapped FROM user_keys WHERE tenant = %s AND user_id = %s AND wrapped IS NOT NULL", (tenant, user)
     )

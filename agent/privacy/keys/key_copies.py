@@ -21,7 +21,7 @@ _DESTROYED = "SELECT key_id::text, tenant, user_id FROM user_keys WHERE key_id =
 
 
 async def checked_keks(settings: Settings, conn: Connection, log: Log) -> Keks | None:
-    """The key-encryption keys, with those of users at hand in stream and table; None when nothing is encrypted.
+    """Returns the key-encryption keys, with those of users at hand in stream and table; None when nothing is encrypted.
 
     A file is made for a new turnlog, and never for one that has keys. Raises InvalidKek, WrongKek, KeyUnavailable.
     """
@@ -50,7 +50,7 @@ async def tell(conn: Connection, tenant: str, user: str) -> None:
 
 
 async def _needed(conn: Connection, log: Log) -> set[str]:
-    """The ids of the key-encryption keys that keys of users are wrapped by."""
+    """Returns the ids of the key-encryption keys that keys of users are wrapped by."""
     rows = await conn.execute("SELECT DISTINCT kek_id FROM user_keys WHERE wrapped IS NOT NULL")
     in_use = await kek_in_use(log.nc)
     return {kek_id for (kek_id,) in await rows.fetchall()} | ({in_use} if in_use else set())

@@ -97,14 +97,14 @@ class KeyStream:
         return seqs
 
     async def since(self, seq: int, through: int) -> AsyncIterator[KeyRecord]:
-        """What turnlog wrote behind `seq`, in order."""
+        """Yields what turnlog wrote behind `seq`, in order."""
         with _nats_errors("read"):
             async for stored in read_to(self.nc, [KEYS], seq + 1, through, stream=KEYS_STREAM):
                 if (record := self._record(stored.body, stored.seq)) is not None:
                     yield record
 
     async def of_keys(self, key_ids: Collection[str]) -> list[KeyRecord]:
-        """The state of each of these keys that turnlog issued; others are left out."""
+        """Returns the state of each of these keys that turnlog issued; others are left out."""
         found: list[KeyRecord] = []
         for key_id in sorted(key_ids):
             records = [one async for _, one in self._messages(key_id) if one is not None and one.id == key_id]
@@ -185,7 +185,7 @@ class KeyStream:
 
 
 async def kek_in_use(nc: Client) -> str | None:
-    """The id of the key-encryption key that the stream's keys need; None when it has none."""
+    """Returns the id of the key-encryption key that the stream's keys need; None when it has none."""
     with _nats_errors("read"):
         try:
             info = await nc.jetstream().stream_info(KEYS_STREAM)
@@ -206,7 +206,7 @@ def _nats_errors(what: str) -> Iterator[None]:
 
 
 def new_record(keks: Keks, tenant: str, user: str) -> KeyRecord:
-    """A new key."""
+    """Returns a new key."""
     key_id = str(uuid7())
     return KeyRecord(
         key_id, tenant, user, keks.current.wrap(AESGCM.generate_key(256), key_id, tenant, user), keks.current.id
@@ -214,5 +214,5 @@ def new_record(keks: Keks, tenant: str, user: str) -> KeyRecord:
 
 
 def taking_over(records: Iterable[KeyRecord]) -> tuple[str, list[tuple[Any, ...]]]:
-    """The statement and its values that put keys of the stream into the table."""
+    """Returns the statement and its values that put keys of the stream into the table."""
     return _TAKE_OVER, [(*record, record.wrapped is None) for record in records]

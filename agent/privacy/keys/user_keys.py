@@ -86,7 +86,8 @@ class KeyTable:
         self._away_until = 0.0
 
     async def rows(self, owners: Collection[Owner], key_ids: Collection[UUID] = ()) -> dict[Owner, list[KeyRow]]:
-        """All keys of these users, and of whoever owns one of these keys; each user's oldest first. One query."""
+        """Returns all keys of these users, and of whoever owns one of these keys; each user's oldest first. One
+        query."""
         asked = {"tenants": [t for t, _ in owners], "users": [u for _, u in owners], "ids": list(key_ids)}
 
         async def ask(conn: Connection) -> list[tuple[Any, ...]]:
@@ -158,7 +159,7 @@ class KeyTable:
 
 
 def _named(owners: Collection[Owner]) -> str:
-    """The users for an error message; "a batch of events" for a look-up by key ids alone."""
+    """Returns the users for an error message; "a batch of events" for a look-up by key ids alone."""
     users = sorted(repr(user) for _, user in owners)
     more = f" and {len(users) - 3:,} more" if len(users) > 3 else ""
     return f"user {', '.join(users[:3])}{more}" if users else "a batch of events"
@@ -193,14 +194,14 @@ class KeyStore:
         self._used = asyncio.Event()
 
     def current(self, tenant: str, user: str) -> UserKey:
-        """The key that seals what is said now. Raises KeyUnavailable unless `prefetch_current` has fetched it."""
+        """Returns the key that seals what is said now. Raises KeyUnavailable unless `prefetch_current` has fetched it."""
         held = self._held.get((tenant, user))
         if held is None or held.current is None:
             raise KeyUnavailable(f"the key of user {user!r} is being changed by others; try again")
         return held.current
 
     def find(self, tenant: str, user: str, key_id: str) -> UserKey | None:
-        """The key that sealed something; None when it was destroyed.
+        """Returns the key that sealed something; None when it was destroyed.
 
         Raises InvalidEvent for another user's key, an invalid id, and a key that was never issued; KeyUnavailable for
         one that `prefetch` could not fetch.
@@ -324,7 +325,7 @@ class KeyStore:
             raise unusable
 
     def _opened(self, rows: Iterable[KeyRow]) -> KeysOfUser:
-        """The keys of one user, ready for use. Raises KeyUnavailable."""
+        """Returns the keys of one user, ready for use. Raises KeyUnavailable."""
         found = KeysOfUser()
         for row in rows:
             key = None
