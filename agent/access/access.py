@@ -228,7 +228,7 @@ class Access:
         return identity
 
     async def check(self, identity: Identity) -> None:
-        """Whether a credential that was verified before still holds: for what is open for long.
+        """Checks again a credential that was verified before, for connections that stay open for long.
 
         Raises Unauthenticated, TokenExpired.
         """

@@ -65,7 +65,7 @@ class RemovedSubscriber:
 async def create_subscriber(
     runtime: Runtime, tenant: str, name: str, admit: Admit, from_now: bool = False
 ) -> NewSubscriber:
-    """A durable on the tenant's events, and a password that opens it alone. from_now: without the events until now.
+    """Creates a durable on the tenant's events, and a password that opens it alone. from_now: without earlier events.
 
     Raises InvalidToken, SubscriberExists, LogUnavailable, and what admit raises: then there is no durable either.
     """

@@ -84,7 +84,7 @@ def blocks_of(turn: Message) -> list[dict[str, Any]]:
 
 
 def json_or_text(written: str) -> Any:
-    """Of a tool's arguments or result; a model may write what is no JSON, which is shown as it is."""
+    """Returns the value of a tool's arguments or result; text of a model that is not JSON stays as it is."""
     try:
         return json.loads(written)
     except ValueError:

@@ -100,7 +100,7 @@ async def place_of(
         if not claims and not await runtime.log.thread_head(tenant, thread):
             return RequestPlace(None, given)
         if history == "none" or (history == "some" and not _has_answers(given)):
-            return await _behind(runtime, tenant, thread, given)
+            return await _not_stored_yet(runtime, tenant, thread, given)
     elif not _has_answers(given):
         return RequestPlace(None, given)
     async with runtime.reading(*READS) as conn:
@@ -118,8 +118,10 @@ async def place_of(
 async def place_behind(
     runtime: Runtime, tenant: str, user: str, thread: str, seq: int, new: Sequence[Wire]
 ) -> RequestPlace:
-    """New messages that go on from the turn at a sequence; those that a request which failed stored are not stored
-    again. Raises NotFound."""
+    """Returns new messages that go on from the turn at a sequence, without those that a failed request has stored.
+
+    Raises NotFound.
+    """
     thread = await own_thread(runtime, tenant, thread, user)
     async with runtime.reading(*READS, of=(tenant, thread)) as conn:
         await restored_if_archived(runtime, conn, tenant, thread)
@@ -130,7 +132,7 @@ async def place_behind(
     return RequestPlace(thread, new, seq)
 
 
-async def _behind(runtime: Runtime, tenant: str, thread: str, given: Sequence[Wire]) -> RequestPlace:
+async def _not_stored_yet(runtime: Runtime, tenant: str, thread: str, given: Sequence[Wire]) -> RequestPlace:
     """Returns the new messages without those that a failed request has stored already."""
     async with runtime.reading(*READS, of=(tenant, thread)) as conn:
         known = await messages_page(conn, tenant, thread, max(1, len(given)), newest=True)

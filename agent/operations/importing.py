@@ -260,7 +260,7 @@ def _without(threads: set[str], batch: list[Event], report: ImportReport) -> lis
 
 
 async def _append(runtime: Runtime, new: list[Event], report: ImportReport) -> list[Appended | None]:
-    """A batch at once; when one event of it cannot be stored, one by one, so that only that one is rejected."""
+    """Appends a batch at once; one by one where an event of it cannot be stored, so that only that one is rejected."""
     try:
         return list(await runtime.log.append_many(new))
     except (InvalidEvent, EventTooLarge):
@@ -272,7 +272,7 @@ async def _append_one(runtime: Runtime, event: Event, report: ImportReport) -> A
         return await runtime.log.append(event)
     except (InvalidEvent, EventTooLarge) as error:
         if event.type == "thread_opened" and isinstance(error, InvalidToken):
-            return None  # the turn behind it has the same ids, and is the one that is rejected
+            return None  # the turn after it has the same ids, and is the one that is rejected
         source = getattr(event.data, "source_id", None)
         report.reject(Rejected(f"turn {source or event.id} of thread {event.thread[:80]}", str(error)))
         return None

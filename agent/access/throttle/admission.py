@@ -160,7 +160,8 @@ def _throttle(_: Runtime) -> _Throttle:
 
 
 async def _takes_connections(database_url: str) -> bool:
-    """A server that starts or stops does not (libpq, PQping). One that is silent for PING_S is there, and slow."""
+    """Returns whether Postgres takes connections: not while it starts or stops (libpq, PQping). One that is silent for
+    PING_S is there, and slow."""
     address = make_conninfo(database_url, connect_timeout=2).encode()
     try:
         async with asyncio.timeout(PING_S):

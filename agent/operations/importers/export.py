@@ -75,7 +75,7 @@ def _part(block: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _joined(parts: list[dict[str, Any]], role: str) -> str | list[dict[str, Any]] | None:
-    """Only text becomes a string, no text null; only a user may send images."""
+    """Returns text alone as a string, no text as null; only a user may send images."""
     if all(part["type"] == "text" for part in parts) or role != "user":
         return "\n".join(part.get("text", "[image]") for part in parts) if parts else None
     return parts

@@ -44,7 +44,7 @@ def read_openai(records: Iterable[Record], defaults: Defaults, stem: str) -> Ite
 
 
 def _whole(record: Record, defaults: Defaults, names: ThreadNames) -> Iterator[Item]:
-    """Whether a record is a whole conversation."""
+    """Yields the turns of a record that is a whole conversation."""
     value = {"messages": record.value} if isinstance(record.value, list) else record.value
     if not isinstance(value, dict) or not isinstance(value.get("messages"), list):
         yield Rejected(record.where, "neither a message nor a conversation with a list of messages")

@@ -154,7 +154,7 @@ def words_of(data: EventData) -> Iterator[str]:
     said = data.model_dump(mode="json", exclude_none=True, include=dict(fields_of(type(data)).include))
     if isinstance(data, CheckpointSaved):  # the rest has version numbers, which look like identifiers
         said["checkpoint"] = data.checkpoint.get("channel_values")
-    if isinstance(data, TurnRecorded):  # the ids of its calls are no words, and are stored in clear with the results
+    if isinstance(data, TurnRecorded):  # the ids of its calls are not words, and are stored in clear with the results
         blocks = said["content"] if isinstance(data.content, tuple) else []
         for one in (*said["tool_calls"], *blocks):
             one.pop("id", None)

@@ -62,7 +62,7 @@ async def key_status(runtime: Runtime) -> KeyStatus:
 
 
 async def rotate_key(runtime: Runtime, tenant: str, user: str) -> RotatedKey:
-    """A new key for what is said from now on; the old one still opens what it sealed.
+    """Makes a new key for what is said from now on; the old one still opens what it sealed.
 
     Raises InvalidToken, InvalidKek, NotFound.
     """

@@ -97,7 +97,7 @@ class KeyStream:
         return seqs
 
     async def since(self, seq: int, through: int) -> AsyncIterator[KeyRecord]:
-        """Yields what turnlog wrote behind `seq`, in order."""
+        """Yields what turnlog wrote after `seq`, in order."""
         with _nats_errors("read"):
             async for stored in read_to(self.nc, [KEYS], seq + 1, through, stream=KEYS_STREAM):
                 if (record := self._record(stored.body, stored.seq)) is not None:

@@ -194,7 +194,7 @@ class KeyStore:
         self._used = asyncio.Event()
 
     def current(self, tenant: str, user: str) -> UserKey:
-        """Returns the key that seals what is said now. Raises KeyUnavailable unless `prefetch_current` has fetched it."""
+        """Returns the key that seals what is said now. Raises KeyUnavailable where `prefetch_current` fetched none."""
         held = self._held.get((tenant, user))
         if held is None or held.current is None:
             raise KeyUnavailable(f"the key of user {user!r} is being changed by others; try again")
