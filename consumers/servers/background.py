@@ -102,8 +102,9 @@ async def start(settings: Settings) -> tuple[int, str]:
         log = open_private(log_path(settings), os.O_WRONLY | os.O_APPEND)
     try:
         command = [sys.executable, "-m", "turnlog.consumers.cli", "up"]
-        given = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
-        child = await asyncio.to_thread(lambda: subprocess.Popen(command, **given, start_new_session=True))
+        child = await asyncio.to_thread(
+            lambda: subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+        )
     finally:
         os.close(log)
     try:

@@ -65,10 +65,7 @@ async def erase(at: ErasureScope, plan: Plan, reason: str | None = None, is_full
     await _append_erased(at, plan, done)
     await _overwrite(at, plan, done)
     await _rebuild(at, plan, done)
-    bucket = Bucket(at.runtime.log, plan.person.tenant)
-    for thread in plan.traces.threads:
-        await bucket.purge(thread)
-    await GivenReceipts(at.runtime).forget(plan.person.tenant, plan.person.user)
+    await _purge_sessions(at, plan)
     await _catch_late(at, plan, done)
     async with at.runtime.pool.connection() as conn:  # again, for results that were on their way the first time
         done.add("cached answers", await rows.clear_answers(conn, plan.person, plan.traces.threads))
@@ -224,6 +221,13 @@ async def _rebuilt(at: ErasureScope, person: Person, threads: Sequence[str], on_
                     break
         on_progress(number + 1, len(threads))
     await at.runtime.settle()
+
+
+async def _purge_sessions(at: ErasureScope, plan: Plan) -> None:
+    bucket = Bucket(at.runtime.log, plan.person.tenant)
+    for thread in plan.traces.threads:
+        await bucket.purge(thread)
+    await GivenReceipts(at.runtime).forget(plan.person.tenant, plan.person.user)
 
 
 async def _catch_late(at: ErasureScope, plan: Plan, done: _Done) -> None:
