@@ -47,10 +47,6 @@ def _text(part: Part) -> Block:
     return TextBlock(text=part["text"])
 
 
-def _refusal(part: Part) -> Block:
-    return TextBlock(text=part["refusal"])
-
-
 def _image_url(part: Part) -> Block:
     image = part["image_url"]
     return ImageBlock(url=image if isinstance(image, str) else image["url"])
@@ -79,14 +75,6 @@ def _file(part: Part) -> Block:
     return TextBlock(text=f"[file: {name}]")
 
 
-def _thinking(part: Part) -> Block:
-    return ThinkingBlock(thinking=part["thinking"], signature=part.get("signature"))
-
-
-def _redacted_thinking(part: Part) -> Block:
-    return ThinkingBlock(thinking="[redacted]", signature=part.get("data"))
-
-
 def _tool_use(part: Part) -> Block:
     return ToolUseBlock(id=part["id"], name=part["name"], input=part.get("input") or {})
 
@@ -111,7 +99,7 @@ _BLOCKS: dict[str, Callable[[Part], Block]] = {
     "text": _text,
     "input_text": _text,
     "output_text": _text,
-    "refusal": _refusal,
+    "refusal": lambda part: TextBlock(text=part["refusal"]),
     "image_url": _image_url,
     "input_image": _image_url,
     "image": _image,
@@ -120,8 +108,8 @@ _BLOCKS: dict[str, Callable[[Part], Block]] = {
     "file": _file,
     "input_file": _file,
     "document": _file,
-    "thinking": _thinking,
-    "redacted_thinking": _redacted_thinking,
+    "thinking": lambda part: ThinkingBlock(thinking=part["thinking"], signature=part.get("signature")),
+    "redacted_thinking": lambda part: ThinkingBlock(thinking="[redacted]", signature=part.get("data")),
     "tool_use": _tool_use,
     "server_tool_use": _tool_use,
     "tool_result": _tool_result,

@@ -103,12 +103,13 @@ def clean_messages(
     rows: Sequence[Message], level: SanitiseLevel | None, regions: Sequence[str] = REGIONS
 ) -> list[Message]:
     """Returns a transcript for an export; names, ids and times stay."""
-    return list(rows) if level is None else [_clean_message(row, level, regions) for row in rows]
-
-
-def _clean_message(row: Message, level: SanitiseLevel, regions: Sequence[str]) -> Message:
-    calls = [{**call, "arguments": sanitise(call["arguments"], level, regions)} for call in row.tool_calls]
-    return replace(row, content=clean_content(row.content, level, regions), tool_calls=calls)
+    if level is None:
+        return list(rows)
+    messages = []
+    for row in rows:
+        calls = [{**call, "arguments": sanitise(call["arguments"], level, regions)} for call in row.tool_calls]
+        messages.append(replace(row, content=clean_content(row.content, level, regions), tool_calls=calls))
+    return messages
 
 
 async def _conversation(conn: Connection, log: Log, place: Document) -> Document:

@@ -137,7 +137,11 @@ async def clear_person(runtime: Runtime, tenant: str, user: str, parts: Parts) -
     NothingNamed, InvalidToken, LogUnavailable, NotProjectedInTime.
     """
     plan = await plan_clearing(runtime, tenant, user, parts)
-    gone = [*plan.conversations, *(await _shadows(runtime, tenant, user) if parts.memories else [])]
+    gone = list(plan.conversations)
+    if parts.memories:
+        async with runtime.pool.connection() as conn:
+            known = await rows.known_threads(conn, person_of(tenant, user))
+        gone += sorted(thread for thread in known if thread.startswith(SHADOW))
     about = {"source": "turnlog/clear", "tenant": tenant, "user": user}
     if gone:
         await runtime.log.append_many([Event(thread=thread, data=ThreadDeleted(), **about) for thread in gone])
@@ -145,12 +149,6 @@ async def clear_person(runtime: Runtime, tenant: str, user: str, parts: Parts) -
     entities = await clear_entities(runtime, tenant, user) if parts.entities else 0
     await runtime.settle()
     return Clearing(user, memories, plan.conversations, entities, plan.kept)
-
-
-async def _shadows(runtime: Runtime, tenant: str, user: str) -> list[str]:
-    async with runtime.pool.connection() as conn:
-        known = await rows.known_threads(conn, person_of(tenant, user))
-    return sorted(thread for thread in known if thread.startswith(SHADOW))
 
 
 @dataclass(frozen=True, slots=True)

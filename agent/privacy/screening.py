@@ -11,7 +11,7 @@ from turnlog.agent.memory.sanitiser.sanitise import SanitiseLevel, sanitise, san
 from turnlog.events.append import Screen
 from turnlog.events.contracts import Event, TurnRecorded
 
-_SAID = frozenset({"text", "thinking", "input", "content"})
+_SAID = frozenset({"text", "thinking", "input"})
 
 
 def screen_of(level: SanitiseLevel, regions: Sequence[str]) -> Screen:
@@ -36,13 +36,13 @@ def clean_turn(turn: TurnRecorded, level: SanitiseLevel, regions: Sequence[str])
 
 
 def clean_content(content: Any, level: SanitiseLevel, regions: Sequence[str]) -> Any:
-    """A string, or a list of blocks."""
+    """Returns the content, a string or a list of blocks, with what the level masks masked."""
     if isinstance(content, str):
         return sanitise(content, level, regions)
-    return [{name: _field(name, value, level, regions) for name, value in block.items()} for block in content]
-
-
-def _field(name: str, value: Any, level: SanitiseLevel, regions: Sequence[str]) -> Any:
-    if name == "content":
-        return clean_content(value, level, regions)
-    return sanitise_json(value, level, regions) if name in _SAID else value
+    blocks = []
+    for block in content:
+        clean = {name: sanitise_json(value, level, regions) for name, value in block.items() if name in _SAID}
+        if "content" in block:
+            clean["content"] = clean_content(block["content"], level, regions)
+        blocks.append(block | clean)
+    return blocks

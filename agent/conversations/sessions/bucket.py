@@ -113,15 +113,8 @@ class Bucket:
     async def _read(self, key: str) -> Copy | None:
         kv = await self._opened()
         try:
-            found = await kv.get(key)
-        except KeyNotFoundError:
-            return None
-        return self._copy(found.value or b"")
-
-    def _copy(self, body: bytes) -> Copy | None:
-        try:
-            value = _VALUES.validate_json(body)
-        except ValidationError:  # written by another version
+            value = _VALUES.validate_json((await kv.get(key)).value or b"")
+        except (KeyNotFoundError, ValidationError):  # a copy by another version is not valid
             return None
         return Copy(value.state, value.through) if value.origin == self._origin else None
 

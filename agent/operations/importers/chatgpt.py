@@ -41,14 +41,6 @@ def content_of(content: Part) -> Content:
     raise ValueError(f"content_type {kind!r} is not known and has no text")
 
 
-def _text(content: Part) -> Content:
-    return "\n".join(part for part in content["parts"] if isinstance(part, str))
-
-
-def _multimodal(content: Part) -> Content:
-    return tuple(_part(part) for part in content["parts"] if part)
-
-
 def _part(part: Any) -> Block:
     if isinstance(part, str):
         return TextBlock(text=part)
@@ -60,19 +52,11 @@ def _part(part: Any) -> Block:
     return TextBlock(text=f"[{kind}]")
 
 
-def _code(content: Part) -> Content:
-    return str(content["text"])
-
-
 def _thoughts(content: Part) -> Content:
     return tuple(
         ThinkingBlock(thinking="\n".join(filter(None, (thought.get("summary"), thought.get("content")))))
         for thought in content["thoughts"]
     )
-
-
-def _recap(content: Part) -> Content:
-    return (ThinkingBlock(thinking=content["content"]),)
 
 
 def _quote(content: Part) -> Content:
@@ -81,24 +65,16 @@ def _quote(content: Part) -> Content:
     return f"{source}\n{content.get('text') or ''}".strip()
 
 
-def _browsing(content: Part) -> Content:
-    return "\n".join(filter(None, (content.get("result"), content.get("summary"))))
-
-
-def _error(content: Part) -> Content:
-    return f"{content.get('name') or 'error'}: {content.get('text') or json.dumps(content)}"
-
-
 _TYPES: dict[str, Callable[[Part], Content]] = {
-    "text": _text,
-    "multimodal_text": _multimodal,
-    "code": _code,
-    "execution_output": _code,
+    "text": lambda content: "\n".join(part for part in content["parts"] if isinstance(part, str)),
+    "multimodal_text": lambda content: tuple(_part(part) for part in content["parts"] if part),
+    "code": lambda content: str(content["text"]),
+    "execution_output": lambda content: str(content["text"]),
     "thoughts": _thoughts,
-    "reasoning_recap": _recap,
+    "reasoning_recap": lambda content: (ThinkingBlock(thinking=content["content"]),),
     "tether_quote": _quote,
-    "tether_browsing_display": _browsing,
-    "system_error": _error,
+    "tether_browsing_display": lambda content: "\n".join(filter(None, (content.get("result"), content.get("summary")))),
+    "system_error": lambda content: f"{content.get('name') or 'error'}: {content.get('text') or json.dumps(content)}",
 }
 
 

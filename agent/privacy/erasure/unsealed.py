@@ -48,7 +48,8 @@ def must_go(place: Place, ending: Ending) -> bool:
 def quotes(place: Place, ending: Ending, needles: Needles) -> bool:
     """Returns whether a server's error text, which is not encrypted, contains one of the person's strings."""
     mine = ending.first_seq is None or place.user == ending.user
-    return mine and _quotes_errors(place) and bool(needles.within(place.stored.body))
+    contract = CONTRACTS.get(place.type or "")
+    return mine and contract is not None and contract.QUOTES_ERRORS and bool(needles.within(place.stored.body))
 
 
 def without_derived(event: Event) -> Event | None:
@@ -96,11 +97,6 @@ def _is_readable(place: Place, ending: Ending, own_thread: bool) -> bool:
 
 def _is_dead(place: Place, ending: Ending) -> bool:
     return place.envelope is not None and place.envelope.get("sealedkey") in ending.destroyed
-
-
-def _quotes_errors(place: Place) -> bool:
-    contract = CONTRACTS.get(place.type or "")
-    return contract is not None and contract.QUOTES_ERRORS
 
 
 def _has_words(place: Place) -> bool:

@@ -73,7 +73,8 @@ async def _rotated(conn: Connection, stream: KeyStream, tenant: str, user: str) 
     made = new_record(stream.keks, tenant, user)
     async with conn.transaction():
         retired = (await conn.execute(_RETIRE, (tenant, user))).rowcount
-        if not retired and not await _has_key(conn, tenant, user):
+        # Another rotation may have made a key after our statement began.
+        if not retired and await (await conn.execute(_CURRENT, (tenant, user))).fetchone() is None:
             raise NotFound(
                 f"user {user!r} of tenant {tenant!r} has no key, so there is nothing to rotate; check the spelling, or "
                 "the user is new or was erased: what they say next gets a key of its own"
@@ -85,12 +86,6 @@ async def _rotated(conn: Connection, stream: KeyStream, tenant: str, user: str) 
         await conn.execute("UPDATE user_keys SET seq = %s WHERE key_id = %s", (seq, made.id))
         await tell(conn, tenant, user)
     return made.id
-
-
-async def _has_key(conn: Connection, tenant: str, user: str) -> bool:
-    """Returns whether the user has a key that seals; another rotation may have made it after our statement began."""
-    rows = await conn.execute(_CURRENT, (tenant, user))
-    return await rows.fetchone() is not None
 
 
 async def destroy(conn: Connection, stream: KeyStream, tenant: str, user: str) -> int:

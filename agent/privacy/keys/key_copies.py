@@ -29,9 +29,20 @@ async def checked_keks(settings: Settings, conn: Connection, log: Log) -> Keks |
     if keks is None and settings.database_url is None:
         keks = keks_of(settings) if needed else make_kek(settings)  # another process may just have made it
         if keks is None:
-            raise _missing(settings, needed)
+            ids = ", ".join(sorted(needed))
+            raise WrongKek(
+                f"the file {settings.home / FILE} is missing: the key-encryption key {ids}, under which the personal "
+                "data of this turnlog's users is encrypted. No new one was made, for it would open nothing. Copy the "
+                "file back from a backup, or set TURNLOG_KEK to its content. If there is no copy, what "
+                "users said in this log is lost: begin an empty one with another TURNLOG_HOME"
+            )
     if missing := needed - set(keks.by_id if keks else ()):
-        raise _wrong(missing.pop(), keks)
+        given = "and none is given" if keks is None else f"not by {keks.current.id} from {keks.source}"
+        raise WrongKek(
+            f"the personal data of this turnlog's users is encrypted under key-encryption key {missing.pop()}, {given}."
+            " Set TURNLOG_KEK to that one; to change it, set TURNLOG_KEK_OLD to it and run `turnlog encryption-key "
+            "rewrap`. With an embedded Postgres it is the file `kek` in TURNLOG_HOME"
+        )
     if keks is not None:
         stream = KeyStream(log.nc, keks)
         await stream.create(settings.stream)
@@ -54,24 +65,6 @@ async def _needed(conn: Connection, log: Log) -> set[str]:
     rows = await conn.execute("SELECT DISTINCT kek_id FROM user_keys WHERE wrapped IS NOT NULL")
     in_use = await kek_in_use(log.nc)
     return {kek_id for (kek_id,) in await rows.fetchall()} | ({in_use} if in_use else set())
-
-
-def _missing(settings: Settings, needed: set[str]) -> WrongKek:
-    return WrongKek(
-        f"the file {settings.home / FILE} is missing: the key-encryption key {', '.join(sorted(needed))}, under which "
-        "the personal data of this turnlog's users is encrypted. No new one was made, for it would open nothing. Copy "
-        "the file back from a backup, or set TURNLOG_KEK to its content. If there is no copy, what users said in this "
-        "log is lost: begin an empty one with another TURNLOG_HOME"
-    )
-
-
-def _wrong(kek_id: str, keks: Keks | None) -> WrongKek:
-    given = "and none is given" if keks is None else f"not by {keks.current.id} from {keks.source}"
-    return WrongKek(
-        f"the personal data of this turnlog's users is encrypted under key-encryption key {kek_id}, {given}. Set "
-        "TURNLOG_KEK to that one; to change it, set TURNLOG_KEK_OLD to it and run `turnlog encryption-key rewrap`. "
-        "With an embedded Postgres it is the file `kek` in TURNLOG_HOME"
-    )
 
 
 async def _bring_in_step(conn: Connection, stream: KeyStream) -> None:
