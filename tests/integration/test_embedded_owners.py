@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import stat
+import subprocess
 import sys
 import tempfile
 from asyncio.subprocess import PIPE
@@ -100,3 +102,21 @@ async def test_root_hands_the_servers_to_somebody_else(home: Path) -> None:
     users = {psutil.Process(pid).uids().real for pid in pids(home).values()}
     assert len(users) == 1
     assert 0 not in users
+
+
+def test_root_lets_the_servers_alone_into_a_closed_folder_and_everybody_through_one_of_a_group(
+    shared_home: Path,
+) -> None:
+    closed, of_a_group = shared_home / "closed", shared_home / "closed" / "of-a-group"
+    data = of_a_group / "data"
+    data.mkdir(parents=True)
+    closed.chmod(0o700)
+    of_a_group.chmod(0o750)
+    if (identity := server_identity(shared_home)) is None:
+        return
+    let_reach(data, identity)
+    modes = {folder: stat.S_IMODE(folder.stat().st_mode) for folder in (closed, of_a_group)}
+    assert modes == {closed: 0o710, of_a_group: 0o751}
+    assert (closed.stat().st_gid, of_a_group.stat().st_gid) == (identity.gid, os.getegid())
+    listed = subprocess.run(["ls", data], user=identity.uid, group=identity.gid, extra_groups=[], cwd="/")
+    assert listed.returncode == 0
