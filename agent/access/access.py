@@ -130,7 +130,7 @@ class OutsideIssuer:
 
 
 def outside_issuer(settings: Settings) -> OutsideIssuer | None:
-    """None if the settings name none. Raises InvalidSetting."""
+    """Returns the issuer of the settings; None if the settings name none. Raises InvalidSetting."""
     issuer, audience, url = settings.jwt_issuer, settings.jwt_audience, settings.jwt_jwks_url
     if issuer is None and audience is None and url is None:
         return None
@@ -200,7 +200,8 @@ class Access:
         return self._secret.jwks
 
     async def identify(self, credential: str, act_as: str | None = None) -> Identity:
-        """credential: a token or an API key, as after `Bearer `. act_as: another user that the request names.
+        """Returns who a credential stands for. credential: a token or an API key, as after `Bearer `. act_as: another
+        user that the request names.
 
         An identity that acts as another user has no role or scope over others' data.
 

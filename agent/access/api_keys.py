@@ -65,7 +65,8 @@ class NewToken:
 def issue_token(
     settings: Settings, tenant: str, user: str, role: str, ttl: timedelta, scopes: Collection[str] | None = None
 ) -> NewToken:
-    """scopes: None gives all of the role's. Needs no server. Raises InvalidGrant, InvalidToken, InvalidSetting."""
+    """Makes a token for a user. scopes: None gives all of the role's. Needs no server. Raises InvalidGrant,
+    InvalidToken, InvalidSetting."""
     grant = granted(tenant, user, role, scopes, _after(ttl), key=False)
     token = OwnIssuer(secret_of(settings)).issue(grant, ttl)
     return NewToken(token, user, role, sorted(grant.scopes), grant.expires_at)

@@ -70,7 +70,8 @@ class Identity:
     zone: str | None = None
 
     def require(self, scope: str, role: Role | None = None) -> None:
-        """role: exactly this one is needed too. Raises Forbidden, which names what is missing."""
+        """Checks that the identity has a scope. role: exactly this one is needed too. Raises Forbidden, which names
+        what is missing."""
         if scope not in self.scopes:
             raise Forbidden(f"this needs the scope {scope!r}, and the credential of {self.user!r} does not have it")
         if role is not None and self.role != role:

@@ -29,7 +29,7 @@ WHERE u.used_at < excluded.used_at - interval '1 minute'"""
 
 
 def new_key() -> tuple[str, str]:
-    """(id, the whole key)."""
+    """Returns (id, the whole key)."""
     key_id = secrets.token_hex(8)
     return key_id, f"{PREFIX}{key_id}_{secrets.token_urlsafe(32)}"
 

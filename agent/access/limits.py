@@ -42,7 +42,7 @@ async def limits_of(runtime: Runtime, tenant: str) -> Limits:
 async def change_limits(
     runtime: Runtime, tenant: str, plan: str, given: Mapping[str, float], *, event_id: UUID | None = None
 ) -> Limits:
-    """given: limits by name; the others stay as they are. They hold for the next request.
+    """Changes limits of a plan. given: limits by name; the others stay as they are. They hold for the next request.
 
     plan: user, or vip, which is for admins too. event_id: a call that is repeated with it is stored once.
 

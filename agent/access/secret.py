@@ -40,7 +40,8 @@ class Secret:
 
 
 def secret_of(settings: Settings) -> Secret:
-    """From TURNLOG_API_SECRET; without it from the data folder's file, which is made if there is none.
+    """Returns the secret of TURNLOG_API_SECRET, or without it that of the data folder's file, which is made if there is
+    none.
 
     Raises InvalidSetting.
     """

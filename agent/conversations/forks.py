@@ -44,7 +44,9 @@ class Forked:
 async def fork_thread(
     runtime: Runtime, tenant: str, thread: str, at_seq: int, new_thread: str | None = None, label: str | None = None
 ) -> Forked:
-    """at_seq: the last sequence of the log that the new thread begins with. new_thread: None for an id of its own.
+    """Begins a new thread with the turns of another one up to a sequence.
+
+    at_seq: the last sequence of the log that the new thread begins with. new_thread: None for an id of its own.
 
     Raises NotFound for an unknown thread or moment, CutInACall, ThreadExists, InvalidToken.
     """

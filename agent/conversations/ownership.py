@@ -75,7 +75,7 @@ async def append_as_owner(
 
 
 async def claimed(runtime: Runtime, tenant: str, name: str, user: str) -> str:
-    """As own_thread; a conversation without events is opened. Raises NotFound, InvalidToken."""
+    """Returns what own_thread does, and opens a conversation without events. Raises NotFound, InvalidToken."""
 
     async def claim(thread: str, expected: int | None) -> str:
         if expected == 0:
@@ -86,7 +86,7 @@ async def claimed(runtime: Runtime, tenant: str, name: str, user: str) -> str:
 
 
 async def check_not_deleted(runtime: Runtime, tenant: str, thread: str) -> None:
-    """For a program that sees all users: a deleted conversation stays deleted. Raises NotFound, InvalidToken."""
+    """Refuses a deleted conversation also to a program that sees all users. Raises NotFound, InvalidToken."""
     check_place(tenant, thread)
     if await runtime.log.thread_head_of(tenant, thread, REMOVALS):
         async with runtime.reading(*READS, of=(tenant, thread)) as conn:
@@ -119,8 +119,8 @@ async def _is_of(
     or_nobody: bool = False,
     named: str | None = None,
 ) -> bool:
-    """head: the thread's last sequence. named: what the user calls it, if not by its id. Raises NotFound where the user
-    has deleted it, or nobody's rows have it.
+    """Returns whether the thread is the user's. head: the thread's last sequence. named: what the user calls it, if not
+    by its id. Raises NotFound where the user has deleted it, or nobody's rows have it.
 
     A thread keeps its user until it is removed. So rows that lack the latest turns are waited for only where they do
     not name the user, or where a removal is among what they lack.

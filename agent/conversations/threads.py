@@ -62,7 +62,8 @@ async def find_threads(
     limit: int,
     after: tuple[datetime, str] | None = None,
 ) -> list[ThreadInfo]:
-    """As list_threads; query: only conversations with it in their label or id, whatever the case of its letters."""
+    """Returns what list_threads does. query: only conversations with it in their label or id, whatever the case of its
+    letters."""
     if query is None:
         return await list_threads(runtime, tenant, user, limit, after)
     found: list[ThreadInfo] = []

@@ -68,7 +68,8 @@ def unseen(given: Sequence[Wire], known: Sequence[Message]) -> Sequence[Wire] | 
 
 
 def shared_run(given: Sequence[str], known: Sequence[Collection[str]]) -> tuple[int, int]:
-    """(count, end): the longest beginning of `given` that is known[end - count : end]; of equal ones the last."""
+    """Returns (count, end): the longest beginning of `given` that is known[end - count : end]; of equal ones the
+    last."""
     best = (0, 0)
     for start in range(len(known)):
         count = 0
@@ -88,7 +89,9 @@ async def place_of(
     history: History = "some",
     claims: bool = True,
 ) -> RequestPlace:
-    """thread: as the client names it; None: the conversation is recognised by what the assistant said in `given`.
+    """Returns where a request's messages belong.
+
+    thread: as the client names it; None: the conversation is recognised by what the assistant said in `given`.
 
     history: "all" has been sent, "none" of it, or "some": as much as the messages of a named thread show, which are new
     ones where none is of the assistant. claims: a thread without events is to become the user's with its first turn.
@@ -207,8 +210,8 @@ def _call_key(call: Wire) -> list[Any]:
 
 
 def _dumped(role: Any, name: Any, content: Any, calls: list[Any], call_id: Any, words: Callable[[str], str]) -> str:
-    """name: of the speaker, which tells a user's turns apart; an answer is stored without one. words: what counts of a
-    user's text."""
+    """Returns a message as one text to compare. name: of the speaker, which tells a user's turns apart; an answer is
+    stored without one. words: what counts of a user's text."""
     speaker = name if role == "user" and isinstance(name, str) and not is_name_of(name, None) else None
     if isinstance(content, list) and all(block.get("type") == "text" for block in content) and len(content) < 2:
         content = content[0]["text"] if content else ""

@@ -107,7 +107,8 @@ def _latest(question: Mapping[str, Any]) -> Any:
 
 
 def _families(_: Mapping[str, Any]) -> Any:
-    """(name, help, type, samples) of each metric of this process, but for those that are read from the servers."""
+    """Returns (name, help, type, samples) of each metric of this process, but for those that are read from the
+    servers."""
     return [
         (one.name, one.documentation, one.type, [(s.name, s.labels, s.value) for s in one.samples])
         for one in REGISTRY.collect()

@@ -136,7 +136,8 @@ async def _projections(runtime: Runtime) -> Finding:
 
 
 def _of_another_version(old: Sequence[str], rebuilt: Mapping[str, float | None]) -> Finding:
-    """rebuilt: the share of the log that a rebuild has read, by projection."""
+    """Returns the finding about rows of another version. rebuilt: the share of the log that a rebuild has read, by
+    projection."""
     progress = ", ".join(f"{name} {rebuilt.get(name) or 0:.0%}" for name in old)
     detail = f"of another version of turnlog: {', '.join(old)}"
     if any(rebuilt.get(name) for name in old):

@@ -70,7 +70,8 @@ async def list_dead_letters(
 
 
 async def show_dead_letter(runtime: Runtime, seq: int, tenant: str | None = None) -> DeadEvent:
-    """tenant: only a dead letter of it, its sealed fields left closed. Raises NotFound where there is no event."""
+    """Returns a dead letter with its event. tenant: whose it must be; its sealed fields then stay closed. Raises
+    NotFound where there is no event."""
     letters = [letter for letter in await list_dead_letters(runtime, tenant=tenant) if letter.seq == seq]
     if tenant is None:
         return DeadEvent(await line_at(runtime.log, seq), tuple(letters))

@@ -104,11 +104,11 @@ class ImportReport:
             same.first += [one.where[:LONGEST]] if same.count <= SHOWN else []
 
     def document(self) -> dict[str, Any]:
-        """As JSON, for --json and the API."""
+        """Returns the report as JSON, for --json and the API."""
         return {**asdict(self), "rejected": [one._asdict() for one in self.rejected]}
 
     def lines(self) -> Iterator[str]:
-        """For people: what was done, then what was left out, why and where, then what follows."""
+        """Yields the report for people: what was done, then what was left out, why and where, then what follows."""
         yield self.sentence()
         for one in self.left_out:
             yield f"left out: {one.reason}: {one.count:,} ({_places(one.first)})"

@@ -46,7 +46,8 @@ async def stuck_reactors(runtime: Runtime) -> list[str]:
 
 
 async def _position(runtime: Runtime, name: str) -> tuple[int, ...] | None:
-    """Changes whenever the reactor takes an event, finishes one or gives one back. None: it holds none."""
+    """Returns a value that changes whenever the reactor takes an event, finishes one or gives one back. None: it holds
+    none."""
     if not getattr(runtime.settings, _OPTIONAL.get(name, ""), True):
         return None
     info = await reactor_consumer(runtime, name)

@@ -24,7 +24,7 @@ class _City(BaseModel):
 
 
 async def configured_models(settings: Settings) -> list[Finding]:
-    """As model_checkup, for the models of the settings."""
+    """Returns what model_checkup does, for the models of the settings."""
     models = make_models(settings)
     try:
         return await model_checkup(models)

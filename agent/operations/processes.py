@@ -99,12 +99,12 @@ def deaths(found: Sequence[Process]) -> list[str]:
 
 
 def blocked_s(process: Process) -> float:
-    """For how long its event loop was blocked at most within the last minute or two."""
+    """Returns for how long the process's event loop was blocked at most within the last minute or two."""
     return max((one.slowest_s - LAG_EVERY_S for one in process.loops if one.loop == EVENT_LOOP), default=0.0)
 
 
 def faults(found: Sequence[Process]) -> list[tuple[str, str]]:
-    """(loop, sentence) of each loop of a living process that does not work."""
+    """Returns (loop, sentence) of each loop of a living process that does not work."""
     return [
         (loop.loop, f"{loop.loop} of {process}: {loop.fault}")
         for process in found

@@ -53,10 +53,10 @@ async def tail(
     thread: str | None = None,
     readers: frozenset[str] | None = None,
 ) -> AsyncGenerator[Line]:
-    """Events from a sequence on, None: only new ones; of all tenants, of one, or of one thread.
+    """Yields events from a sequence on, None: only new ones; of all tenants, of one, or of one thread.
 
-    follow: waits for more at the end of the log, and outlives a lost server. thread: in the settings' tenant where
-    none is given. readers: users whose sealed fields are opened, None: all. Raises InvalidToken, LogUnavailable.
+    follow: waits for more at the end of the log, and outlives a lost server. thread: in the settings' tenant where none
+    is given. readers: users whose sealed fields are opened, None: all. Raises InvalidToken, LogUnavailable.
     """
     if thread is not None or tenant is not None:
         tenant = check_tenant(runtime.settings.tenant if tenant is None else tenant)
@@ -77,7 +77,7 @@ async def tail(
 
 
 async def line_at(log: Log, seq: int, readers: frozenset[str] | None = None) -> Line:
-    """readers: as for `tail`. Raises NotFound."""
+    """Returns the event at a sequence. readers: as for `tail`. Raises NotFound."""
     stored = await log.stored(seq)
     return Line(stored, _readable(stored, readers))
 

@@ -162,7 +162,7 @@ class ExportedThread:
 async def export_thread(
     runtime: Runtime, tenant: str, thread: str, level: SanitiseLevel | None = SanitiseLevel.MODERATE
 ) -> ExportedThread:
-    """level: what is masked, None for nothing. Raises NotFound, InvalidToken."""
+    """Returns a thread for an export. level: what is masked, None for nothing. Raises NotFound, InvalidToken."""
     found = await transcript(runtime, tenant, thread, limit=_ALL)
     label = (await get_thread(runtime, tenant, thread)).label
     turns = clean_messages(found.turns, level, runtime.settings.phone_regions.split(","))

@@ -45,7 +45,7 @@ async def restore(rt: Runtime, thread: Annotated[str, typer.Argument()]) -> Resu
 
 
 def _cold_lines(found: "list[Cold]", own: str) -> Iterator[str]:
-    """own: the tenant whose name is left out."""
+    """Yields a line for each conversation. own: the tenant whose name is left out."""
     for one in found:
         tenant = "" if one.tenant == own else f"  ({one.tenant})"
         yield f"{one.last_active_at:%Y-%m-%d %H:%M}  {one.message_count:>7,}  {one.thread}{tenant}"

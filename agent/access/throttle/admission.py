@@ -252,7 +252,7 @@ async def _keep(runtime: Runtime, slot: UUID, clock: Clock) -> None:
 
 
 async def _change(runtime: Runtime, sql: str, given: dict[str, Any]) -> None:
-    """Without Postgres the lease ends by itself."""
+    """Changes the lease, which ends by itself without Postgres."""
     with contextlib.suppress(*FAILURES):
         async with asyncio.timeout(PATIENCE_S), _pool(runtime).connection() as conn:
             await conn.execute(sql.encode(), given)

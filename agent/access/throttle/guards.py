@@ -95,7 +95,7 @@ def parameters(tenant: str, user: str, role: Role, thread: str | None, agent: st
 
 
 def guards_of(rows: Sequence[tuple[LimitName, float, float, datetime | None, datetime]]) -> list[Guard]:
-    """From the rows of ADMIT or COUNT."""
+    """Returns the guards from the rows of ADMIT or COUNT."""
     return [
         Guard(name, limit, used, max(limit - used, 0), resets_at or _period_end(name, now))
         for name, limit, used, resets_at, now in rows

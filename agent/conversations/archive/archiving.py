@@ -32,7 +32,7 @@ async def thread_rows(log: Log, tenant: str, thread: str, through_seq: int) -> l
 
 
 def archived_row(stored: Stored) -> ArchivedRow | None:
-    """None for a message that is not an event."""
+    """Returns the event as an archive holds it; None for a message that is not an event."""
     try:
         envelope = parsed(stored.body)
         time = in_calendar(datetime.fromisoformat(str(envelope.get("time"))))

@@ -61,7 +61,7 @@ async def restore(log: Log, folder: Path, tenant: str, thread: str) -> int | Non
 
 
 async def _find(log: Log, tenant: str, thread: str) -> _Archived | None:
-    """None also if the conversation is back already, or was removed since."""
+    """Returns the archived conversation; None also if the conversation is back already, or was removed since."""
     seq = await log.thread_head(tenant, thread, "thread_archived")
     if not seq:
         return None
@@ -118,7 +118,7 @@ def _first_of_each(rows: Sequence[ArchivedRow]) -> list[ArchivedRow]:
 
 
 def _opened(log: Log, rows: Sequence[ArchivedRow]) -> Iterator[tuple[str | None, ArchivedEvent]]:
-    """(user, event) in clear, with tombstones where a key was destroyed. The part seals them again."""
+    """Yields (user, event) in clear, with tombstones where a key was destroyed. The part seals them again."""
     for row in rows:
         try:
             event = decode(row.envelope, log.keyring)

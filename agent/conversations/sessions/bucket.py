@@ -60,7 +60,7 @@ class Bucket:
         await self._attempt(self._opened)
 
     async def read(self, thread: str) -> Copy | None:
-        """None without a copy, and when the bucket does not answer."""
+        """Returns the copy; None without a copy, and when the bucket does not answer."""
         return await self._attempt(lambda: self._read(session_key(self._tenant, thread)))
 
     async def write(self, copy: Copy) -> None:
@@ -74,7 +74,7 @@ class Bucket:
         await self._attempt(lambda: self._purge(session_key(self._tenant, thread)))
 
     async def purge_token(self, token: str) -> None:
-        """As purge, by the thread's token."""
+        """Purges the copy of the thread with this token."""
         await self._attempt(lambda: self._purge(session_key_of(self._tenant, token)))
 
     async def _attempt(self, work: Callable[[], Awaitable[T]]) -> T | None:

@@ -47,7 +47,8 @@ def manual_checkpoint(state: SessionState, summary: str, recent_turns: int) -> S
 
 
 def summary_limit(rules: SegmentRules, most: int) -> int:
-    """Tokens of a summary: a quarter of what the threshold allows at most, so that a small window has room left."""
+    """Returns the tokens of a summary: a quarter of what the threshold allows at most, so that a small window has room
+    left."""
     return max(1, min(most, int(rules.token_threshold_ratio * rules.model_context_window) // SUMMARY_SHARE))
 
 

@@ -46,7 +46,8 @@ class History:
 def build_history(
     summary: str, turns: Sequence[Turn], query: str, rules: SegmentRules, counter: TokenCounter
 ) -> History:
-    """summary: "" if the turns have none before them. The ratio decides in every mode (B, v2.0).
+    """Returns the history of a prompt. summary: "" if the turns have none before them. The ratio decides in every mode
+    (B, v2.0).
 
     Over the window the oldest turns are replaced by a line that says how many; the newest turn always stays.
     """

@@ -106,12 +106,12 @@ class HotCopies:
             held.copy = None
 
     def doubt(self, thread: str) -> None:
-        """For SUSPECT_S the copy is compared with the log before each use."""
+        """Has the copy compared with the log before each use, for SUSPECT_S."""
         if (held := self._held.get(thread)) is not None:
             held.heard_at = time.monotonic()
 
     def now(self) -> tuple[float, int]:
-        """(time, reconnects), to be stored with a copy that is compared with the log from now on."""
+        """Returns (time, reconnects), to be stored with a copy that is compared with the log from now on."""
         return time.monotonic(), self._nc.stats["reconnects"]
 
     def expect(self, ids: Iterable[UUID]) -> None:

@@ -51,7 +51,7 @@ async def create_session(
 
 
 async def create_requested(runtime: Runtime, tenant: str, request: MemoryCreateRequest) -> SessionValue:
-    """As create_session, with all fields of B's request."""
+    """Does what create_session does, with all fields of B's request."""
     async with _memory(runtime, tenant) as memory:
         return await memory.create(request)
 
@@ -69,7 +69,7 @@ async def session_context(runtime: Runtime, tenant: str, conversation: str, quer
 
 
 async def query_memory(runtime: Runtime, tenant: str, request: MemoryQueryRequest) -> MemoryContext:
-    """As session_context, with all fields of B's request."""
+    """Returns what session_context does, with all fields of B's request."""
     async with _memory(runtime, tenant) as memory:
         return await memory.query_memory_context(request)
 

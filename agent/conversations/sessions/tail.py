@@ -96,7 +96,7 @@ async def _with_shared_past(log: Log, state: SessionState) -> SessionState:
 
 
 async def thread_head(log: Log, tenant: str, thread: str) -> int:
-    """As Log.thread_head, with a short time limit. Raises LogUnavailable."""
+    """Returns what Log.thread_head does, with a short time limit. Raises LogUnavailable."""
     return await _last(log, thread_filter(tenant, thread))
 
 
@@ -170,7 +170,7 @@ async def _tail(log: Log, tenant: str, thread: str, after: int, through: int) ->
 
 
 def _decoded(stored: Stored, thread: str) -> Recorded | None:
-    """None for an event that cannot be decoded: the projection parks it until it is dropped.
+    """Returns the event; None for an event that cannot be decoded: the projection parks it until it is dropped.
 
     Raises FutureEventVersion: an event of a newer turnlog must not be skipped, or a change would undo it.
     """

@@ -61,5 +61,5 @@ async def is_still_there(conn: Connection, thread: ThreadFacts) -> bool:
 
 
 def texts(messages: Sequence[Message]) -> list[str]:
-    """For summaries and topics: what was said, without turns that only repeat what turnlog found."""
+    """Returns what was said, for summaries and topics: without turns that only repeat what turnlog found."""
     return [text for message in messages if not repeats_memory(message) and (text := said(message))]

@@ -57,7 +57,8 @@ def usage_metered(thread: ThreadFacts, call: ModelCall, purpose: Purpose) -> Eve
 
 
 def failure_metered(thread: ThreadFacts, model: Usage, error: ModelError, purpose: Purpose) -> Event:
-    """model: the one that failed; its usage is not counted. One event per cause, day and thread."""
+    """Returns the event of a failed call. model: the one that failed; its usage is not counted. One event per cause,
+    day and thread."""
     data = UsageMetered(
         purpose=purpose,
         agent=NAME,
@@ -70,7 +71,8 @@ def failure_metered(thread: ThreadFacts, model: Usage, error: ModelError, purpos
 
 
 def derivation(made: Derived, model: Usage, span: Sequence[Message], through: int) -> Derivation:
-    """model: "NAME + offline-extractive" when a part of the text is an extract, made in place of a refused answer."""
+    """Returns how a result was made. model: "NAME + offline-extractive" when a part of the text is an extract, made in
+    place of a refused answer."""
     usages = [call.usage for call in made.calls]
     is_extract = any(call.extracted for call in made.calls)
     return Derivation(

@@ -31,7 +31,7 @@ Part = dict[str, Any]
 
 
 def content_of(content: Part) -> Content:
-    """Text, or blocks if there is more than text. Raises ValueError for an unknown type."""
+    """Returns text, or blocks if there is more than text. Raises ValueError for an unknown type."""
     kind = content.get("content_type")
     make = _TYPES.get(str(kind))
     if make is not None:

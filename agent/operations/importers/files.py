@@ -32,7 +32,8 @@ class Part(NamedTuple):
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[Iterator[Part]]:
-    """The decompressed parts of the file: one, or those of a zip that hold conversations, each opened in its turn."""
+    """Gives the decompressed parts of the file: one, or those of a zip that hold conversations, each opened in its
+    turn."""
     with _open(path) as raw:
         start = raw.read(4)
         raw.seek(0)

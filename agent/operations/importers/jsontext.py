@@ -118,7 +118,7 @@ class _Window:
 
 
 def parse(line: bytes) -> Any:
-    """One JSON value; see `storable` for lone surrogates. Raises ValueError with a plain reason.
+    """Returns one JSON value; see `storable` for lone surrogates. Raises ValueError with a plain reason.
 
     The fast parser refuses lone surrogates; only then the slow one is used.
     """
@@ -186,7 +186,7 @@ def _is_cut(line: bytes) -> bool:
 
 
 def _record(where: str, raw: bytes | None) -> Record:
-    """raw: None if it is too long."""
+    """Returns a record of one JSON text. raw: None if it is too long."""
     if raw is None:
         return Record(where, 0, None, TOO_LONG)
     try:

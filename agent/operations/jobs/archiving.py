@@ -43,7 +43,7 @@ async def archive_older(runtime: Runtime, before: datetime, on_progress: OnProgr
 
 
 async def cold_ones(conn: Connection, before: datetime) -> AsyncIterator[Cold]:
-    """Conversations of all tenants that may be archived; threads with parked events are left out."""
+    """Returns conversations of all tenants that may be archived; threads with parked events are left out."""
     last: Cold | None = None
     stopped: dict[str, set[str]] = {}
     while found := await cold_threads(conn, before, last, AT_ONCE):

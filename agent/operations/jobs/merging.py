@@ -69,8 +69,9 @@ class Merger:
         return counts, closed
 
     async def _merged_text(self, place: Place, group: MergeGroup, counts: Counter[str]) -> MergedText | None:
-        """None: the group waits for the next run. A model that cannot be reached, or that refuses MAX_FAILURES requests
-        in a row, ends the calls of the run but not the job; a single refusal may be due to its request."""
+        """Returns the text of a group; None where it waits for the next run. A model that cannot be reached, or that
+        refuses MAX_FAILURES requests in a row, ends the calls of the run but not the job; a single refusal may be due
+        to its request."""
         merged = None
         try:
             async with self.runtime.pool.connection() as conn:
@@ -148,7 +149,7 @@ class Merger:
 
 @contextlib.asynccontextmanager
 async def open_merger(runtime: Runtime, writer: MemoryWriter, policy: Policy) -> AsyncIterator[Merger | None]:
-    """None when no language model is configured."""
+    """Gives a merger while the block runs; None when no language model is configured."""
     chat = make_chat(runtime.settings)
     if chat is None:
         yield None
@@ -165,7 +166,8 @@ def _owner(place: Place) -> Owner:
 
 
 def _event_id(group: MergeGroup, place: Place, removed: int) -> UUID:
-    """removed: sequence of the thread's last removal; memories recorded after it may have the same ids as before."""
+    """Returns the id of the merge. removed: sequence of the thread's last removal; memories recorded after it may have
+    the same ids as before."""
     members = ",".join(str(one.id) for one in group.members)
     return uuid5(EVENT_NAMESPACE, f"{place.tenant}/{place.thread}@{removed}/{group.method}/{members}")
 

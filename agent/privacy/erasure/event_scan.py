@@ -48,7 +48,8 @@ class Person:
 
 
 def person_of(tenant: str, user: str, namespaces: Iterable[str] = ()) -> Person:
-    """namespaces: of LangGraph's store, labels joined by dots, beside the one of the user's memories.
+    """Returns the person with their threads. namespaces: of LangGraph's store, labels joined by dots, beside the one of
+    the user's memories.
 
     Raises InvalidToken.
     """
@@ -102,7 +103,8 @@ class Traces:
 async def traces(
     log: Log, person: Person, more: Iterable[str], on_progress: OnProgress = no_progress, after: int = 0
 ) -> Traces:
-    """more: threads that are known already. after: only events after this sequence are read for others.
+    """Returns where a person's events are. more: threads that are known already. after: only events after this sequence
+    are read for others.
 
     Raises GapInLog, LogUnavailable.
     """
@@ -170,7 +172,8 @@ def _is_token(thread: object, token: str) -> bool:
 async def named_threads(
     log: Log, person: Person, on_progress: OnProgress = no_progress, after: int = 0, odd: Traces | None = None
 ) -> set[str]:
-    """Threads with an event of the person after a sequence, or that are theirs by name. Most bodies are not parsed.
+    """Returns threads with an event of the person after a sequence, or that are theirs by name. Most bodies are not
+    parsed.
 
     odd: its strays and unreadable messages are filled in.
     """

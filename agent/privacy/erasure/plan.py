@@ -126,7 +126,7 @@ async def planned(at: ErasureScope, person: Person, more_strings: Sequence[str] 
 
 
 async def _said(log: Log, person: Person, found: Traces) -> tuple[list[str], frozenset[bytes], int]:
-    """(candidates of strings, SHA-256 of the texts that may have vectors, number of events)."""
+    """Returns (candidates of strings, SHA-256 of the texts that may have vectors, number of events)."""
     strings: dict[str, None] = {}
     hashes: set[bytes] = set()
     events, is_own = len(found.strays), are_of(found.own)

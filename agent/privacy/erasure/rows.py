@@ -143,7 +143,7 @@ async def clear_answers(conn: Connection, person: Person, threads: Sequence[str]
 
 
 async def parked(conn: Connection, person: Person, threads: Sequence[str]) -> list[tuple[str, str]]:
-    """(projection, thread) of the person's parked threads; those of reactors have no rows."""
+    """Returns (projection, thread) of the person's parked threads; those of reactors have no rows."""
     tokens = {thread_token(thread): thread for thread in threads}
     rows = await conn.execute(_PARKED, {"tenant": person.tenant, "tokens": list(tokens), "projections": list(BY_NAME)})
     return [(str(projection), tokens[str(token)]) for projection, token in await rows.fetchall()]

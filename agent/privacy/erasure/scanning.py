@@ -118,7 +118,8 @@ async def _scan_bucket(log: Log, name: str, needles: Needles, scan: Scan) -> Non
 
 
 def scan_files(paths: Iterable[tuple[str, Path]], needles: Needles, scan: Scan, on_progress: OnProgress) -> None:
-    """paths: (kind, file). A file that was removed meanwhile, or is not readable, is reported as such."""
+    """Searches files for the strings. paths: (kind, file). A file that was removed meanwhile, or is not readable, is
+    reported as such."""
     every = list(paths)
     for at, (kind, path) in enumerate(every):
         try:

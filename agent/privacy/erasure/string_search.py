@@ -42,7 +42,7 @@ class Needles:
             self._table[_hashes(np.frombuffer(key, dtype=np.uint8))] = True
 
     def within(self, data: bytes) -> dict[int, int]:
-        """String's index → how often any form of it occurs."""
+        """Returns each string's index → how often any form of it occurs."""
         found: defaultdict[int, int] = defaultdict(int)
         if len(data) < KEY_BYTES or not self.strings:
             return {}
@@ -166,7 +166,7 @@ def words_of(data: EventData) -> Iterator[str]:
 
 
 def text_hashes(event: Event) -> Iterator[bytes]:
-    """SHA-256 of every text of the event that gets a vector, as in the embedding cache.
+    """Returns the SHA-256 of every text of the event that gets a vector, as in the embedding cache.
 
     The rows may be gone already: of an archived conversation, or of a forgotten memory.
     """

@@ -96,7 +96,7 @@ def keks_of(settings: Settings) -> Keks | None:
 
 
 def make_kek(settings: Settings) -> Keks | None:
-    """As keks_of, after making the data folder's file. Raises InvalidKek."""
+    """Returns what keks_of does, after making the data folder's file. Raises InvalidKek."""
     path = settings.home.expanduser() / FILE
     with _file_errors(path):
         made_once(path, new_kek)

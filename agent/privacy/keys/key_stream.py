@@ -68,7 +68,7 @@ class KeyStream:
     keks: Keks
 
     async def create(self, options: StreamOptions) -> None:
-        """Unless it exists. Raises StreamDrift."""
+        """Creates the stream unless it exists. Raises StreamDrift."""
         wanted = replace(keys_config(options), metadata={KEK_IN_USE: self.keks.current.id})
         with _nats_errors("make or check"):
             info = await ensured(self.nc.jetstream(), wanted)
@@ -76,7 +76,7 @@ class KeyStream:
             await self.note_kek()
 
     async def note_kek(self) -> None:
-        """From now on the current key-encryption key is needed to start."""
+        """Notes that the current key-encryption key is needed to start from now on."""
         js = self.nc.jetstream()
         with _nats_errors("change"):
             config = (await js.stream_info(KEYS_STREAM)).config
@@ -152,7 +152,7 @@ class KeyStream:
             await js.purge_stream(KEYS_STREAM, subject=subject)
 
     async def _messages(self, key_id: str) -> AsyncIterator[tuple[int, KeyRecord | None]]:
-        """(sequence, record) of every message on the key's subject; None for what turnlog did not write."""
+        """Yields (sequence, record) of every message on the key's subject; None for what turnlog did not write."""
         js, subject, seq = self.nc.jetstream(), key_subject(key_id), 0
         while True:
             with _nats_errors("read"):

@@ -100,7 +100,7 @@ class KeyTable:
         return found
 
     async def make(self, owners: Collection[Owner]) -> None:
-        """First keys, except for a user who gets one from another process at the same time."""
+        """Makes first keys, except for a user who gets one from another process at the same time."""
         named = sorted(owners)  # or two processes could deadlock
         for start in range(0, len(named), MAX_BATCH):
             part = [new_record(self._stream.keks, tenant, user) for tenant, user in named[start : start + MAX_BATCH]]
@@ -267,7 +267,7 @@ class KeyStore:
         await self._table.close()
 
     async def follow(self, beat: Heartbeat) -> None:
-        """Forgets what others change, until cancelled. Begins when the first key is held."""
+        """Forgets keys that others change, until cancelled. Begins when the first key is held."""
         beat.beat()
         beat.round_s = math.inf
         await self._used.wait()
