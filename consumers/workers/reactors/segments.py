@@ -168,8 +168,8 @@ class SegmentReactor:
         return Work(request, data.rules, state.summary, cut) if state and cut else None
 
     async def _summarised(self, work: Work, deriver: Deriver) -> Derived:
-        """Summarises the turns. Raises RetryLater, or the last ModelError of a call, because an open breaker does not give
-        the cause."""
+        """Summarises the turns. Raises RetryLater, or the last ModelError of a call, because an open breaker does not
+        give the cause."""
         met: ModelError | None = None
         for pause_s in (0.0, *self._pauses_s):
             await asyncio.sleep(pause_s)
