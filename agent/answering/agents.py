@@ -42,8 +42,7 @@ async def list_agents(runtime: Runtime, tenant: str) -> list[AgentRow]:
     Raises InvalidToken.
     """
     check_tenant(tenant)
-    await runtime.settle_thread(tenant, AGENTS_THREAD, READS)
-    async with runtime.pool.connection() as conn:
+    async with runtime.reading(*READS, of=(tenant, AGENTS_THREAD)) as conn:
         rows = await agents_of(conn, tenant)
     agents = {DEFAULT_AGENT: AgentRow(DEFAULT_AGENT)} | {row.type: row for row in rows}
     settings = runtime.settings

@@ -23,7 +23,7 @@ from turnlog.agent.models import observed
 from turnlog.agent.models.errors import EmptyAnswer, ModelError
 from turnlog.agent.models.protocol import ChatRequest, Usage, asker_of
 from turnlog.agent.recall.search import recall_of
-from turnlog.agent.retry_later import Later
+from turnlog.agent.retry_later import RetryLater
 from turnlog.agent.runtime import Runtime
 from turnlog.consumers.workers.durable_consumer import Delivery
 from turnlog.events.contracts import AnswerRequested, Event, ToolCall, UsageMetered
@@ -82,7 +82,7 @@ class AgentConsumer:
             await self._answer(event, delivery)
 
     async def _answer(self, request: Event, delivery: Delivery) -> None:
-        """Makes the answer unless the log has it, or its failure. Raises Later while another worker makes it.
+        """Makes the answer unless the log has it, or its failure. Raises RetryLater while another worker makes it.
 
         If a worker's progress acks are late, its request is delivered to a second one; without the lock both would pay
         for a model's answer, and one would be discarded. After PATIENT attempts the second one continues without the
@@ -95,7 +95,7 @@ class AgentConsumer:
             return  # the same request again, much later: one event
         async with self._locks.lock(LockFor.ANSWER, f"answer/{'/'.join(place)}/{request.id}") as is_ours:
             if not is_ours and delivery.attempt <= PATIENT:
-                raise Later(BUSY_S, f"another worker is at request {request.id}")
+                raise RetryLater(BUSY_S, f"another worker is at request {request.id}")
             before = await outcome(self._runtime.log, request, delivery.seq)
             if before.answered or before.failed:  # delivered again: who asked reads it on the log
                 await progress.tell("end")
