@@ -1,4 +1,4 @@
-"""The six tools of turnlog for models. None of them names a tenant or user: a prompt that was injected would use it."""
+"""The tools of turnlog for models. None of them names a tenant or user: a prompt that was injected would use it."""
 
 import asyncio
 import functools
