@@ -9,7 +9,7 @@ import itertools
 import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from turnlog.agent.team.teams import DELEGATE_TOOL, Agent, Team
@@ -51,11 +51,12 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class Delegation:
-    """Another agent is to answer. context: what the model adds for it."""
+    """Another agent is to answer. context: what the model adds for it; call_id: as the model named its call."""
 
     agent: str
     task: str
     context: Mapping[str, Any]
+    call_id: str = field(default="delegation", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +87,10 @@ def read_plan(text: str, calls: Sequence[ToolCall], tools: Collection[str] = ())
 
     Without calls, a text that is a JSON plan is read as one; any other text is the answer. A call of the tool that
     delegates makes the whole plan a delegation. Of several calls of one tool the first stays, as later ones would be
-    made without having seen its result. Arguments that are no JSON object make a step that has failed already.
+    made without having seen its result. A call without an id of its own gets one. Arguments that are no JSON object
+    make a step that has failed already.
     """
-    wanted = [_Call(call.name, call.id, call.arguments) for call in calls]
-    thought = text
+    wanted, thought = _with_ids(calls), text
     if not wanted and (written := _written_plan(text, tools)) is not None:
         thought, wanted = written
     for call in wanted:
@@ -182,6 +183,15 @@ class _Call:
             return self.arguments
 
 
+def _with_ids(calls: Sequence[ToolCall]) -> list[_Call]:
+    named, wanted = set[str](), list[_Call]()
+    for number, call in enumerate(calls, 1):
+        id_ = call.id if call.id and call.id not in named else f"call_{number}"
+        named.add(id_)
+        wanted.append(_Call(call.name, id_, call.arguments))
+    return wanted
+
+
 def _step(number: int, call: _Call) -> Step:
     arguments = call.parsed
     if isinstance(arguments, Mapping) and _is_shallow(arguments):
@@ -230,7 +240,7 @@ def _delegation(call: _Call) -> Delegation | None:
     agent, task, context = (arguments.get(name) for name in ("agent_type", "task_description", "context"))
     if not isinstance(agent, str) or not isinstance(task, str) or not task.strip():
         return None
-    return Delegation(agent.strip().lower(), task, context if isinstance(context, Mapping) else {})
+    return Delegation(agent.strip().lower(), task, context if isinstance(context, Mapping) else {}, call.id)
 
 
 def _renumbered(step: Step, same: Mapping[int, int]) -> Step:

@@ -199,8 +199,8 @@ class Registry:
 
 
 def registry_of(functions: Iterable[Callable[..., Any]]) -> Registry:
-    """Returns a registry of functions that are marked as tools. Raises InvalidTool."""
-    return Registry(map(tool_of, functions))
+    """Returns a registry of functions that are marked as tools, with the tool that delegates. Raises InvalidTool."""
+    return Registry(map(tool_of, (delegate_to_agent, *functions)))
 
 
 async def _tried(known: Tool, arguments: BaseModel, use: Use) -> Any:

@@ -54,6 +54,11 @@ def test_calls_become_steps_in_their_order_with_the_text_as_thought() -> None:
     )
 
 
+def test_calls_without_ids_of_their_own_get_some() -> None:
+    plan = read_plan("", [ToolCall(id=id_, name=f"tool_{at}") for at, id_ in enumerate(("", "x", "x", ""))])
+    assert [known.call_id for known in plan.steps] == ["call_1", "x", "call_3", "call_4"]
+
+
 def test_a_call_that_delegates_leaves_out_all_others() -> None:
     wanted = {"agent_type": "Essay", "task_description": "polish it", "context": {"essay": 3}}
     plan = read_plan("", [call("get_profile"), call("delegate_to_agent", wanted)])

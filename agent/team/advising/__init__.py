@@ -1,10 +1,9 @@
 """The bundled team: five agents that advise applicants to universities, with 32 tools over fictional sample data."""
 
 from turnlog.agent.team.advising import cases, dates, essays, forum, profile, schools, web
-from turnlog.agent.team.tools import Registry, delegate_to_agent, registry_of
+from turnlog.agent.team.tools import Registry, registry_of
 
 TOOLS = (
-    delegate_to_agent,
     profile.get_profile,
     profile.update_profile,
     schools.search_schools,
@@ -40,5 +39,5 @@ TOOLS = (
 
 
 def advising_tools() -> Registry:
-    """Returns the tools of the bundled team."""
+    """Returns the 32 tools of the bundled team."""
     return registry_of(TOOLS)

@@ -1,0 +1,283 @@
+"""ReWOO: an agent plans all its tool calls at once, they run by what depends on what, and one more call answers.
+
+PLAN, EXECUTE and SOLVE are steps of one answer; a plan may hand the question to another agent instead, which then plans
+itself. Nothing is recorded here: the pieces have all that a recorder needs.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from turnlog.agent.answering.pieces import Piece, Restarted, Round, Text, ToolReturned, ToolUsed
+from turnlog.agent.answering.recall_tool import ToolResult
+from turnlog.agent.answering.run import check_not_empty, run
+from turnlog.agent.models import observed
+from turnlog.agent.models.protocol import ChatModel, ChatRequest, Completion
+from turnlog.agent.team.plans import Delegation, Plan, Result, Step, filled, handed_on, levels, read_plan
+from turnlog.agent.team.teams import DELEGATE_TOOL, Agent, Team
+from turnlog.agent.team.tools import Registry, Use
+from turnlog.events.contracts import ToolCall
+
+SOLVE_S = 8.0  # kept of an answer's time for the call that solves
+NO_TIME = Result({"error": "there was no time left for it"}, is_error=True)
+RESULTS = "[TOOL RESULTS]\n{}\n[END OF TOOL RESULTS]\nAnswer the question from these results."
+
+Phase = Literal["PLAN", "EXECUTE", "SOLVE"]
+Made = tuple[ToolCall, ToolResult]
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseChanged:
+    """The agent begins a phase."""
+
+    agent: str
+    phase: Phase
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """The model has planned. A plan that is an answer is followed by its text."""
+
+    agent: str
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSwitched:
+    """Another agent takes the question over."""
+
+    agent: str
+    to: str
+    delegation: Delegation
+
+
+@dataclass(frozen=True, slots=True)
+class Solved:
+    """The end of a run. chain: the agents that had the question. plan: of the last one; tools: that it called, in the
+    order of the plan. milliseconds: spent in each phase, over all agents."""
+
+    message: str
+    chain: tuple[str, ...]
+    plan: Plan
+    tools: tuple[str, ...]
+    milliseconds: Mapping[Phase, int]
+
+
+TeamPiece = Piece | PhaseChanged | Planned | AgentSwitched | Solved
+RequestFor = Callable[[Agent, Delegation | None], ChatRequest]
+UseFor = Callable[[Agent, Step], Use]
+
+
+async def run_team(
+    model: ChatModel, team: Team, tools: Registry, entry: str, request_for: RequestFor, use_for: UseFor
+) -> AsyncGenerator[TeamPiece]:
+    """Yields the pieces of an answer by the agent `entry` of a team, and by those it hands the question to.
+
+    request_for: what the model is asked for an agent, without tools; the delegation is what brought the question to it.
+    use_for: who uses a tool, by agent and step. A tool that fails ends nothing, the model is told. The calls and
+    results of a Round fit each other, so that it can be recorded as turns. Raises ModelError, EmptyAnswer.
+    """
+    course = _Course(model, team, tools, use_for, [entry])
+    delegation: Delegation | None = None
+    while True:
+        request = request_for(course.agent, delegation)
+        async with aclosing(course.plan(request)) as pieces:
+            async for piece in pieces:
+                yield piece
+        if course.answer is not None:
+            break
+        if (delegation := course.handed) is not None:
+            continue
+        async with aclosing(course.execute(request.ends_at)) as pieces:
+            async for piece in pieces:
+                yield piece
+        async with aclosing(course.solve(request)) as pieces:
+            async for piece in pieces:
+                yield piece
+        break
+    yield course.solved()
+
+
+@dataclass(slots=True)
+class _Course:
+    """How a run goes. chain: the agents that had the question, the present one last. made: the completion that planned;
+    results: of the plan's steps by number. handed: set where the plan handed the question on; answer: at the end."""
+
+    model: ChatModel
+    team: Team
+    tools: Registry
+    use_for: UseFor
+    chain: list[str]
+    planned: Plan = field(default_factory=lambda: Plan(""))
+    made: Completion | None = None
+    results: dict[int, Made] = field(default_factory=dict)
+    handed: Delegation | None = None
+    answer: str | None = None
+    spent: dict[Phase, float] = field(default_factory=dict)
+    writing: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @property
+    def agent(self) -> Agent:
+        return self.team.agents[self.chain[-1]]
+
+    def solved(self) -> Solved:
+        assert self.answer is not None, "a run that ends has an answer"
+        used = tuple(step.tool for step in self.planned.steps)
+        milliseconds: dict[Phase, int] = {phase: round(seconds * 1000) for phase, seconds in self.spent.items()}
+        return Solved(self.answer, tuple(self.chain), self.planned, used, milliseconds)
+
+    async def plan(self, request: ChatRequest) -> AsyncGenerator[TeamPiece]:
+        """Asks for a plan. Its text is shown once it is known to be the answer."""
+        agent, started = self.agent, time.perf_counter()
+        yield PhaseChanged(agent.type, "PLAN")
+        made: Completion | None = None
+        async with aclosing(run(self.model, replace(request, tools=self.tools.schemas(agent)))) as pieces:
+            async for piece in pieces:
+                made = piece.completion if isinstance(piece, Round) else made
+        assert made is not None, "a run ends with its round"
+        self.made, self.handed = made, None
+        plan = read_plan(made.text, made.tool_calls, agent.all_tools)
+        self._spend("PLAN", started)
+        yield Planned(agent.type, plan)
+        if plan.is_answer and plan.thought.strip():
+            self.planned, self.answer = plan, plan.thought
+            yield Text(plan.thought)
+            yield Round(replace(made, text=plan.thought))
+        elif plan.delegation is not None:
+            call = _delegating(plan.delegation)
+            to = handed_on(self.team, self.chain, plan.delegation)
+            if isinstance(to, Agent):
+                yield self._round(plan, [(call, ToolResult(f"handed over to {to.type}"))])
+                yield AgentSwitched(agent.type, to.type, plan.delegation)
+                self.chain.append(to.type)
+                self.handed = plan.delegation
+            else:
+                self.planned = Plan(plan.thought, (Step(1, call.name, json.loads(call.arguments), call.id, to),))
+        else:
+            self.planned = plan
+
+    async def execute(self, ends_at: float | None) -> AsyncGenerator[TeamPiece]:
+        """Runs the plan's steps, those at once that do not depend on each other. ends_at: as of a ChatRequest."""
+        started, values = time.perf_counter(), dict[int, Result]()
+        if not self.planned.steps:
+            return
+        yield PhaseChanged(self.agent.type, "EXECUTE")
+        for group in levels(self.planned.steps):
+            ready = [filled(step, values) for step in group]
+            for step in ready:
+                yield ToolUsed(step.call_id, step.tool, _json(step.arguments))
+            async with aclosing(self._at_once(ready, ends_at)) as finished:
+                async for step, result, took in finished:
+                    values[step.number] = result
+                    text = _json(result.value)
+                    call = ToolCall(id=step.call_id, name=step.tool, arguments=_json(step.arguments))
+                    self.results[step.number] = (call, ToolResult(text, is_error=result.is_error))
+                    yield ToolReturned(step.call_id, step.tool, text, took, result.is_error)
+        self._spend("EXECUTE", started)
+        yield self._round(self.planned, [self.results[step.number] for step in self.planned.steps])
+
+    async def solve(self, request: ChatRequest) -> AsyncGenerator[TeamPiece]:
+        """Asks for the answer, without tools. A stream without text is asked for once more, not as a stream."""
+        started, text = time.perf_counter(), ""
+        yield PhaseChanged(self.agent.type, "SOLVE")
+        solving = replace(request, messages=[*request.messages, *self._messages()], tools=())
+        made: Completion | None = None
+        async with aclosing(run(self.model, solving)) as pieces:
+            async for piece in pieces:
+                if isinstance(piece, Round):
+                    made = piece.completion
+                elif isinstance(piece, Text | Restarted):
+                    text = text + piece.text if isinstance(piece, Text) else ""
+                    yield piece
+        assert made is not None, "a run ends with its round"
+        if self.made is not None and not self.results:  # the plan was empty, and no round of its own
+            made = _with_usage_of(made, self.made)
+        if not text.strip():
+            whole = await self.model.complete(solving)
+            made = _with_usage_of(whole, made)
+            check_not_empty(replace(made, tool_calls=()))
+            text = made.text
+            yield Restarted()
+            yield Text(text)
+        self.answer = text
+        self._spend("SOLVE", started)
+        yield Round(replace(made, text=text, tool_calls=()))
+
+    async def _at_once(self, steps: Sequence[Step], ends_at: float | None) -> AsyncGenerator[tuple[Step, Result, int]]:
+        """The steps with their results and milliseconds, as they finish; where time runs out the rest has failed."""
+        tasks = {asyncio.create_task(self._call(step)): step for step in steps}
+        pending = set(tasks)
+        try:
+            while pending:
+                left = None if ends_at is None else max(0.0, ends_at - SOLVE_S - asyncio.get_running_loop().time())
+                done, pending = await asyncio.wait(pending, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+                for task in sorted(done, key=lambda one: tasks[one].number):
+                    yield tasks[task], *task.result()
+                if not done:
+                    for task in sorted(pending, key=lambda one: tasks[one].number):
+                        yield tasks[task], NO_TIME, round((left or 0.0) * 1000)
+                    return
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _call(self, step: Step) -> tuple[Result, int]:
+        """Tools that write run one after the other, in the order of the plan."""
+        started = time.perf_counter()
+        if step.error is not None:
+            return Result({"error": step.error}, is_error=True), 0
+        known = step.tool in self.tools.names
+        async with self.writing if known and self.tools[step.tool].writes else nullcontext():
+            with observed.tool(step.tool, step.call_id, known=known):
+                result = await self.tools.call(self.agent, step.tool, step.arguments, self.use_for(self.agent, step))
+        return result, round((time.perf_counter() - started) * 1000)
+
+    def _messages(self) -> list[dict[str, Any]]:
+        """The plan and its results for the model, in the form in which it planned: as calls of tools or as text."""
+        made = [self.results[step.number] for step in self.planned.steps]
+        if not made or self.made is None:
+            return []
+        if not self.made.tool_calls:
+            lines = [f"#E{step.number} {step.tool}: {self.results[step.number][1].text}" for step in self.planned.steps]
+            told = {"role": "user", "content": RESULTS.format("\n".join(lines))}
+            return [{"role": "assistant", "content": self.made.text}, told]
+        calls = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call, _ in made
+        ]
+        said = {"role": "assistant", "content": self.planned.thought or None, "tool_calls": calls}
+        return [said, *({"role": "tool", "tool_call_id": call.id, "content": result.text} for call, result in made)]
+
+    def _round(self, plan: Plan, results: Sequence[Made]) -> Round:
+        """The call that planned, with the calls that were made of its plan."""
+        assert self.made is not None
+        calls = tuple(call for call, _ in results)
+        return Round(replace(self.made, text=plan.thought, tool_calls=calls), tuple(results))
+
+    def _spend(self, phase: Phase, since: float) -> None:
+        self.spent[phase] = self.spent.get(phase, 0.0) + time.perf_counter() - since
+
+
+def _delegating(delegation: Delegation) -> ToolCall:
+    arguments = {"agent_type": delegation.agent, "task_description": delegation.task, "context": delegation.context}
+    return ToolCall(id=delegation.call_id, name=DELEGATE_TOOL, arguments=_json(arguments))
+
+
+def _with_usage_of(completion: Completion, before: Completion) -> Completion:
+    """The completion with what an earlier call for the same answer has cost."""
+    return replace(
+        completion,
+        tokens_in=completion.tokens_in + before.tokens_in,
+        tokens_out=completion.tokens_out + before.tokens_out,
+        cost_usd=completion.cost_usd + before.cost_usd,
+        latency_ms=completion.latency_ms + before.latency_ms,
+    )
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,326 @@
+"""ReWOO over a real chat client: PLAN, EXECUTE and SOLVE, with everything that can go otherwise in each."""
+
+import asyncio
+import json
+import uuid
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.openai_server import OpenAIServer
+from helpers.support_desk import SUPPORT_TOOLS
+
+from turnlog.agent.answering.pieces import Round, Text, ToolReturned, ToolUsed
+from turnlog.agent.models.errors import EmptyAnswer
+from turnlog.agent.models.openai_chat import OpenAIChat
+from turnlog.agent.models.protocol import ChatRequest
+from turnlog.agent.team.local_pages import LocalPages
+from turnlog.agent.team.plans import Delegation, Step
+from turnlog.agent.team.rewoo import SOLVE_S, AgentSwitched, PhaseChanged, Planned, Solved, TeamPiece, run_team
+from turnlog.agent.team.teams import Agent, Team, load_team
+from turnlog.agent.team.tools import Registry, Use, registry_of, tool
+
+SUPPORT = load_team(Path(__file__).parents[1] / "teams" / "support")
+QUESTION = {"role": "user", "content": "Where is A101?"}
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """A run of the support team against a scripted server."""
+
+    server: OpenAIServer
+    chat: OpenAIChat
+
+    async def ask(self, entry: str = "desk", **changed: Any) -> list[TeamPiece]:
+        async with aclosing(self.run(entry, **changed)) as pieces:
+            return [piece async for piece in pieces]
+
+    def run(
+        self,
+        entry: str = "desk",
+        team: Team = SUPPORT,
+        tools: Sequence[Callable[..., Any]] = SUPPORT_TOOLS,
+        ends_in: float | None = None,
+    ) -> Any:
+        ends_at = None if ends_in is None else asyncio.get_running_loop().time() + ends_in
+
+        def request_for(agent: Agent, delegation: Delegation | None) -> ChatRequest:
+            told = [] if delegation is None else [{"role": "user", "content": f"Task: {delegation.task}"}]
+            system = {"role": "system", "content": agent.prompt}
+            return ChatRequest([system, QUESTION, *told], restart=True, ends_at=ends_at)
+
+        def use_for(agent: Agent, step: Step) -> Use:
+            return Use("bob", datetime.now(UTC), uuid.uuid4(), None, LocalPages("none", []))  # type: ignore[arg-type]
+
+        registry: Registry = registry_of(tools)
+        return run_team(self.chat, team, registry, entry, request_for, use_for)
+
+    @property
+    def bodies(self) -> list[dict[str, Any]]:
+        return list(self.server.bodies("chat"))
+
+
+@pytest.fixture
+async def desk() -> AsyncIterator[Desk]:
+    with OpenAIServer() as server:
+        chat = OpenAIChat(server.url, server.key, "gpt-4o-mini", count_tokens=len)
+        yield Desk(server, chat)
+        await chat.close()
+
+
+def phases(pieces: Sequence[TeamPiece]) -> list[str]:
+    return [piece.phase for piece in pieces if isinstance(piece, PhaseChanged)]
+
+
+def text(pieces: Sequence[TeamPiece]) -> str:
+    return "".join(piece.text for piece in pieces if isinstance(piece, Text))
+
+
+def solved(pieces: Sequence[TeamPiece]) -> Solved:
+    assert isinstance(pieces[-1], Solved)
+    return pieces[-1]
+
+
+def returned(pieces: Sequence[TeamPiece]) -> dict[str, Any]:
+    return {piece.name: json.loads(piece.result) for piece in pieces if isinstance(piece, ToolReturned)}
+
+
+def only(*functions: Callable[..., Any]) -> dict[str, Any]:
+    """A team of one agent that has these tools."""
+    names = tuple(function.__name__ for function in functions)
+    agent = Agent(type="desk", name="Desk", prompt="p", tools=names)
+    return {"team": Team(name="t", entry="desk", agents={"desk": agent}), "tools": functions}
+
+
+async def test_a_plan_without_calls_is_the_answer(desk: Desk) -> None:
+    desk.server.reply("It is on its way.")
+    pieces = await desk.ask()
+    assert phases(pieces) == ["PLAN"] and text(pieces) == "It is on its way."
+    assert [type(piece) for piece in pieces] == [PhaseChanged, Planned, Text, Round, Solved]
+    assert solved(pieces).message == "It is on its way." and solved(pieces).tools == ()
+    assert [tool["function"]["name"] for tool in desk.bodies[0]["tools"]] == [
+        "find_order",
+        "search_articles",
+        "delegate_to_agent",
+    ]
+
+
+async def test_tools_run_between_the_plan_and_an_answer_without_tools(desk: Desk) -> None:
+    calls = [("find_order", {"number": "A101"}), ("search_articles", {"words": "tyre"})]
+    desk.server.reply("I look.", tool_calls=calls)
+    desk.server.reply("Your blue bicycle is on its way.")
+    pieces = await desk.ask()
+    assert phases(pieces) == ["PLAN", "EXECUTE", "SOLVE"] and text(pieces) == "Your blue bicycle is on its way."
+    assert returned(pieces)["find_order"]["item"] == "blue bicycle"
+    planning, solving = desk.bodies
+    assert "tools" not in solving and solving["stream"] is True
+    said, *results = solving["messages"][len(planning["messages"]) :]
+    assert said["content"] == "I look." and [result["role"] for result in results] == ["tool", "tool"]
+    assert [call["id"] for call in said["tool_calls"]] == [result["tool_call_id"] for result in results]
+    first, last = (piece for piece in pieces if isinstance(piece, Round))
+    assert [call.name for call, _ in first.results] == ["find_order", "search_articles"]
+    assert first.completion.tool_calls == tuple(call for call, _ in first.results)
+    assert last.results == () and last.completion.tool_calls == ()
+    assert solved(pieces).tools == ("find_order", "search_articles")
+    assert set(solved(pieces).milliseconds) == {"PLAN", "EXECUTE", "SOLVE"}
+
+
+async def test_a_call_that_was_left_out_is_not_told_or_recorded(desk: Desk) -> None:
+    calls = [("find_order", {"number": "A101"}), ("find_order", {"number": "A100"})]
+    desk.server.reply(tool_calls=calls)
+    desk.server.reply("Done.")
+    pieces = await desk.ask()
+    first = next(piece for piece in pieces if isinstance(piece, Round))
+    assert len(first.completion.tool_calls) == len(first.results) == 1
+    assert len(desk.bodies[1]["messages"][-2]["tool_calls"]) == 1
+
+
+async def test_a_failed_tool_is_marked_and_the_answer_is_made_of_the_rest(desk: Desk) -> None:
+    desk.server.reply(tool_calls=[("find_order", {"number": "A999"}), ("search_articles", {"words": "flat"})])
+    desk.server.reply("There is no such order.")
+    pieces = await desk.ask()
+    assert returned(pieces)["find_order"] == {"error": "there is no order A999"}
+    assert {piece.name: piece.is_error for piece in pieces if isinstance(piece, ToolReturned)} == {
+        "find_order": True,
+        "search_articles": False,
+    }
+    assert "there is no order A999" in desk.bodies[1]["messages"][-2]["content"]
+    assert text(pieces) == "There is no such order."
+
+
+async def test_a_step_gets_the_result_that_it_names(desk: Desk) -> None:
+    calls = [("find_order", {"number": "A101"}), ("search_articles", {"words": "flat #E1.item"})]
+    desk.server.reply(tool_calls=calls)
+    desk.server.reply("Done.")
+    pieces = await desk.ask()
+    used = [json.loads(piece.arguments) for piece in pieces if isinstance(piece, ToolUsed)]
+    assert used == [{"number": "A101"}, {"words": "flat blue bicycle"}]
+    kinds = [type(piece) for piece in pieces if isinstance(piece, ToolUsed | ToolReturned)]
+    assert kinds == [ToolUsed, ToolReturned, ToolUsed, ToolReturned]
+
+
+async def test_a_step_whose_result_is_missing_fails_alone(desk: Desk) -> None:
+    calls = [("find_order", {"number": "A999"}), ("search_articles", {"words": "#E1.item"})]
+    desk.server.reply(tool_calls=calls)
+    desk.server.reply("Sorry.")
+    pieces = await desk.ask()
+    assert returned(pieces)["search_articles"] == {"error": "it needs the result of #E1, which failed"}
+
+
+async def test_another_agent_takes_over(desk: Desk) -> None:
+    wanted = {"agent_type": "refunds", "task_description": "refund the bell"}
+    desk.server.reply(tool_calls=[("find_order", {"number": "A100"}), ("delegate_to_agent", wanted)])
+    desk.server.reply("Refunded.")
+    pieces = await desk.ask()
+    assert phases(pieces) == ["PLAN", "PLAN"] and solved(pieces).chain == ("desk", "refunds")
+    switch = next(piece for piece in pieces if isinstance(piece, AgentSwitched))
+    assert (switch.agent, switch.to, switch.delegation.task) == ("desk", "refunds", "refund the bell")
+    assert not [piece for piece in pieces if isinstance(piece, ToolUsed)]
+    assert desk.bodies[1]["messages"][0]["content"] == SUPPORT.agents["refunds"].prompt
+    assert desk.bodies[1]["messages"][-1]["content"] == "Task: refund the bell"
+    first = next(piece for piece in pieces if isinstance(piece, Round))
+    assert [(call.name, result.text) for call, result in first.results] == [
+        ("delegate_to_agent", "handed over to refunds")
+    ]
+
+
+async def test_a_question_goes_round_no_second_time(desk: Desk) -> None:
+    for to in ("refunds", "desk", "refunds"):
+        desk.server.reply(tool_calls=[("delegate_to_agent", {"agent_type": to, "task_description": "you do it"})])
+    desk.server.reply("Then I answer.")
+    pieces = await desk.ask()
+    assert solved(pieces).chain == ("desk", "refunds", "desk") and text(pieces) == "Then I answer."
+    assert "was handed on 2 times already" in returned(pieces)["delegate_to_agent"]["error"]
+
+
+async def test_a_delegation_to_nobody_is_told_to_the_model(desk: Desk) -> None:
+    desk.server.reply(tool_calls=[("delegate_to_agent", {"agent_type": "boss", "task_description": "x"})])
+    desk.server.reply("I answer myself.")
+    pieces = await desk.ask()
+    assert "cannot hand over to 'boss'" in returned(pieces)["delegate_to_agent"]["error"]
+    assert text(pieces) == "I answer myself."
+
+
+async def test_a_stream_without_text_is_asked_for_once_more_as_a_whole(desk: Desk) -> None:
+    desk.server.reply(tool_calls=[("find_order", {"number": "A100"})])
+    desk.server.reply("")
+    desk.server.reply("A bell.")
+    pieces = await desk.ask()
+    assert text(pieces) == "A bell." and solved(pieces).message == "A bell."
+    assert [body.get("stream", False) for body in desk.bodies] == [True, True, False]
+    assert "tools" not in desk.bodies[2]
+    planned, last = (piece.completion for piece in pieces if isinstance(piece, Round))
+    assert last.tokens_in > 2 * planned.tokens_in, "both calls that solve are counted"
+
+
+async def test_no_text_at_all_is_an_error(desk: Desk) -> None:
+    desk.server.reply(tool_calls=[("find_order", {"number": "A100"})])
+    desk.server.reply("")
+    desk.server.reply("  ")
+    with pytest.raises(EmptyAnswer):
+        await desk.ask()
+
+
+async def test_an_empty_plan_is_answered_by_solving(desk: Desk) -> None:
+    desk.server.reply("")
+    desk.server.reply("Hello.")
+    pieces = await desk.ask()
+    assert phases(pieces) == ["PLAN", "SOLVE"] and text(pieces) == "Hello."
+
+
+async def test_a_plan_may_be_text_of_a_model_that_calls_no_tools(desk: Desk) -> None:
+    plan = {"thought": "look", "steps": [{"tool": "find_order", "arguments": {"number": "A100"}}]}
+    desk.server.reply(json.dumps(plan))
+    desk.server.reply("A bell.")
+    pieces = await desk.ask()
+    assert phases(pieces) == ["PLAN", "EXECUTE", "SOLVE"] and text(pieces) == "A bell."
+    said, told = desk.bodies[1]["messages"][-2:]
+    assert said == {"role": "assistant", "content": json.dumps(plan)}
+    assert told["role"] == "user" and '#E1 find_order: {"item": "bell"' in told["content"]
+
+
+async def test_independent_tools_run_at_once(desk: Desk) -> None:
+    both = asyncio.Barrier(2)
+
+    @tool
+    async def left() -> str:
+        """Waits until right runs too."""
+        await both.wait()
+        return "l"
+
+    @tool
+    async def right() -> str:
+        """Waits until left runs too."""
+        await both.wait()
+        return "r"
+
+    desk.server.reply(tool_calls=[("left", {}), ("right", {})])
+    desk.server.reply("Done.")
+    assert returned(await desk.ask(**only(left, right))) == {"left": "l", "right": "r"}
+
+
+async def test_tools_that_write_run_one_after_the_other_in_the_order_of_the_plan(desk: Desk) -> None:
+    order = list[str]()
+
+    def writer(name: str) -> Callable[..., Any]:
+        async def write() -> None:
+            order.append(f"{name} begins")
+            await asyncio.sleep(0)
+            order.append(f"{name} ends")
+
+        write.__name__, write.__doc__ = name, "Writes."
+        return tool(writes=True)(write)
+
+    desk.server.reply(tool_calls=[("second", {}), ("first", {})])
+    desk.server.reply("Done.")
+    await desk.ask(**only(writer("first"), writer("second")))
+    assert order == ["second begins", "second ends", "first begins", "first ends"]
+
+
+async def test_a_tool_that_leaves_no_time_is_given_up_and_the_answer_comes(desk: Desk) -> None:
+    @tool
+    async def slow() -> None:
+        """Never ends."""
+        await asyncio.Event().wait()
+
+    @tool
+    async def quick() -> str:
+        """Ends."""
+        return "q"
+
+    desk.server.reply(tool_calls=[("slow", {}), ("quick", {})])
+    desk.server.reply("Done without it.")
+    pieces = await desk.ask(**only(slow, quick), ends_in=SOLVE_S + 3)
+    assert returned(pieces) == {"slow": {"error": "there was no time left for it"}, "quick": "q"}
+    assert text(pieces) == "Done without it."
+
+
+async def test_who_stops_listening_stops_the_tools(desk: Desk) -> None:
+    begun, ended = asyncio.Event(), list[str]()
+
+    @tool
+    async def endless() -> None:
+        """Never ends."""
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            ended.append("cancelled")
+            raise
+
+    desk.server.reply(tool_calls=[("endless", {})])
+
+    async def listen() -> None:
+        async with aclosing(desk.run(**only(endless))) as pieces:
+            async for _ in pieces:
+                pass
+
+    listening = asyncio.create_task(listen())
+    await begun.wait()
+    listening.cancel()
+    await asyncio.gather(listening, return_exceptions=True)
+    assert ended == ["cancelled"]
