@@ -104,6 +104,13 @@ from turnlog.events.contracts.operations import ThreadArchived as ThreadArchived
 from turnlog.events.contracts.operations import ThreadRestored as ThreadRestored
 from turnlog.events.contracts.operations import UserErased as UserErased
 from turnlog.events.contracts.origin import TurnOrigin as TurnOrigin
+from turnlog.events.contracts.runs import MAX_DEPTH as MAX_DEPTH
+from turnlog.events.contracts.runs import PlannedCall as PlannedCall
+from turnlog.events.contracts.runs import RunDelegated as RunDelegated
+from turnlog.events.contracts.runs import RunPlanned as RunPlanned
+from turnlog.events.contracts.runs import RunSolved as RunSolved
+from turnlog.events.contracts.runs import RunToolAnswered as RunToolAnswered
+from turnlog.events.contracts.runs import RunToolCalled as RunToolCalled
 from turnlog.events.contracts.session import SegmentCheckpointed as SegmentCheckpointed
 from turnlog.events.contracts.session import SegmentCheckpointFailed as SegmentCheckpointFailed
 from turnlog.events.contracts.session import SegmentCheckpointRequested as SegmentCheckpointRequested
@@ -156,6 +163,11 @@ EventData = Annotated[
     | AgentSwitched
     | ApiKeyCreated
     | ApiKeyRevoked
+    | RunPlanned
+    | RunToolCalled
+    | RunToolAnswered
+    | RunDelegated
+    | RunSolved
     | JobRan
     | LimitsChanged
     | ThreadArchived

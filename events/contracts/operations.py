@@ -59,8 +59,12 @@ AgentType = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,63}$")]
 
 
 class AgentConfigured(EventContract):
-    """A tenant's agent was configured. The event holds the whole configuration; None means the server's setting."""
+    """A tenant's agent was configured. The event holds the whole configuration; None means what its team or the server says.
 
+    tools, delegates: names of what it may call and of the agents it may hand over to.
+    """
+
+    VERSION: ClassVar[int] = 2
     PERSONAL: ClassVar[dict[str, Any]] = {}
     type: Literal["agent_configured"] = "agent_configured"
     agent: AgentType
@@ -68,6 +72,9 @@ class AgentConfigured(EventContract):
     temperature: float | None = Field(default=None, ge=0, le=2)
     max_tokens: int | None = Field(default=None, ge=1, le=1_000_000)
     model: str | None = Field(default=None, min_length=1, max_length=200)
+    name: str | None = Field(default=None, min_length=1, max_length=200)
+    tools: tuple[Annotated[str, Field(min_length=1, max_length=200)], ...] | None = Field(default=None, max_length=200)
+    delegates: tuple[AgentType, ...] | None = Field(default=None, max_length=100)
 
 
 class AgentSwitched(EventContract):

@@ -16,6 +16,7 @@ from turnlog.projectors.models.operations.archives import ARCHIVES
 from turnlog.projectors.models.operations.jobs import JOBS
 from turnlog.projectors.models.operations.limits import LIMITS_MODEL
 from turnlog.projectors.models.operations.usage import USAGE
+from turnlog.projectors.models.runs.projection import AGENT_RUNS
 from turnlog.projectors.models.sessions.projection import SESSIONS
 from turnlog.projectors.models.store.projection import STORE_ITEMS
 
@@ -36,6 +37,7 @@ PROJECTIONS: tuple[Projection, ...] = (
     AGENTS_MODEL,
     ARCHIVES,
     ACCESS_KEYS,
+    AGENT_RUNS,
 )
 BY_NAME = {projection.name: projection for projection in PROJECTIONS}
 

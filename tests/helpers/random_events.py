@@ -45,7 +45,13 @@ from turnlog.events.contracts import (
     MemoryRecorded,
     PendingWrite,
     Plan,
+    PlannedCall,
     PreferencesSet,
+    RunDelegated,
+    RunPlanned,
+    RunSolved,
+    RunToolAnswered,
+    RunToolCalled,
     SegmentCheckpointed,
     SegmentCheckpointFailed,
     SegmentCheckpointRequested,
@@ -102,6 +108,23 @@ SESSIONS: st.SearchStrategy[Make] = st.one_of(
         st.sampled_from(["automatic", "manual"]),
     ),
     st.just(made(SegmentCheckpointFailed(attempts=3, error="model-unavailable"))),
+)
+RUN_IDS, AGENTS = st.sampled_from([UUID(int=7), UUID(int=8)]), st.sampled_from(["orchestrator", "school"])
+RUNS = st.one_of(
+    st.builds(
+        RunPlanned,
+        run_id=RUN_IDS,
+        agent=AGENTS,
+        plan=st.sampled_from(["", "先查学校"]),
+        calls=st.sampled_from([(), (PlannedCall(id="c1", name="get_profile"),)]),
+        tokens_in=SEQS,
+    ),
+    st.builds(RunToolCalled, run_id=RUN_IDS, agent=AGENTS, call_id=st.just("c1"), tool=st.just("get_profile")),
+    st.builds(
+        RunToolAnswered, run_id=RUN_IDS, agent=AGENTS, call_id=st.just("c1"), tool=st.just("a"), is_error=st.booleans()
+    ),
+    st.builds(RunDelegated, run_id=RUN_IDS, from_agent=AGENTS, to_agent=AGENTS, depth=st.integers(1, 3)),
+    st.builds(RunSolved, run_id=RUN_IDS, agent=AGENTS, code=st.none() | st.just("not-found"), tokens_out=SEQS),
 )
 GROWTH = st.builds(
     lambda list_id, first, base: ListGrowth(
@@ -304,7 +327,10 @@ MEMORIES: st.SearchStrategy[Make] = st.one_of(
         agent=st.sampled_from(["school", "orchestrator"]),
         system_prompt=st.none() | st.sampled_from(["a", "b"]),
         temperature=st.none() | SHARES,
+        name=st.none() | st.just("Schools"),
+        tools=st.none() | st.just(("recall_memory",)),
     ),
+    RUNS,
     st.builds(AgentSwitched, agent=st.sampled_from(["school", "orchestrator"]), enabled=st.booleans()),
     st.builds(
         LimitsChanged,

@@ -9,7 +9,7 @@ from psycopg.rows import class_row
 
 from turnlog.events.contracts import REMOVALS, AgentConfigured, AgentSwitched, Recorded
 from turnlog.events.subjects import AGENTS
-from turnlog.projectors.engine.changes import Change, Upsert
+from turnlog.projectors.engine.changes import Change, Row, Upsert
 from turnlog.projectors.engine.projection import Projection
 from turnlog.projectors.engine.tables import thread_table, timestamptz
 from turnlog.projectors.engine.writer import Connection
@@ -25,6 +25,9 @@ agents = thread_table(
     sa.Column("max_tokens", sa.Integer),
     sa.Column("model", sa.Text),
     sa.Column("updated_at", timestamptz(), nullable=False),
+    sa.Column("name", sa.Text),
+    sa.Column("tools", sa.ARRAY(sa.Text)),
+    sa.Column("delegates", sa.ARRAY(sa.Text)),
 )
 COLUMNS = tuple(column.name for column in agents.columns)
 _CONFIGURED = tuple((name, f"excluded.{name}") for name in COLUMNS[4:])
@@ -33,7 +36,7 @@ _SWITCHED = tuple((name, f"excluded.{name}") for name in ("enabled", "updated_at
 
 @dataclass(frozen=True, slots=True)
 class AgentRow:
-    """The configuration of an agent; None means the server's setting."""
+    """The configuration of an agent; None means what its team or the server says."""
 
     type: str
     enabled: bool = True
@@ -42,13 +45,17 @@ class AgentRow:
     max_tokens: int | None = None
     model: str | None = None
     updated_at: datetime | None = None
+    name: str | None = None
+    tools: Sequence[str] | None = None
+    delegates: Sequence[str] | None = None
 
 
 async def agents_of(conn: Connection, tenant: str, type_: str | None = None) -> list[AgentRow]:
     """Returns the agents that were configured, by type. type_: only this one."""
     cursor = conn.cursor(row_factory=class_row(AgentRow))
     await cursor.execute(
-        "SELECT type, enabled, system_prompt, temperature, max_tokens, model, updated_at FROM agents "
+        "SELECT type, enabled, system_prompt, temperature, max_tokens, model, updated_at, name, tools, delegates "
+        "FROM agents "
         "WHERE tenant = %s AND thread_id = %s AND (%s::text IS NULL OR type = %s) ORDER BY type",
         (tenant, AGENTS_THREAD, type_, type_),
     )
@@ -62,11 +69,13 @@ def project(batch: Sequence[Recorded]) -> list[Change]:
 def _change(recorded: Recorded) -> Change:
     event, data = recorded.event, recorded.event.data
     if isinstance(data, AgentSwitched):
-        row = (event.tenant, event.thread, data.agent, data.enabled, None, None, None, None, event.time)
+        row: Row = (event.tenant, event.thread, data.agent, data.enabled, *(None,) * 4, event.time, *(None,) * 3)
         return Upsert(agents, COLUMNS, [row], _SWITCHED)
     assert isinstance(data, AgentConfigured)
     set_ = (data.system_prompt, data.temperature, data.max_tokens, data.model)
-    return Upsert(agents, COLUMNS, [(event.tenant, event.thread, data.agent, True, *set_, event.time)], _CONFIGURED)
+    lists = (None if names is None else list(names) for names in (data.tools, data.delegates))
+    row = (event.tenant, event.thread, data.agent, True, *set_, event.time, data.name, *lists)
+    return Upsert(agents, COLUMNS, [row], _CONFIGURED)
 
 
 AGENTS_MODEL = Projection("agents", 1, (agents,), REMOVALS | {"agent_configured", "agent_switched"}, project)

@@ -1,0 +1,110 @@
+"""Events of an agent's run: each step of a plan, so that a run can be looked at, rebuilt and continued.
+
+`run_id` is the id of the event that asked. The answer itself is turns and a receipt, as every answer is.
+"""
+
+from typing import Annotated, Any, ClassVar, Literal
+from uuid import UUID
+
+from pydantic import Field
+
+from turnlog.events.contracts.base import ERASED, Amount, EventContract, Frozen
+from turnlog.events.contracts.operations import AgentType
+
+MAX_DEPTH = 3  # delegations of one run, in both directions
+Name = Annotated[str, Field(max_length=200)]
+
+
+class PlannedCall(Frozen):
+    """A tool that the plan calls. after: ids of the calls whose results its arguments need."""
+
+    id: str
+    name: Name
+    after: tuple[str, ...] = ()
+
+
+class RunPlanned(EventContract):
+    """An agent decided what to do. arguments: of the calls, in their order, as JSON.
+
+    routed_by: what chose the agent. Without calls and without a delegation after it, the plan is the answer.
+    """
+
+    PERSONAL: ClassVar[dict[str, Any]] = {"plan": ERASED, "arguments": ()}
+    MIXES_SPEAKERS: ClassVar[bool] = True
+    type: Literal["run_planned"] = "run_planned"
+    run_id: UUID
+    agent: AgentType
+    depth: int = Field(default=0, ge=0, le=MAX_DEPTH)
+    routed_by: Literal["router", "request", "agent"] = "request"
+    plan: str = ""
+    calls: tuple[PlannedCall, ...] = ()
+    arguments: tuple[str, ...] = ()
+    model: str = Field(default="", max_length=200)
+    tokens_in: Amount = 0
+    tokens_out: Amount = 0
+    cost_usd: float = Field(default=0.0, ge=0)
+    latency_ms: float = Field(default=0.0, ge=0)
+
+
+class RunToolCalled(EventContract):
+    """A tool is about to run. The id of its effect follows from the run and the call, so that it happens once."""
+
+    PERSONAL: ClassVar[dict[str, Any]] = {"arguments": ERASED}
+    MIXES_SPEAKERS: ClassVar[bool] = True
+    type: Literal["run_tool_called"] = "run_tool_called"
+    run_id: UUID
+    agent: AgentType
+    depth: int = Field(default=0, ge=0, le=MAX_DEPTH)
+    call_id: str
+    tool: Name
+    arguments: str = "{}"
+
+
+class RunToolAnswered(EventContract):
+    """What a tool returned, as the model gets it. is_error: the result says what is wrong."""
+
+    PERSONAL: ClassVar[dict[str, Any]] = {"result": ERASED}
+    MIXES_SPEAKERS: ClassVar[bool] = True
+    type: Literal["run_tool_answered"] = "run_tool_answered"
+    run_id: UUID
+    agent: AgentType
+    depth: int = Field(default=0, ge=0, le=MAX_DEPTH)
+    call_id: str
+    tool: Name
+    result: str = ""
+    is_error: bool = False
+    tries: int = Field(default=1, ge=1)
+    latency_ms: float = Field(default=0.0, ge=0)
+
+
+class RunDelegated(EventContract):
+    """An agent handed the question over. depth: of the agent that takes it."""
+
+    PERSONAL: ClassVar[dict[str, Any]] = {"task": ERASED}
+    MIXES_SPEAKERS: ClassVar[bool] = True
+    type: Literal["run_delegated"] = "run_delegated"
+    run_id: UUID
+    from_agent: AgentType
+    to_agent: AgentType
+    depth: int = Field(ge=1, le=MAX_DEPTH)
+    task: str = ""
+
+
+class RunSolved(EventContract):
+    """The run has ended: with an answer, or with `code`, which says why there is none.
+
+    agents: all that took part, in order. tools: names of the tools that ran, in order.
+    """
+
+    PERSONAL: ClassVar[dict[str, Any]] = {}
+    type: Literal["run_solved"] = "run_solved"
+    run_id: UUID
+    agent: AgentType
+    agents: tuple[AgentType, ...] = ()
+    tools: tuple[Name, ...] = ()
+    code: str | None = Field(default=None, max_length=100)
+    model: str = Field(default="", max_length=200)
+    tokens_in: Amount = 0
+    tokens_out: Amount = 0
+    cost_usd: float = Field(default=0.0, ge=0)
+    latency_ms: float = Field(default=0.0, ge=0)

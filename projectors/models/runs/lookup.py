@@ -1,0 +1,84 @@
+"""Reads runs of agents and their steps."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from psycopg.rows import class_row
+
+from turnlog.projectors.engine.writer import Connection
+
+
+@dataclass(frozen=True, slots=True)
+class AgentRun:
+    """A run. agent: who spoke last. status: running, solved or failed, with `code`. cost_usd: of its model calls."""
+
+    run_id: UUID
+    thread: str
+    user: str | None
+    agent: str
+    status: str
+    code: str | None
+    started_at: datetime
+    ended_at: datetime | None
+    tokens_in: int
+    tokens_out: int
+    cost_usd: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunStep:
+    """A step. kind: plan, call, result, delegation or end. name: of the tool, or of the agent that takes over. text:
+    the plan, arguments, result or task. calls: of a plan, {"id", "name", "arguments", "after"} each."""
+
+    seq: int
+    kind: str
+    agent: str
+    depth: int
+    name: str | None
+    call_id: str | None
+    text: str
+    calls: list[dict[str, Any]] | None
+    is_error: bool
+    latency_ms: int | None
+    tokens_in: int
+    tokens_out: int
+    cost_usd: float
+    at: datetime
+
+
+_RUNS = """
+SELECT run_id, thread_id AS thread, user_id AS user, agent, status, code, started_at, ended_at, tokens_in, tokens_out,
+       cost_micro_usd / 1e6::float AS cost_usd
+FROM agent_runs
+WHERE tenant = %(tenant)s AND (%(user)s::text IS NULL OR user_id = %(user)s)
+  AND (%(thread)s::text IS NULL OR thread_id = %(thread)s) AND (%(run)s::uuid IS NULL OR run_id = %(run)s)
+  AND (%(before)s::timestamptz IS NULL OR started_at < %(before)s)
+ORDER BY started_at DESC, run_id LIMIT %(limit)s"""
+_STEPS = """
+SELECT seq, kind, agent, depth, name, call_id, text, calls, is_error, latency_ms, tokens_in, tokens_out,
+       cost_micro_usd / 1e6::float AS cost_usd, at
+FROM agent_run_steps WHERE tenant = %s AND thread_id = %s AND run_id = %s ORDER BY seq"""
+
+
+async def agent_runs_of(
+    conn: Connection,
+    tenant: str,
+    user: str | None = None,
+    thread: str | None = None,
+    *,
+    run: UUID | None = None,
+    before: datetime | None = None,
+    limit: int = 50,
+) -> list[AgentRun]:
+    """Runs, newest first; user None: of all users. before: started earlier than that."""
+    cursor = conn.cursor(row_factory=class_row(AgentRun))
+    values = {"tenant": tenant, "user": user, "thread": thread, "run": run, "before": before, "limit": limit}
+    return await (await cursor.execute(_RUNS, values)).fetchall()
+
+
+async def steps_of(conn: Connection, tenant: str, thread: str, run: UUID) -> list[RunStep]:
+    """The steps of a run in the order of the log."""
+    cursor = conn.cursor(row_factory=class_row(RunStep))
+    return await (await cursor.execute(_STEPS, (tenant, thread, run))).fetchall()
