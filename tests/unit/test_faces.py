@@ -44,6 +44,7 @@ ASKED_FOR = {
         "user_context",
         "embedding.embed_now",
     ),
+    "team": ("runs",),
     "privacy": (
         "personal_data",
         "keys.key_status",

@@ -1,0 +1,44 @@
+"""Runs of agents: which there were, and the steps of one."""
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from turnlog.agent.runtime import Runtime
+from turnlog.events.errors import NotFound
+from turnlog.events.subjects import check_place
+from turnlog.projectors.models.runs.lookup import AgentRun, RunStep, agent_runs_of, steps_of
+
+READS = ("agent_runs",)
+
+
+@dataclass(frozen=True, slots=True)
+class RunShown:
+    """A run with its steps in the order of the log."""
+
+    run: AgentRun
+    steps: list[RunStep]
+
+
+async def list_runs(
+    runtime: Runtime, tenant: str, user: str | None = None, thread: str | None = None, limit: int = 50
+) -> list[AgentRun]:
+    """Returns runs of agents, newest first: of a user or of all, in a conversation or in all. Raises InvalidToken."""
+    check_place(tenant, thread, user)
+    await runtime.settle(names=READS)
+    async with runtime.pool.connection() as conn:
+        return await agent_runs_of(conn, tenant, user, thread, limit=limit)
+
+
+async def show_run(runtime: Runtime, tenant: str, run: UUID | str, user: str | None = None) -> RunShown:
+    """Returns a run and its steps. user: whose it must be, None for any. Raises NotFound, InvalidToken."""
+    check_place(tenant, user=user)
+    try:
+        run_id = run if isinstance(run, UUID) else UUID(run)
+    except ValueError:
+        raise NotFound(f"{str(run)[:80]!r} is not the id of a run; `turnlog runs` lists them") from None
+    await runtime.settle(names=READS)
+    async with runtime.pool.connection() as conn:
+        runs = await agent_runs_of(conn, tenant, user, run=run_id, limit=1)
+        if not runs:
+            raise NotFound(f"there is no run {run}; `turnlog runs` lists them")
+        return RunShown(runs[0], await steps_of(conn, tenant, runs[0].thread, run_id))
