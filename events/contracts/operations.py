@@ -61,7 +61,8 @@ AgentType = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,63}$")]
 class AgentConfigured(EventContract):
     """A tenant's agent was configured. The event holds the whole configuration.
 
-    None means what its team or the server says. tools, delegates: names of what it may call and of the agents it may hand over to.
+    None means what its team or the server says. tools, delegates: names of what it may call and of the agents that
+    it may hand over to.
     """
 
     VERSION: ClassVar[int] = 2
