@@ -45,7 +45,6 @@ from turnlog.events.tasks import pause
 
 logger = logging.getLogger("turnlog.consumers")
 ROLES = ("projectors", "reactors", "agent", "analytics", "jobs", "api")
-EMBED_POLL_S = 2.0
 # A round has a call of a model, with its retries; a job may take long.
 EMBED_ROUND_S, SWEEP_ROUND_S, JOBS_ROUND_S = 300.0, 600.0, 900.0  # jobs: without progress
 # A stop ends within 10 s: the API has 3 of them, jobs and reactors 1 each. An answer that needs longer is made after
@@ -177,7 +176,7 @@ async def _embed(runtime: Runtime, embedder: Embedder, stop: asyncio.Event, beat
 
     An unavailable model or database is retried later.
     """
-    wait_s = EMBED_POLL_S
+    wait_s = runtime.settings.embed_poll_s
 
     def pauses() -> bool:
         if beat is not None:
@@ -189,7 +188,7 @@ async def _embed(runtime: Runtime, embedder: Embedder, stop: asyncio.Event, beat
             await runtime.give_way(stop)
             pauses()
             await embed_pending(runtime, embedder, stop=stop, pauses=pauses)
-            wait_s = EMBED_POLL_S
+            wait_s = runtime.settings.embed_poll_s
         except (ModelError, TurnlogError, psycopg.Error, OSError) as error:
             logger.warning("embedder waits: %s", error)
             wait_s = min(wait_s * 2, 60.0)

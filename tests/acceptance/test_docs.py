@@ -31,14 +31,12 @@ from turnlog.projectors.engine.engine import Runner
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.conversation.message import thread_messages
 
+# The pages of a row share a data folder and one `turnlog up`, which takes most of a page's time.
 WALKS = (
-    "README.md",
-    "docs/operation.md",
-    "docs/access.md",
-    "docs/server.md",
-    "docs/mcp.md",
-    "docs/langgraph.md",
-    "docs/long-term-memory.md",
+    ("README.md",),
+    ("docs/mcp.md", "docs/access.md", "docs/server.md", "docs/operation.md"),
+    ("docs/langgraph.md",),
+    ("docs/long-term-memory.md",),
 )
 READS = ("threads", "context", "recall", "memories", "lag", "tail", "verify", "jobs", "doctor")
 PATIENCE_S = 60.0
@@ -153,19 +151,26 @@ def in_bash(line: str, folder: Path, environment: dict[str, str], before: Ended 
     return Ended(before.code or done.returncode, done.stdout, before.err + done.stderr)
 
 
-@pytest.mark.parametrize("page", WALKS)
-async def test_commands_of_the_page_print_what_it_shows(page: str, home: Path, prepared_home: Path) -> None:
+@pytest.mark.parametrize("pages", WALKS, ids=" ".join)
+async def test_commands_of_the_pages_print_what_they_show(
+    pages: tuple[str, ...], home: Path, prepared_home: Path
+) -> None:
     """Numbers may differ. What follows from reactors comes a little later, so a look is repeated until it is there.
 
     Python blocks that are labelled with a file name are those files. The README begins without a data folder.
     """
-    if page != "README.md":
+    if pages != ("README.md",):
         copy_database(prepared_home, home)
-    for name, source in files(page).items():
-        (home.parent / name).write_text(source, "utf-8")
-    port = free_port()  # the pages name the default one
-    for step in [step for block in blocks(page, "console", "runnable") for step in steps(block.text)]:
-        await show(replace(step, command=step.command.replace("localhost:8484", f"localhost:{port}")), home, port)
+    port, is_up = free_port(), False  # the pages name the default one
+    for page in pages:
+        for name, source in files(page).items():
+            (home.parent / name).write_text(source, "utf-8")
+        for step in [step for block in blocks(page, "console", "runnable") for step in steps(block.text)]:
+            starts, ends = step.command.startswith("turnlog up"), step.command == "turnlog down"
+            if (starts and is_up) or (ends and page != pages[-1]):
+                continue
+            is_up = is_up or starts
+            await show(replace(step, command=step.command.replace("localhost:8484", f"localhost:{port}")), home, port)
 
 
 def free_port() -> int:

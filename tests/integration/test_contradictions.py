@@ -53,10 +53,9 @@ def model() -> Iterator[ComparingServer]:
 
 
 @pytest.fixture
-async def play(nats_url: str, database_url: str, model: ComparingServer, monkeypatch: pytest.MonkeyPatch) -> Play:
-    monkeypatch.setattr(roles, "EMBED_POLL_S", 0.1)
-    given = {"api_base_url": model.url, "api_key": model.key, "model": "test-model", "extract": False}
-    return player(nats_url, database_url, ("projectors", "reactors"), **given)
+async def play(nats_url: str, database_url: str, model: ComparingServer) -> Play:
+    given = {"embed_poll_s": 0.1, "api_base_url": model.url, "api_key": model.key, "model": "test-model"}
+    return player(nats_url, database_url, ("projectors", "reactors"), extract=False, **given)
 
 
 async def said(stage: Stage, *contents: str) -> list[Any]:

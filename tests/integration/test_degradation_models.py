@@ -17,7 +17,6 @@ from turnlog.agent.models.calls import Breaker
 from turnlog.agent.models.factory import make_embedder
 from turnlog.agent.recall.hybrid import hybrid_history
 from turnlog.agent.recall.search import Recall
-from turnlog.consumers import roles
 from turnlog.consumers.workers.reactors import segments
 
 ROLES = ("projectors", "reactors")
@@ -96,12 +95,9 @@ async def test_a_model_that_writes_far_too_long_a_summary_is_held_to_the_limit(p
     assert after.token_ratio < 0.75
 
 
-async def test_without_the_embedding_model_history_is_found_by_its_words(
-    play: Play, model: MemoryServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(roles, "EMBED_POLL_S", 0.2)
+async def test_without_the_embedding_model_history_is_found_by_its_words(play: Play, model: MemoryServer) -> None:
     said = ["I ran a marathon in Lisbon.", "Well done!", *(f"Small talk number {n}." for n in range(8))]
-    async with play(embedding_base_url=model.url, embedding_model="words") as stage:
+    async with play(embedding_base_url=model.url, embedding_model="words", embed_poll_s=0.1) as stage:
         await stage.runtime.log.append_many(
             [turn(text, "user" if n % 2 == 0 else "assistant", minutes=n) for n, text in enumerate(said)]
         )

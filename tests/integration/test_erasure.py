@@ -31,6 +31,7 @@ from turnlog.consumers.erasing import erasure_reach
 from turnlog.events.contracts import ForkedSummary, SummaryWritten, ThreadForked
 from turnlog.events.log import Log
 from turnlog.events.subjects import publish_subject
+from turnlog.events.tasks import pause
 from turnlog.projectors.models.conversation.message import thread_messages
 from turnlog.projectors.models.conversation.thread_lookup import thread_overview
 from turnlog.projectors.models.registry import PROJECTIONS
@@ -89,11 +90,12 @@ def threads_of(user: str) -> list[str]:
 
 
 async def traffic(stage: Stage, stop: asyncio.Event) -> int:
-    """The nine go on talking; returns how many turns."""
+    """The nine go on talking; returns how many turns. With a pause, else a busy machine is kept busy by this alone."""
     said = 0
     while not stop.is_set():
         await stage.runtime.log.append_many([turn(f"{u} goes on {said}", thread=f"live-{u}", user=u) for u in OTHERS])
         said += 1
+        await pause(stop, 0.1)
     return said
 
 

@@ -26,7 +26,6 @@ from helpers.servers import eventually, rows
 from helpers.stage import Play
 
 from turnlog.agent.models.factory import make_models
-from turnlog.consumers import roles
 from turnlog.consumers.workers.reactors import extraction
 from turnlog.consumers.workers.reactors.extraction import NAME, ExtractionReactor
 from turnlog.events.contracts import ERASED
@@ -295,12 +294,9 @@ async def test_over_the_hourly_budget_the_model_waits(play: Play, model: Extract
         assert len(model.extractions()) <= 1  # an empty window allows one call
 
 
-async def test_a_rebuild_asks_no_model_and_gives_the_same_rows(
-    play: Play, model: ExtractingServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(roles, "EMBED_POLL_S", 0.1)
+async def test_a_rebuild_asks_no_model_and_gives_the_same_rows(play: Play, model: ExtractingServer) -> None:
     model.extracts = BERLIN
-    async with play() as stage:
+    async with play(embed_poll_s=0.1) as stage:
         await append_texts(stage, f"{TOLD} {LONG}", "I live in Berlin.")
         await stage.until("memories_extracted", 2, ANN_THREAD)
 

@@ -20,7 +20,6 @@ from turnlog.agent.recall.episodes import relevant_episodes, relevant_seqs
 from turnlog.agent.recall.hybrid import HybridHistory, InvalidRecall, hybrid_history
 from turnlog.agent.recall.search import Recall
 from turnlog.agent.settings import Settings
-from turnlog.consumers import roles
 from turnlog.events.contracts import Event, HistoryPruned, ToolCall, ToolResultBlock
 from turnlog.events.log import Log
 from turnlog.projectors.engine.writer import Connection
@@ -234,9 +233,8 @@ def model() -> Iterator[OpenAIServer]:
 
 
 @pytest.fixture
-async def play(nats_url: str, database_url: str, model: OpenAIServer, monkeypatch: pytest.MonkeyPatch) -> Play:
-    monkeypatch.setattr(roles, "EMBED_POLL_S", 0.2)
-    given = {"embedding_base_url": model.url, "embedding_model": "small"}
+async def play(nats_url: str, database_url: str, model: OpenAIServer) -> Play:
+    given = {"embed_poll_s": 0.1, "embedding_base_url": model.url, "embedding_model": "small"}
     return player(nats_url, database_url, ("projectors", "reactors"), **given)
 
 

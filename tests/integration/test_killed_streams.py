@@ -161,7 +161,7 @@ def free_port() -> int:
 )
 async def test_each_question_has_one_answer_after_a_kill(scene: Scene, victim: str) -> None:
     """Half of the questions stream when the victim dies, the others are asked while it is away."""
-    count, goes_on = 100 if nightly.FULL else 20, threading.Event()
+    count, goes_on = 100 if nightly.FULL else 10, threading.Event()
     for _ in range(count // 2):
         scene.model.reply(ANSWER, until=goes_on, after=3)
     for _ in range(count // 2):
