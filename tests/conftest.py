@@ -18,12 +18,13 @@ import nats
 import psutil
 import pytest
 from helpers import nightly
-from helpers.api import Serve, server
+from helpers.api import Api, Serve, server
 from helpers.databases import Databases
 from helpers.key_rings import keks
 from helpers.prepared_home import copy_database, make_prepared_home, shared_by_workers
 from helpers.servers import database_at, execute, processes_left_in, running_projector
 from helpers.slow_callbacks import SlowCallbacks
+from helpers.stage import MemoryServer
 from nats.js.errors import NotFoundError
 
 from turnlog.agent.access.throttle import admission, shares
@@ -237,6 +238,20 @@ async def key_stream(log: Log) -> KeyStream:
 @pytest.fixture
 def serve(nats_url: str, database_url: str, tmp_path: Path) -> Serve:
     return server(nats_url, database_url, tmp_path)
+
+
+@pytest.fixture
+def model() -> Iterator[MemoryServer]:
+    """A language model that knows the reactors' prompts."""
+    with MemoryServer() as server:
+        yield server
+
+
+@pytest.fixture
+async def api(serve: Serve, model: MemoryServer) -> AsyncIterator[Api]:
+    """The HTTP server with the agent, which asks `model`; topics are not tagged."""
+    async with serve("agent", api_base_url=model.url, model="m", topic_extraction=False) as api:
+        yield api
 
 
 @pytest.fixture

@@ -2,15 +2,16 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
-from helpers.api import Api, Serve
+from helpers.api import Api
 from helpers.cli_process import environment
+from helpers.faces import Ask, answer, completion, turns
 from helpers.key_rings import KEK
 from helpers.openai_bodies import Step
 from helpers.preloaded_cli import begin_command
@@ -20,20 +21,6 @@ from helpers.stage import MemoryServer
 from turnlog.agent.models.openai_chat import tls_context
 
 pytestmark = pytest.mark.nightly  # each test starts two processes
-Ask = Callable[..., Awaitable[httpx2.Response]]
-
-
-@pytest.fixture
-def model() -> Iterator[MemoryServer]:
-    with MemoryServer() as server:
-        yield server
-
-
-@pytest.fixture
-async def api(serve: Serve, model: MemoryServer) -> AsyncIterator[Api]:
-    """Projectors and the agent, which outlive the two servers."""
-    async with serve("agent", api_base_url=model.url, model="m", topic_extraction=False) as api:
-        yield api
 
 
 @asynccontextmanager
@@ -62,23 +49,10 @@ async def two_servers(
         yield found
 
 
-async def completion(client: httpx2.AsyncClient, text: str, **more: str) -> httpx2.Response:
-    body = {"model": "m", "messages": [{"role": "user", "content": text}]}
-    return await client.post("/v1/chat/completions", json=body, headers={"X-Turnlog-Thread": "t", **more})
-
-
-async def answer(client: httpx2.AsyncClient, text: str) -> httpx2.Response:
-    return await client.post("/api/threads/t/answers", json={"message": text})
-
-
 def sent(model: MemoryServer) -> list[list[str]]:
     """What each answer was asked for with."""
     asked = model.asked("answer")
     return [[one["content"] for one in body["messages"] if one["role"] != "system"] for body in asked]
-
-
-async def turns(client: httpx2.AsyncClient) -> list[str]:
-    return [one["content"] for one in (await client.get("/api/threads/t/turns?limit=200")).json()["items"]]
 
 
 @pytest.mark.parametrize("ask", [completion, answer])
@@ -87,9 +61,9 @@ async def test_questions_to_both_are_answered_in_order(
 ) -> None:
     async with two_servers(api, model, nats_url, database_url, tmp_path) as both:
         clients = [client for _, client in both]
-        done = await asyncio.gather(*(ask(clients[at % 2], f"Question {at}?") for at in range(6)))
+        done = await asyncio.gather(*(ask(clients[at % 2], "t", f"Question {at}?") for at in range(6)))
         assert {one.status_code // 100 for one in done} == {2}, [one.text for one in done]
-        said = await turns(clients[0])
+        said = await turns(clients[0], "t")
         assert sorted(said[::2]) == [f"Question {at}?" for at in range(6)]
         assert said[1::2] == [f"echo: {one}" for one in said[::2]]
         assert sent(model) == [said[: 2 * at + 1] for at in range(6)]
@@ -102,9 +76,9 @@ async def test_a_killed_server_holds_up_no_question_to_the_other(
     async with two_servers(api, model, nats_url, database_url, tmp_path) as ((victim, first), (_, second)):
         go_on, before = threading.Event(), len(model.requests)
         model.first["answer"] = [Step(text="first", until=go_on)]
-        killed = asyncio.create_task(ask(first, "One?"))
+        killed = asyncio.create_task(ask(first, "t", "One?"))
         await asyncio.to_thread(model.wait_for_requests, before + 1)
-        others = [asyncio.create_task(ask(second, text)) for text in ("Two?", "Three?")]
+        others = [asyncio.create_task(ask(second, "t", text)) for text in ("Two?", "Three?")]
         done, _ = await asyncio.wait(others, timeout=0.5)
         assert not done and len(sent(model)) == 1
         victim.kill()
@@ -116,7 +90,7 @@ async def test_a_killed_server_holds_up_no_question_to_the_other(
         go_on.set()
         with pytest.raises(httpx2.HTTPError):
             await killed
-        said = await turns(second)
+        said = await turns(second, "t")
         head = ["One?", "first"] if ask is answer else ["One?"]
         one, other = said[len(head) :: 2]  # which of the two connections was first
         assert {one, other} == {"Two?", "Three?"}
@@ -130,13 +104,13 @@ async def test_a_retry_after_its_server_was_killed_is_answered_by_the_other_and_
     async with two_servers(api, model, nats_url, database_url, tmp_path) as ((victim, first), (_, second)):
         go_on, before, tries = threading.Event(), len(model.requests), "x-stainless-retry-count"
         model.first["answer"] = [Step(text="first", until=go_on)]
-        killed = asyncio.create_task(completion(first, "One?", **{tries: "0"}))
+        killed = asyncio.create_task(completion(first, "t", "One?", {tries: "0"}))
         await asyncio.to_thread(model.wait_for_requests, before + 1)
-        retry = asyncio.create_task(completion(second, "One?", **{tries: "1"}))
+        retry = asyncio.create_task(completion(second, "t", "One?", {tries: "1"}))
         assert not (await asyncio.wait([retry], timeout=0.5))[0] and len(sent(model)) == 1
         victim.kill()
         assert (await retry).json()["choices"][0]["message"]["content"] == "echo: One?"
         go_on.set()
         with pytest.raises(httpx2.HTTPError):
             await killed
-        assert await turns(second) == ["One?", "echo: One?"]
+        assert await turns(second, "t") == ["One?", "echo: One?"]

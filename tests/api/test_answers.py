@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import httpx2
@@ -13,12 +12,6 @@ from helpers.servers import eventually
 from helpers.stage import MemoryServer
 
 ASK = "/api/threads/t/answers"
-
-
-@pytest.fixture
-def model() -> Iterator[MemoryServer]:
-    with MemoryServer() as server:
-        yield server
 
 
 def text_of(found: list[dict[str, Any]]) -> str:

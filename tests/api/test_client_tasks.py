@@ -1,6 +1,5 @@
 """Titles, tags and other tasks of chat programs are answered, and none of their words become a person's."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -43,12 +42,6 @@ CHATS = [
     "Create a comprehensive summary of this conversation.",
     "Given the following... please reply with a short poem.",
 ]
-
-
-@pytest.fixture
-def model() -> Iterator[MemoryServer]:
-    with MemoryServer() as server:
-        yield server
 
 
 def said(text: str, role: str = "user") -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
 
@@ -29,12 +28,6 @@ WITHOUT_KEY = {
 # Of these the document is checked, and not each by hand: they are other names of the same use cases.
 OTHER_NAMES = ("/ai-agent/", "/admin/ai-agent/", "/short-memory/")
 KEY = {"Idempotency-Key": "k"}
-
-
-@pytest.fixture
-def model() -> Iterator[MemoryServer]:
-    with MemoryServer() as server:
-        yield server
 
 
 async def writes_of(client: httpx2.AsyncClient) -> dict[str, dict[str, Any]]:

@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import openai
@@ -16,12 +15,6 @@ from turnlog.agent.access.limits import change_limits
 from turnlog.agent.access.throttle.pace import Paces
 
 WEATHER: Any = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
-
-
-@pytest.fixture
-def model() -> Iterator[MemoryServer]:
-    with MemoryServer() as server:
-        yield server
 
 
 def said(role: str, content: Any) -> Any:

@@ -1,7 +1,6 @@
 """The unchanged `openai` client with turnlog's base URL and key: responses and conversations."""
 
 import json
-from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
@@ -11,12 +10,6 @@ from helpers.api import Api, Serve, openai_client
 from helpers.stage import MemoryServer
 
 WEATHER: Any = {"type": "function", "name": "weather", "parameters": {"type": "object"}, "strict": False}
-
-
-@pytest.fixture
-def model() -> Iterator[MemoryServer]:
-    with MemoryServer() as server:
-        yield server
 
 
 async def contents(api: Api, thread: str) -> list[Any]:

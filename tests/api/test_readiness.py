@@ -1,7 +1,6 @@
 """Readiness turns red for the part that has stopped, and not for one that is slow."""
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import httpx2
@@ -15,12 +14,6 @@ from turnlog.consumers import runtime
 
 SAID = {"turns": [{"role": "user", "content": "hello"}]}
 STOPPED_S = 1.0
-
-
-@pytest.fixture
-def model() -> Iterator[MemoryServer]:
-    with MemoryServer() as server:
-        yield server
 
 
 async def readiness(client: httpx2.AsyncClient) -> tuple[int, dict[str, Any]]:

@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import httpx2
@@ -16,12 +15,6 @@ from helpers.stage import MemoryServer, player
 from turnlog.agent.answering.thread_turns import _Queues
 
 QUESTION: Any = {"role": "user", "content": "Hello."}
-
-
-@pytest.fixture
-def model() -> Iterator[MemoryServer]:
-    with MemoryServer() as server:
-        yield server
 
 
 @pytest.mark.parametrize("thread", ["t", None])

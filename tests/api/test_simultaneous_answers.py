@@ -3,14 +3,13 @@
 import asyncio
 import json
 import threading
-from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
-import httpx2
 import psycopg
 import pytest
-from helpers.api import Api, Serve
+from helpers.api import Api
 from helpers.callers import socket
+from helpers.faces import answer, completion, controller, response, turns
 from helpers.openai_bodies import Step
 from helpers.servers import eventually
 from helpers.stage import MemoryServer
@@ -22,42 +21,8 @@ from turnlog.projectors.engine.locks import LockFor
 ROUNDS = ((2, 1), (3, 1))
 
 
-@pytest.fixture
-def model() -> Iterator[MemoryServer]:
-    with MemoryServer() as server:
-        yield server
-
-
-@pytest.fixture
-async def api(serve: Serve, model: MemoryServer) -> AsyncIterator[Api]:
-    async with serve("agent", api_base_url=model.url, model="m", topic_extraction=False) as api:
-        yield api
-
-
 def user(text: str) -> dict[str, str]:
     return {"role": "user", "content": text}
-
-
-async def completion(ann: httpx2.AsyncClient, thread: str, text: str, **more: Any) -> httpx2.Response:
-    body = {"model": "m", "messages": [user(text)], **more}
-    return await ann.post("/v1/chat/completions", json=body, headers={"X-Turnlog-Thread": thread})
-
-
-async def response(ann: httpx2.AsyncClient, thread: str, text: str) -> httpx2.Response:
-    return await ann.post("/v1/responses", json={"model": "m", "input": text, "conversation": thread})
-
-
-async def answer(ann: httpx2.AsyncClient, thread: str, text: str) -> httpx2.Response:
-    return await ann.post(f"/api/threads/{thread}/answers", json={"message": text})
-
-
-async def controller(ann: httpx2.AsyncClient, thread: str, text: str) -> httpx2.Response:
-    return await ann.post("/ai-agent/chat", json={"message": text, "conversationId": thread})
-
-
-async def turns(ann: httpx2.AsyncClient, thread: str) -> list[str]:
-    items = (await ann.get(f"/api/threads/{thread}/turns?limit=200")).json()["items"]
-    return [one["content"] for one in items]
 
 
 @pytest.mark.parametrize("ask", [completion, response, answer, controller])

@@ -22,12 +22,6 @@ SECRET = "what-nobody-may-read"
 
 
 @pytest.fixture
-def model() -> Iterator[MemoryServer]:
-    with MemoryServer() as server:
-        yield server
-
-
-@pytest.fixture
 def spans() -> Iterator[InMemorySpanExporter]:
     exporter = InMemorySpanExporter()
     with tracing.use(provider_of(SimpleSpanProcessor(exporter))):

@@ -2,51 +2,13 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import httpx2
 import pytest
-from helpers.api import Api, Serve
+from helpers.api import Api
 from helpers.callers import mcp_of, socket
-from helpers.stage import MemoryServer
-
-
-@pytest.fixture
-def model() -> Iterator[MemoryServer]:
-    with MemoryServer() as server:
-        yield server
-
-
-@pytest.fixture
-async def api(serve: Serve, model: MemoryServer) -> AsyncIterator[Api]:
-    async with serve("agent", api_base_url=model.url, model="m", topic_extraction=False) as api:
-        yield api
-
-
-async def completion(user: httpx2.AsyncClient, text: str) -> Any:
-    body = {"model": "m", "messages": [{"role": "user", "content": text}]}
-    return await user.post("/v1/chat/completions", json=body, headers={"X-Turnlog-Thread": "main"})
-
-
-async def response(user: httpx2.AsyncClient, text: str) -> Any:
-    return await user.post("/v1/responses", json={"model": "m", "input": text, "conversation": "main"})
-
-
-async def answer(user: httpx2.AsyncClient, text: str) -> Any:
-    return await user.post("/api/threads/main/answers", json={"message": text})
-
-
-async def controller(user: httpx2.AsyncClient, text: str) -> Any:
-    return await user.post("/ai-agent/chat", json={"message": text, "conversationId": "main"})
-
-
-async def message(user: httpx2.AsyncClient, text: str) -> Any:
-    return await user.post("/ai-agent/conversations/main/messages", json={"role": "user", "content": text})
-
-
-async def graph(user: httpx2.AsyncClient, text: str) -> Any:
-    return await user.post("/api/chat/stream", json={"message": text, "conversation_id": "main"})
+from helpers.faces import Ask, answer, completion, controller, graph, message, response
 
 
 async def said(user: httpx2.AsyncClient, thread: str = "main") -> list[str]:
@@ -56,10 +18,10 @@ async def said(user: httpx2.AsyncClient, thread: str = "main") -> list[str]:
 
 
 @pytest.mark.parametrize("ask", [completion, response, answer, controller, message, graph])
-async def test_both_users_of_a_name_have_a_conversation_and_their_own(api: Api, ask: Any) -> None:
+async def test_both_users_of_a_name_have_a_conversation_and_their_own(api: Api, ask: Ask) -> None:
     async with api.client("ann", role="vip") as ann, api.client("bob", role="vip") as bob:
-        first = await asyncio.gather(ask(ann, "Ann one."), ask(bob, "Bob one."))
-        second = [await ask(user, text) for user, text in ((ann, "Ann two."), (bob, "Bob two."))]
+        first = await asyncio.gather(ask(ann, "main", "Ann one."), ask(bob, "main", "Bob one."))
+        second = [await ask(user, "main", text) for user, text in ((ann, "Ann two."), (bob, "Bob two."))]
         assert all(one.status_code < 300 for one in (*first, *second)), [one.text for one in (*first, *second)]
         assert await said(ann) == ["Ann one.", "Ann two."]
         assert await said(bob) == ["Bob one.", "Bob two."]
@@ -76,12 +38,16 @@ async def test_both_users_of_a_name_have_a_conversation_and_their_own(api: Api, 
 async def test_errors_say_the_name_that_the_caller_used_and_that_it_was_deleted(api: Api) -> None:
     async with api.client("ann", role="vip") as ann, api.client("bob", role="vip") as bob:
         for user in (ann, bob):
-            assert (await completion(user, "Hello.")).status_code == 200
+            assert (await completion(user, "main", "Hello.")).status_code == 200
             assert (await user.delete("/api/threads/main")).status_code < 300
-            for again in (await user.get("/api/threads/main"), await answer(user, "Again."), await message(user, "x")):
+            for again in (
+                await user.get("/api/threads/main"),
+                await answer(user, "main", "Again."),
+                await message(user, "main", "x"),
+            ):
                 assert again.status_code == 404
                 assert "'main' was deleted" in again.text and "-of-" not in again.text
-            refused = (await completion(user, "Again.")).json()["error"]
+            refused = (await completion(user, "main", "Again.")).json()["error"]
             assert refused["message"].startswith("the conversation 'main' was deleted, and its name stays with it")
 
 
@@ -144,8 +110,8 @@ async def test_a_version_is_that_of_the_users_own_conversation(api: Api) -> None
 
 async def test_nobody_takes_an_id_that_a_name_of_another_user_means(api: Api) -> None:
     async with api.client("ann") as ann, api.client("bob") as bob, api.client("eve") as eve:
-        await answer(ann, "Ann.")
-        await answer(bob, "Bob.")
+        await answer(ann, "main", "Ann.")
+        await answer(bob, "main", "Bob.")
         [his] = (await bob.get("/api/threads")).json()["items"]
         await bob.delete("/api/threads/main")
         for name in (his["thread"], "other-of-0123456789abcdef"):
@@ -153,4 +119,4 @@ async def test_nobody_takes_an_id_that_a_name_of_another_user_means(api: Api) ->
         assert not {his["thread"], "other-of-0123456789abcdef"} & {
             one["thread"] for one in (await eve.get("/api/threads")).json()["items"]
         }
-        assert (await answer(bob, "Again.")).status_code == 404
+        assert (await answer(bob, "main", "Again.")).status_code == 404

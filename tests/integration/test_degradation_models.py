@@ -1,6 +1,6 @@
 """Short-term memory while a model is away or talks too much, and after it is well again."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -22,12 +22,6 @@ from turnlog.consumers.workers.reactors import segments
 ROLES = ("projectors", "reactors")
 WINDOW = 400
 ASKED = MemoryQueryRequest(conversation_id="t", query="And now?")
-
-
-@pytest.fixture
-def model() -> Iterator[MemoryServer]:
-    with MemoryServer() as server:
-        yield server
 
 
 @pytest.fixture

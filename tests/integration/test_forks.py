@@ -1,6 +1,5 @@
 """A fork begins with another thread's turns without a copy of them; from there both go their own way."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -54,12 +53,6 @@ FORK = ThreadForked(
     tagged_through=15,
     pruned_through=10,
 )
-
-
-@pytest.fixture
-def model() -> Iterator[MemoryServer]:
-    with MemoryServer() as server:
-        yield server
 
 
 @pytest.fixture

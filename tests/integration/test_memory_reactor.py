@@ -2,7 +2,6 @@
 
 import json
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -26,12 +25,6 @@ from turnlog.projectors.models.conversation.thread_lookup import thread_overview
 
 ROLES = ("projectors", "reactors")
 DERIVED = ("topics_tagged", "chunks_embedded", "summary_written", "history_pruned")
-
-
-@pytest.fixture
-def model() -> Iterator[MemoryServer]:
-    with MemoryServer() as server:
-        yield server
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """The segment reactor on real servers: one checkpoint a request, whatever is delivered again or dies."""
 
 import threading
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -31,12 +30,6 @@ from turnlog.projectors.models.sessions.state import SessionState
 
 ROLES = ("projectors", "reactors")
 RULES = SegmentRules(model_context_window=2_000)
-
-
-@pytest.fixture
-def model() -> Iterator[MemoryServer]:
-    with MemoryServer() as server:
-        yield server
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """Short-term memory with many at it: callers, processes, users and tenants at once."""
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
 
@@ -18,12 +17,6 @@ from turnlog.events.log import Log
 from turnlog.events.stream import StreamOptions
 
 ROLES = ("projectors", "reactors")
-
-
-@pytest.fixture
-def model() -> Iterator[MemoryServer]:
-    with MemoryServer() as server:
-        yield server
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator
 from uuid import UUID
 
 import pytest
@@ -38,12 +37,6 @@ OTHER = Settings(
     keep_thinking=False,
     enable_summary=False,
 )
-
-
-@pytest.fixture
-def model() -> Iterator[MemoryServer]:
-    with MemoryServer() as server:
-        yield server
 
 
 @pytest.fixture
