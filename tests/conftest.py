@@ -28,7 +28,7 @@ from helpers.stage import MemoryServer
 from nats.js.errors import NotFoundError
 
 from turnlog.agent.access.throttle import admission, shares
-from turnlog.agent.conversations.sessions import bucket
+from turnlog.agent.conversations.sessions import bucket, levels, tail
 from turnlog.agent.models import calls
 from turnlog.agent.operations.jobs import caches
 from turnlog.agent.privacy.keys.key_stream import KeyStream
@@ -133,8 +133,9 @@ def long_patience(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     found by their vectors, copies of sessions in the bucket and requests that are counted. A test of the other case
     shortens the time itself."""
     if "unit" not in request.path.parts:
-        for module in (admission, shares, bucket, caches):
+        for module in (admission, shares, bucket, tail, caches):
             monkeypatch.setattr(module, "PATIENCE_S", 30.0)
+        monkeypatch.setattr(levels, "POSTGRES_PATIENCE_S", 30.0)
         monkeypatch.setattr("turnlog.consumers.langgraph.conversation.PATIENCE_S", 30.0)
         monkeypatch.setattr(memory_search, "ANSWER_PATIENCE_S", 30.0)
         monkeypatch.setattr(search, "EMBEDDING_PATIENCE_S", 30.0)

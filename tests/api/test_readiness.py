@@ -78,13 +78,13 @@ async def test_an_agent_whose_model_hangs_is_named(serve: Serve, model: MemorySe
 
 
 async def test_an_agent_that_works_through_a_backlog_is_ready(serve: Serve, model: MemoryServer) -> None:
-    """Each answer takes half of the time after which it would count as stopped, all of them much longer."""
+    """Each answer takes a third of the time after which it would count as stopped, all of them twice as long."""
     questions = 6
     given: dict[str, Any] = {"api_base_url": model.url, "model": "m", "agent_parallel": 1}
     for _ in range(questions):
-        model.reply("slow", delay=STOPPED_S)
+        model.reply("slow", delay=2 * STOPPED_S)
     async with (
-        serve("agent", reactor_stalled_after_s=2 * STOPPED_S, **given) as api,
+        serve("agent", reactor_stalled_after_s=6 * STOPPED_S, **given) as api,
         api.client() as ann,
         asyncio.TaskGroup() as group,
     ):

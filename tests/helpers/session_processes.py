@@ -4,10 +4,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
-import pytest
 from nats.js.errors import NotFoundError
 
-from turnlog.agent.conversations.sessions import bucket, levels, tail
 from turnlog.agent.conversations.sessions.sessions import Sessions
 from turnlog.agent.runtime import Pool
 from turnlog.events.contracts import (
@@ -26,12 +24,6 @@ from turnlog.projectors.models.sessions.state import SessionState
 Settled = Callable[..., Awaitable[None]]
 KV_STREAM = f"KV_{SESSION_BUCKET}"
 THREADS = ["t", "线 c", "x" * 300]
-
-
-def wait_for_slow_levels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gives every level 30 s to answer, so that the level that answers does not depend on speed."""
-    for module, patience in ((bucket, "PATIENCE_S"), (tail, "PATIENCE_S"), (levels, "POSTGRES_PATIENCE_S")):
-        monkeypatch.setattr(module, patience, 30.0)
 
 
 class Processes:

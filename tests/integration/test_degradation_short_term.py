@@ -9,11 +9,10 @@ import pytest
 from helpers.own_servers import OwnServers, own_servers
 from helpers.sample_events import turn
 from helpers.servers import eventually, processes_left_in, rows
-from helpers.session_processes import wait_for_slow_levels
 from helpers.stage import Stage, on_stage
 from uuid_utils.compat import uuid7
 
-from turnlog.agent.conversations.sessions import bucket
+from turnlog.agent.conversations.sessions import bucket, levels
 from turnlog.agent.conversations.sessions.memory import ShortTermMemory
 from turnlog.agent.conversations.sessions.sessions import Sessions
 from turnlog.agent.conversations.sessions.tail import from_log
@@ -40,15 +39,10 @@ async def own(home: Path) -> AsyncIterator[OwnServers]:
         yield servers
 
 
-@pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bucket that answers slowly answers all the same."""
-    monkeypatch.setattr(bucket, "PATIENCE_S", 30.0)
-
-
-@pytest.fixture
-def all_patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    wait_for_slow_levels(monkeypatch)
+@pytest.fixture(autouse=True)
+def short_wait_for_postgres(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These tests stop it."""
+    monkeypatch.setattr(levels, "POSTGRES_PATIENCE_S", 2.0)
 
 
 @asynccontextmanager
@@ -92,9 +86,7 @@ async def test_without_postgres_a_context_is_refused_with_cause_and_fix(own: Own
     assert again["messages"][-1]["content"] == "I ran in Lisbon."
 
 
-async def test_without_postgres_sessions_are_read_from_memory_from_the_bucket_and_from_the_log(
-    own: OwnServers, patient: None
-) -> None:
+async def test_without_postgres_sessions_are_read_from_memory_from_the_bucket_and_from_the_log(own: OwnServers) -> None:
     async with on_stage(own.settings(), ["projectors"]) as stage, sessions_of(stage) as known:
         await talk(stage, known)
         await own.kill("postgres")
@@ -144,9 +136,7 @@ async def test_without_postgres_a_memory_context_is_built_all_the_same(own: OwnS
         await own.back()
 
 
-async def test_without_the_bucket_sessions_are_read_from_postgres_and_it_is_created_again(
-    own: OwnServers, all_patient: None
-) -> None:
+async def test_without_the_bucket_sessions_are_read_from_postgres_and_it_is_created_again(own: OwnServers) -> None:
     async with on_stage(own.settings(), ["projectors"]) as stage:
         async with sessions_of(stage) as first:
             await talk(stage, first)
@@ -160,7 +150,7 @@ async def test_without_the_bucket_sessions_are_read_from_postgres_and_it_is_crea
             assert await read(fresh) == (2, "Rest.", "kv")
 
 
-async def test_a_bucket_that_refuses_every_copy_hinders_nobody(own: OwnServers, all_patient: None) -> None:
+async def test_a_bucket_that_refuses_every_copy_hinders_nobody(own: OwnServers) -> None:
     async with on_stage(own.settings(), ["projectors"]) as stage:
         async with sessions_of(stage) as first:
             await talk(stage, first)

@@ -17,7 +17,6 @@ from helpers.session_processes import (
     key,
     slots,
     turn_data,
-    wait_for_slow_levels,
 )
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -44,8 +43,7 @@ Settled = Callable[..., Awaitable[None]]
 
 
 @pytest.fixture
-async def bench(log: Log, database_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Processes]:
-    wait_for_slow_levels(monkeypatch)
+async def bench(log: Log, database_url: str) -> AsyncIterator[Processes]:
     async with AsyncExitStack() as stack:
         pool = await stack.enter_async_context(connection_pool(database_url))
         yield Processes(log, pool, stack)

@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 from helpers.sample_events import event, turn
 from helpers.servers import eventually
-from helpers.session_processes import THREADS, Processes, contents, conversation, slots, turn_data, wait_for_slow_levels
+from helpers.session_processes import THREADS, Processes, contents, conversation, slots, turn_data
 
 from turnlog.agent.conversations.sessions import session_cache
 from turnlog.consumers.runtime import connection_pool
@@ -33,8 +33,7 @@ Settled = Callable[..., Awaitable[None]]
 
 
 @pytest.fixture
-async def bench(log: Log, database_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Processes]:
-    wait_for_slow_levels(monkeypatch)
+async def bench(log: Log, database_url: str) -> AsyncIterator[Processes]:
     async with AsyncExitStack() as stack:
         pool = await stack.enter_async_context(connection_pool(database_url))
         yield Processes(log, pool, stack)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from helpers.sample_events import event, turn
-from helpers.session_processes import Processes, contents, turn_data, wait_for_slow_levels
+from helpers.session_processes import Processes, contents, turn_data
 from helpers.short_term_memory import create, memory_of, query
 from helpers.stage import Play, Stage, player
 
@@ -28,8 +28,7 @@ PAST = [("May in Lisbon?", "user"), ("May is mild.", "assistant"), ("900 euros?"
 
 
 @pytest.fixture
-async def play(nats_url: str, database_url: str, monkeypatch: pytest.MonkeyPatch) -> Play:
-    wait_for_slow_levels(monkeypatch)
+async def play(nats_url: str, database_url: str) -> Play:
     return player(nats_url, database_url, ("projectors",))
 
 

@@ -5,7 +5,6 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from helpers.session_processes import wait_for_slow_levels
 from helpers.short_term_memory import SMALL, create, memory_of, query, shown_turns, write, write_turns
 from helpers.stage import MemoryServer, Play, player
 from prometheus_client import REGISTRY
@@ -205,9 +204,8 @@ async def test_an_empty_text_is_a_field_that_was_not_given(play: Play) -> None:
         assert (await memory.create(create(user_id=""))).meta.user_id == "ann"
 
 
-async def test_every_operation_leaves_its_number_in_the_metrics(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_every_operation_leaves_its_number_in_the_metrics(play: Play) -> None:
     """What B asks to watch: checkpoints, lengths of summaries, token ratios, and read times of each store."""
-    wait_for_slow_levels(monkeypatch)
     names = {
         "turnlog_session_checkpoints_total": {"trigger": "automatic", "outcome": "made"},
         "turnlog_session_summary_tokens_count": {},
