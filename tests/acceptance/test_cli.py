@@ -73,16 +73,21 @@ def test_a_second_import_of_the_same_file_adds_nothing(cli: Cli, files: Path) ->
     assert [(done.document["turns"], done.document["known"]) for done in again] == [(0, 3), (0, 2), (0, 4), (0, 2)]
 
 
-def test_a_pipe_is_imported_as_its_file_is(cli: Cli, files: Path) -> None:
+def test_a_pipe_is_imported_as_its_file_is(cli: Cli, files: Path, tmp_path: Path) -> None:
     said = (files / "jsonl.jsonl").read_bytes()
-    for name, piped in (("-", said), ("/dev/stdin", gzip.compress(said)), ("-", b"")):
-        call = [*COMMAND, "import", name, "--no-embed", "--json"]
-        done = subprocess.run(call, env=environment(cli.home), input=piped, capture_output=True, timeout=90)
-        found = json.loads(done.stdout)
-        if piped:
-            assert (found["file"], found["turns"], found["known"]) == ("stdin", 0, 2), found
-        else:
-            assert found["error"] == {"code": "import-failed", "message": "stdin is empty: there is nothing to import"}
+    call = [*COMMAND, "import", "/dev/stdin", "--no-embed", "--json"]
+    piped = subprocess.run(call, env=environment(cli.home), input=gzip.compress(said), capture_output=True, timeout=90)
+    (tmp_path / "empty").touch()
+    plain, empty = (
+        run_command("import", "-", "--no-embed", "--json", environment=environment(cli.home), stdin=str(file))
+        for file in (files / "jsonl.jsonl", tmp_path / "empty")
+    )
+    for found in (json.loads(piped.stdout), json.loads(plain.out)):
+        assert (found["file"], found["turns"], found["known"]) == ("stdin", 0, 2), found
+    assert json.loads(empty.out)["error"] == {
+        "code": "import-failed",
+        "message": "stdin is empty: there is nothing to import",
+    }
 
 
 def test_an_import_says_how_many_turns_have_no_time_and_which_they_got(cli: Cli, files: Path) -> None:
@@ -409,7 +414,7 @@ def test_whoever_reads_only_the_beginning_makes_no_error(cli: Cli) -> None:
     assert reading.stdout.readline()
     reading.stdout.close()
     cli("chat", "piped", "-m", "hello")
-    assert reading.wait(30) == 0
+    assert reading.wait(90) == 0
     assert reading.stderr is not None and reading.stderr.read() == b""
     reading.stderr.close()
 

@@ -57,7 +57,7 @@ async def test_a_server_with_open_streams_ends_when_it_is_told(
         await stack.enter_async_context(open_stream(http, "GET", "/api/threads/t/events"))
         assert (await http.get("/mcp", headers=MCP)).status_code == 405  # there is no stream to leave open
         address = f"{url.replace('http', 'ws', 1)}/xyzen/ws/v1/chat/sessions/s/topics/t?token={token}"
-        socket = await stack.enter_async_context(connect(address, proxy=None))
+        socket = await stack.enter_async_context(connect(address, proxy=None, open_timeout=60))
         assert process.pid is not None
         os.kill(process.pid, signal.SIGTERM)
         await asyncio.to_thread(process.join, PATIENCE_S)

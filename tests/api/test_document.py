@@ -84,7 +84,7 @@ async def test_no_wrong_input_is_an_error_of_the_server(serve: Serve) -> None:
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize(("paths", "count"), [("^/api/threads", 4), pytest.param("", 200, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(("paths", "count"), [("^/api/threads", 2), pytest.param("", 200, marks=pytest.mark.nightly)])
 async def test_what_was_answered_can_be_used_in_the_next_request(serve: Serve, paths: str, count: int) -> None:
     """Chains of requests: ids and sequences of an answer go where the document's links and names say."""
     async with serve("agent") as api:

@@ -16,7 +16,7 @@ from turnlog.agent.access.secret import secret_of
 
 def socket(api: Api, topic: str, query: str = "", **given: Any) -> connect:
     address = f"{api.url.replace('http', 'ws', 1)}/xyzen/ws/v1/chat/sessions/s/topics/{topic}{query}"
-    return connect(address, proxy=None, **given)
+    return connect(address, proxy=None, open_timeout=60, **given)
 
 
 def forged(api: Api) -> dict[str, str]:

@@ -3,8 +3,6 @@
 import asyncio
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -12,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from helpers.key_rings import KEK
+from helpers.preloaded_cli import Ended, run_command
 from helpers.servers import processes_left_in
 from pydantic import SecretStr
 
@@ -55,15 +54,12 @@ class OwnServers:
         again = await start(self.home)
         assert (again.nats_url, again.database_url) == (self.where.nats_url, self.where.database_url)
 
-    async def turnlog(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    async def turnlog(self, *arguments: str) -> Ended:
         """A command as a process of its own, with these servers as its only settings."""
         environment = {name: os.environ[name] for name in ("PATH", "HOME", "PYTHONPATH") if name in os.environ}
         environment |= dict(zip(("NATS_URL", "DATABASE_URL"), self.foreign, strict=True))
         environment |= {"TURNLOG_HOME": str(self.home), "TURNLOG_KEK": KEK, "COLUMNS": "400"}
-        command = [sys.executable, "-m", "turnlog.consumers.cli", *arguments]
-        return await asyncio.to_thread(
-            subprocess.run, command, cwd=self.home, env=environment, capture_output=True, text=True, timeout=90
-        )
+        return await asyncio.to_thread(run_command, *arguments, environment=environment, folder=self.home)
 
     async def _gone(self, *names: str) -> bool:
         return not any(running(self.home / name, PROCESSES[name]) for name in names)

@@ -76,13 +76,13 @@ async def test_without_postgres_a_context_is_refused_with_cause_and_fix(own: Own
         await stage.runtime.settle()
     await own.kill("postgres")
     refused = await own.turnlog("context", "t", "--json")
-    error = json.loads(refused.stdout)["error"]
-    assert (refused.returncode, error["code"]) == (1, "database-unavailable")
+    error = json.loads(refused.out)["error"]
+    assert (refused.code, error["code"]) == (1, "database-unavailable")
     assert "connection to server" in error["message"]
     assert "Check DATABASE_URL" in error["message"]
-    assert "Traceback" not in refused.stderr
+    assert "Traceback" not in refused.err
     await own.back()
-    again = json.loads((await own.turnlog("context", "t", "--json")).stdout)
+    again = json.loads((await own.turnlog("context", "t", "--json")).out)
     assert again["messages"][-1]["content"] == "I ran in Lisbon."
 
 

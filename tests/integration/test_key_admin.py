@@ -78,7 +78,7 @@ async def test_after_a_rotation_in_another_process_the_new_key_seals_and_the_old
         done = await OwnServers(tmp_path, _Where(nats_url, database_url)).turnlog(
             "encryption-key", "rotate", "--user", "ann"
         )
-        assert done.returncode == 0, done.stderr
+        assert done.code == 0, done.err
 
         async def is_rotated() -> bool:
             return await key_of(log, (await log.append(turn("two", user="ann"))).seq) != first
