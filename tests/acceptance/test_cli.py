@@ -76,7 +76,7 @@ def test_a_second_import_of_the_same_file_adds_nothing(cli: Cli, files: Path) ->
 def test_a_pipe_is_imported_as_its_file_is(cli: Cli, files: Path, tmp_path: Path) -> None:
     said = (files / "jsonl.jsonl").read_bytes()
     call = [*COMMAND, "import", "/dev/stdin", "--no-embed", "--json"]
-    piped = subprocess.run(call, env=environment(cli.home), input=gzip.compress(said), capture_output=True, timeout=90)
+    piped = subprocess.run(call, env=environment(cli.home), input=gzip.compress(said), capture_output=True, timeout=240)
     (tmp_path / "empty").touch()
     plain, empty = (
         run_command("import", "-", "--no-embed", "--json", environment=environment(cli.home), stdin=str(file))
@@ -233,7 +233,7 @@ def test_tail_shows_what_is_there_and_what_comes(cli: Cli, tmp_path: Path) -> No
     assert following.stdout is not None
     assert json.loads(following.stdout.readline())["seq"] == 1
     following.send_signal(signal.SIGINT)
-    _, errors = following.communicate(timeout=90)
+    _, errors = following.communicate(timeout=240)
     assert (following.returncode, b"Traceback" in errors) == (130, False)
 
 
@@ -361,7 +361,7 @@ def test_a_worker_says_that_it_runs_and_ends_on_a_signal(cli: Cli) -> None:
     assert worker.stdout is not None
     assert worker.stdout.readline() == b"worker analytics runs\n"
     worker.send_signal(signal.SIGTERM)
-    _, errors = worker.communicate(timeout=90)
+    _, errors = worker.communicate(timeout=240)
     assert (worker.returncode, b"Traceback" in errors) == (0, False)
 
 
@@ -402,7 +402,7 @@ def test_without_json_an_error_is_one_line_on_stderr(cli: Cli) -> None:
 def test_what_cannot_be_written_is_an_error_on_stderr(cli: Cli, unbuffered: str) -> None:
     with Path("/dev/full").open("wb") as full:
         call, env = [*COMMAND, "threads", "--json"], environment(cli.home) | {"PYTHONUNBUFFERED": unbuffered}
-        done = subprocess.run(call, env=env, stdout=full, stderr=subprocess.PIPE, timeout=90)
+        done = subprocess.run(call, env=env, stdout=full, stderr=subprocess.PIPE, timeout=240)
     assert done.returncode == 1
     [error] = done.stderr.decode().splitlines()
     assert error == "error: [Errno 28] No space left on device. Make room on that disk and run this again [disk-full]"

@@ -146,11 +146,12 @@ def turnlog(line: str, home: Path, port: int = 0) -> Ended:
 def in_bash(line: str, folder: Path, environment: dict[str, str], before: Ended = NOTHING) -> Ended:
     """before: what its first command reads, as behind it in a pipe."""
     done = subprocess.run(
-        ["bash", "-c", line], cwd=folder, env=environment, input=before.out, capture_output=True, text=True, timeout=90
+        ["bash", "-c", line], cwd=folder, env=environment, input=before.out, capture_output=True, text=True, timeout=240
     )
     return Ended(before.code or done.returncode, done.stdout, before.err + done.stderr)
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("pages", WALKS, ids=" ".join)
 async def test_commands_of_the_pages_print_what_they_show(
     pages: tuple[str, ...], home: Path, prepared_home: Path

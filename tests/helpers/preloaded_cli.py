@@ -18,7 +18,7 @@ from threading import Lock
 
 import pytest
 
-PATIENCE_S = 100.0  # `up --detach` has 90 to be ready
+PATIENCE_S = 240.0  # of a command on a busy machine; `up --detach` alone has 90
 Files = tuple[str, str, str]  # the paths of stdin, stdout and stderr
 _server = multiprocessing.get_context("forkserver")
 _server.set_forkserver_preload(["helpers.cli_libraries"])
