@@ -136,7 +136,8 @@ def long_patience(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
         for module in (admission, shares, bucket, tail, caches):
             monkeypatch.setattr(module, "PATIENCE_S", 30.0)
         monkeypatch.setattr(levels, "POSTGRES_PATIENCE_S", 30.0)
-        monkeypatch.setattr("turnlog.consumers.langgraph.conversation.PATIENCE_S", 30.0)
+        for module in ("conversation", "conversation_context"):
+            monkeypatch.setattr(f"turnlog.consumers.langgraph.{module}.PATIENCE_S", 30.0)
         monkeypatch.setattr(memory_search, "ANSWER_PATIENCE_S", 30.0)
         monkeypatch.setattr(search, "EMBEDDING_PATIENCE_S", 30.0)
 

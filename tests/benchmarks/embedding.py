@@ -18,7 +18,7 @@ from turnlog.agent.recall.embedding.embedder import embed_pending
 from turnlog.agent.recall.recall import recall
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.settings import Settings
-from turnlog.consumers.roles import EMBED_POLL_S, playing
+from turnlog.consumers.roles import playing
 from turnlog.consumers.runtime import opened
 from turnlog.events.contracts import Event
 
@@ -84,7 +84,7 @@ async def _embed(runtime: Runtime) -> None:
     while True:
         await runtime.give_way(stop)
         await embed_pending(runtime, runtime.models.embedder, pauses=runtime.catching_up)
-        await asyncio.sleep(EMBED_POLL_S)
+        await asyncio.sleep(runtime.settings.embed_poll_s)
 
 
 async def _answer(runtime: Runtime, question: str) -> None:
