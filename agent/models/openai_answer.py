@@ -32,7 +32,7 @@ class Answer:
         self.finish_reason = reason
 
     def forget(self) -> None:
-        """Resets: an attempt that failed before the first token may have set the model name."""
+        """Forgets all: an attempt that failed before the first token may have set the model name."""
         self.__dict__.update(Answer(self.started, self.keeps_refusals).__dict__)
 
     def take(self, chunk: Any) -> Delta:

@@ -3,26 +3,24 @@
 import asyncio
 import json
 import re
-import ssl
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import nullcontext, suppress
-from functools import cache, partial
+from contextlib import aclosing, nullcontext, suppress
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
-import httpx2
 import openai
-from openai import AsyncOpenAI, AsyncStream, DefaultAsyncHttpxClient
-from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from openai.types.chat import ChatCompletion
 
 from turnlog.agent.context.window import output_reserve, window_for
 from turnlog.agent.context.wire import with_custom_calls
 from turnlog.agent.models import observed
-from turnlog.agent.models.calls import Caller, shown_url
+from turnlog.agent.models.calls import Caller
 from turnlog.agent.models.errors import ModelError, ModelRefused, ModelTimedOut, ModelUnavailable, NotAnAPI
 from turnlog.agent.models.lanes import Lane
 from turnlog.agent.models.openai_answer import Answer
+from turnlog.agent.models.openai_http import Chunks, new_client
 from turnlog.agent.models.pricing import cost_of
 from turnlog.agent.models.protocol import (
     BROKE_OFF,
@@ -37,73 +35,18 @@ from turnlog.agent.models.protocol import (
 from turnlog.agent.models.repetition import Repetition
 from turnlog.agent.models.structured import accepted_form, with_format
 
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()
-
-
-def _may_restart(error: ModelError) -> bool:
-    return isinstance(error, ModelUnavailable) and not isinstance(error, ModelTimedOut)
-
-
 # Many models write at most so much, and some servers refuse a higher bound in place of lowering it.
 _COMMON_BOUND = 4_096
 _BOUND_REFUSED = re.compile(r"max_(completion_|output_|new_)?tokens|maximum context|context length", re.IGNORECASE)
 # A server may ignore the bound: no token has more characters on average.
 _CHARS_PER_TOKEN = 16
 
-# Bytes of a whole reply, and of one event of a stream. 256 vectors of 3,072 numbers are 17 MB as text.
-_MAX_REPLY = 64_000_000
-_MAX_EVENT = 16_000_000
-_EVENT_END = re.compile(rb"(?>\r\n|\r|\n){2}")
-
 # These count reasoning as output, and refuse the older field name and any temperature.
 _COMPLETION_TOKENS = ("o1", "o3", "o4", "gpt-5")
 
 
-@cache
-def tls_context() -> ssl.SSLContext:
-    """Shared by all clients of the process: loading the certificate authorities takes 60 ms."""
-    return httpx2.create_ssl_context()
-
-
-async def _bound_whole(response: httpx2.Response) -> None:
-    _bound(response, _MAX_REPLY, by_event=False)
-
-
-def _bound(response: httpx2.Response, most: int, *, by_event: bool) -> None:
-    """Lets reading the response raise NotAnAPI after so many bytes, of the whole body or since the end of an event."""
-
-    async def within(chunk_size: int | None = None) -> AsyncGenerator[bytes, None]:
-        size, last = 0, b""
-        async for part in httpx2.Response.aiter_bytes(response, chunk_size):
-            size += len(part)
-            if by_event:
-                for end in _EVENT_END.finditer(last + part):
-                    size = len(last) + len(part) - end.end()
-                last = part[-3:]
-            if size > most:
-                what = "An event" if by_event else "The reply"
-                raise NotAnAPI(
-                    f"{what} of {shown_url(str(response.url))} has over {most // 1_000_000} MB and is not read."
-                )
-            yield part
-
-    response.aiter_bytes = within  # type: ignore[method-assign]
-
-
-class _Chunks(AsyncStream[ChatCompletionChunk]):
-    async def close(self) -> None:
-        """Ends the iterator as well, a cycle that else the garbage collector would end, in any thread."""
-        await self._iterator.aclose()  # type: ignore[attr-defined]
-        await super().close()
-
-
-def new_client(base_url: str, api_key: str | None, timeout_s: float) -> AsyncOpenAI:
-    """A client without its own retries (Caller retries). Local servers need no key."""
-    hooks = {"response": [_bound_whole]}
-    http = DefaultAsyncHttpxClient(verify=tls_context(), event_hooks=hooks)
-    return AsyncOpenAI(base_url=base_url, api_key=api_key or "none", timeout=timeout_s, max_retries=0, http_client=http)
+def _now() -> float:
+    return asyncio.get_running_loop().time()
 
 
 class OpenAIChat:
@@ -144,7 +87,7 @@ class OpenAIChat:
 
     @property
     def json_form(self) -> str:
-        """The richest form of `response_format` that the server has not refused for this model, of structured.FORMS."""
+        """The richest of structured.FORMS that the server has not refused for this model."""
         return accepted_form(self._caller.url, self.model)
 
     async def close(self) -> None:
@@ -168,8 +111,9 @@ class OpenAIChat:
         if self._background and self._lane is not None:
             # As a stream, whose end llama.cpp notices at once; a whole answer is made though its client has left.
             ends_at = _now() + (self._caller.timeout_s if within_s is None else within_s)
-            async for _ in self._pieces(request, answer, ends_at):
-                pass
+            async with aclosing(self._pieces(request, answer, ends_at)) as pieces:
+                async for _ in pieces:
+                    pass
         else:
             answer.take_whole(
                 await self._caller.call(lambda: self._create(request, stream=False), request.asker, within_s)
@@ -184,16 +128,18 @@ class OpenAIChat:
             while True:
                 answer, began = Answer(time.perf_counter()), False
                 try:
-                    async for delta in self._pieces(request, answer, ends_at):
-                        if shown and not began:
-                            yield Delta(restarted=True)
-                        began = shown = True
-                        yield delta
+                    async with aclosing(self._pieces(request, answer, ends_at)) as pieces:
+                        async for delta in pieces:
+                            if shown and not began:
+                                yield Delta(restarted=True)
+                            began = shown = True
+                            yield delta
                     break
                 except ModelError as error:
                     # Nobody saw its thoughts, so an answer that broke off in them may begin again for everybody.
                     may_restart = request.restart if began else answer.thought > 0
-                    if may_restart and broken is None and _may_restart(error):
+                    broke_off = isinstance(error, ModelUnavailable) and not isinstance(error, ModelTimedOut)
+                    if may_restart and broken is None and broke_off:
                         broken = answer
                         continue
                     # A restart that never began leaves what came before it.
@@ -206,8 +152,8 @@ class OpenAIChat:
             done(completion)
             yield Delta(final=completion)
 
-    async def _pieces(self, request: ChatRequest, answer: Answer, ends_at: float) -> AsyncIterator[Delta]:
-        """Adds a stream to the answer piece by piece. Raises ModelError; after the first piece nothing is retried.
+    async def _pieces(self, request: ChatRequest, answer: Answer, ends_at: float) -> AsyncGenerator[Delta, None]:
+        """Yields the pieces of a stream and adds them to the answer. Raises ModelError; retries before the first only.
 
         Pieces of reasoning are not yielded, but count for the times and the length of the answer.
         """
@@ -247,12 +193,11 @@ class OpenAIChat:
             with suppress(Exception):
                 await chunks.close()
 
-    async def _first_token(self, request: ChatRequest, answer: Answer) -> tuple[Any, Delta]:
-        """The open stream and its first piece, of the answer or of reasoning; chunks that only name the role do not
-        count."""
+    async def _first_token(self, request: ChatRequest, answer: Answer) -> tuple[Chunks, Delta]:
+        """Returns the open stream and its first piece, of the answer or of reasoning; chunks that only name the role
+        do not count."""
         answer.forget()
         chunks = await self._create(request, stream=True)
-        _bound(chunks.response, _MAX_EVENT, by_event=True)
         try:
             kind = chunks.response.headers.get("content-type", "")
             if "html" in kind:
@@ -292,7 +237,7 @@ class OpenAIChat:
         return output_reserve(self._window or window_for(model))
 
     async def _bounded(self, options: dict[str, Any], request: ChatRequest) -> Any:
-        """The reply within the request's bound, or within the default one, which is lowered where it is refused."""
+        """Returns the reply within the request's bound or the default one, which is lowered where it is refused."""
         model = options["model"]
         name = "max_completion_tokens" if model.startswith(_COMPLETION_TOKENS) else "max_tokens"
         if request.max_tokens is not None:
@@ -316,7 +261,7 @@ class OpenAIChat:
             # every message, nine tenths of the time of a call with 200 messages, and checks nothing.
             sent, stream = {**options, **more}, bool(options.get("stream"))
             return await self._client.post(
-                "/chat/completions", body=sent, cast_to=ChatCompletion, stream=stream, stream_cls=_Chunks
+                "/chat/completions", body=sent, cast_to=ChatCompletion, stream=stream, stream_cls=Chunks
             )
 
         if request.json_model is None:
@@ -337,9 +282,8 @@ class OpenAIChat:
         text, calls = answer.whole_text(), answer.tool_calls()
         tokens_in, tokens_out = answer.tokens_in, answer.tokens_out
         if tokens_in is None or tokens_out is None:
-            said = text + "".join(call.name + call.arguments for call in calls)
             tokens_in = sum(self._count(json.dumps(m, ensure_ascii=False)) for m in request.messages)
-            tokens_out = self._count(said)
+            tokens_out = self._count(text + "".join(call.name + call.arguments for call in calls))
         model = answer.model or request.model or self.model
         cost = cost_of(model, tokens_in, tokens_out)
         return Completion(

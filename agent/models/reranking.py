@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from turnlog.agent.models.calls import Caller
 from turnlog.agent.models.errors import ModelUnavailable
-from turnlog.agent.models.openai_chat import new_client
+from turnlog.agent.models.openai_http import new_client
 
 MAX_CHARS = 2_000  # of a document: a reranker reads some 512 tokens of query and document together
 

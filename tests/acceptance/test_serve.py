@@ -18,7 +18,7 @@ from helpers.servers import eventually
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
-from turnlog.agent.models.openai_chat import tls_context
+from turnlog.agent.models.openai_http import tls_context
 
 PATIENCE_S = 60
 MCP = {"Accept": "text/event-stream", "Mcp-Protocol-Version": "2025-06-18"}

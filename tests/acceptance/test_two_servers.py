@@ -18,7 +18,7 @@ from helpers.preloaded_cli import begin_command
 from helpers.servers import eventually
 from helpers.stage import MemoryServer
 
-from turnlog.agent.models.openai_chat import tls_context
+from turnlog.agent.models.openai_http import tls_context
 
 pytestmark = pytest.mark.nightly  # each test starts two processes
 

@@ -12,7 +12,7 @@ import openai
 from helpers.stage import player
 
 from turnlog.agent.access.api_keys import issue_token
-from turnlog.agent.models.openai_chat import tls_context
+from turnlog.agent.models.openai_http import tls_context
 from turnlog.agent.runtime import Runtime
 
 

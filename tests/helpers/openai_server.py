@@ -55,6 +55,7 @@ class Request:
     path: str
     body: dict[str, Any]
     headers: dict[str, str]
+    port: int  # of the client
 
 
 class OpenAIServer:
@@ -192,7 +193,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             return None
         with self.owner.arrived:
-            self.owner.requests.append(Request(self.path, body, {k.lower(): v for k, v in self.headers.items()}))
+            headers = {k.lower(): v for k, v in self.headers.items()}
+            self.owner.requests.append(Request(self.path, body, headers, self.client_address[1]))
             self.owner.arrived.notify_all()
         kind = PATHS.get(self.path)
         if kind is None:

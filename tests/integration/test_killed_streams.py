@@ -23,7 +23,7 @@ from helpers.preloaded_cli import begin_command
 from helpers.servers import eventually
 from helpers.stage import MemoryServer, Stage, on_stage
 
-from turnlog.agent.models.openai_chat import tls_context
+from turnlog.agent.models.openai_http import tls_context
 
 ANSWER = "one two three four five six"
 HANGS_S = 60.0
