@@ -25,7 +25,7 @@ def documented(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _leave_out(operation: dict[str, Any], header: str) -> None:
-    kept = [one for one in operation.pop("parameters", []) if one["name"].lower() != header]
+    kept = [named for named in operation.pop("parameters", []) if named["name"].lower() != header]
     if kept:
         operation["parameters"] = kept
 
@@ -45,12 +45,9 @@ def _links(document: dict[str, Any], path: str, response: dict[str, Any]) -> dic
         known, new = _NAMES.findall(path), _NAMES.findall(target.removeprefix(path))
         if not target.startswith(path + "/{") or len(new) != 1:
             continue
-        field = next((one for one in (new[0], f"{new[0]}_id", "id") if one in fields), None)
+        field = next((name for name in (new[0], f"{new[0]}_id", "id") if name in fields), None)
         if field is not None:
-            given = {name: f"$request.path.{name}" for name in known} | {new[0]: f"$response.body#/{field}"}
-            links |= {one["operationId"]: _link(one["operationId"], given) for one in operations.values()}
+            parameters = {name: f"$request.path.{name}" for name in known} | {new[0]: f"$response.body#/{field}"}
+            for id_ in (operation["operationId"] for operation in operations.values()):
+                links[id_] = {"operationId": id_, "parameters": parameters}
     return links
-
-
-def _link(operation: str, parameters: dict[str, str]) -> dict[str, Any]:
-    return {"operationId": operation, "parameters": parameters}

@@ -14,7 +14,7 @@ from turnlog.events.tasks import cancel
 
 WRITE, HOLDING, FAILED = "turnlog.write", "turnlog.holding", "turnlog.failed"
 REPEATED = b"idempotent-replayed"
-# A body for what is too long for a URL.
+# POST, because their queries can be long.
 READ_ONLY = frozenset(
     {
         "/api/recall",
@@ -50,23 +50,23 @@ class Repeated(Exception):
 
 
 def may_repeat(request: Request) -> bool:
-    """Whether the request changes something."""
+    """Returns whether the request changes something."""
     return request.method not in ("GET", "HEAD", "OPTIONS") and _template(request) not in READ_ONLY
 
 
 async def begin(request: Request, runtime: Runtime, write: Write) -> None:
-    """Raises Repeated, KeyReused, WriteUnderWay."""
+    """Notes that the write is under way. Raises Repeated, KeyReused, WriteUnderWay."""
     joins = _template(request) in JOINING
-    found = await begin_write(runtime, write, joins=joins)
-    if found is not None:
-        raise Repeated(_response(found))
+    answer = await begin_write(runtime, write, joins=joins)
+    if answer is not None:
+        raise Repeated(_response(answer))
     request.scope[WRITE] = (runtime, write)
     if not joins:
         request.scope[HOLDING] = asyncio.create_task(hold(runtime, write))
 
 
 def failed(request: Request) -> None:
-    """For a response that began as a success and tells of an error: it is not kept."""
+    """Prevents that a response which began as a success and tells of an error is kept."""
     request.scope[FAILED] = True
 
 

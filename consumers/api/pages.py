@@ -34,29 +34,32 @@ class Page(BaseModel, Generic[T]):
     next: str | None = None
 
 
-def page_of(found: Sequence[T], limit: int, place: Callable[[T], Place]) -> Page[T]:
-    """found: up to limit + 1 items, to see whether more follow. place: of an item in the list, for the cursor."""
-    items = list(found[:limit])
-    return Page(items=items, next=cursor_of(*place(items[-1])) if len(found) > limit else None)
+def page_of(items: Sequence[T], limit: int, place: Callable[[T], Place]) -> Page[T]:
+    """Returns a page of up to limit + 1 items, of which the last one only shows that more follow.
+
+    place: where an item is in the list, for the cursor.
+    """
+    shown = list(items[:limit])
+    return Page(items=shown, next=cursor_of(*place(shown[-1])) if len(items) > limit else None)
 
 
-def page_behind(found: Sequence[T], limit: int, cursor: str | None, place: Callable[[T], Place]) -> Page[T]:
-    """Of a list that was read whole, in the order of its places. Raises BadCursor."""
-    kinds = [type(part) for part in place(found[0])] if found else None
+def page_after(items: Sequence[T], limit: int, cursor: str | None, place: Callable[[T], Place]) -> Page[T]:
+    """Returns the page after the cursor of a list that was read whole, in the order of its places. Raises BadCursor."""
+    kinds = [type(part) for part in place(items[0])] if items else None
     begin = place_of(cursor, *kinds) if kinds else None
-    behind = found if begin is None else [one for one in found if place(one) > tuple(begin)]
-    return page_of(behind[: limit + 1], limit, place)
+    rest = items if begin is None else [item for item in items if place(item) > tuple(begin)]
+    return page_of(rest[: limit + 1], limit, place)
 
 
 def items_of(page: Page[T], response: Response) -> list[T]:
-    """For lists whose form is not ours: the cursor of the next page is in the header NEXT_CURSOR, if there is one."""
+    """Returns the items, for lists whose form is not ours: the header NEXT_CURSOR has the cursor of the next page."""
     if page.next is not None:
         response.headers[NEXT_CURSOR] = page.next
     return page.items
 
 
 def place_of(cursor: str | None, *kinds: type) -> list[str | int] | None:
-    """What cursor_of was given; None without a cursor. kinds: the types of its parts. Raises BadCursor."""
+    """Returns what cursor_of got; None without a cursor. kinds: the types of its parts. Raises BadCursor."""
     if cursor is None:
         return None
     try:
@@ -64,12 +67,12 @@ def place_of(cursor: str | None, *kinds: type) -> list[str | int] | None:
     except ValueError:
         place = None
     if not isinstance(place, list) or [type(part) for part in place] != list(kinds) or not all(map(_storable, place)):
-        raise BadCursor(f"{cursor[:40]!r} is no cursor; use `next` of the page before as it is")
+        raise BadCursor(f"{cursor[:40]!r} is not a cursor; use `next` of the page before as it is")
     return place
 
 
 def _storable(part: str | int) -> bool:
-    """Whether Postgres can compare it with a bigint or a text."""
+    """Returns whether Postgres can compare the part with a bigint or a text."""
     if isinstance(part, int):
         return -(2**63) <= part < 2**63
     return "\0" not in part and not any("\ud800" <= letter <= "\udfff" for letter in part)

@@ -1,4 +1,4 @@
-"""Who calls: the identity of the token, and a runtime that sees its tenant alone. Every route depends on one."""
+"""The caller of a request: the identity of its token, and a runtime that sees its tenant alone."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ bearer = HTTPBearer(
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """runtime: for the use cases, limited to the caller's tenant by the database too. system: without that limit."""
+    """Who calls. runtime: limited to the caller's tenant, by the database too. system: without that limit."""
 
     identity: Identity
     runtime: Runtime
@@ -43,27 +43,32 @@ class Principal:
     def user(self) -> str:
         return self.identity.user
 
+    @property
+    def person(self) -> Place:
+        """Runtime, tenant and user, as functions about a person take them."""
+        return self.runtime, self.tenant, self.user
+
     async def check(self) -> None:
-        """For what is open for long. Raises Unauthenticated, TokenExpired where the credential holds no more."""
+        """Checks the credential again, for connections that stay open. Raises Unauthenticated, TokenExpired."""
         await self.system.kept(Access).check(self.identity)
 
-    def check_user(self, given: str | None) -> None:
+    def check_user(self, user: str | None) -> None:
         """Raises NotFound where a request names another user than its caller."""
-        if given is not None and given != self.user:
-            raise NotFound(f"there is no user {given[:80]!r} here: a request is made for its caller")
+        if user is not None and user != self.user:
+            raise NotFound(f"there is no user {user[:80]!r} here: a request is made for its caller")
 
     async def owns(self, thread: str) -> Place:
-        """The caller's conversation of this name or id, as the use cases take it. Raises NotFound."""
+        """Returns the caller's conversation of this name or id, for functions about a thread. Raises NotFound."""
         place = (self.runtime, self.tenant)
         return *place, await own_thread(*place, thread, self.user)
 
     async def may_begin(self, thread: str) -> Place:
-        """As `owns`; a thread without events passes, and stays without an owner. Raises NotFound."""
+        """Does what `owns` does; a thread without events passes, and stays without an owner. Raises NotFound."""
         place = (self.runtime, self.tenant)
         return *place, await own_thread(*place, thread, self.user, begins=True)
 
     async def claims(self, thread: str) -> Place:
-        """As `owns`; a thread without events becomes the caller's."""
+        """Does what `owns` does; a thread without events becomes the caller's."""
         place = (self.runtime, self.tenant)
         return *place, await claimed(*place, thread, self.user)
 
@@ -79,7 +84,7 @@ def use_zone(identity: Identity, named: str | None) -> None:
 
 async def identify(
     request: Request,
-    given: Annotated[HTTPAuthorizationCredentials | None, Security(bearer)],
+    credentials: Annotated[HTTPAuthorizationCredentials | None, Security(bearer)],
     x_turnlog_user: Annotated[
         str | None, Header(description="Whom a key with the scope act-as-user acts for, in UTF-8.")
     ] = None,
@@ -87,18 +92,18 @@ async def identify(
         str | None, Header(description="The time zone of the person, such as Asia/Shanghai.")
     ] = None,
 ) -> Principal:
-    """Raises Unauthenticated, TokenExpired, Forbidden."""
-    if given is None:
+    """Returns who calls. Raises Unauthenticated, TokenExpired, Forbidden."""
+    if credentials is None:
         raise Unauthenticated("send a token: `Authorization: Bearer …`; `turnlog token --user NAME` prints one")
     system: Runtime = request.app.state.runtime
     act_as = x_turnlog_user and x_turnlog_user.encode("latin-1").decode(errors="replace")  # headers arrive as Latin-1
-    identity = await system.kept(Access).identify(given.credentials, act_as)
+    identity = await system.kept(Access).identify(credentials.credentials, act_as)
     use_zone(identity, x_turnlog_timezone)
     return Principal(identity, system.for_tenant(identity.tenant), system)
 
 
 def needs(scope: str, role: Role | None = None) -> Any:
-    """A dependency that gives the Principal, or refuses one without the scope or the role."""
+    """Makes a dependency that returns the caller, and raises Forbidden without the scope or the role."""
 
     async def allowed(caller: Annotated[Principal, Depends(identify)]) -> Principal:
         caller.identity.require(scope, role)
@@ -108,8 +113,8 @@ def needs(scope: str, role: Role | None = None) -> Any:
 
 
 async def reading(caller: Annotated[Principal, needs("read")]) -> AsyncIterator[Principal]:
-    """The caller, whose reads take their turn until the answer is sent. Raises Forbidden, TooManyWaiting."""
-    async with in_share(caller.runtime, caller.tenant, caller.user, "reads"):
+    """Yields the caller, whose reads take their turn until the answer is sent. Raises Forbidden, TooManyWaiting."""
+    async with in_share(*caller.person, "reads"):
         yield caller
 
 
@@ -125,7 +130,7 @@ KeyMaker = Annotated[Principal, needs("keys")]
 
 
 async def server_operator(caller: Operator) -> Principal:
-    """Of what all tenants share. Raises Forbidden but for operators of the server's own tenant."""
+    """Returns an operator of what all tenants share. Raises Forbidden for operators of other tenants than the server's."""
     own = caller.system.settings.tenant
     if caller.tenant != own:
         raise Forbidden(f"all tenants share this: it needs an operator of the tenant {own!r} (TURNLOG_TENANT)")
@@ -147,8 +152,8 @@ async def write_id(
         ),
     ] = None,
 ) -> UUID:
-    """The id of the event that a request writes. Every route that changes something depends on it: it finds out whether
-    the write was done before. Raises Repeated, KeyReused, WriteUnderWay."""
+    """Returns the id of the event that a request writes. Every route that changes something depends on it, because it
+    finds out whether the write was done before. Raises Repeated, KeyReused, WriteUnderWay."""
     if idempotency_key is None or not idempotency.may_repeat(request):
         return uuid7()
     place = "\0".join((caller.tenant, caller.user, request.method, request.url.path, idempotency_key))

@@ -134,22 +134,22 @@ def problem(
     headers: Mapping[str, str] | None = None,
     **more: Any,
 ) -> JSONResponse:
-    """A response with a new id. A 503 without retry_after may be repeated after RETRY_S."""
+    """Returns a response with a new id. A 503 without retry_after may be repeated after RETRY_S."""
     body = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": detail}
     body |= {"code": code, "id": new_id(), **more}
-    given = dict(headers or {})
+    sent = dict(headers or {})
     if retry_after is None and status == HTTPStatus.SERVICE_UNAVAILABLE:
         retry_after = RETRY_S
     if retry_after is not None:
         body["retryAfter"] = max(1, round(retry_after))
-        given["Retry-After"] = str(body["retryAfter"])
+        sent["Retry-After"] = str(body["retryAfter"])
     if status == HTTPStatus.UNAUTHORIZED:
-        given["WWW-Authenticate"] = "Bearer"
-    return JSONResponse(body, status, given, MEDIA_TYPE)
+        sent["WWW-Authenticate"] = "Bearer"
+    return JSONResponse(body, status, sent, MEDIA_TYPE)
 
 
 def unexpected(error: Exception, path: str) -> JSONResponse:
-    """The cause goes to the server's log alone, without its text, which may hold what people said."""
+    """Returns a 500. Only the server's log has the cause, without its text, which may hold what people said."""
     reference = new_id()
     at = traceback.extract_tb(error.__traceback__)[-1]
     logger.error("internal error %s in %s: %s at %s:%s", reference, path, type(error).__name__, at.filename, at.lineno)
@@ -163,8 +163,10 @@ def new_id() -> str:
 
 
 def problem_of(error: TurnlogError, locale: Locale | None = None) -> JSONResponse:
-    """Errors may carry `retry_after_s`; for servers that are away it is RETRY_S. locale: of what a person reads, which
-    the lack of an answer always has."""
+    """Returns the error as a response. Errors may carry `retry_after_s`; for servers that are away it is RETRY_S.
+
+    locale: of the text for a person, which an error has that says why there is no answer, and any error with a locale.
+    """
     status = _status(error)
     if locale is not None or isinstance(error, NoAnswer | ModelError):
         said = fallback_of(error, locale or "en")
@@ -173,12 +175,12 @@ def problem_of(error: TurnlogError, locale: Locale | None = None) -> JSONRespons
         shown |= {"suggestions": list(said.suggestions), "shouldRetry": again}
         retry = said.retry_after_s if again or status == HTTPStatus.PAYMENT_REQUIRED else None
         return problem(status, error.code, str(error), retry_after=retry, **shown)
-    more: dict[str, Any] = {"candidates": list(found)} if (found := getattr(error, "candidates", ())) else {}
+    more: dict[str, Any] = {"candidates": list(named)} if (named := getattr(error, "candidates", ())) else {}
     return problem(status, error.code, str(error), retry_after=retry_after(error), **more)
 
 
 def retry_after(error: TurnlogError) -> float | None:
-    """Seconds after which to ask again; None where asking again does not help."""
+    """Returns the seconds after which to ask again; None where asking again does not help."""
     wait: float | None = getattr(error, "retry_after_s", None)
     return RETRY_S if wait is None and _status(error) == HTTPStatus.SERVICE_UNAVAILABLE else wait
 
@@ -189,7 +191,8 @@ def _status(error: TurnlogError) -> int:
 
 
 def language_of(connection: HTTPConnection) -> Locale:
-    """Of what a person reads: the `locale` of the request's body, or else the first of Accept-Language."""
+    """Returns the language of what a person reads: the `locale` of the request's body, or the first of
+    Accept-Language."""
     asked: Locale | None = getattr(connection.state, "locale", None)
     return asked or locale_of(connection.headers.get("accept-language"))
 
@@ -230,7 +233,7 @@ def add_handlers(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
         """The caller's own input is not repeated: it may hold secrets."""
-        errors = [{"where": list(one["loc"]), "message": one["msg"]} for one in error.errors()]
+        errors = [{"where": list(wrong["loc"]), "message": wrong["msg"]} for wrong in error.errors()]
         first = f"{'.'.join(map(str, errors[0]['where']))}: {errors[0]['message']}"
         is_json = "json" in request.headers.get("content-type", "")
         hint = "" if is_json or errors[0]["where"] != ["body"] else "; send it as `Content-Type: application/json`"
@@ -255,7 +258,8 @@ def _template(request: Request) -> str:
 
 
 def _allowed(request: Request) -> dict[str, str]:
-    """The methods of all routes with this path; the router names those of the first alone (RFC 9110, 10.2.1)."""
+    """Returns the methods of all routes with this path; the router has those of the first alone (RFC 9110, 10.2.1)."""
     asked = [dict(request.scope) | {"method": method} for method in METHODS]
-    taken = [one["method"] for one in asked if any(at.matches(one)[0] is Match.FULL for at in request.app.routes)]
+    routes = request.app.routes
+    taken = [scope["method"] for scope in asked if any(route.matches(scope)[0] is Match.FULL for route in routes)]
     return {"Allow": ", ".join(taken)}

@@ -42,15 +42,16 @@ async def throttled(caller: Principal, thread: str | None, agent: str | None = N
 
     Raises TooManyWaiting, TooManyAtOnce, RateLimited, QuotaExceeded, NotCounted.
     """
-    who = (caller.runtime, caller.tenant, caller.user)
     async with AsyncExitStack() as stack:
-        async with in_share(*who, "asks"):
-            await stack.enter_async_context(admitted(*who, caller.identity.role, thread, agent or DEFAULT_AGENT))
+        async with in_share(*caller.person, "asks"):
+            await stack.enter_async_context(
+                admitted(*caller.person, caller.identity.role, thread, agent or DEFAULT_AGENT)
+            )
         yield
 
 
 async def until(stopping: asyncio.Event, items: AsyncGenerator[T]) -> AsyncGenerator[T]:
-    """The items as they come, until the event is set: for streams without an end."""
+    """Yields the items as they come until the event is set, for streams without an end."""
     waiting: set[asyncio.Future[Any]] = {asyncio.create_task(stopping.wait())}
     try:
         while not stopping.is_set():
@@ -113,14 +114,14 @@ class Running(Generic[T]):
         self.task = asyncio.create_task(self._collect(pieces), name=f"answer-{self.id}")
 
     async def asked(self) -> Asked:
-        """The request, once it is on the log. Raises what asking raises."""
+        """Returns the request when it is on the log. Raises what asking raises."""
         async for _, piece in self.read():
             if isinstance(piece, Asked):
                 return piece
         raise AssertionError("an answer begins with its question")
 
     async def read(self, after: int = 0) -> AsyncGenerator[tuple[int, T]]:
-        """Pieces from the after-th on with their numbers from 1, as they come. Raises what asking raised."""
+        """Yields pieces from the after-th on with their numbers from 1, as they come. Raises what asking raised."""
         while True:
             while after < len(self.pieces):
                 after += 1
@@ -168,12 +169,12 @@ class Streams:
         turn_id: UUID,
         agent: str | None = None,
     ) -> tuple[Asked, Running[Piece]]:
-        """The request and its answer. A question that is sent again joins the answer under way.
+        """Returns the request and its answer. A question that is sent again joins the answer under way.
 
         Raises NotFound, what `throttled` raises, and what asking raises before the question
         is on the log.
         """
-        async with in_share(caller.runtime, caller.tenant, caller.user, "asks"):
+        async with in_share(*caller.person, "asks"):
             place = await caller.may_begin(thread)
         sent = (caller.tenant, place[2], turn_id)
         running = self._running.get(sent)
@@ -190,11 +191,11 @@ class Streams:
         asyncio.get_running_loop().call_later(KEPT_S, self._drop, running)
 
     def _drop(self, running: Running[Any]) -> None:
-        self._running = {place: one for place, one in self._running.items() if one is not running}
-        self._sent = {request: one for request, one in self._sent.items() if one[1] is not running}
+        self._running = {key: other for key, other in self._running.items() if other is not running}
+        self._sent = {request: sent for request, sent in self._sent.items() if sent[1] is not running}
 
     def run(self, pieces: AsyncIterator[T], request: bytes | None = None, id_: UUID | None = None) -> Running[T]:
-        """An answer that is made though its client leaves. request, id_: what `sent` finds it by, and its own id."""
+        """Begins an answer that is made though its client leaves. request: what `sent` finds it by. id_: its own."""
         running = Running(pieces)
         self._others.add(running)
         running.task.add_done_callback(lambda _: self._others.discard(running))
@@ -204,20 +205,23 @@ class Streams:
         return running
 
     def sent(self, request: bytes) -> tuple[UUID, Running[Any]] | None:
-        """The answer to the same request, under way or ended within KEPT_S."""
+        """Returns the answer to the same request, under way or ended within KEPT_S."""
         return self._sent.get(request)
 
     def find(self, tenant: str, thread: str, seq: int) -> Running[Piece] | None:
         return self._running.get((tenant, thread, seq))
 
     def under_way(self, tenant: str, thread: str) -> list[tuple[int, Running[Piece]]]:
-        """Answers of a conversation that have not ended, by the request's sequence."""
-        found = [(key, one) for (*place, key), one in self._running.items() if place == [tenant, thread]]
-        return [(key, one) for key, one in found if isinstance(key, int) and not one.ended]
+        """Returns the answers of a conversation that have not ended, with the sequences of their requests."""
+        return [
+            (seq, running)
+            for (*place, seq), running in self._running.items()
+            if place == [tenant, thread] and isinstance(seq, int) and not running.ended
+        ]
 
     async def close(self) -> None:
-        """Ends what runs; answers are on the log, or will be."""
-        tasks = [one.task for one in (*self._running.values(), *self._others) if not one.ended]
+        """Ends the answers under way; they are on the log, or will be."""
+        tasks = [running.task for running in (*self._running.values(), *self._others) if not running.ended]
         await cancel(*tasks)
 
 

@@ -29,7 +29,7 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 def decoded(kind: type[T], document: Any) -> T:
-    """A value of this type from parsed JSON."""
+    """Returns parsed JSON as a value of this type."""
     known: Any = kind
     value: T = _adapter(known).validate_python(document)
     return value
@@ -72,7 +72,7 @@ class Http:
         params: Mapping[str, Any] | None = None,
         write_id: UUID | None = None,
     ) -> T:
-        """The answer as a value of `returns`.
+        """Returns the answer as a value of `returns`.
 
         write_id: a write that is sent again with it happens once; each call has its own by default. Raises the server's
         errors, ServerUnavailable.
@@ -92,23 +92,23 @@ class Http:
     async def pages(
         self, path: str, item: type[T], limit: int, user: str | None, cursor: str | None = None, **params: Any
     ) -> list[T]:
-        """Up to `limit` items of a list, page by page. newest=True: each page goes before those read so far. cursor: of
-        the page to begin with."""
-        found: list[Any] = []
+        """Returns up to `limit` items of a list, read page by page. newest=True: each page goes before those read so
+        far. cursor: of the page to begin with."""
+        items: list[Any] = []
         while True:
-            asked = params | {"limit": min(PAGE, max(1, limit - len(found))), "cursor": cursor}
+            asked = params | {"limit": min(PAGE, max(1, limit - len(items))), "cursor": cursor}
             page = await self.call("GET", path, dict[str, Any], user=user, params=asked)
-            found = page["items"] + found if params.get("newest") else found + page["items"]
+            items = page["items"] + items if params.get("newest") else items + page["items"]
             cursor = page["next"]
-            if cursor is None or len(found) >= limit:
-                return [decoded(item, one) for one in found[: max(0, limit)]]
+            if cursor is None or len(items) >= limit:
+                return [decoded(item, document) for document in items[: max(0, limit)]]
 
     async def events(
         self, path: str, body: Any, user: str | None, ends: Iterable[str]
     ) -> AsyncGenerator[httpx2.ServerSentEvent]:
-        """The events of a stream that begins with POST …/stream and goes on with GET …/{seq of its event `started`}.
+        """Yields the events of a stream, which begins with POST …/stream and goes on with GET …/{seq of `started`}.
 
-        One that breaks off is continued behind its last event. ends: names of the events that it ends with.
+        One that breaks off is continued after its last event. ends: names of the events that it ends with.
         """
         loop, failures = asyncio.get_running_loop(), 0
         deadline = loop.time() + self._patience_s
@@ -150,8 +150,10 @@ class Http:
 
 
 def error_of(problem: Mapping[str, Any]) -> TurnlogError:
-    """The error of the class that has the problem's code, with `status`, `retry_after_s` and `category`, and with
-    `candidates` where words mean several memories; TurnlogError with the code where this process has no such class."""
+    """Returns the error of the class that has the problem's code, or TurnlogError where this process has no such class.
+
+    It has `status`, `retry_after_s` and `category`, and `candidates` where words mean several memories.
+    """
     kind = _classes(TurnlogError).get(problem["code"], TurnlogError)
     error = kind.__new__(kind, problem["detail"])
     vars(error).update(code=problem["code"], status=problem["status"], retry_after_s=problem.get("retryAfter"))
@@ -162,10 +164,10 @@ def error_of(problem: Mapping[str, Any]) -> TurnlogError:
 
 
 def _classes(base: type[TurnlogError]) -> dict[str, type[TurnlogError]]:
-    found = {base.code: base}
+    classes = {base.code: base}
     for kind in base.__subclasses__():
-        found = _classes(kind) | found
-    return found
+        classes = _classes(kind) | classes
+    return classes
 
 
 async def _check(response: httpx2.Response) -> None:
@@ -186,13 +188,13 @@ def _headers(user: str | None, write_id: UUID | None) -> dict[str, Any]:
 
 
 def _passing(error: BaseException) -> bool:
-    """Whether a repetition may help. The server has tried for an answer as long as it may."""
+    """Returns whether a repetition may help. For an answer it does not: the server has tried as long as it may."""
     if isinstance(error, NoAnswer):
         return False
     return isinstance(error, httpx2.TransportError) or getattr(error, "status", None) == UNAVAILABLE
 
 
 def _pause(state: RetryCallState) -> float:
-    """The pause that the server asks for, or a longer one each time."""
+    """Returns the pause that the server asks for, or a longer one each time."""
     error = state.outcome.exception() if state.outcome else None
     return getattr(error, "retry_after_s", None) or _PAUSE(state)

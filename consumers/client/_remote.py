@@ -78,7 +78,7 @@ class RemoteThread(Thread):
 
     @asynccontextmanager
     async def _turn(self, fork: Callable[[], Awaitable[Any]]) -> AsyncIterator[Thread | None]:
-        """The order of this program alone."""
+        """Keeps the order of answers in this program alone."""
         forked, turn = None, self._http.turns.setdefault(self._path, Turn())
         async with turn.changed:
             while turn.is_taken and (forked := await fork()) is None:
@@ -97,7 +97,7 @@ class RemoteThread(Thread):
                 turn.changed.notify_all()
 
     async def _own(self, begins: bool = False) -> str:
-        """The server finds it."""
+        """Returns the name, by which the server finds the thread."""
         return self.id
 
     async def _fork(self, at_seq: int) -> Thread:
@@ -116,8 +116,8 @@ class RemoteThread(Thread):
     async def messages(
         self, *, limit: int = 1_000, after_seq: int = 0, before_seq: int | None = None, newest: bool = False
     ) -> list[Message]:
-        bounds: dict[str, Any] = {"after_seq": after_seq, "before_seq": before_seq, "newest": newest}
-        return await self._http.pages(f"{self._path}/turns", Message, limit, self.user, **bounds)
+        between: dict[str, Any] = {"after_seq": after_seq, "before_seq": before_seq, "newest": newest}
+        return await self._http.pages(f"{self._path}/turns", Message, limit, self.user, **between)
 
     async def info(self) -> ThreadInfo:
         return await self._http.call("GET", self._path, ThreadInfo, user=self.user)
@@ -164,19 +164,21 @@ class RemoteMemory(Memory):
 
     async def _recall(self, query: str, user: str | None, asked: dict[str, Any]) -> Found:
         body = to_jsonable_python({"query": query, **asked, "explain": True})
-        found = await self._http.call("POST", "/api/recall", dict[str, Any], user=user, body=body)
+        recalled = await self._http.call("POST", "/api/recall", dict[str, Any], user=user, body=body)
         return Found(
-            decoded(list[Recalled], found["items"]),
-            [FoundMemory(decoded(MemoryView, one), one["relevance"], one["explain"]) for one in found["memories"]],
-            found["degraded"],
-            found["memories_degraded"],
-            None if found["question"] is None else decoded(Question, found["question"]),
-            found["confidence"],
+            decoded(list[Recalled], recalled["items"]),
+            [
+                FoundMemory(decoded(MemoryView, memory), memory["relevance"], memory["explain"])
+                for memory in recalled["memories"]
+            ],
+            recalled["degraded"],
+            recalled["memories_degraded"],
+            None if recalled["question"] is None else decoded(Question, recalled["question"]),
+            recalled["confidence"],
         )
 
     async def remember(self, user: str | None, memory: str | MemoryInput, *, memory_id: UUID | None = None) -> Outcome:
-        given = MemoryInput(memory) if isinstance(memory, str) else memory
-        body = to_jsonable_python(asdict(given))
+        body = to_jsonable_python(asdict(MemoryInput(memory) if isinstance(memory, str) else memory))
         return await self._http.call("POST", "/api/memories", Outcome, user=user, body=body, write_id=memory_id)
 
     async def memories(
@@ -189,8 +191,8 @@ class RemoteMemory(Memory):
         asked = to_jsonable_python(asdict(which))
         params = {"kind": asked.pop("kinds"), **asked}
         cursor = memories_cursor(after) if after else None
-        found = await self._http.pages("/api/memories", MemoryView, limit, user, cursor, **params)
-        return sorted(found, key=lambda one: -one.score.total)
+        known = await self._http.pages("/api/memories", MemoryView, limit, user, cursor, **params)
+        return sorted(known, key=lambda memory: -memory.score.total)
 
     async def forget(self, user: str | None, memory: str | UUID) -> tuple[UUID, ...]:
         body = {"memory": str(memory)}
@@ -235,7 +237,8 @@ class RemoteMemory(Memory):
 
 
 def _in_path(id: str) -> str:
-    """As one part of a path. Parts of dots alone would be resolved before the request is sent (RFC 3986, 5.2.4)."""
+    """Returns the id as one part of a path. Parts of dots alone would be resolved before the request is sent (RFC 3986,
+    5.2.4)."""
     return id.replace(".", "%2E") if id in (".", "..") else quote(id, safe="")
 
 

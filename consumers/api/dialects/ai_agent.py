@@ -20,7 +20,6 @@ from turnlog.agent.memory import entities, memories
 from turnlog.agent.memory.memory_changes import MemoryInput
 from turnlog.agent.memory.sanitiser.sanitise import SanitiseLevel
 from turnlog.agent.privacy import personal_data
-from turnlog.agent.runtime import Runtime
 from turnlog.consumers.api.bodies import CamelBody, JsonObject, Tokens
 from turnlog.consumers.api.dialects.ai_agent_records import (
     ConversationRecord,
@@ -176,18 +175,18 @@ async def list_entities(
 
 @router.post("/entities", status_code=201)
 async def add_entity(entity: NewEntity, caller: Writer) -> EntityRecord:
-    stored = entity.stored_as(await entities.entities_by_id(*_whose(caller)))
-    return (await entity_records(caller, [await entities.add_entity(*_whose(caller), stored)]))[0]
+    stored = entity.stored_as(await entities.entities_by_id(*caller.person))
+    return (await entity_records(caller, [await entities.add_entity(*caller.person, stored)]))[0]
 
 
 @router.put("/entities/{id}")
 async def update_entity(id: UUID, change: EntityChange, caller: Writer) -> EntityRecord:
     """A description or attribute replaces the one before, relations add up."""
-    known = await entities.entities_by_id(*_whose(caller))
+    known = await entities.entities_by_id(*caller.person)
     if id not in known:
         raise NotFound(f"there is no entity {id}")
     changed = NewEntity(type=known[id].type, name=known[id].name, **dict(change)).stored_as(known)
-    return (await entity_records(caller, [await entities.update_entity(*_whose(caller), changed)]))[0]
+    return (await entity_records(caller, [await entities.update_entity(*caller.person, changed)]))[0]
 
 
 @router.get("/user-data/export", response_class=StreamingResponse)
@@ -200,10 +199,6 @@ async def export(caller: Eraser) -> StreamingResponse:
 router.delete("/user-data")(clear)
 
 
-def _whose(caller: Principal) -> tuple[Runtime, str, str]:
-    return caller.runtime, caller.tenant, caller.user
-
-
 async def _messages(place: Place, messages: Sequence[Message]) -> list[MessageRecord]:
     costs = await costs_of(*place, messages)
     return [MessageRecord.of(place[2], message, costs.get(message.seq)) for message in messages]
@@ -211,7 +206,7 @@ async def _messages(place: Place, messages: Sequence[Message]) -> list[MessageRe
 
 async def _exported(caller: Principal) -> AsyncIterator[str]:
     """Yields pieces of JSON text, with one conversation at most in memory."""
-    level, whose = SanitiseLevel.MODERATE, _whose(caller)
+    level, whose = SanitiseLevel.MODERATE, caller.person
     head = {"userId": caller.user, "exportedAt": datetime.now(UTC), "sanitizeLevel": level.name}
     yield to_json(head).decode()[:-1] + ', "memories": ['
     for at, memory in enumerate(await memories.list_memories(*whose, limit=_ALL)):

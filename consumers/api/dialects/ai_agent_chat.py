@@ -125,7 +125,7 @@ async def clear_conversation(conversationId: str, caller: Writer, write_id: Writ
 @router.post("/refresh-context")
 async def refresh_context(caller: Reader) -> UserContext:
     """What is known of the caller, read now. Every answer reads it too: no copy of it can be out of date."""
-    known = await user_context(caller.runtime, caller.tenant, caller.user)
+    known = await user_context(*caller.person)
     preferences = known.preferences.model_dump(mode="json", exclude_none=True)
     return UserContext(
         user_id=caller.user,
@@ -140,7 +140,7 @@ async def refresh_context(caller: Reader) -> UserContext:
 @router.get("/usage")
 async def own_usage(caller: Reader, by: By = "day") -> list[Usage]:
     """Calls, tokens and cost of language models, by day, month, agent or model."""
-    return await usage.usage(caller.runtime, caller.tenant, caller.user, by)
+    return await usage.usage(*caller.person, by)
 
 
 @router.get("/rate-limit", response_model=list[RateLimit])
@@ -161,7 +161,7 @@ async def quota(caller: Reader) -> list[Guard]:
 
 
 async def _guards(caller: Principal, thread: str | None, agent: str) -> list[Guard]:
-    return await limits.usage_left(caller.runtime, caller.tenant, caller.user, caller.identity.role, thread, agent)
+    return await limits.usage_left(*caller.person, caller.identity.role, thread, agent)
 
 
 @router.get("/health")

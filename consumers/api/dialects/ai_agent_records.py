@@ -138,7 +138,7 @@ class EntityRecord(NewEntity, CamelRecord):
 async def entity_records(caller: Principal, entities: Sequence[EntityFound]) -> list[EntityRecord]:
     """Returns the caller's entities as records. The target of a relation is a name: of several entities that have it,
     targetId is the id of the one that is mentioned most."""
-    known = await entities_by_id(caller.runtime, caller.tenant, caller.user)
+    known = await entities_by_id(*caller.person)
     ids = {entity.name.casefold(): id_ for id_, entity in reversed(known.items())}
     records = []
     for entity in entities:

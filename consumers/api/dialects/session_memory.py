@@ -33,43 +33,43 @@ class CheckpointRequest(ConversationGiven):
 
 
 @router.post("/create", status_code=201)
-async def create(given: MemoryCreateRequest, caller: Writer, _: WriteId) -> SessionValue:
+async def create(body: MemoryCreateRequest, caller: Writer, _: WriteId) -> SessionValue:
     """CreateShortMemory: begins a session; one that exists begins again. user_id: left out or the caller's."""
-    caller.check_user(given.user_id)
-    place = await caller.claims(given.conversation_id)
+    caller.check_user(body.user_id)
+    place = await caller.claims(body.conversation_id)
     whose = {"user_id": caller.user, "conversation_id": place[2]}
-    return await session_calls.create_requested(place[0], place[1], given.model_copy(update=whose))
+    return await session_calls.create_requested(place[0], place[1], body.model_copy(update=whose))
 
 
 @router.post("/query")
-async def query(given: MemoryQueryRequest, caller: Reader) -> MemoryContext:
+async def query(body: MemoryQueryRequest, caller: Reader) -> MemoryContext:
     """QueryMemoryContext: the history for a prompt. enterprise_id: left out or the caller's tenant. patient_id: left
     out or the caller."""
-    runtime, tenant, thread = await caller.owns(given.conversation_id)
-    return await session_calls.query_memory(runtime, tenant, given.model_copy(update={"conversation_id": thread}))
+    runtime, tenant, thread = await caller.owns(body.conversation_id)
+    return await session_calls.query_memory(runtime, tenant, body.model_copy(update={"conversation_id": thread}))
 
 
 @router.post("/write", status_code=201)
-async def write(given: MemoryWriteRequest, caller: Writer, write_id: WriteId) -> MemoryWriteResult:
+async def write(body: MemoryWriteRequest, caller: Writer, write_id: WriteId) -> MemoryWriteResult:
     """WriteTurn: appends the question, the answer or both. turn_id: a turn that is sent again with it is stored
     once."""
-    caller.check_user(given.user_id)
-    runtime, tenant, thread = await caller.owns(given.conversation_id)
-    whose = {"user_id": caller.user, "conversation_id": thread, "turn_id": given.turn_id or write_id}
-    return await session_calls.write_turn(runtime, tenant, given.model_copy(update=whose))
+    caller.check_user(body.user_id)
+    runtime, tenant, thread = await caller.owns(body.conversation_id)
+    whose = {"user_id": caller.user, "conversation_id": thread, "turn_id": body.turn_id or write_id}
+    return await session_calls.write_turn(runtime, tenant, body.model_copy(update=whose))
 
 
 @router.post("/checkpoint", status_code=201)
-async def checkpoint(given: CheckpointRequest, caller: Writer, _: WriteId) -> SessionValue:
+async def checkpoint(body: CheckpointRequest, caller: Writer, _: WriteId) -> SessionValue:
     """CheckpointShortMemory: ends the segment with this summary."""
-    place = await caller.owns(given.conversation_id)
-    return await session_calls.write_checkpoint(*place, given.summary, given.recent_turns)
+    place = await caller.owns(body.conversation_id)
+    return await session_calls.write_checkpoint(*place, body.summary, body.recent_turns)
 
 
 @router.post("/reset")
-async def reset(given: ConversationGiven, caller: Writer, _: WriteId) -> SessionValue:
+async def reset(body: ConversationGiven, caller: Writer, _: WriteId) -> SessionValue:
     """Earlier turns leave the session, not the transcript."""
-    return await session_calls.reset_session(*await caller.owns(given.conversation_id))
+    return await session_calls.reset_session(*await caller.owns(body.conversation_id))
 
 
 @router.get("/sessions/{conversation_id}")

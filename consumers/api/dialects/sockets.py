@@ -125,13 +125,13 @@ class _Talk:
 
     async def answer(self, text: str) -> None:
         try:
-            given = _QUESTION.validate_json(valid_json(text.encode()))
+            question = _QUESTION.validate_json(valid_json(text.encode()))
         except ValidationError as error:
             return await self._send("error", code="invalid-request", message=error.errors()[0]["msg"])
         try:
             await self._caller.check()
             asked, running = await self._streams.ask(
-                self._caller, self._thread, given.message, None, self._turn_id(given.request_id)
+                self._caller, self._thread, question.message, None, self._turn_id(question.request_id)
             )
         except Unauthenticated as error:
             await self._error(error)
@@ -142,7 +142,7 @@ class _Talk:
         self._place = (*self._place[:2], asked.thread)
         for turn in (await transcript(*self._place, limit=1, before_seq=asked.seq, newest=True)).turns:
             await self._saved(turn)
-        await self._relay(asked.seq, running, given.request_id)
+        await self._relay(asked.seq, running, question.request_id)
 
     def _turn_id(self, request_id: str | None) -> UUID:
         if request_id is None:
@@ -167,8 +167,8 @@ class _Talk:
                             about = {"call_id": call, "name": name, "arguments": arguments}
                             await self._send("tool_call_request", stream_id=stream, **about)
                         case ToolReturned(id=call):
-                            given = {name: value for name, value in asdict(piece).items() if name != "id"}
-                            await self._send("tool_call_response", stream_id=stream, call_id=call, **given)
+                            result = {name: value for name, value in asdict(piece).items() if name != "id"}
+                            await self._send("tool_call_response", stream_id=stream, call_id=call, **result)
                         case Answered():
                             await self._end(stream, seq, piece)
         except TurnlogError as error:
@@ -183,11 +183,11 @@ class _Talk:
         log, (_, tenant, thread) = self._caller.system.log, self._place
         reason = answered.finish_reason
         usage = {"tokens_in": 0, "tokens_out": 0, "cost_usd": 0.0}
-        async for one in log.read_thread(tenant, thread, answered.seq, types=("usage_metered",)):
-            if one.event.causation == request and isinstance(one.event.data, UsageMetered):
-                reason = reason or one.event.data.error  # the end of the progress may have been lost
+        async for record in log.read_thread(tenant, thread, answered.seq, types=("usage_metered",)):
+            if record.event.causation == request and isinstance(record.event.data, UsageMetered):
+                reason = reason or record.event.data.error  # the end of the progress may have been lost
                 for name in usage:
-                    usage[name] += getattr(one.event.data, name)
+                    usage[name] += getattr(record.event.data, name)
         receipt = answer_id(request, "receipt")
         about = {"finish_reason": reason or "stop", "usage": usage, "receipt_id": receipt}
         await self._send("streaming_end", stream_id=stream, **about)

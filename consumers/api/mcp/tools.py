@@ -21,6 +21,7 @@ from turnlog.agent.answering.context import context_as_of, context_of
 from turnlog.agent.answering.recall_tool import UNSURE
 from turnlog.agent.conversations import threads
 from turnlog.agent.memory import memory_changes
+from turnlog.agent.memory.memories import MemoryView
 from turnlog.agent.recall.recall import recall as search
 from turnlog.consumers.api.pages import cursor_of, moment_of, place_of
 from turnlog.consumers.api.principal import Principal
@@ -111,21 +112,21 @@ class _Tools:
 
     def caller(self, context: Context[Any, Any], scope: str) -> Principal:
         request: Any = context.request_context.request
-        found: Principal = self.fixed or request.scope[CALLER]
-        found.identity.require(scope)
-        return found
+        caller: Principal = self.fixed or request.scope[CALLER]
+        caller.identity.require(scope)
+        return caller
 
     @asynccontextmanager
     async def reader(self, context: Context[Any, Any]) -> AsyncIterator[Principal]:
         """The caller, whose reads take their turn."""
-        found = self.caller(context, "read")
-        async with in_share(found.runtime, found.tenant, found.user, "reads"):
-            yield found
+        caller = self.caller(context, "read")
+        async with in_share(*caller.person, "reads"):
+            yield caller
 
     async def remember(self, text: str, context: Context[Any, Any]) -> Remembered:
         """Stores one fact, preference or decision of the user. It can be recalled when this answers."""
         who = self.caller(context, "write")
-        done = await memory_changes.remember(who.runtime, who.tenant, who.user, text)
+        done = await memory_changes.remember(*who.person, text)
         return Remembered(memory_id=done.memory_id, what=done.what, question=done.question)
 
     async def recall(
@@ -142,17 +143,17 @@ class _Tools:
             if thread_id is not None:
                 *_, thread_id = await who.owns(thread_id)
             wanted = MOST_TURNS if before or after else k
-            found = await search(who.runtime, who.tenant, query, user=who.user, thread=thread_id, k=wanted)
+            recalled = await search(who.runtime, who.tenant, query, user=who.user, thread=thread_id, k=wanted)
             turns = [
-                FoundTurn(thread_id=one.thread, seq=one.seq, speaker=one.speaker, time=one.time, text=one.text)
-                for one in found.turns
-                if (before is None or one.time < before) and (after is None or one.time > after)
+                FoundTurn(thread_id=turn.thread, seq=turn.seq, speaker=turn.speaker, time=turn.time, text=turn.text)
+                for turn in recalled.turns
+                if (before is None or turn.time < before) and (after is None or turn.time > after)
             ]
             return Found(
                 turns=turns[:k],
-                memories=[_memory(one.memory) for one in found.memories[:k]],
-                confidence=found.confidence,
-                note=UNSURE if found.is_unsure else None,
+                memories=[_memory(each.memory) for each in recalled.memories[:k]],
+                confidence=recalled.confidence,
+                note=UNSURE if recalled.is_unsure else None,
             )
 
     async def context(
@@ -176,14 +177,14 @@ class _Tools:
         place = place_of(cursor, str, str)
         async with self.reader(context) as who:
             after = (moment_of(str(place[0])), str(place[1])) if place else None
-            found = await threads.find_threads(who.runtime, who.tenant, who.user, query, limit + 1, after)
+            listed = await threads.find_threads(*who.person, query, limit + 1, after)
             shown = [
                 Conversation(
-                    thread_id=one.thread, label=one.label, messages=one.messages, last_active_at=one.last_active_at
+                    thread_id=each.thread, label=each.label, messages=each.messages, last_active_at=each.last_active_at
                 )
-                for one in found[:limit]
+                for each in listed[:limit]
             ]
-            more = len(found) > limit
+            more = len(listed) > limit
             return Conversations(
                 threads=shown,
                 next=cursor_of(shown[-1].last_active_at.isoformat(), shown[-1].thread_id) if more else None,
@@ -199,12 +200,12 @@ class _Tools:
         """What is remembered of the user: what was said last. as_of: what held then."""
         async with self.reader(context) as who:
             page = await list_memories(who, [type] if type else None, as_of=as_of, limit=MOST_MEMORIES, cursor=cursor)
-            return Memories(memories=[_memory(one) for one in page.items], next=page.next)
+            return Memories(memories=[_memory(memory) for memory in page.items], next=page.next)
 
     async def forget(self, memory_id: UUID, context: Context[Any, Any]) -> Forgotten:
         """Drops the content of a memory, and of all with the same words."""
         who = self.caller(context, "write")
-        done = await memory_changes.forget_memory(who.runtime, who.tenant, who.user, str(memory_id))
+        done = await memory_changes.forget_memory(*who.person, str(memory_id))
         return Forgotten(forgotten=list(done.forgotten))
 
 
@@ -242,10 +243,10 @@ def _untouched_root_logger() -> Iterator[None]:
 def _with_clear_errors(tool: Callable[..., Awaitable[T]]) -> Callable[..., Awaitable[T]]:
 
     @functools.wraps(tool)
-    async def run(*args: Any, **given: Any) -> T:
+    async def run(*args: Any, **kwargs: Any) -> T:
         try:
             async with asyncio.timeout(PATIENCE_S):
-                return await tool(*args, **given)
+                return await tool(*args, **kwargs)
         except TurnlogError as error:
             wait = getattr(error, "retry_after_s", None)
             later = f"; try again in {max(1, round(wait))} s" if wait else ""
@@ -254,5 +255,5 @@ def _with_clear_errors(tool: Callable[..., Awaitable[T]]) -> Callable[..., Await
     return run
 
 
-def _memory(one: Any) -> FoundMemory:
-    return FoundMemory(memory_id=one.id, kind=one.kind, content=one.content, valid_from=one.valid_from)
+def _memory(memory: MemoryView) -> FoundMemory:
+    return FoundMemory(memory_id=memory.id, kind=memory.kind, content=memory.content, valid_from=memory.valid_from)

@@ -9,7 +9,7 @@ from turnlog.agent.access.access import Access
 from turnlog.agent.operations.lag import projection_lag, stuck_reactors
 from turnlog.agent.operations.processes import deaths, faults, processes
 from turnlog.events.errors import OtherLog
-from turnlog.projectors.engine.lag import READ_WHILE_REBUILT, Lag
+from turnlog.projectors.engine.lag import READ_WHILE_REBUILT
 
 router = APIRouter(tags=["health"])
 
@@ -61,17 +61,18 @@ async def ready(request: Request, response: Response) -> Ready:
     running = await processes(runtime)
     broken, died = sorted({loop for loop, _ in faults(running)}), deaths(running)
     try:
-        found = await projection_lag(runtime)
+        lags = await projection_lag(runtime)
     except OtherLog as error:
         response.status_code = 503
         return Ready(False, None, [], [], broken, died, [], str(error))
-    stalled, stuck = sorted({one.projection for one in found if one.stalled}), await stuck_reactors(runtime)
-    shares = {one.projection: one.rebuilt for one in found if one.rebuilt is not None}
+    stalled, stuck = sorted({lag.projection for lag in lags if lag.stalled}), await stuck_reactors(runtime)
+    shares = {lag.projection: lag.rebuilt for lag in lags if lag.rebuilt is not None}
     rebuilding = [Rebuilding(name, int(share * 100), name in READ_WHILE_REBUILT) for name, share in shares.items()]
-    is_ready = not (stalled or stuck or broken or died) and all(one.served for one in rebuilding)
+    is_ready = not (stalled or stuck or broken or died) and all(each.served for each in rebuilding)
     if not is_ready:
         response.status_code = 503
-    return Ready(is_ready, _furthest(found), stalled, stuck, broken, died, rebuilding)
+    behind = max((lag.behind for lag in lags), default=0)
+    return Ready(is_ready, behind, stalled, stuck, broken, died, rebuilding)
 
 
 @router.get("/.well-known/jwks.json")
@@ -79,7 +80,3 @@ async def jwks(request: Request) -> dict[str, list[dict[str, Any]]]:
     """The public keys of turnlog's own tokens, for other services that take them (RFC 7517)."""
     access: Access = request.app.state.runtime.kept(Access)
     return access.jwks
-
-
-def _furthest(found: list[Lag]) -> int:
-    return max((one.behind for one in found), default=0)

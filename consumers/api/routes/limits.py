@@ -23,8 +23,7 @@ async def own_limits(
     thread: Annotated[str | None, Query(max_length=255, description="With the limit of this conversation.")] = None,
 ) -> list[Guard]:
     """Every limit of the caller, with what is used and left."""
-    place = (caller.runtime, caller.tenant, caller.user, caller.identity.role)
-    return await limits.usage_left(*place, thread, DEFAULT_AGENT)
+    return await limits.usage_left(*caller.person, caller.identity.role, thread, DEFAULT_AGENT)
 
 
 @router.get("/operations/limits")
@@ -34,9 +33,9 @@ async def list_limits(caller: Operator) -> Limits:
 
 
 @router.put("/operations/limits/{plan}")
-async def change_limits(plan: Plan, given: dict[str, Limit], caller: Operator, write_id: WriteId) -> Limits:
+async def change_limits(plan: Plan, limits_of_plan: dict[str, Limit], caller: Operator, write_id: WriteId) -> Limits:
     """Rates and quotas of a plan, `vip` for admins too; those left out stay. They hold for the next request."""
-    return await limits.change_limits(caller.runtime, caller.tenant, plan, given, event_id=write_id)
+    return await limits.change_limits(caller.runtime, caller.tenant, plan, limits_of_plan, event_id=write_id)
 
 
 @router.delete("/operations/users/{user}/rate", status_code=204)

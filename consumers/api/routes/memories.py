@@ -19,7 +19,7 @@ from turnlog.agent.memory.memory_changes import (
     Reverted,
 )
 from turnlog.agent.operations.jobs.job_states import DecayStats, decay_stats
-from turnlog.consumers.api.pages import Cursor, Limit, Page, id_of, moment, moment_of, page_behind, place_of
+from turnlog.consumers.api.pages import Cursor, Limit, Page, id_of, moment, moment_of, page_after, place_of
 from turnlog.consumers.api.principal import Reader, WriteId, Writer
 from turnlog.consumers.cursors import memories_cursor
 from turnlog.events.contracts import Answer, MemoryKind
@@ -38,7 +38,7 @@ class Importance(BaseModel):
     importance: Share
 
 
-class Named(BaseModel):
+class NamedMemory(BaseModel):
     """memory: an id, the beginning of one, or words that only this memory has."""
 
     memory: str = Field(min_length=1, max_length=20_000)
@@ -69,71 +69,69 @@ async def list_memories(
     which = MemoryFilter(tuple(kind or ()), category, min_importance, as_of, every)
     begin = place_of(cursor, str, int, str)
     after = (moment_of(str(begin[0])), int(begin[1]), id_of(str(begin[2]))) if begin else None
-    found = await memories.list_memories(caller.runtime, caller.tenant, caller.user, which, limit + 1, after)
-    if len(found) <= limit:
-        return Page(items=found)
-    items = [one for one in found if one.id != memories.last_said(found)[2]]
+    page = await memories.list_memories(*caller.person, which, limit + 1, after)
+    if len(page) <= limit:
+        return Page(items=page)
+    items = [memory for memory in page if memory.id != memories.last_said(page)[2]]
     return Page(items=items, next=memories_cursor(items))
 
 
 @router.get("/memory-stats")
 async def memory_stats(caller: Reader) -> DecayStats:
     """How many of the caller's memories are in which tier, and what the decay job does next."""
-    return await decay_stats(caller.runtime, caller.tenant, caller.user)
+    return await decay_stats(*caller.person)
 
 
 @router.post("/memories", status_code=201)
-async def remember(given: MemoryInput, caller: Writer, write_id: WriteId) -> Outcome:
+async def remember(body: MemoryInput, caller: Writer, write_id: WriteId) -> Outcome:
     """Stores one claim; what contradicts it is closed, or a question is left. It can be recalled when this answers."""
-    return await memory_changes.remember(caller.runtime, caller.tenant, caller.user, given, write_id)
+    return await memory_changes.remember(*caller.person, body, write_id)
 
 
 @router.get("/memories/{memory}")
 async def get_memory(memory: MemoryId, caller: Reader) -> MemoryView:
-    return await memories.find_memory(caller.runtime, caller.tenant, caller.user, str(memory))
+    return await memories.find_memory(*caller.person, str(memory))
 
 
 @router.get("/memories/{memory}/history")
 async def memory_history(memory: MemoryId, caller: Reader) -> MemoryHistory:
     """Every version, by the time since when each held."""
-    return await memories.memory_history(caller.runtime, caller.tenant, caller.user, str(memory))
+    return await memories.memory_history(*caller.person, str(memory))
 
 
 @router.put("/memories/{memory}/content")
-async def edit_memory(memory: MemoryId, given: NewContent, caller: Writer) -> Edited:
+async def edit_memory(memory: MemoryId, body: NewContent, caller: Writer) -> Edited:
     """The memory with other words; the one before is kept in its history."""
-    return await memory_changes.edit_memory(caller.runtime, caller.tenant, caller.user, str(memory), given.content)
+    return await memory_changes.edit_memory(*caller.person, str(memory), body.content)
 
 
 @router.put("/memories/{memory}/importance")
-async def rate_memory(memory: MemoryId, given: Importance, caller: Writer) -> Rated:
-    place = (caller.runtime, caller.tenant, caller.user)
-    return await memory_changes.rate_memory(*place, str(memory), given.importance)
+async def rate_memory(memory: MemoryId, body: Importance, caller: Writer) -> Rated:
+    return await memory_changes.rate_memory(*caller.person, str(memory), body.importance)
 
 
 @router.post("/memories/{memory}/revert")
 async def revert_memory(memory: MemoryId, caller: Writer) -> Reverted:
     """Lets the version before hold again."""
-    return await memory_changes.revert_memory(caller.runtime, caller.tenant, caller.user, str(memory))
+    return await memory_changes.revert_memory(*caller.person, str(memory))
 
 
 @router.post("/memories/{memory}/archive")
-async def archive_memory(memory: MemoryId, given: Reason, caller: Writer) -> ArchivedMemory:
+async def archive_memory(memory: MemoryId, body: Reason, caller: Writer) -> ArchivedMemory:
     """Takes it out of use; its history keeps it."""
-    place = (caller.runtime, caller.tenant, caller.user)
-    return await memory_changes.archive_memory(*place, str(memory), given.reason)
+    return await memory_changes.archive_memory(*caller.person, str(memory), body.reason)
 
 
 @router.delete("/memories/{memory}")
 async def forget_memory(memory: MemoryId, caller: Writer) -> Forgotten:
     """Drops its content, and that of all with the same words, from every read model."""
-    return await memory_changes.forget_memory(caller.runtime, caller.tenant, caller.user, str(memory))
+    return await memory_changes.forget_memory(*caller.person, str(memory))
 
 
 @router.post("/memories/forget")
-async def forget_named(given: Named, caller: Writer) -> Forgotten:
+async def forget_named(body: NamedMemory, caller: Writer) -> Forgotten:
     """As DELETE, for a memory that is named by words."""
-    return await memory_changes.forget_memory(caller.runtime, caller.tenant, caller.user, given.memory)
+    return await memory_changes.forget_memory(*caller.person, body.memory)
 
 
 @router.get("/conflicts")
@@ -144,11 +142,10 @@ async def list_conflicts(
     cursor: Cursor = None,
 ) -> Page[Conflict]:
     """Contradictions that wait for an answer, oldest first."""
-    found = await memories.list_conflicts(caller.runtime, caller.tenant, caller.user, answered)
-    return page_behind(found, limit, cursor, lambda one: (moment(one.raised_at), str(one.conflict_id)))
+    conflicts = await memories.list_conflicts(*caller.person, answered)
+    return page_after(conflicts, limit, cursor, lambda each: (moment(each.raised_at), str(each.conflict_id)))
 
 
 @router.post("/conflicts/{conflict}/answer")
-async def answer_conflict(conflict: UUID, given: Decision, caller: Writer) -> ConflictAnswered:
-    place = (caller.runtime, caller.tenant, caller.user)
-    return await memory_changes.answer_conflict(*place, given.answer, str(conflict))
+async def answer_conflict(conflict: UUID, body: Decision, caller: Writer) -> ConflictAnswered:
+    return await memory_changes.answer_conflict(*caller.person, body.answer, str(conflict))

@@ -23,7 +23,7 @@ from turnlog.agent.operations.jobs.job_states import DecayStats, JobState
 from turnlog.agent.operations.usage import By, Usage
 from turnlog.agent.recall.embedding.backlog import Backlog
 from turnlog.consumers.api.jobs import Job, JobStatus, OwnJob, jobs_of
-from turnlog.consumers.api.pages import Cursor, Limit, Page, moment, page_behind
+from turnlog.consumers.api.pages import Cursor, Limit, Page, moment, page_after
 from turnlog.consumers.api.principal import Asker, KeyMaker, Operator, Principal, identify
 from turnlog.consumers.api.routes.limits import UserId
 from turnlog.consumers.api.streams import OF_FEW
@@ -89,36 +89,36 @@ async def list_dead_letters(
     cursor: Cursor = None,
 ) -> Page[DeadLetter]:
     """Parked and dropped events of the tenant, in the order of the log."""
-    found = await dead_letters.list_dead_letters(caller.system, projection, caller.tenant)
-    return page_behind(found, limit, cursor, lambda one: (one.seq, one.projection))
+    letters = await dead_letters.list_dead_letters(caller.system, projection, caller.tenant)
+    return page_after(letters, limit, cursor, lambda letter: (letter.seq, letter.projection))
 
 
 @router.get("/operations/dead-letters/{seq}")
 async def show_dead_letter(seq: Seq, caller: Operator) -> dict[str, Any]:
     """The event as the log has it, personal fields sealed."""
-    found = await dead_letters.show_dead_letter(caller.system, seq, caller.tenant)
-    return {**found.line.document(), "dead_letters": found.letters}
+    parked = await dead_letters.show_dead_letter(caller.system, seq, caller.tenant)
+    return {**parked.line.document(), "dead_letters": parked.letters}
 
 
 @router.post("/operations/dead-letters/retry")
-async def retry_dead_letters(given: WhichLetters, caller: Operator, request: Request) -> Retried:
+async def retry_dead_letters(body: WhichLetters, caller: Operator, request: Request) -> Retried:
     """Applies parked events again, thread by thread in order, and repeats the work of reactors."""
-    which = (given.seq, given.projection, caller.tenant)
+    which = (body.seq, body.projection, caller.tenant)
     return await dead_letters.retry_dead_letters(caller.system, request.app.state.react, *which)
 
 
 @router.post("/operations/dead-letters/{seq}/drop")
-async def drop_dead_letter(seq: Seq, given: Which, caller: Operator) -> Retried:
+async def drop_dead_letter(seq: Seq, body: Which, caller: Operator) -> Retried:
     """Leaves the event out of the read models; its thread goes on."""
-    return await dead_letters.drop_dead_letter(caller.system, seq, given.projection, caller.tenant)
+    return await dead_letters.drop_dead_letter(caller.system, seq, body.projection, caller.tenant)
 
 
 @router.post("/operations/rebuild", status_code=202)
-async def rebuild(given: Which, caller: Operator, request: Request) -> JobStatus:
+async def rebuild(body: Which, caller: Operator, request: Request) -> JobStatus:
     """Begins to rebuild the tenant's rows from the log, in place; /api/jobs/{id} shows how far it is."""
 
     async def work(job: Job) -> Any:
-        return await read_models.rebuild_rows(caller.system, given.projection, caller.tenant, on_progress=job.report)
+        return await read_models.rebuild_rows(caller.system, body.projection, caller.tenant, on_progress=job.report)
 
     return jobs_of(request).begin(caller, "rebuild", work).status
 
@@ -154,16 +154,16 @@ async def list_keys(
     cursor: Cursor = None,
 ) -> Page[KeyInfo]:
     """API keys that the caller could have made, revoked and expired ones too, the oldest first."""
-    found = await api_keys.list_keys(caller.system, caller.tenant, user, caller.identity)
-    return page_behind(found, limit, cursor, lambda one: (moment(one.created_at), one.id))
+    keys = await api_keys.list_keys(caller.system, caller.tenant, user, caller.identity)
+    return page_after(keys, limit, cursor, lambda key: (moment(key.created_at), key.id))
 
 
 @router.post("/operations/keys", status_code=201)
-async def create_key(given: KeyGrant, caller: KeyMaker) -> NewKey:
+async def create_key(body: KeyGrant, caller: KeyMaker) -> NewKey:
     """The answer has the key's secret, which is shown this once."""
-    ttl = None if given.days is None else timedelta(days=given.days)
-    what = (given.user, given.role, given.scopes, given.label, ttl, caller.identity)
-    return await api_keys.create_key(caller.system, caller.tenant, *what)
+    ttl = None if body.days is None else timedelta(days=body.days)
+    grant = (body.user, body.role, body.scopes, body.label, ttl, caller.identity)
+    return await api_keys.create_key(caller.system, caller.tenant, *grant)
 
 
 @router.delete("/operations/keys/{key_id}")

@@ -14,7 +14,7 @@ from turnlog.agent.memory.entities import EntityFound, EntityInput
 from turnlog.agent.operations import usage
 from turnlog.agent.operations.usage import Usage
 from turnlog.consumers.api.bodies import FINITE, JsonObject
-from turnlog.consumers.api.pages import Cursor, Limit, Page, moment, moment_of, page_behind, page_of, place_of
+from turnlog.consumers.api.pages import Cursor, Limit, Page, moment, moment_of, page_after, page_of, place_of
 from turnlog.consumers.api.principal import Reader, WriteId, Writer
 from turnlog.consumers.api.routes.threads import ThreadId
 from turnlog.events.contracts import UserPreferences
@@ -55,36 +55,35 @@ async def list_entities(
     """Most mentioned first."""
     begin = place_of(cursor, int, str, str, str)
     after = (int(begin[0]), moment_of(str(begin[1])), str(begin[2]), str(begin[3])) if begin else None
-    found = await entities.list_entities(caller.runtime, caller.tenant, caller.user, type, limit + 1, after)
-    return page_of(found, limit, lambda one: (one.mention_count, moment(one.last_seen_at), one.type, one.name))
+    known = await entities.list_entities(*caller.person, type, limit + 1, after)
+    return page_of(known, limit, lambda each: (each.mention_count, moment(each.last_seen_at), each.type, each.name))
 
 
 @router.post("/entities", status_code=201)
-async def add_entity(given: EntityInput, caller: Writer) -> EntityFound:
-    return await entities.add_entity(caller.runtime, caller.tenant, caller.user, given)
+async def add_entity(body: EntityInput, caller: Writer) -> EntityFound:
+    return await entities.add_entity(*caller.person, body)
 
 
 @router.patch("/entities")
-async def update_entity(given: EntityInput, caller: Writer) -> EntityFound:
+async def update_entity(body: EntityInput, caller: Writer) -> EntityFound:
     """Adds to the entity of this type and name: a description or attribute replaces the one before."""
-    return await entities.update_entity(caller.runtime, caller.tenant, caller.user, given)
+    return await entities.update_entity(*caller.person, body)
 
 
 @router.get("/preferences")
 async def show_preferences(caller: Reader) -> UserPreferences:
-    return await preferences.show_preferences(caller.runtime, caller.tenant, caller.user)
+    return await preferences.show_preferences(*caller.person)
 
 
 @router.patch("/preferences")
-async def set_preferences(given: NewPreferences, caller: Writer, write_id: WriteId) -> UserPreferences:
-    place = (caller.runtime, caller.tenant, caller.user)
-    return await preferences.set_preferences(*place, given.set, given.clear, event_id=write_id)
+async def set_preferences(body: NewPreferences, caller: Writer, write_id: WriteId) -> UserPreferences:
+    return await preferences.set_preferences(*caller.person, body.set, body.clear, event_id=write_id)
 
 
 @router.get("/usage")
 async def get_usage(caller: Reader, by: Literal["agent", "model", "day", "month"] = "day") -> list[Usage]:
     """Calls, tokens and cost of language models for the caller."""
-    return await usage.usage(caller.runtime, caller.tenant, caller.user, by)
+    return await usage.usage(*caller.person, by)
 
 
 @router.get("/threads/{thread}/receipts")
@@ -92,14 +91,14 @@ async def list_receipts(
     thread: ThreadId, caller: Reader, limit: Limit = 100, cursor: Cursor = None
 ) -> Page[ReceiptFound]:
     """What the model saw for each answer, oldest first."""
-    found = await context.list_receipts(*await caller.owns(thread))
-    return page_behind(found, limit, cursor, lambda one: (one.seq,))
+    receipts = await context.list_receipts(*await caller.owns(thread))
+    return page_after(receipts, limit, cursor, lambda receipt: (receipt.seq,))
 
 
 @router.put("/threads/{thread}/session", tags=["sessions"])
-async def create_session(thread: ThreadId, given: NewSession, caller: Writer) -> SessionValue:
+async def create_session(thread: ThreadId, body: NewSession, caller: Writer) -> SessionValue:
     """Begins a session on the conversation's turns; one that exists begins again."""
-    return await session_calls.create_session(*await caller.owns(thread), caller.user, **dict(given))
+    return await session_calls.create_session(*await caller.owns(thread), caller.user, **dict(body))
 
 
 @router.get("/threads/{thread}/session", tags=["sessions"])
@@ -126,11 +125,11 @@ async def list_checkpoints(
     thread: ThreadId, caller: Reader, limit: Limit = 100, cursor: Cursor = None
 ) -> Page[SegmentCheckpoint]:
     """Oldest first."""
-    found = await session_calls.list_checkpoints(*await caller.owns(thread))
-    return page_behind(found, limit, cursor, lambda one: (one.seq,))
+    checkpoints = await session_calls.list_checkpoints(*await caller.owns(thread))
+    return page_after(checkpoints, limit, cursor, lambda checkpoint: (checkpoint.seq,))
 
 
 @router.post("/threads/{thread}/session/checkpoints", status_code=201, tags=["sessions"])
-async def write_checkpoint(thread: ThreadId, given: NewCheckpoint, caller: Writer) -> SessionValue:
+async def write_checkpoint(thread: ThreadId, body: NewCheckpoint, caller: Writer) -> SessionValue:
     """Ends the segment with this summary."""
-    return await session_calls.write_checkpoint(*await caller.owns(thread), given.summary, given.recent_turns)
+    return await session_calls.write_checkpoint(*await caller.owns(thread), body.summary, body.recent_turns)

@@ -71,7 +71,7 @@ async def import_file(
         str | None,
         Query(pattern=NAME, description="Names conversations that the file gives no name. A form's file has its own."),
     ] = None,
-    format: Annotated[str | None, Query(description="Recognised where it is not given.")] = None,
+    format: Annotated[str | None, Query(description="Recognised where it is not body.")] = None,
     thread: Annotated[str | None, Query(description="For all turns, instead of the file's conversations.")] = None,
     dry_run: Annotated[bool, Query(description="Store nothing, and say what is in the file.")] = False,
 ) -> JobStatus:
@@ -87,7 +87,7 @@ async def import_file(
         check_conversation(thread)
     folder = TemporaryDirectory(prefix="turnlog-")
     try:
-        async with in_share(caller.runtime, caller.tenant, caller.user, "reads"):
+        async with in_share(*caller.person, "reads"):
             filename, chunks = await _received(request)
             name = name or (filename if re.fullmatch(NAME, filename) else "import")
             path, digest = Path(folder.name) / name, sha256(repr((name, format, thread, dry_run)).encode())
@@ -138,12 +138,12 @@ async def _chunks(file: UploadFile) -> AsyncIterator[bytes]:
 
 
 @router.post("/export", status_code=202)
-async def export(given: Export, caller: Eraser, request: Request) -> JobStatus:
+async def export(body: Export, caller: Eraser, request: Request) -> JobStatus:
     """Begins to write all that is stored of the caller; when its job is done, GET /api/export/{job} has it."""
 
     async def work(job: Job) -> None:
         job.file = TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 (the job keeps it)
-        async with aclosing(exported(caller, SanitiseLevel[given.level.upper()], job.report)) as pieces:
+        async with aclosing(exported(caller, SanitiseLevel[body.level.upper()], job.report)) as pieces:
             async for piece in pieces:
                 job.file.write(piece)
 
@@ -160,7 +160,7 @@ async def exported_file(_: Eraser, job: OwnJob) -> StreamingResponse:
 
 
 @router.post("/erase", status_code=202)
-async def erase(given: Erasure, caller: Eraser, request: Request) -> JobStatus:
+async def erase(body: Erasure, caller: Eraser, request: Request) -> JobStatus:
     """Begins to destroy the caller's keys and everything of the caller in every read model, cache, archive and what is
     readable in the log. It cannot be undone. The job's result is a receipt."""
     jobs = jobs_of(request)
@@ -169,7 +169,7 @@ async def erase(given: Erasure, caller: Eraser, request: Request) -> JobStatus:
         jobs.drop(caller, "export")
         runtime, reach = caller.system, erasure_reach(caller.system.settings, lambda _: nullcontext(job.report))
         plan = await personal_data.plan_erasure(runtime, caller.tenant, caller.user, reach)
-        return await personal_data.erase_person(runtime, plan, reach, given.reason)
+        return await personal_data.erase_person(runtime, plan, reach, body.reason)
 
     return jobs.begin(caller, "erase", work).status
 

@@ -48,10 +48,10 @@ class Answer(BaseModel):
 
 
 @router.post("/recall")
-async def search(given: Question, caller: Reader) -> Answer:
+async def search(body: Question, caller: Reader) -> Answer:
     """Turns and memories that a question is about, by meaning, words, names and dates."""
-    asked = given.model_dump(exclude={"query", "explain"})
-    if given.thread is not None:
-        *_, asked["thread"] = await caller.owns(given.thread)
-    found = await recall(caller.runtime, caller.tenant, given.query, user=caller.user, **asked)
-    return Answer(**recall_document(given.query, found, given.explain))
+    asked = body.model_dump(exclude={"query", "explain"})
+    if body.thread is not None:
+        *_, asked["thread"] = await caller.owns(body.thread)
+    recalled = await recall(caller.runtime, caller.tenant, body.query, user=caller.user, **asked)
+    return Answer(**recall_document(body.query, recalled, body.explain))

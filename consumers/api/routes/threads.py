@@ -48,17 +48,17 @@ async def list_threads(caller: Reader, limit: Limit = 50, cursor: Cursor = None)
     """Most recently active first."""
     place = place_of(cursor, str, str)
     after = (moment_of(str(place[0])), str(place[1])) if place else None
-    found = await threads.list_threads(caller.runtime, caller.tenant, caller.user, limit + 1, after)
-    return page_of(found, limit, lambda one: (moment(one.last_active_at), one.thread))
+    listed = await threads.list_threads(*caller.person, limit + 1, after)
+    return page_of(listed, limit, lambda thread: (moment(thread.last_active_at), thread.thread))
 
 
 @router.post("", status_code=201)
-async def open_thread(given: NewThread, caller: Writer, write_id: WriteId) -> ThreadInfo:
+async def open_thread(body: NewThread, caller: Writer, write_id: WriteId) -> ThreadInfo:
     """Opens a conversation; one of the caller's that is there already stays as it is."""
-    thread = given.thread or str(write_id)
+    thread = body.thread or str(write_id)
     place = await caller.claims(thread)
-    if given.label is not None:
-        await threads.rename_thread(*place, given.label, event_id=write_id)
+    if body.label is not None:
+        await threads.rename_thread(*place, body.label, event_id=write_id)
     return await threads.get_thread(*place)
 
 
@@ -70,9 +70,9 @@ async def get_thread(thread: ThreadId, caller: Reader, response: Response) -> Th
 
 
 @router.patch("/{thread}")
-async def rename_thread(thread: ThreadId, given: Label, caller: Writer, write_id: WriteId) -> ThreadInfo:
+async def rename_thread(thread: ThreadId, body: Label, caller: Writer, write_id: WriteId) -> ThreadInfo:
     place = await caller.owns(thread)
-    await threads.rename_thread(*place, given.label, event_id=write_id)
+    await threads.rename_thread(*place, body.label, event_id=write_id)
     return await threads.get_thread(*place)
 
 
@@ -92,8 +92,8 @@ async def delete_thread(thread: ThreadId, caller: Writer, write_id: WriteId) -> 
 
 
 @router.post("/{thread}/forks", status_code=201)
-async def fork_thread(thread: ThreadId, given: ForkAt, caller: Writer, write_id: WriteId) -> Forked:
+async def fork_thread(thread: ThreadId, body: ForkAt, caller: Writer, write_id: WriteId) -> Forked:
     """A new conversation that shares the turns up to a sequence."""
     place = await caller.owns(thread)
-    *_, fork = await caller.may_begin(given.thread or str(write_id))
-    return await forks.fork_thread(*place, given.at_seq, fork, given.label)
+    *_, fork = await caller.may_begin(body.thread or str(write_id))
+    return await forks.fork_thread(*place, body.at_seq, fork, body.label)

@@ -55,7 +55,7 @@ async def list_conversations(
     if page.next is not None:
         following = request.url.include_query_params(limit=limit, cursor=page.next)
         response.headers["Link"] = f'<{following.path}?{following.query}>; rel="next"'
-    return [Conversation(one.thread, one.label, one.last_active_at) for one in page.items]
+    return [Conversation(thread.thread, thread.label, thread.last_active_at) for thread in page.items]
 
 
 @router.get("/chat/history", response_model=list[TimelineTurn])
@@ -63,7 +63,7 @@ async def history(thread_id: Annotated[str, Query(min_length=1, max_length=255)]
     """All turns that are stored, oldest first."""
     place, parts = await caller.owns(thread_id), list[bytes]()
     async for part in transcript_in_parts(*place):  # others are served between two parts
-        shown = [TimelineTurn(one.event_id, one.seq, one.role, blocks_of(one), one.time) for one in part]
+        shown = [TimelineTurn(turn.event_id, turn.seq, turn.role, blocks_of(turn), turn.time) for turn in part]
         parts.append(_TURNS.dump_json(shown)[1:-1])
     return Response(b"[" + b",".join(filter(None, parts)) + b"]", media_type="application/json")
 
@@ -77,7 +77,7 @@ async def thread_events(
     place: Annotated[Place, Depends(watched)],
     caller: Watcher,
     request: Request,
-    after: Annotated[int, Query(ge=0, le=_ALL, description="Events behind this sequence of the log.")] = 0,
+    after: Annotated[int, Query(ge=0, le=_ALL, description="Events after this sequence of the log.")] = 0,
     last_event_id: Annotated[str | None, Header(pattern=r"^\d{1,18}$")] = None,
 ) -> AsyncIterator[ServerSentEvent]:
     """The conversation's events as the log has them, then new ones as they come. Every id is a sequence, so that a
@@ -85,8 +85,8 @@ async def thread_events(
     start = int(last_event_id or after) + 1
     (_, tenant, thread), checked_at = place, time.monotonic()
     lines = tail(caller.system, start, tenant=tenant, thread=thread, readers=frozenset({caller.user}))
-    async with aclosing(until(request.app.state.stopping, lines)) as found:
-        async for line in found:
+    async with aclosing(until(request.app.state.stopping, lines)) as watched_lines:
+        async for line in watched_lines:
             if time.monotonic() >= checked_at + CHECK_S:
                 try:
                     await caller.check()

@@ -82,20 +82,20 @@ class Turns(BaseModel):
 
 @router.post("/turns", status_code=201, responses=VERSIONED_APPEND)
 async def append_turns(
-    thread: ThreadId, given: Turns, caller: Writer, write_id: WriteId, response: Response, if_match: IfMatch = None
+    thread: ThreadId, body: Turns, caller: Writer, write_id: WriteId, response: Response, if_match: IfMatch = None
 ) -> list[Appended]:
     """Appends turns in order; they are on disk when this answers, and every later read sees them."""
-    receipt = given.receipt
+    receipt = body.receipt
     if isinstance(receipt, UUID):
         kept = caller.system.kept(GivenReceipts)
         receipt = _SIGNED.validate_json(await kept.find(caller.tenant, caller.user, receipt))
     if receipt is not None:
         _check_receipt(receipt, caller)
-    made = [turn.stored_as(uuid5(write_id, str(at))) for at, turn in enumerate(given.turns)]
-    expected = given.expected if if_match is None else version_of(if_match)
+    made = [turn.stored_as(uuid5(write_id, str(at))) for at, turn in enumerate(body.turns)]
+    expected = body.expected if if_match is None else version_of(if_match)
 
     async def append(thread: str, version: int | None) -> turns.Added:
-        about: dict[str, Any] = {"receipt": receipt, "usage": given.usage}
+        about: dict[str, Any] = {"receipt": receipt, "usage": body.usage}
         about["expected"] = version if expected is None else expected
         return await turns.add_turns(caller.runtime, caller.tenant, thread, made, user=caller.user, **about)
 
@@ -123,16 +123,16 @@ async def list_turns(
 ) -> Page[ShownTurn]:
     """The transcript. The ETag is the conversation's version, for an append that depends on what was read."""
     place, begin = await caller.owns(thread), place_of(cursor, int)
-    bounds: dict[str, Any] = {"after_seq": after_seq, "before_seq": before_seq}
+    between: dict[str, Any] = {"after_seq": after_seq, "before_seq": before_seq}
     if begin is not None:
-        bounds["before_seq" if newest else "after_seq"] = int(begin[0])
-    page = await transcript(*place, limit=limit, newest=newest, **bounds)
+        between["before_seq" if newest else "after_seq"] = int(begin[0])
+    page = await transcript(*place, limit=limit, newest=newest, **between)
     response.headers["ETag"] = tag_of(page.version)
     edge = page.turns[0 if newest else -1].seq if page.more else 0
     return Page(items=[shown(turn) for turn in page.turns], next=cursor_of(edge) if page.more else None)
 
 
-class Asked(BaseModel):
+class ContextRequest(BaseModel):
     """query: the user's new message. tokens: at most so many for all messages; window: instead, of the model, which
     keeps a part for the answer. hybrid: where not all fits, turns that the query is about come first."""
 
@@ -174,20 +174,20 @@ async def context(
 ) -> ContextMade:
     """What a model should see now, or what it would have seen at an earlier moment."""
     if as_of is None:
-        return await make_context(thread, Asked(query=query, tokens=tokens), caller)
+        return await make_context(thread, ContextRequest(query=query, tokens=tokens), caller)
     place = await caller.owns(thread)
     return ContextMade.of((await context_as_of(*place, as_of, query=query, window=tokens)).context)
 
 
 @router.post("/context")
-async def make_context(thread: ThreadId, given: Asked, caller: Reader) -> ContextMade:
+async def make_context(thread: ThreadId, body: ContextRequest, caller: Reader) -> ContextMade:
     """What a model should see now; nothing is stored. A new conversation needs a query."""
-    found = await context_of(*await caller.may_begin(thread), user=caller.user, **dict(given))
-    said = {field.name: getattr(found.receipt, field.name) for field in fields(AnswerBasis)}
-    receipt = SignedBasis(**said, signature=_signature(found.receipt, caller))
+    built = await context_of(*await caller.may_begin(thread), user=caller.user, **dict(body))
+    said = {field.name: getattr(built.receipt, field.name) for field in fields(AnswerBasis)}
+    receipt = SignedBasis(**said, signature=_signature(built.receipt, caller))
     id_ = await caller.system.kept(GivenReceipts).keep(caller.tenant, caller.user, _SIGNED.dump_json(receipt))
     receipt = replace(receipt, id=id_)
-    return ContextMade.of(found.context, receipt, found.degraded)
+    return ContextMade.of(built.context, receipt, built.degraded)
 
 
 def _check_receipt(receipt: SignedBasis, caller: Principal) -> None:

@@ -1,4 +1,4 @@
-"""What chat completions and responses share: whose conversation it is, what is remembered, the start of an answer."""
+"""The start of an answer for chat completions and responses: its conversation and its memory mode."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
@@ -37,7 +37,7 @@ MODEL_FIELDS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class ConversationHeaders:
     """The conversation, the memory mode and the client's own task as headers name them."""
 
     thread: str | None
@@ -47,7 +47,7 @@ class Named:
     task: str | None
 
     def choose(self, field: str | None, metadata: Mapping[str, Any] | None) -> tuple[str | None, bool]:
-        """(thread, whole): the conversation that counts, and whether its client always sends the whole history.
+        """Returns (thread, whole): the conversation that counts, and whether its client always sends the whole history.
 
         field: as the body names it.
         """
@@ -59,7 +59,7 @@ class Named:
         return self.memory or ("read" if store is False else "full")
 
 
-def named(
+def conversation_headers(
     x_turnlog_thread: ThreadName = None,
     x_openwebui_chat_id: ThreadName = None,
     x_openwebui_task: Annotated[
@@ -69,16 +69,18 @@ def named(
     x_sm_conversation_id: ThreadName = None,
     x_turnlog_memory: Annotated[
         MemoryMode | None,
-        BeforeValidator(lambda given: given or None),
+        BeforeValidator(lambda mode: mode or None),
         Header(description="full; read: nothing is stored; off: the model alone."),
     ] = None,
-) -> Named:
+) -> ConversationHeaders:
     others = x_conversation_id or x_sm_conversation_id
     chat = x_openwebui_chat_id or None
-    return Named(x_turnlog_thread or None, chat, others or None, x_turnlog_memory, x_openwebui_task or None)
+    return ConversationHeaders(
+        x_turnlog_thread or None, chat, others or None, x_turnlog_memory, x_openwebui_task or None
+    )
 
 
-ByHeaders = Annotated[Named, Depends(named)]
+ByHeaders = Annotated[ConversationHeaders, Depends(conversation_headers)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +94,12 @@ class Started:
 
     @property
     def headers(self) -> dict[str, str]:
-        found = {"X-Turnlog-Thread": self.begun.thread, "X-Turnlog-Receipt": self.begun.receipt}
-        found |= {"X-Turnlog-Memory": self.memory}
-        return {name: str(value) for name, value in found.items() if value is not None}
+        about = {"X-Turnlog-Thread": self.begun.thread, "X-Turnlog-Receipt": self.begun.receipt}
+        about |= {"X-Turnlog-Memory": self.memory}
+        return {name: str(value) for name, value in about.items() if value is not None}
 
     async def pieces(self) -> AsyncGenerator[Piece]:
-        """What follows `begun`. An answer that is not stored ends with its reader, at the model's server too."""
+        """Yields what follows `begun`. An answer that is not stored ends with its reader, at the model's server too."""
         has_ended = False
         try:
             async with aclosing(self.running.read(1)) as pieces:
@@ -109,7 +111,7 @@ class Started:
                 self.running.task.cancel()
 
     async def whole(self) -> Completion:
-        """The answer when it is recorded. Raises ModelError."""
+        """Returns the answer when it is recorded. Raises ModelError."""
         leaving = None
         if self.begun.receipt is None:
             leaving = asyncio.create_task(cancel_when_left(self.request, self.running.task))
@@ -130,13 +132,18 @@ async def cancel_when_left(request: Request, work: asyncio.Task[Any]) -> None:
     work.cancel()
 
 
-async def start(request: Request, caller: Principal, named: Named, wanted: Wanted, id_: UUID) -> Started:
-    """id_: of the answer. Raises what `complete` raises before it calls the model. One that is stored is made
-    though the client leaves: when a client library sends it again by itself, it gets that answer. A task of the client
-    itself is answered and not stored, unless it asks for that."""
-    if wanted.memory == "full" and named.memory is None and is_client_task(wanted.messages, named.task):
+async def start(
+    request: Request, caller: Principal, headers: ConversationHeaders, wanted: Wanted, id_: UUID
+) -> Started:
+    """Begins an answer with this id, and returns it when its question is stored.
+
+    One that is stored is made though the client leaves: when a client library sends the request again by itself, it gets
+    that answer. A task of the client itself is answered and not stored, unless it asks for that. Raises what `complete`
+    raises before it calls the model.
+    """
+    if wanted.memory == "full" and headers.memory is None and is_client_task(wanted.messages, headers.task):
         wanted = replace(wanted, memory="read", is_task=True)
-    elif wanted.memory == "full" and named.memory is None:
+    elif wanted.memory == "full" and headers.memory is None:
         wanted = replace(wanted, knows_prompts=True)
     person = Person(caller.tenant, caller.user, caller.identity.role)
     streams: Streams = request.app.state.streams
@@ -162,5 +169,5 @@ async def start(request: Request, caller: Principal, named: Named, wanted: Wante
 async def _digest(request: Request, caller: Principal) -> bytes:
     """Equal for a request and its retry. It says who asks, for what, and how the headers change the answer."""
     named = (request.headers.get(name, "") for name in idempotency.HEADERS)
-    place = "\0".join((caller.tenant, caller.user, request.url.path, *named))
-    return sha256(place.encode() + b"\0" + await request.body()).digest()
+    who = "\0".join((caller.tenant, caller.user, request.url.path, *named))
+    return sha256(who.encode() + b"\0" + await request.body()).digest()

@@ -15,7 +15,7 @@ from turnlog.agent.context.wire import custom_tools, wire_call
 from turnlog.agent.models.protocol import CUT_OFF, ENDED_HERE, CallPiece, ChatRequest, Completion
 from turnlog.consumers.api import idempotency
 from turnlog.consumers.api.bodies import JsonObject
-from turnlog.consumers.api.dialects.openai.begin import MODEL_FIELDS, ByHeaders, Named, Started, start
+from turnlog.consumers.api.dialects.openai.begin import MODEL_FIELDS, ByHeaders, ConversationHeaders, Started, start
 from turnlog.consumers.api.dialects.openai.errors import OpenAIRoute, Unusable, error_body
 from turnlog.consumers.api.principal import Asker, WriteId
 from turnlog.consumers.api.streams import STREAM
@@ -45,7 +45,7 @@ class ChatBody(BaseModel):
     store: bool | None = None
     metadata: JsonObject | None = None
 
-    def wanted(self, named: Named) -> Wanted:
+    def wanted(self, headers: ConversationHeaders) -> Wanted:
         """Raises Unusable."""
         more = self.model_extra or {}
         if self.n not in (None, 1):
@@ -63,14 +63,16 @@ class ChatBody(BaseModel):
             max_tokens=self.max_completion_tokens or self.max_tokens,
             options={name: more[name] for name in MODEL_FIELDS if more.get(name) is not None},
         )
-        thread, whole = named.choose(None, self.metadata)
-        return Wanted(self.messages, chat, thread, "all" if whole else "some", memory=named.mode(self.store))
+        thread, whole = headers.choose(None, self.metadata)
+        return Wanted(self.messages, chat, thread, "all" if whole else "some", memory=headers.mode(self.store))
 
 
 @router.post("/chat/completions", response_class=JSONResponse, responses=STREAM)
-async def completions(body: ChatBody, caller: Asker, named: ByHeaders, request: Request, write_id: WriteId) -> Response:
+async def completions(
+    body: ChatBody, caller: Asker, headers: ByHeaders, request: Request, write_id: WriteId
+) -> Response:
     """A completion with the conversation's context and the person's memories, which is in the conversation then."""
-    started = await start(request, caller, named, body.wanted(named), write_id)
+    started = await start(request, caller, headers, body.wanted(headers), write_id)
     chunks = _Chunks(started, body.model or caller.runtime.models.chat.model, body.tools)
     if not body.stream:
         return JSONResponse(await chunks.whole(), headers=started.headers)
@@ -86,7 +88,7 @@ class _Chunks:
 
     async def whole(self) -> dict[str, Any]:
         made = await self._started.whole()
-        calls = [wire_call(one.id, one.name, one.arguments, self._custom) for one in made.tool_calls]
+        calls = [wire_call(call.id, call.name, call.arguments, self._custom) for call in made.tool_calls]
         message: dict[str, Any] = {
             "role": "assistant",
             "content": made.text or (None if calls else ""),

@@ -33,13 +33,13 @@ class NewItems(BaseModel):
 
 
 @router.post("")
-async def create(caller: Writer, write_id: WriteId, given: NewConversation | None = None) -> dict[str, Any]:
+async def create(caller: Writer, write_id: WriteId, body: NewConversation | None = None) -> dict[str, Any]:
     thread = f"conv_{write_id.hex}"
     # Items that are refused leave no conversation.
-    await _append((caller.runtime, caller.tenant, thread), caller, given.items if given else [], write_id)
+    await _append((caller.runtime, caller.tenant, thread), caller, body.items if body else [], write_id)
     place = await caller.claims(thread)
-    if given is not None and given.metadata:
-        await threads.open_thread(*place, caller.user, metadata=given.metadata, event_id=write_id)
+    if body is not None and body.metadata:
+        await threads.open_thread(*place, caller.user, metadata=body.metadata, event_id=write_id)
     return await _conversation(place)
 
 
@@ -49,9 +49,9 @@ async def get(thread: ThreadId, caller: Reader) -> dict[str, Any]:
 
 
 @router.post("/{thread}/items")
-async def add_items(thread: ThreadId, given: NewItems, caller: Writer, write_id: WriteId) -> dict[str, Any]:
+async def add_items(thread: ThreadId, body: NewItems, caller: Writer, write_id: WriteId) -> dict[str, Any]:
     place = await caller.owns(thread)
-    seqs = await _append(place, caller, given.items, write_id)
+    seqs = await _append(place, caller, body.items, write_id)
     if not seqs:  # of reasoning alone
         return _list([], None)
     page = await transcript(*place, after_seq=seqs[0] - 1, limit=len(seqs))
@@ -72,27 +72,27 @@ async def items(
     bound: dict[str, Any] = {"before_seq": last} if newest else {"after_seq": last or 0}
     page = await transcript(*place, limit=limit, newest=newest, **bound)
     turns = page.turns[::-1] if newest else page.turns
-    found = [item for turn in turns for item in item_of(turn)[:: -1 if newest else 1]]
-    return _list(found, cursor_of(turns[-1].seq) if page.more else None)
+    shown = [item for turn in turns for item in item_of(turn)[:: -1 if newest else 1]]
+    return _list(shown, cursor_of(turns[-1].seq) if page.more else None)
 
 
 async def _append(
-    place: Place, caller: Principal, given: list[Item] | list[dict[str, Any]], write_id: UUID
+    place: Place, caller: Principal, items: list[Item] | list[dict[str, Any]], write_id: UUID
 ) -> list[int]:
-    turns = [replace(turn_of(message), id=uuid5(write_id, str(at))) for at, message in enumerate(messages_of(given))]
+    turns = [replace(turn_of(message), id=uuid5(write_id, str(at))) for at, message in enumerate(messages_of(items))]
     if not turns:
         return []
     added = await add_turns(*place, turns, user=caller.user)
-    return [one.seq for one in added.turns]
+    return [turn.seq for turn in added.turns]
 
 
 async def _conversation(place: Place) -> dict[str, Any]:
-    found = await threads.get_thread(*place)
-    created = int((found.created_at or found.last_active_at).timestamp())
-    return {"id": found.thread, "object": "conversation", "created_at": created, "metadata": found.metadata or {}}
+    thread = await threads.get_thread(*place)
+    created = int((thread.created_at or thread.last_active_at).timestamp())
+    return {"id": thread.thread, "object": "conversation", "created_at": created, "metadata": thread.metadata or {}}
 
 
-def _list(found: list[dict[str, Any]], after: str | None) -> dict[str, Any]:
-    last = after or (found[-1]["id"] if found else None)
-    first = found[0]["id"] if found else None
-    return {"object": "list", "data": found, "first_id": first, "last_id": last, "has_more": after is not None}
+def _list(shown: list[dict[str, Any]], after: str | None) -> dict[str, Any]:
+    last = after or (shown[-1]["id"] if shown else None)
+    first = shown[0]["id"] if shown else None
+    return {"object": "list", "data": shown, "first_id": first, "last_id": last, "has_more": after is not None}

@@ -99,24 +99,24 @@ def response_of(error: Exception, request: Request) -> JSONResponse:
         own = isinstance(error, ModelRefused) and error.status in _OWN_FAULT
         status = error.status if own and isinstance(error, ModelRefused) and error.status else said.status
         wait = said.retry_after_s if said.should_retry and not own else None
-        given = problem(status, error.code, f"{said.message} ({error})", retry_after=wait)
+        answer = problem(status, error.code, f"{said.message} ({error})", retry_after=wait)
     elif isinstance(error, TurnlogError):
-        given = problem_of(error)
+        answer = problem_of(error)
     elif isinstance(error, HTTPException):
-        given = problem(error.status_code, getattr(error, "code", "invalid-request"), str(error.detail))
+        answer = problem(error.status_code, getattr(error, "code", "invalid-request"), str(error.detail))
     elif isinstance(error, QueryCanceled):
-        given = too_slow()
+        answer = too_slow()
     elif isinstance(error, OperationalError | PoolTimeout):
-        given = problem(503, "database-unavailable", "the database cannot be reached now")
+        answer = problem(503, "database-unavailable", "the database cannot be reached now")
     else:
-        given = unexpected(error, request.url.path)
-    said = json.loads(bytes(given.body))
-    status = 400 if given.status_code == 422 else given.status_code
+        answer = unexpected(error, request.url.path)
+    said = json.loads(bytes(answer.body))
+    status = 400 if answer.status_code == 422 else answer.status_code
     code = "model_not_found" if isinstance(error, ModelRefused) and status == 404 else said["code"]
     response = refused(status, said["detail"], getattr(error, "param", None), code)
     for name in ("retry-after", "www-authenticate"):
-        if name in given.headers:
-            response.headers[name] = given.headers[name]
+        if name in answer.headers:
+            response.headers[name] = answer.headers[name]
     return response
 
 

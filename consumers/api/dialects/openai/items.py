@@ -22,11 +22,11 @@ def id_part(answer: UUID, thread: str | None) -> str:
 
 def place_in(id_: str) -> tuple[str, UUID]:
     """The thread and the answer that an id names. Raises NotFound."""
-    found = _ID.fullmatch(id_)
+    parts = _ID.fullmatch(id_)
     try:
-        if found is not None:
-            thread = base64.urlsafe_b64decode(found[2] + "=" * (-len(found[2]) % 4)).decode()
-            return thread, UUID(found[1])
+        if parts is not None:
+            thread = base64.urlsafe_b64decode(parts[2] + "=" * (-len(parts[2]) % 4)).decode()
+            return thread, UUID(parts[1])
     except ValueError:
         pass
     raise NotFound(f"there is no response or item {id_[:100]!r}, or it was not stored")
@@ -75,9 +75,11 @@ def item_of(turn: Message) -> list[dict[str, Any]]:
 
 def tools_of(tools: Sequence[Item]) -> list[dict[str, Any]]:
     """Functions and custom tools in the form of chat completions. Raises Unusable."""
-    if other := next((one for one in tools if one.get("type") not in ("function", "custom")), None):
+    if other := next((tool for tool in tools if tool.get("type") not in ("function", "custom")), None):
         raise Unusable("tools", f"tools of type {other.get('type')!r} are not supported; function and custom are")
-    return [{"type": one["type"], one["type"]: {name: one[name] for name in one if name != "type"}} for one in tools]
+    return [
+        {"type": tool["type"], tool["type"]: {name: tool[name] for name in tool if name != "type"}} for tool in tools
+    ]
 
 
 def _call(item: Item) -> dict[str, Any]:

@@ -58,8 +58,8 @@ async def embeddings(body: EmbeddingsBody, caller: Asker, request: Request) -> d
             vectors = await _embedded(body, caller, used.append, request)
         finally:
             about = {"tenant": caller.tenant, "thread": memory_thread(caller.user), "user": caller.user}
-            for one in used:
-                await caller.runtime.log.append(Event(source=SOURCE, **about, data=one.metered("embedding", AGENT)))
+            for spent in used:
+                await caller.runtime.log.append(Event(source=SOURCE, **about, data=spent.metered("embedding", AGENT)))
     if body.dimensions not in (None, vectors.shape[1]):
         raise Unusable("dimensions", f"vectors of {embedder.model} have {vectors.shape[1]} dimensions")
     packed = body.encoding_format == "base64"
@@ -67,11 +67,11 @@ async def embeddings(body: EmbeddingsBody, caller: Asker, request: Request) -> d
         {
             "object": "embedding",
             "index": at,
-            "embedding": base64.b64encode(one.astype("<f4").tobytes()).decode() if packed else one.tolist(),
+            "embedding": base64.b64encode(vector.astype("<f4").tobytes()).decode() if packed else vector.tolist(),
         }
-        for at, one in enumerate(vectors)
+        for at, vector in enumerate(vectors)
     ]
-    tokens = sum(one.tokens_in for one in used)
+    tokens = sum(spent.tokens_in for spent in used)
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
     return {"object": "list", "data": data, "model": embedder.model, "usage": usage}
 

@@ -15,7 +15,7 @@ from turnlog.agent.conversations.transcript_matching import History
 from turnlog.agent.models.protocol import CUT_OFF, ENDED_HERE, CallPiece, ChatRequest, Completion
 from turnlog.consumers.api import idempotency
 from turnlog.consumers.api.bodies import JsonObject
-from turnlog.consumers.api.dialects.openai.begin import ByHeaders, Named, Started, start
+from turnlog.consumers.api.dialects.openai.begin import ByHeaders, ConversationHeaders, Started, start
 from turnlog.consumers.api.dialects.openai.errors import OpenAIRoute, Unusable, error_body
 from turnlog.consumers.api.dialects.openai.items import id_part, messages_of, place_in, tools_of
 from turnlog.consumers.api.principal import Asker, WriteId
@@ -51,25 +51,25 @@ class ResponsesBody(BaseModel):
     max_output_tokens: int | None = None
     metadata: JsonObject | None = None
 
-    def wanted(self, named: Named) -> Wanted:
+    def wanted(self, headers: ConversationHeaders) -> Wanted:
         """Raises Unusable, NotFound."""
         if self.previous_response_id and self.conversation:
             raise Unusable("conversation", "give either previous_response_id or conversation")
-        given: list[dict[str, Any]] = (
+        items: list[dict[str, Any]] = (
             [{"role": "user", "content": self.input}] if isinstance(self.input, str) else self.input
         )
-        at = max((at for at, item in enumerate(given) if item.get("type") == "item_reference"), default=None)
-        previous = self.previous_response_id if at is None else str(given[at].get("id"))
-        messages = messages_of(given if at is None else given[at + 1 :])
+        at = max((at for at, item in enumerate(items) if item.get("type") == "item_reference"), default=None)
+        previous = self.previous_response_id if at is None else str(items[at].get("id"))
+        messages = messages_of(items if at is None else items[at + 1 :])
         if self.instructions:
             messages.insert(0, {"role": "system", "content": self.instructions})
         conversation = self.conversation.get("id") if isinstance(self.conversation, dict) else self.conversation
         if previous:
             thread, behind = place_in(previous)
-            return Wanted(messages, self._chat(), thread, behind=behind, memory=named.mode(self.store))
-        found, whole = named.choose(conversation, self.metadata)
+            return Wanted(messages, self._chat(), thread, behind=behind, memory=headers.mode(self.store))
+        thread, whole = headers.choose(conversation, self.metadata)
         history: History = "all" if whole else "none" if conversation else "some"
-        return Wanted(messages, self._chat(), found, history, memory=named.mode(self.store))
+        return Wanted(messages, self._chat(), thread, history, memory=headers.mode(self.store))
 
     def _chat(self) -> ChatRequest:
         more = self.model_extra or {}
@@ -98,10 +98,10 @@ class ResponsesBody(BaseModel):
 
 @router.post("/responses", response_class=JSONResponse, responses=STREAM)
 async def responses(
-    body: ResponsesBody, caller: Asker, named: ByHeaders, request: Request, write_id: WriteId
+    body: ResponsesBody, caller: Asker, headers: ByHeaders, request: Request, write_id: WriteId
 ) -> Response:
     """A response with the conversation's context and the person's memories, which is in the conversation then."""
-    started = await start(request, caller, named, body.wanted(named), write_id)
+    started = await start(request, caller, headers, body.wanted(headers), write_id)
     answer = _Answer(started, body, caller.runtime.models.chat.model)
     if body.stream:
         return StreamingResponse(answer.stream(), headers=started.headers, media_type="text/event-stream")
@@ -114,7 +114,7 @@ class _Answer:
 
     def __init__(self, started: Started, body: ResponsesBody, model: str) -> None:
         self._started, self._id = started, id_part(started.begun.id, started.begun.thread)
-        given = body.model_dump()
+        echoed = body.model_dump()
         self._base: dict[str, Any] = {
             "id": f"resp_{self._id}",
             "object": "response",
@@ -122,8 +122,8 @@ class _Answer:
             "error": None,
             "incomplete_details": None,
             "model": body.model or model,
-            **{name: given[name] for name in _ECHOED},
-            **{name: given.get(name) or default for name, default in _ECHOED_AS_GIVEN.items()},
+            **{name: echoed[name] for name in _ECHOED},
+            **{name: echoed.get(name) or default for name, default in _ECHOED_AS_GIVEN.items()},
             "store": started.begun.receipt is not None,
             "conversation": {"id": started.begun.thread} if body.conversation else None,
         }
