@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -10,6 +9,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from turnlog.agent.access.idempotency import Write, begin_write, give_up, hold, keep_answer
 from turnlog.agent.runtime import Runtime
+from turnlog.consumers.api.paths import route_template
 from turnlog.events.tasks import cancel
 
 WRITE, HOLDING, FAILED = "turnlog.write", "turnlog.holding", "turnlog.failed"
@@ -51,12 +51,12 @@ class Repeated(Exception):
 
 def may_repeat(request: Request) -> bool:
     """Returns whether the request changes something."""
-    return request.method not in ("GET", "HEAD", "OPTIONS") and _template(request) not in READ_ONLY
+    return request.method not in ("GET", "HEAD", "OPTIONS") and route_template(request.scope) not in READ_ONLY
 
 
 async def begin(request: Request, runtime: Runtime, write: Write) -> None:
     """Notes that the write is under way. Raises Repeated, KeyReused, WriteUnderWay."""
-    joins = _template(request) in JOINING
+    joins = route_template(request.scope) in JOINING
     answer = await begin_write(runtime, write, joins=joins)
     if answer is not None:
         raise Repeated(_response(answer))
@@ -117,7 +117,7 @@ class _Answer:
 
     def _is_joined(self, start: Message) -> bool:
         kind = dict(start["headers"]).get(b"content-type", b"").decode("latin-1")
-        return kind.startswith(EVENTS) and getattr(self._scope.get("route"), "path", None) in JOINING
+        return kind.startswith(EVENTS) and route_template(self._scope) in JOINING
 
 
 def _document(start: Message, body: bytes) -> bytes:
@@ -132,8 +132,3 @@ def _response(document: bytes) -> Response:
     response.raw_headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
     response.raw_headers.append((REPEATED, b"true"))
     return response
-
-
-def _template(request: Request) -> str | None:
-    route: Any = request.scope.get("route")
-    return getattr(route, "path", None)

@@ -1,7 +1,6 @@
 """Metrics over HTTP: of every request, by route template, and the page that Prometheus reads."""
 
 import time
-from typing import Any
 
 from fastapi import APIRouter, Response
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -9,6 +8,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from turnlog.agent import metrics
 from turnlog.agent.operations.gauges import whole_page
+from turnlog.consumers.api.paths import route_template
 from turnlog.consumers.api.principal import ServerOperator
 
 METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
@@ -47,9 +47,4 @@ class Measured:
         finally:
             method = scope["method"] if scope["method"] in METHODS else "other"
             seconds = time.perf_counter() - started
-            metrics.HTTP_SECONDS.labels(method, _template(scope), status).observe(seconds)
-
-
-def _template(scope: Scope) -> str:
-    route: Any = scope.get("route")
-    return getattr(route, "path", None) or "other"
+            metrics.HTTP_SECONDS.labels(method, route_template(scope) or "other", status).observe(seconds)

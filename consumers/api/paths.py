@@ -4,6 +4,7 @@ Servers decode a path before it is routed, after which both are the same. Here e
 slashes escaped, and the parameters of routes are what the client meant.
 """
 
+from typing import Any
 from urllib.parse import unquote
 
 from starlette.convertors import PathConvertor, StringConvertor, register_url_convertor
@@ -41,9 +42,15 @@ class PathsInParts:
 
 
 def register() -> None:
-    """For routes that are made from now on."""
+    """Makes these the convertors of routes that are made from now on."""
     register_url_convertor("str", Part())
     register_url_convertor("path", Rest())
+
+
+def route_template(scope: Scope) -> str | None:
+    """Returns the path of the request's route as it is declared, such as /api/threads/{thread}; None without one."""
+    route: Any = scope.get("route")
+    return getattr(route, "path", None)
 
 
 def _escaped(part: str) -> str:

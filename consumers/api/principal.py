@@ -130,7 +130,7 @@ KeyMaker = Annotated[Principal, needs("keys")]
 
 
 async def server_operator(caller: Operator) -> Principal:
-    """Returns an operator of what all tenants share. Raises Forbidden for operators of other tenants than the server's."""
+    """Returns an operator of what all tenants share. Raises Forbidden for operators of tenants but the server's."""
     own = caller.system.settings.tenant
     if caller.tenant != own:
         raise Forbidden(f"all tenants share this: it needs an operator of the tenant {own!r} (TURNLOG_TENANT)")

@@ -22,6 +22,7 @@ from turnlog.agent.answering.asking import NoAnswer
 from turnlog.agent.answering.fallback import REFUSALS, Category, Locale, fallback_of, locale_of
 from turnlog.agent.models.errors import ModelError
 from turnlog.consumers.api.idempotency import Repeated
+from turnlog.consumers.api.paths import route_template
 from turnlog.events.errors import TurnlogError
 
 logger = logging.getLogger("turnlog.api")
@@ -221,7 +222,7 @@ def add_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(QueryCanceled)
     async def slow(request: Request, _: QueryCanceled) -> JSONResponse:
-        logger.warning("a statement of %s %s took too long", request.method, _template(request))
+        logger.warning("a statement of %s %s took too long", request.method, route_template(request.scope) or "")
         return too_slow()
 
     @app.exception_handler(DataError)
@@ -251,10 +252,6 @@ def add_handlers(app: FastAPI) -> None:
         is_unknown = error.status_code == HTTPStatus.NOT_FOUND
         detail = "no route has this path; /docs shows every route" if is_unknown else str(error.detail)
         return problem(error.status_code, code, detail, headers=error.headers)
-
-
-def _template(request: Request) -> str:
-    return getattr(request.scope.get("route"), "path", "")
 
 
 def _allowed(request: Request) -> dict[str, str]:

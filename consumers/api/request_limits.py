@@ -86,7 +86,8 @@ class RequestLimits:
                 await answer(scope, receive, send)
 
     def _refusal(self, scope: Scope) -> tuple[int, str, str] | None:
-        if len(scope["raw_path"]) + len(scope["query_string"]) + sum(map(_size, scope["headers"])) > MAX_HEADERS:
+        size = sum(len(name) + len(value) for name, value in scope["headers"])
+        if len(scope["raw_path"]) + len(scope["query_string"]) + size > MAX_HEADERS:
             return 431, "headers-too-large", f"the address and headers are larger than {MAX_HEADERS:,} bytes"
         headers = Headers(scope=scope)
         host = headers.get("host", "")
@@ -144,10 +145,6 @@ class _Body:
             if not message.get("more_body", False):
                 self._deadline = None
         return message
-
-
-def _size(header: tuple[bytes, bytes]) -> int:
-    return len(header[0]) + len(header[1])
 
 
 def _name(host: str) -> str:

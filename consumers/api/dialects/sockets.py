@@ -3,7 +3,6 @@
 In: `{"message": "…"}`, with a `request_id` to ask once however often it is sent. Out: `{"type", "data"}`.
 """
 
-from collections.abc import AsyncIterator
 from contextlib import ExitStack, aclosing, suppress
 from dataclasses import asdict
 from typing import Annotated, Any, Literal
@@ -66,7 +65,7 @@ _QUESTION = TypeAdapter(Question)
 async def chat(
     socket: WebSocket, session_id: str, topic_id: str, after: Annotated[int | None, Query(ge=0, le=_ALL)] = None
 ) -> None:
-    """session_id groups topics and has no effect here. after: sends the turns behind this sequence first, and goes on
+    """session_id groups topics and has no effect here. after: sends the turns after this sequence first, and goes on
     with an answer that is under way. A client without the right to the topic is refused before the socket opens."""
     with ExitStack() as counted:
         try:
@@ -80,12 +79,13 @@ async def chat(
         with suppress(WebSocketDisconnect):  # the answer is made all the same
             if after is not None:
                 await talk.replay(after)
-            async for text in _texts(socket):
+            async for text in socket.iter_text():
                 await talk.answer(text)
 
 
 async def _caller(socket: WebSocket) -> Principal:
-    """From the token of the query, or a ticket behind TICKET among the subprotocols, where no log has it.
+    """Returns the caller by the token of the query, or by a ticket after TICKET among the subprotocols, where no log
+    has it.
 
     Raises Unauthenticated, TokenExpired, Forbidden.
     """
@@ -100,12 +100,6 @@ async def _caller(socket: WebSocket) -> Principal:
     identity.require("ask")
     use_zone(identity, socket.headers.get("x-turnlog-timezone"))
     return Principal(identity, system.for_tenant(identity.tenant), system)
-
-
-async def _texts(socket: WebSocket) -> AsyncIterator[str]:
-    """Raises WebSocketDisconnect at the end."""
-    while True:
-        yield await socket.receive_text()
 
 
 class _Talk:
