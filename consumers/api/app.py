@@ -83,7 +83,7 @@ _CREATED = ("201", "202")
 
 
 def create_app(runtime: Runtime, react: React) -> FastAPI:
-    """An ASGI application that serves the runtime; it opens and closes nothing of it. react: for dead letters.
+    """Returns an ASGI application that serves the runtime; it opens and closes nothing of it. react: for dead letters.
 
     state.stopping: set when the server stops, so that endless streams end.
     """
@@ -133,7 +133,7 @@ def prepare_routes() -> None:
 
 @cache
 def _routes() -> list[BaseRoute]:
-    """Of all modules, made once for all applications of a process."""
+    """Returns the routes of all modules, made once for all applications of a process."""
     router = APIRouter()
     for module in WITHOUT_WRITES:
         router.include_router(module.router, responses=ERRORS)
@@ -151,7 +151,7 @@ def document() -> dict[str, Any]:
 
 
 def _as_json(request: Request) -> Response:
-    """In a thread, since it is no coroutine."""
+    """Answers in a thread, because it is not a coroutine."""
     return JSONResponse(document())
 
 
@@ -160,8 +160,8 @@ def names_in(text: str | None) -> list[str]:
 
 
 def documented(document: dict[str, Any]) -> dict[str, Any]:
-    """Changes it in place: problems have their media type, what a POST made has links, and Idempotency-Key, which every
-    route can read, is named where it has a meaning."""
+    """Completes the document in place: problems get their media type, what a POST made gets links, and Idempotency-Key,
+    which every route can read, stays only where it has a meaning."""
     for path, by_method in document["paths"].items():
         for method, operation in by_method.items():
             if method == "get" or path in READ_ONLY:
@@ -186,7 +186,7 @@ def _name_problems(response: dict[str, Any]) -> None:
 
 
 def _links(document: dict[str, Any], path: str, response: dict[str, Any]) -> dict[str, Any]:
-    """From what a POST made to every operation on it, by operation id (OpenAPI 3.1, Link Object)."""
+    """Returns links from what a POST made to every operation on it, by operation id (OpenAPI 3.1, Link Object)."""
     schema = response["content"]["application/json"]["schema"].get("$ref", "").rpartition("/")[2]
     fields = document["components"]["schemas"].get(schema, {}).get("properties", {})
     links: dict[str, Any] = {}

@@ -72,7 +72,7 @@ class Job:
         self.more = asyncio.Event()
 
     async def changes(self) -> AsyncGenerator[JobStatus]:
-        """The status now and after each change, the last one when the work has ended."""
+        """Yields the status now and after each change, the last one when the work has ended."""
         while self.status.state == "running":
             more = self.more
             yield self.status
@@ -87,8 +87,8 @@ class Jobs:
         self._jobs: dict[str, Job] = {}
 
     def begin(self, caller: Principal, kind: str, work: Work, key: str = "") -> Job:
-        """The caller's job of this kind that runs already, or a new one. Raises Refused where one with another key
-        runs."""
+        """Returns the caller's job of this kind that runs already, or a new one. Raises Refused where one with another
+        key runs."""
         for job in self.of(caller):
             if (job.status.kind, job.status.state) == (kind, "running"):
                 if job.key != key:

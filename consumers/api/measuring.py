@@ -22,7 +22,7 @@ class Text(Response):
 @router.get("/metrics", response_class=Text)
 @router.get("/admin/ai-agent/metrics/prometheus", response_class=Text)
 async def prometheus(caller: ServerOperator) -> Text:
-    """The metrics of all processes, by role, as Prometheus reads them."""
+    """Returns the metrics of all processes, by role, as Prometheus reads them."""
     return Text(await whole_page(caller.system))
 
 

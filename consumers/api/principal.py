@@ -45,7 +45,7 @@ class Principal:
 
     @property
     def person(self) -> Place:
-        """Runtime, tenant and user, as functions about a person take them."""
+        """Returns runtime, tenant and user, as functions about a person take them."""
         return self.runtime, self.tenant, self.user
 
     async def check(self) -> None:

@@ -203,7 +203,7 @@ def too_slow() -> JSONResponse:
 
 
 def add_handlers(app: FastAPI) -> None:
-    """Every error of every route becomes a Problem."""
+    """Adds handlers that turn every error of every route into a Problem."""
 
     @app.exception_handler(TurnlogError)
     async def expected(request: Request, error: TurnlogError) -> JSONResponse:
@@ -227,13 +227,13 @@ def add_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(DataError)
     async def not_storable(_: Request, error: DataError) -> JSONResponse:
-        """Such as a NUL in a text that is searched for."""
+        """Refuses values such as a NUL in a text that is searched for."""
         logger.warning("Postgres cannot take a value: %s", type(error).__name__)
         return problem(422, "invalid-value", "the database cannot take a value of the request, such as a NUL in a text")
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
-        """The caller's own input is not repeated: it may hold secrets."""
+        """Says which fields are wrong. The caller's own input is not repeated, because it may hold secrets."""
         errors = [{"where": list(wrong["loc"]), "message": wrong["msg"]} for wrong in error.errors()]
         first = f"{'.'.join(map(str, errors[0]['where']))}: {errors[0]['message']}"
         is_json = "json" in request.headers.get("content-type", "")

@@ -70,7 +70,7 @@ class RequestLimits:
                 del self._running[who]
 
     async def _guarded(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """An error that no handler took becomes a problem, or ends the stream that has begun."""
+        """Turns an error that no handler took into a problem, or lets it end the stream that has begun."""
         begun = False
 
         async def noting(message: Message) -> None:
@@ -103,7 +103,7 @@ class RequestLimits:
         return None
 
     def _limit_of(self, scope: Scope) -> tuple[int, float]:
-        """The most bytes of a body, and its seconds: as many more as it may be larger than other bodies."""
+        """Returns the most bytes of a body, and its seconds: as many more as it may be larger than other bodies."""
         most = self._larger.get(scope["path"], self._max_body)
         return most, BODY_S * max(1, most / self._max_body)
 

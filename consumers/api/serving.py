@@ -116,7 +116,7 @@ async def serving(runtime: Runtime, react: React, port_file: Path | None = None)
 
 @contextlib.contextmanager
 def listening(host: str, port: int, port_file: Path | None) -> Iterator[socket.socket]:
-    """A socket that listens on the port, or on the one in the file; see `serving`. Raises PortTaken."""
+    """Yields a socket that listens on the port, or on the one in the file; see `serving`. Raises PortTaken."""
     try:
         if port_file is not None and port_file.exists() and (kept := port_file.read_text("ascii")).isdecimal():
             port = int(kept)

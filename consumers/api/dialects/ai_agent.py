@@ -92,7 +92,7 @@ async def create_conversation(conversation: NewConversation, caller: Writer, wri
 async def list_conversations(
     caller: Reader, response: Response, limit: Limit = 50, cursor: HeaderCursor = None
 ) -> list[ConversationRecord]:
-    """Most recently active first."""
+    """Lists conversations, most recently active first."""
     page = await own_threads.list_threads(caller, limit, cursor)
     return [ConversationRecord.of(caller, thread) for thread in items_of(page, response)]
 
@@ -125,7 +125,7 @@ async def add_message(id: Id, message: MessageInput, caller: Writer, write_id: W
 async def list_messages(
     id: Id, caller: Reader, response: Response, limit: Limit = 50, cursor: HeaderCursor = None
 ) -> list[MessageRecord]:
-    """The newest ones, oldest first; the next page has those before."""
+    """Lists the newest messages, oldest first; the next page has those before."""
     page = await own_turns.list_turns(id, caller, response, limit, cursor, newest=True)
     shown = items_of(page, response)
     return await _messages(await caller.owns(id), shown)
@@ -168,7 +168,7 @@ async def rate_memory(id: UUID, importance: Importance, caller: Writer) -> Memor
 async def list_entities(
     caller: Reader, response: Response, type: str | None = None, limit: Limit = 50, cursor: HeaderCursor = None
 ) -> list[EntityRecord]:
-    """Most mentioned first."""
+    """Lists entities, most mentioned first."""
     page = await own_person.list_entities(caller, type and type.upper(), limit, cursor)
     return await entity_records(caller, items_of(page, response))
 
@@ -181,7 +181,7 @@ async def add_entity(entity: NewEntity, caller: Writer) -> EntityRecord:
 
 @router.put("/entities/{id}")
 async def update_entity(id: UUID, change: EntityChange, caller: Writer) -> EntityRecord:
-    """A description or attribute replaces the one before, relations add up."""
+    """Changes an entity: a description or attribute replaces the one before, relations add up."""
     known = await entities.entities_by_id(*caller.person)
     if id not in known:
         raise NotFound(f"there is no entity {id}")
@@ -191,8 +191,8 @@ async def update_entity(id: UUID, change: EntityChange, caller: Writer) -> Entit
 
 @router.get("/user-data/export", response_class=StreamingResponse)
 async def export(caller: Eraser) -> StreamingResponse:
-    """{userId, memories, conversations with their messages, exportedAt, sanitizeLevel}: records as the other routes
-    have them, with personal details masked. POST /api/export has all that is stored of the caller."""
+    """Returns {userId, memories, conversations with their messages, exportedAt, sanitizeLevel}: records as the other
+    routes have them, with personal details masked. POST /api/export has all that is stored of the caller."""
     return as_file(_exported(caller))
 
 

@@ -146,7 +146,7 @@ async def set_rate(type: Literal["user", "conversation", "agent"], rate: Rate, c
 
 @router.get("/agents", response_model=list[AgentConfig])
 async def list_agents(caller: Operator) -> list[AgentRow]:
-    """The agent that answers where none is named, and those that were made."""
+    """Lists the agent that answers where none is named, and those that were made."""
     return await agents.list_agents(caller.runtime, caller.tenant)
 
 
@@ -164,7 +164,7 @@ async def configure_agent(type: AgentType, change: AgentChange, caller: Operator
 
 @router.put("/agents/{type}/toggle", response_model=AgentConfig)
 async def toggle_agent(type: AgentType, caller: Operator, write_id: WriteId, toggle: Toggle = Toggle()) -> AgentRow:
-    """An agent that is switched off refuses questions with 409 and the code agent-disabled."""
+    """Switches an agent on or off; one that is off refuses questions with 409 and the code agent-disabled."""
     place = (caller.runtime, caller.tenant, type)
     return await agents.switch_agent(*place, toggle.enabled, event_id=write_id)
 
@@ -176,19 +176,20 @@ async def user_usage(user: UserId, caller: Operator, by: By = "day") -> list[Usa
 
 @router.get("/metrics")
 async def metrics_summary(caller: ServerOperator) -> dict[str, Any]:
-    """Of all processes since each began; /admin/ai-agent/metrics/prometheus has all of them, by role."""
+    """Returns the metrics of all processes since each began; /admin/ai-agent/metrics/prometheus has all of them, by
+    role."""
     return await gauges.whole_summary(caller.system)
 
 
 @router.get("/traces/recent")
 async def recent_traces(caller: Operator, limit: Limit = 50) -> list[TraceRecord]:
-    """The tenant's latest requests, whichever process answered them, newest first."""
+    """Lists the tenant's latest requests, whichever process answered them, newest first."""
     return await _traces(caller, limit)
 
 
 @router.get("/traces/errors")
 async def failed_traces(caller: Operator, limit: Limit = 50) -> list[TraceRecord]:
-    """As /traces/recent, only those with an error."""
+    """Lists the latest requests with an error, as /traces/recent does."""
     return await _traces(caller, limit, only_failed=True)
 
 
@@ -201,7 +202,7 @@ async def _traces(caller: Operator, limit: int, only_failed: bool = False) -> li
 
 @router.get("/circuit-breakers")
 async def list_breakers(caller: Operator) -> list[Circuit]:
-    """The breakers of all processes, which all tenants share."""
+    """Lists the breakers of all processes, which all tenants share."""
     return await breakers.list_breakers(caller.system)
 
 

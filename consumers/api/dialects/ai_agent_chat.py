@@ -90,22 +90,22 @@ class UserContext(CamelRecord):
 
 @router.post("/chat", response_model=AgentResponse, responses=STREAM)
 async def chat(question: Chat, caller: Asker, write_id: WriteId, request: Request) -> Any:
-    """With `stream` as server-sent events: agent_switch {from, to} where agentType names another agent, content
-    {chunk}, tool_start {name, args}, tool_end {name, result}, restart, done {response}, error."""
+    """Answers a question; with `stream` as server-sent events: agent_switch {from, to} where agentType names another
+    agent, content {chunk}, tool_start {name, args}, tool_end {name, result}, restart, done {response}, error."""
     answer = await _ask(question, question.conversation_id, question.agent_type, caller, write_id, request)
     return _streamed(answer) if question.stream else await _whole(answer)
 
 
 @router.post("/agent")
 async def call_agent(question: AgentCall, caller: Asker, write_id: WriteId, request: Request) -> AgentResponse:
-    """The whole answer of this agent. 404 where there is no such agent, 409 while it is switched off."""
+    """Returns the whole answer of this agent. 404 where there is no such agent, 409 while it is switched off."""
     answer = await _ask(question, question.conversation_id, question.agent_type, caller, write_id, request)
     return await _whole(answer)
 
 
 @router.post("/conversations/{id}/stream", response_class=StreamingResponse, responses=STREAM)
 async def stream(id: Id, question: Chat, caller: Asker, write_id: WriteId, request: Request) -> StreamingResponse:
-    """As /chat with `stream`, in this conversation."""
+    """Streams an answer in this conversation, as /chat does with `stream`."""
     return _streamed(await _ask(question, id, question.agent_type, caller, write_id, request))
 
 
@@ -113,7 +113,7 @@ async def stream(id: Id, question: Chat, caller: Asker, write_id: WriteId, reque
 async def history(
     conversationId: str, caller: Reader, response: Response, limit: Limit = 50, cursor: HeaderCursor = None
 ) -> list[MessageRecord]:
-    """The newest messages, oldest first; the next page has those before."""
+    """Lists the newest messages, oldest first; the next page has those before."""
     return await list_messages(conversationId, caller, response, limit, cursor)
 
 
@@ -124,7 +124,7 @@ async def clear_conversation(conversationId: str, caller: Writer, write_id: Writ
 
 @router.post("/refresh-context")
 async def refresh_context(caller: Reader) -> UserContext:
-    """What is known of the caller, read now. Every answer reads it too: no copy of it can be out of date."""
+    """Returns what is known of the caller, read now. Every answer reads it too: no copy of it can be out of date."""
     known = await user_context(*caller.person)
     preferences = known.preferences.model_dump(mode="json", exclude_none=True)
     return UserContext(
@@ -139,7 +139,7 @@ async def refresh_context(caller: Reader) -> UserContext:
 
 @router.get("/usage")
 async def own_usage(caller: Reader, by: By = "day") -> list[Usage]:
-    """Calls, tokens and cost of language models, by day, month, agent or model."""
+    """Returns calls, tokens and cost of language models, by day, month, agent or model."""
     return await usage.usage(*caller.person, by)
 
 
@@ -149,14 +149,15 @@ async def rate_limit(
     conversationId: str | None = None,
     agentType: Annotated[str, Query(pattern=AGENT_TYPE)] = DEFAULT_AGENT,
 ) -> list[Guard]:
-    """Requests at once, and those of the last minute and hour: of the caller, the conversation and the agent."""
+    """Returns the limits of requests at once, and of those of the last minute and hour: of the caller, the conversation
+    and the agent."""
     guards = await _guards(caller, conversationId, agentType.lower())
     return [guard for guard in guards if guard.name not in QUOTAS]
 
 
 @router.get("/quota")
 async def quota(caller: Reader) -> list[Guard]:
-    """Tokens of the day and cost of the month."""
+    """Returns the quotas: tokens of the day and cost of the month."""
     return [guard for guard in await _guards(caller, None, DEFAULT_AGENT) if guard.name in QUOTAS]
 
 
@@ -166,7 +167,8 @@ async def _guards(caller: Principal, thread: str | None, agent: str) -> list[Gua
 
 @router.get("/health")
 async def parts(caller: Reader) -> Health:
-    """Postgres, NATS, the projections and the models. The answer is 200 while a part is away: `state` says so."""
+    """Returns the state of Postgres, NATS, the projections and the models. The answer is 200 while a part is away:
+    `state` says so."""
     return await health.health(caller.system)
 
 

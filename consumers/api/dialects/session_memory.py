@@ -34,7 +34,7 @@ class CheckpointRequest(ConversationGiven):
 
 @router.post("/create", status_code=201)
 async def create(body: MemoryCreateRequest, caller: Writer, _: WriteId) -> SessionValue:
-    """CreateShortMemory: begins a session; one that exists begins again. user_id: left out or the caller's."""
+    """Begins a session; one that exists begins again. user_id: left out or the caller's."""
     caller.check_user(body.user_id)
     place = await caller.claims(body.conversation_id)
     whose = {"user_id": caller.user, "conversation_id": place[2]}
@@ -43,7 +43,7 @@ async def create(body: MemoryCreateRequest, caller: Writer, _: WriteId) -> Sessi
 
 @router.post("/query")
 async def query(body: MemoryQueryRequest, caller: Reader) -> MemoryContext:
-    """QueryMemoryContext: the history for a prompt. enterprise_id: left out or the caller's tenant. patient_id: left
+    """Returns the history for a prompt. enterprise_id: left out or the caller's tenant. patient_id: left
     out or the caller."""
     runtime, tenant, thread = await caller.owns(body.conversation_id)
     return await session_calls.query_memory(runtime, tenant, body.model_copy(update={"conversation_id": thread}))
@@ -51,7 +51,7 @@ async def query(body: MemoryQueryRequest, caller: Reader) -> MemoryContext:
 
 @router.post("/write", status_code=201)
 async def write(body: MemoryWriteRequest, caller: Writer, write_id: WriteId) -> MemoryWriteResult:
-    """WriteTurn: appends the question, the answer or both. turn_id: a turn that is sent again with it is stored
+    """Appends the question, the answer or both. turn_id: a turn that is sent again with it is stored
     once."""
     caller.check_user(body.user_id)
     runtime, tenant, thread = await caller.owns(body.conversation_id)
@@ -61,24 +61,24 @@ async def write(body: MemoryWriteRequest, caller: Writer, write_id: WriteId) -> 
 
 @router.post("/checkpoint", status_code=201)
 async def checkpoint(body: CheckpointRequest, caller: Writer, _: WriteId) -> SessionValue:
-    """CheckpointShortMemory: ends the segment with this summary."""
+    """Ends the segment with this summary."""
     place = await caller.owns(body.conversation_id)
     return await session_calls.write_checkpoint(*place, body.summary, body.recent_turns)
 
 
 @router.post("/reset")
 async def reset(body: ConversationGiven, caller: Writer, _: WriteId) -> SessionValue:
-    """Earlier turns leave the session, not the transcript."""
+    """Resets the session: earlier turns leave the session, not the transcript."""
     return await session_calls.reset_session(*await caller.owns(body.conversation_id))
 
 
 @router.get("/sessions/{conversation_id}")
 async def get(conversation_id: ConversationId, caller: Reader) -> SessionValue:
-    """GetShortMemory."""
+    """Returns the session."""
     return await session_calls.show_session(*await caller.owns(conversation_id))
 
 
 @router.get("/sessions/{conversation_id}/checkpoints")
 async def checkpoints(conversation_id: ConversationId, caller: Reader) -> list[SegmentCheckpoint]:
-    """Oldest first."""
+    """Lists checkpoints, oldest first."""
     return await session_calls.list_checkpoints(*await caller.owns(conversation_id))

@@ -65,8 +65,9 @@ _QUESTION = TypeAdapter(Question)
 async def chat(
     socket: WebSocket, session_id: str, topic_id: str, after: Annotated[int | None, Query(ge=0, le=_ALL)] = None
 ) -> None:
-    """session_id groups topics and has no effect here. after: sends the turns after this sequence first, and goes on
-    with an answer that is under way. A client without the right to the topic is refused before the socket opens."""
+    """Serves one socket. session_id groups topics and has no effect here. after: sends the turns after this sequence
+    first, and goes on with an answer that is under way. A client without the right to the topic is refused before the
+    socket opens."""
     with ExitStack() as counted:
         try:
             caller = await _caller(socket)
@@ -144,7 +145,7 @@ class _Talk:
         return uuid5(_REQUESTS, "\0".join((self._caller.tenant, self._caller.user, self._thread, request_id)))
 
     async def _relay(self, seq: int, running: Running[Piece], request_id: str | None) -> None:
-        """One answer from its first piece on."""
+        """Sends one answer from its first piece on."""
         stream, index = running.id, 0
         try:
             async with aclosing(running.read()) as pieces:

@@ -118,7 +118,7 @@ class _Tools:
 
     @asynccontextmanager
     async def reader(self, context: Context[Any, Any]) -> AsyncIterator[Principal]:
-        """The caller, whose reads take their turn."""
+        """Yields the caller, whose reads take their turn."""
         caller = self.caller(context, "read")
         async with in_share(*caller.person, "reads"):
             yield caller
@@ -210,7 +210,7 @@ class _Tools:
 
 
 def make_server(fixed: Principal | None = None) -> MCPServer:
-    """The server with its tools. fixed: who calls on stdio."""
+    """Returns the server with its tools. fixed: who calls on stdio."""
     with _untouched_root_logger():
         server, tools = (
             MCPServer("turnlog", title="turnlog: memory of conversations", version=version("turnlog")),
@@ -230,8 +230,8 @@ def make_server(fixed: Principal | None = None) -> MCPServer:
 
 @contextmanager
 def _untouched_root_logger() -> Iterator[None]:
-    """MCPServer calls logging.basicConfig, which does nothing where the root logger has a handler. Its option for the
-    level would still leave a handler there, and the program's own basicConfig would then do nothing."""
+    """Keeps MCPServer from changing the root logger. It calls logging.basicConfig, which does nothing where there is a
+    handler. Its option for the level would still leave one, and the program's own basicConfig would do nothing."""
     root, handler = logging.getLogger(), logging.NullHandler()
     root.addHandler(handler)
     try:

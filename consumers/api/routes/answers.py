@@ -82,7 +82,7 @@ async def rest(
     request: Request,
     last_event_id: Annotated[str | None, Header(max_length=100)] = None,
 ) -> AsyncIterator[ServerSentEvent]:
-    """What is still to come of an answer after the event `Last-Event-ID`; without one all of it."""
+    """Streams what is still to come of an answer after the event `Last-Event-ID`; without one all of it."""
     last = _EVENT_ID.fullmatch(last_event_id or "")
     streams: Streams = request.app.state.streams
     streamed = streams.find(answer.caller.tenant, answer.thread, answer.seq)

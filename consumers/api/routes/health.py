@@ -49,14 +49,14 @@ class Ready:
 
 @router.get("/health/live")
 async def live() -> Alive:
-    """The server's event loop answers."""
+    """Answers while the server's event loop runs."""
     return Alive()
 
 
 @router.get("/health/ready", responses={503: {"model": Ready}})
 async def ready(request: Request, response: Response) -> Ready:
-    """503 while a projection, a reactor or another loop has stopped, a process has died and nobody plays its roles,
-    rows that every answer needs are rebuilt, or Postgres or NATS is away."""
+    """Answers 503 while a projection, a reactor or another loop has stopped, a process has died and nobody plays its
+    roles, rows that every answer needs are rebuilt, or Postgres or NATS is away."""
     runtime = request.app.state.runtime
     running = await processes(runtime)
     broken, died = sorted({loop for loop, _ in faults(running)}), deaths(running)
@@ -77,6 +77,6 @@ async def ready(request: Request, response: Response) -> Ready:
 
 @router.get("/.well-known/jwks.json")
 async def jwks(request: Request) -> dict[str, list[dict[str, Any]]]:
-    """The public keys of turnlog's own tokens, for other services that take them (RFC 7517)."""
+    """Returns the public keys of turnlog's own tokens, for other services that take them (RFC 7517)."""
     access: Access = request.app.state.runtime.kept(Access)
     return access.jwks

@@ -22,13 +22,13 @@ async def own_limits(
     caller: Reader,
     thread: Annotated[str | None, Query(max_length=255, description="With the limit of this conversation.")] = None,
 ) -> list[Guard]:
-    """Every limit of the caller, with what is used and left."""
+    """Lists every limit of the caller, with what is used and left."""
     return await limits.usage_left(*caller.person, caller.identity.role, thread, DEFAULT_AGENT)
 
 
 @router.get("/operations/limits")
 async def list_limits(caller: Operator) -> Limits:
-    """Of the tenant's users, by plan."""
+    """Returns the limits of the tenant's users, by plan."""
     return await limits.limits_of(caller.runtime, caller.tenant)
 
 

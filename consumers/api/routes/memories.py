@@ -65,7 +65,8 @@ async def list_memories(
     limit: Annotated[int, Query(ge=1, le=1_000, description="At most so many.")] = 100,
     cursor: Cursor = None,
 ) -> Page[MemoryView]:
-    """The memories that were said last, those with the highest score first; the next page has those said before."""
+    """Lists the memories that were said last, those with the highest score first; the next page has those said
+    before."""
     which = MemoryFilter(tuple(kind or ()), category, min_importance, as_of, every)
     begin = place_of(cursor, str, int, str)
     after = (moment_of(str(begin[0])), int(begin[1]), id_of(str(begin[2]))) if begin else None
@@ -78,7 +79,7 @@ async def list_memories(
 
 @router.get("/memory-stats")
 async def memory_stats(caller: Reader) -> DecayStats:
-    """How many of the caller's memories are in which tier, and what the decay job does next."""
+    """Returns how many of the caller's memories are in which tier, and what the decay job does next."""
     return await decay_stats(*caller.person)
 
 
@@ -95,13 +96,13 @@ async def get_memory(memory: MemoryId, caller: Reader) -> MemoryView:
 
 @router.get("/memories/{memory}/history")
 async def memory_history(memory: MemoryId, caller: Reader) -> MemoryHistory:
-    """Every version, by the time since when each held."""
+    """Returns every version, by the time since when each held."""
     return await memories.memory_history(*caller.person, str(memory))
 
 
 @router.put("/memories/{memory}/content")
 async def edit_memory(memory: MemoryId, body: NewContent, caller: Writer) -> Edited:
-    """The memory with other words; the one before is kept in its history."""
+    """Gives the memory other words; the version before is kept in its history."""
     return await memory_changes.edit_memory(*caller.person, str(memory), body.content)
 
 
@@ -130,7 +131,7 @@ async def forget_memory(memory: MemoryId, caller: Writer) -> Forgotten:
 
 @router.post("/memories/forget")
 async def forget_named(body: NamedMemory, caller: Writer) -> Forgotten:
-    """As DELETE, for a memory that is named by words."""
+    """Drops a memory that is named by words, as DELETE does by its id."""
     return await memory_changes.forget_memory(*caller.person, body.memory)
 
 

@@ -88,14 +88,14 @@ async def list_dead_letters(
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> Page[DeadLetter]:
-    """Parked and dropped events of the tenant, in the order of the log."""
+    """Lists parked and dropped events of the tenant, in the order of the log."""
     letters = await dead_letters.list_dead_letters(caller.system, projection, caller.tenant)
     return page_after(letters, limit, cursor, lambda letter: (letter.seq, letter.projection))
 
 
 @router.get("/operations/dead-letters/{seq}")
 async def show_dead_letter(seq: Seq, caller: Operator) -> dict[str, Any]:
-    """The event as the log has it, personal fields sealed."""
+    """Returns the event as the log has it, personal fields sealed."""
     parked = await dead_letters.show_dead_letter(caller.system, seq, caller.tenant)
     return {**parked.line.document(), "dead_letters": parked.letters}
 
@@ -125,19 +125,19 @@ async def rebuild(body: Which, caller: Operator, request: Request) -> JobStatus:
 
 @router.get("/operations/schedule")
 async def list_schedule(caller: Operator) -> list[JobState]:
-    """The server's regular work: when each job ran last, and when it is due."""
+    """Lists the server's regular work: when each job ran last, and when it is due."""
     return await job_states.list_jobs(caller.system)
 
 
 @router.get("/operations/memory-stats")
 async def memory_stats(caller: Operator) -> DecayStats:
-    """Of all users of the tenant: memories by tier, and what the decay job does next."""
+    """Returns the memories of all users of the tenant by tier, and what the decay job does next."""
     return await job_states.decay_stats(caller.runtime, caller.tenant)
 
 
 @router.get("/operations/usage")
 async def tenant_usage(caller: Operator, by: By = "user") -> list[Usage]:
-    """Calls, tokens and cost of language models for all users of the tenant."""
+    """Returns calls, tokens and cost of language models for all users of the tenant."""
     return await usage.usage(caller.runtime, caller.tenant, None, by)
 
 
@@ -153,14 +153,14 @@ async def list_keys(
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> Page[KeyInfo]:
-    """API keys that the caller could have made, revoked and expired ones too, the oldest first."""
+    """Lists API keys that the caller could have made, revoked and expired ones too, the oldest first."""
     keys = await api_keys.list_keys(caller.system, caller.tenant, user, caller.identity)
     return page_after(keys, limit, cursor, lambda key: (moment(key.created_at), key.id))
 
 
 @router.post("/operations/keys", status_code=201)
 async def create_key(body: KeyGrant, caller: KeyMaker) -> NewKey:
-    """The answer has the key's secret, which is shown this once."""
+    """Makes an API key. The answer has its secret, which is shown this once."""
     ttl = None if body.days is None else timedelta(days=body.days)
     grant = (body.user, body.role, body.scopes, body.label, ttl, caller.identity)
     return await api_keys.create_key(caller.system, caller.tenant, *grant)
@@ -174,13 +174,14 @@ async def revoke_key(key_id: Annotated[str, Path(max_length=100)], caller: KeyMa
 
 @router.post("/tickets", status_code=201, tags=["access"])
 async def issue_ticket(caller: Asker) -> Ticket:
-    """For a browser, which can send no header with a WebSocket: a ticket is sent as its subprotocol."""
+    """Issues a ticket for a browser, which cannot send a header with a WebSocket and sends the ticket as its
+    subprotocol."""
     return Ticket(await caller.system.kept(Access).issue_ticket(caller.identity))
 
 
 @router.get("/jobs", tags=["jobs"])
 async def list_own_jobs(caller: AnyCaller, request: Request) -> list[JobStatus]:
-    """Work that the caller began in this process: rebuilds, exports, erasures."""
+    """Lists work that the caller began in this process: rebuilds, exports, erasures."""
     return [job.status for job in jobs_of(request).of(caller)]
 
 

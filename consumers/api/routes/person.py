@@ -52,7 +52,7 @@ async def list_entities(
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> Page[EntityFound]:
-    """Most mentioned first."""
+    """Lists entities, most mentioned first."""
     begin = place_of(cursor, int, str, str, str)
     after = (int(begin[0]), moment_of(str(begin[1])), str(begin[2]), str(begin[3])) if begin else None
     known = await entities.list_entities(*caller.person, type, limit + 1, after)
@@ -82,7 +82,7 @@ async def set_preferences(body: NewPreferences, caller: Writer, write_id: WriteI
 
 @router.get("/usage")
 async def get_usage(caller: Reader, by: Literal["agent", "model", "day", "month"] = "day") -> list[Usage]:
-    """Calls, tokens and cost of language models for the caller."""
+    """Returns calls, tokens and cost of language models for the caller."""
     return await usage.usage(*caller.person, by)
 
 
@@ -90,7 +90,7 @@ async def get_usage(caller: Reader, by: Literal["agent", "model", "day", "month"
 async def list_receipts(
     thread: ThreadId, caller: Reader, limit: Limit = 100, cursor: Cursor = None
 ) -> Page[ReceiptFound]:
-    """What the model saw for each answer, oldest first."""
+    """Lists what the model saw for each answer, oldest first."""
     receipts = await context.list_receipts(*await caller.owns(thread))
     return page_after(receipts, limit, cursor, lambda receipt: (receipt.seq,))
 
@@ -110,13 +110,13 @@ async def show_session(thread: ThreadId, caller: Reader) -> SessionValue:
 async def session_context(
     thread: ThreadId, caller: Reader, query: Annotated[str, Query(max_length=20_000)] = ""
 ) -> MemoryContext:
-    """The session's history as a prompt gets it."""
+    """Returns the session's history as a prompt gets it."""
     return await session_calls.session_context(*await caller.owns(thread), query)
 
 
 @router.post("/threads/{thread}/session/reset", tags=["sessions"])
 async def reset_session(thread: ThreadId, caller: Writer) -> SessionValue:
-    """Earlier turns leave the session, not the transcript."""
+    """Resets the session: earlier turns leave the session, not the transcript."""
     return await session_calls.reset_session(*await caller.owns(thread))
 
 
@@ -124,7 +124,7 @@ async def reset_session(thread: ThreadId, caller: Writer) -> SessionValue:
 async def list_checkpoints(
     thread: ThreadId, caller: Reader, limit: Limit = 100, cursor: Cursor = None
 ) -> Page[SegmentCheckpoint]:
-    """Oldest first."""
+    """Lists checkpoints, oldest first."""
     checkpoints = await session_calls.list_checkpoints(*await caller.owns(thread))
     return page_after(checkpoints, limit, cursor, lambda checkpoint: (checkpoint.seq,))
 

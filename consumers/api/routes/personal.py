@@ -152,7 +152,7 @@ async def export(body: Export, caller: Eraser, request: Request) -> JobStatus:
 
 @router.get("/export/{job}", response_class=StreamingResponse)
 async def exported_file(_: Eraser, job: OwnJob) -> StreamingResponse:
-    """The document as JSON."""
+    """Returns the document as JSON."""
     if job.file is None or job.status.state != "done":
         raise NotFound("there is no export, or it is not written yet; /api/jobs/{job} shows how far it is")
     job.file.seek(0)

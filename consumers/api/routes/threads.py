@@ -45,7 +45,7 @@ class ForkAt(BaseModel):
 
 @router.get("")
 async def list_threads(caller: Reader, limit: Limit = 50, cursor: Cursor = None) -> Page[ThreadInfo]:
-    """Most recently active first."""
+    """Lists conversations, most recently active first."""
     place = place_of(cursor, str, str)
     after = (moment_of(str(place[0])), str(place[1])) if place else None
     listed = await threads.list_threads(*caller.person, limit + 1, after)
@@ -78,7 +78,7 @@ async def rename_thread(thread: ThreadId, body: Label, caller: Writer, write_id:
 
 @router.post("/{thread}/label")
 async def label_thread(thread: ThreadId, caller: Writer) -> ThreadInfo:
-    """A conversation without a label gets what its user said first, shortened; one that it has stays."""
+    """Gives a conversation without a label what its user said first, shortened; a label that it has stays."""
     place = await caller.owns(thread)
     await labels.label_thread(*place)
     return await threads.get_thread(*place)
@@ -93,7 +93,7 @@ async def delete_thread(thread: ThreadId, caller: Writer, write_id: WriteId) -> 
 
 @router.post("/{thread}/forks", status_code=201)
 async def fork_thread(thread: ThreadId, body: ForkAt, caller: Writer, write_id: WriteId) -> Forked:
-    """A new conversation that shares the turns up to a sequence."""
+    """Makes a new conversation that shares the turns up to a sequence."""
     place = await caller.owns(thread)
     *_, fork = await caller.may_begin(body.thread or str(write_id))
     return await forks.fork_thread(*place, body.at_seq, fork, body.label)

@@ -50,7 +50,8 @@ _TURNS = TypeAdapter(list[TimelineTurn])
 async def list_conversations(
     caller: Reader, request: Request, response: Response, limit: Limit = 200, cursor: Cursor = None
 ) -> list[Conversation]:
-    """Most recently active first. Where more follow, the header `Link` has the address of the next page (RFC 8288)."""
+    """Lists conversations, most recently active first. Where more follow, the header `Link` has the address of the next
+    page (RFC 8288)."""
     page = await list_threads(caller, limit, cursor)
     if page.next is not None:
         following = request.url.include_query_params(limit=limit, cursor=page.next)
@@ -60,7 +61,7 @@ async def list_conversations(
 
 @router.get("/chat/history", response_model=list[TimelineTurn])
 async def history(thread_id: Annotated[str, Query(min_length=1, max_length=255)], caller: Reader) -> Response:
-    """All turns that are stored, oldest first."""
+    """Returns all turns that are stored, oldest first."""
     place, parts = await caller.owns(thread_id), list[bytes]()
     async for part in transcript_in_parts(*place):  # others are served between two parts
         shown = [TimelineTurn(turn.event_id, turn.seq, turn.role, blocks_of(turn), turn.time) for turn in part]
@@ -80,7 +81,7 @@ async def thread_events(
     after: Annotated[int, Query(ge=0, le=_ALL, description="Events after this sequence of the log.")] = 0,
     last_event_id: Annotated[str | None, Header(pattern=r"^\d{1,18}$")] = None,
 ) -> AsyncIterator[ServerSentEvent]:
-    """The conversation's events as the log has them, then new ones as they come. Every id is a sequence, so that a
+    """Streams the events of the conversation from the log, then new ones as they come. Every id is a sequence: a
     client which comes back with `Last-Event-ID` misses none. Personal fields of other people stay sealed."""
     start = int(last_event_id or after) + 1
     (_, tenant, thread), checked_at = place, time.monotonic()

@@ -121,7 +121,7 @@ async def list_turns(
     after_seq: Annotated[int, Query(ge=0, description="Only turns after this sequence.")] = 0,
     before_seq: Annotated[int | None, Query(ge=0, description="Only turns before this sequence.")] = None,
 ) -> Page[ShownTurn]:
-    """The transcript. The ETag is the conversation's version, for an append that depends on what was read."""
+    """Returns the transcript. The ETag is the conversation's version, for an append that depends on what was read."""
     place, begin = await caller.owns(thread), place_of(cursor, int)
     between: dict[str, Any] = {"after_seq": after_seq, "before_seq": before_seq}
     if begin is not None:
@@ -172,7 +172,7 @@ async def context(
     tokens: Annotated[int | None, Query(ge=64, le=10_000_000, description="At most so many for all messages.")] = None,
     as_of: Annotated[int | None, Query(ge=1, description="As it was at this sequence of the log.")] = None,
 ) -> ContextMade:
-    """What a model should see now, or what it would have seen at an earlier moment."""
+    """Returns what a model should see now, or what it would have seen at an earlier moment."""
     if as_of is None:
         return await make_context(thread, ContextRequest(query=query, tokens=tokens), caller)
     place = await caller.owns(thread)
@@ -181,7 +181,7 @@ async def context(
 
 @router.post("/context")
 async def make_context(thread: ThreadId, body: ContextRequest, caller: Reader) -> ContextMade:
-    """What a model should see now; nothing is stored. A new conversation needs a query."""
+    """Returns what a model should see now; nothing is stored. A new conversation needs a query."""
     built = await context_of(*await caller.may_begin(thread), user=caller.user, **dict(body))
     said = {field.name: getattr(built.receipt, field.name) for field in fields(AnswerBasis)}
     receipt = SignedBasis(**said, signature=_signature(built.receipt, caller))

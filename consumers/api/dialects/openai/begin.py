@@ -167,7 +167,8 @@ async def start(
 
 
 async def _digest(request: Request, caller: Principal) -> bytes:
-    """Equal for a request and its retry. It says who asks, for what, and how the headers change the answer."""
+    """Returns a hash that is equal for a request and its retry. It says who asks, for what, and how the headers change
+    the answer."""
     named = (request.headers.get(name, "") for name in idempotency.HEADERS)
     who = "\0".join((caller.tenant, caller.user, request.url.path, *named))
     return sha256(who.encode() + b"\0" + await request.body()).digest()

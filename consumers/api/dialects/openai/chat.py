@@ -71,7 +71,8 @@ class ChatBody(BaseModel):
 async def completions(
     body: ChatBody, caller: Asker, headers: ByHeaders, request: Request, write_id: WriteId
 ) -> Response:
-    """A completion with the conversation's context and the person's memories, which is in the conversation then."""
+    """Makes a completion with the conversation's context and the person's memories, which is in the conversation
+    then."""
     started = await start(request, caller, headers, body.wanted(headers), write_id)
     chunks = _Chunks(started, body.model or caller.runtime.models.chat.model, body.tools)
     if not body.stream:
@@ -100,7 +101,7 @@ class _Chunks:
         return {**base, "choices": [choice], "usage": _usage(made)}
 
     async def stream(self, usage: bool) -> AsyncIterator[str]:
-        """Server-sent events; an error in mid-stream is one too, and ends the stream."""
+        """Yields server-sent events; an error in mid-stream is one too, and ends the stream."""
         yield self._chunk({"role": "assistant", "content": ""}, usage=usage)
         try:
             async with aclosing(self._started.pieces()) as pieces:

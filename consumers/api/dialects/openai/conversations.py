@@ -66,7 +66,7 @@ async def items(
     order: Literal["asc", "desc"] = "desc",
     after: Annotated[str | None, Query(max_length=2_000)] = None,
 ) -> dict[str, Any]:
-    """A page has whole turns; `last_id` of one page is `after` of the following."""
+    """Lists the items of a conversation. A page has whole turns; `last_id` of one page is `after` of the following."""
     place, seq = await caller.owns(thread), place_of(after, int)
     last, newest = int(seq[0]) if seq else None, order == "desc"
     bound: dict[str, Any] = {"before_seq": last} if newest else {"after_seq": last or 0}

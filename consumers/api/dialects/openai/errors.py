@@ -64,7 +64,8 @@ class OpenAIRoute(APIRoute):
 
 
 def add_handler(app: FastAPI) -> None:
-    """For paths and methods under /v1 that no route has. Follows problems.add_handlers, whose answer others get."""
+    """Adds a handler for paths and methods under /v1 that no route has. Follows problems.add_handlers, whose answer
+    others get."""
     others: Any = app.exception_handlers[HTTPException]
 
     @app.exception_handler(HTTPException)
@@ -90,7 +91,7 @@ class Unusable(TurnlogError):
 
 
 def response_of(error: Exception, request: Request) -> JSONResponse:
-    """The same status and headers as problem details have, but 400 for what cannot be used, and the model's errors.
+    """Returns an error with the status and headers of problem details, but 400 for 422, or with those of the model.
 
     A model's error begins with what a person reads, in the language of the request.
     """
@@ -127,12 +128,12 @@ def refused(status: int, message: str, param: str | None, code: str) -> JSONResp
 
 
 def error_body(error: Exception, request: Request) -> str:
-    """For an event in mid-stream: JSON of the whole body."""
+    """Returns the JSON of the whole body, for an event in mid-stream."""
     return bytes(response_of(error, request).body).decode()
 
 
 def _invalid(error: RequestValidationError) -> tuple[int, str, str | None, str]:
-    """The caller's own input is not repeated: it may hold secrets."""
+    """Returns what `refused` takes. The caller's own input is not repeated, because it may hold secrets."""
     first = error.errors()[0]
     param = ".".join(str(part) for part in first["loc"][1:]) or None
     return 400, f"{param or 'the body'}: {first['msg']}", param, "invalid_request"

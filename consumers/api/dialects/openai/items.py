@@ -16,12 +16,12 @@ _TEXTS = ("input_text", "output_text", "text")
 
 
 def id_part(answer: UUID, thread: str | None) -> str:
-    """What the ids of a response and of its items end with; only a stored one can be gone on from."""
+    """Returns the end of the ids of a response and of its items; only a stored response can be continued."""
     return answer.hex + base64.urlsafe_b64encode((thread or "").encode()).decode().rstrip("=")
 
 
 def place_in(id_: str) -> tuple[str, UUID]:
-    """The thread and the answer that an id names. Raises NotFound."""
+    """Returns the thread and the answer that an id names. Raises NotFound."""
     parts = _ID.fullmatch(id_)
     try:
         if parts is not None:
@@ -33,7 +33,7 @@ def place_in(id_: str) -> tuple[str, UUID]:
 
 
 def messages_of(items: Sequence[Item]) -> list[dict[str, Any]]:
-    """Chat messages; calls of one answer are one message with its text. Raises Unusable."""
+    """Returns chat messages; calls of one answer are one message with its text. Raises Unusable."""
     messages: list[dict[str, Any]] = []
     for item in items:
         match item.get("type", "message"):
@@ -55,7 +55,7 @@ def messages_of(items: Sequence[Item]) -> list[dict[str, Any]]:
 
 
 def item_of(turn: Message) -> list[dict[str, Any]]:
-    """A stored turn as the items of a conversation."""
+    """Returns a stored turn as the items of a conversation."""
     id_ = turn.event_id.hex
     if turn.role == "tool":
         output = turn.content if isinstance(turn.content, str) else _parts(turn.content, "input_text")
@@ -74,7 +74,7 @@ def item_of(turn: Message) -> list[dict[str, Any]]:
 
 
 def tools_of(tools: Sequence[Item]) -> list[dict[str, Any]]:
-    """Functions and custom tools in the form of chat completions. Raises Unusable."""
+    """Returns functions and custom tools in the form of chat completions. Raises Unusable."""
     if other := next((tool for tool in tools if tool.get("type") not in ("function", "custom")), None):
         raise Unusable("tools", f"tools of type {other.get('type')!r} are not supported; function and custom are")
     return [

@@ -35,13 +35,13 @@ class EmbeddingsBody(BaseModel):
 
 @router.get("/models")
 async def list_models(caller: AnyCaller) -> dict[str, Any]:
-    """The model that answers. A request may name another one that its server has."""
+    """Lists the model that answers. A request may name another one that its server has."""
     return {"object": "list", "data": [_model(caller.runtime.models.chat.model)]}
 
 
 @router.get("/models/{model:path}")
 async def get_model(model: Annotated[str, Path(pattern=r"^[^\n]+$")], caller: AnyCaller) -> dict[str, Any]:
-    """The model that answers, or the one of embeddings."""
+    """Returns the model that answers, or the one of embeddings."""
     models = caller.runtime.models
     if model not in (models.chat.model, models.embedder.model):
         raise NotFound(f"there is no model {model[:100]!r} here; this server has {models.chat.model!r}")
@@ -50,7 +50,7 @@ async def get_model(model: Annotated[str, Path(pattern=r"^[^\n]+$")], caller: An
 
 @router.post("/embeddings")
 async def embeddings(body: EmbeddingsBody, caller: Asker, request: Request) -> dict[str, Any]:
-    """Vectors of the configured embedding model; nothing but the usage is stored."""
+    """Returns vectors of the configured embedding model; nothing but the usage is stored."""
     embedder = caller.runtime.models.embedder
     used: list[Usage] = []
     async with throttled(caller, None, AGENT):

@@ -100,7 +100,7 @@ class ResponsesBody(BaseModel):
 async def responses(
     body: ResponsesBody, caller: Asker, headers: ByHeaders, request: Request, write_id: WriteId
 ) -> Response:
-    """A response with the conversation's context and the person's memories, which is in the conversation then."""
+    """Makes a response with the conversation's context and the person's memories, which is in the conversation then."""
     started = await start(request, caller, headers, body.wanted(headers), write_id)
     answer = _Answer(started, body, caller.runtime.models.chat.model)
     if body.stream:
