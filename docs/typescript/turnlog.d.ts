@@ -13,7 +13,7 @@ export interface paths {
         };
         /**
          * Live
-         * @description The server's event loop answers.
+         * @description Answers while the server's event loop runs.
          */
         get: operations["live_health_live_get"];
         put?: never;
@@ -33,8 +33,8 @@ export interface paths {
         };
         /**
          * Ready
-         * @description 503 while a projection, a reactor or another loop has stopped, a process has died and nobody plays its roles,
-         *     rows that every answer needs are rebuilt, or Postgres or NATS is away.
+         * @description Answers 503 while a projection, a reactor or another loop has stopped, a process has died and nobody plays its
+         *     roles, rows that every answer needs are rebuilt, or Postgres or NATS is away.
          */
         get: operations["ready_health_ready_get"];
         put?: never;
@@ -54,7 +54,7 @@ export interface paths {
         };
         /**
          * Jwks
-         * @description The public keys of turnlog's own tokens, for other services that take them (RFC 7517).
+         * @description Returns the public keys of turnlog's own tokens, for other services that take them (RFC 7517).
          */
         get: operations["jwks__well_known_jwks_json_get"];
         put?: never;
@@ -74,7 +74,7 @@ export interface paths {
         };
         /**
          * List Threads
-         * @description Most recently active first.
+         * @description Lists conversations, most recently active first.
          */
         get: operations["list_threads_api_threads_get"];
         put?: never;
@@ -122,7 +122,7 @@ export interface paths {
         put?: never;
         /**
          * Label Thread
-         * @description A conversation without a label gets what its user said first, shortened; one that it has stays.
+         * @description Gives a conversation without a label what its user said first, shortened; a label that it has stays.
          */
         post: operations["label_thread_api_threads__thread__label_post"];
         delete?: never;
@@ -142,7 +142,7 @@ export interface paths {
         put?: never;
         /**
          * Fork Thread
-         * @description A new conversation that shares the turns up to a sequence.
+         * @description Makes a new conversation that shares the turns up to a sequence.
          */
         post: operations["fork_thread_api_threads__thread__forks_post"];
         delete?: never;
@@ -160,7 +160,7 @@ export interface paths {
         };
         /**
          * List Turns
-         * @description The transcript. The ETag is the conversation's version, for an append that depends on what was read.
+         * @description Returns the transcript. The ETag is the conversation's version, for an append that depends on what was read.
          */
         get: operations["list_turns_api_threads__thread__turns_get"];
         put?: never;
@@ -184,13 +184,13 @@ export interface paths {
         };
         /**
          * Context
-         * @description What a model should see now, or what it would have seen at an earlier moment.
+         * @description Returns what a model should see now, or what it would have seen at an earlier moment.
          */
         get: operations["context_api_threads__thread__context_get"];
         put?: never;
         /**
          * Make Context
-         * @description What a model should see now; nothing is stored. A new conversation needs a query.
+         * @description Returns what a model should see now; nothing is stored. A new conversation needs a query.
          */
         post: operations["make_context_api_threads__thread__context_post"];
         delete?: never;
@@ -249,7 +249,7 @@ export interface paths {
         };
         /**
          * Rest
-         * @description What is still to come of an answer behind the event `Last-Event-ID`; without one all of it.
+         * @description Streams what is still to come of an answer after the event `Last-Event-ID`; without one all of it.
          */
         get: operations["rest_api_threads__thread__answers__seq__get"];
         put?: never;
@@ -269,7 +269,8 @@ export interface paths {
         };
         /**
          * List Memories
-         * @description The memories that were said last, those with the highest score first; the next page has those said before.
+         * @description Lists the memories that were said last, those with the highest score first; the next page has those said
+         *     before.
          */
         get: operations["list_memories_api_memories_get"];
         put?: never;
@@ -293,7 +294,7 @@ export interface paths {
         };
         /**
          * Memory Stats
-         * @description How many of the caller's memories are in which tier, and what the decay job does next.
+         * @description Returns how many of the caller's memories are in which tier, and what the decay job does next.
          */
         get: operations["memory_stats_api_memory_stats_get"];
         put?: never;
@@ -334,7 +335,7 @@ export interface paths {
         };
         /**
          * Memory History
-         * @description Every version, by the time since when each held.
+         * @description Returns every version, by the time since when each held.
          */
         get: operations["memory_history_api_memories__memory__history_get"];
         put?: never;
@@ -355,7 +356,7 @@ export interface paths {
         get?: never;
         /**
          * Edit Memory
-         * @description The memory with other words; the one before is kept in its history.
+         * @description Gives the memory other words; the version before is kept in its history.
          */
         put: operations["edit_memory_api_memories__memory__content_put"];
         post?: never;
@@ -433,7 +434,7 @@ export interface paths {
         put?: never;
         /**
          * Forget Named
-         * @description As DELETE, for a memory that is named by words.
+         * @description Drops a memory that is named by words, as DELETE does by its id.
          */
         post: operations["forget_named_api_memories_forget_post"];
         delete?: never;
@@ -508,7 +509,7 @@ export interface paths {
         };
         /**
          * List Entities
-         * @description Most mentioned first.
+         * @description Lists entities, most mentioned first.
          */
         get: operations["list_entities_api_entities_get"];
         put?: never;
@@ -551,7 +552,7 @@ export interface paths {
         };
         /**
          * Get Usage
-         * @description Calls, tokens and cost of language models for the caller.
+         * @description Returns calls, tokens and cost of language models for the caller.
          */
         get: operations["get_usage_api_usage_get"];
         put?: never;
@@ -571,7 +572,7 @@ export interface paths {
         };
         /**
          * List Receipts
-         * @description What the model saw for each answer, oldest first.
+         * @description Lists what the model saw for each answer, oldest first.
          */
         get: operations["list_receipts_api_threads__thread__receipts_get"];
         put?: never;
@@ -612,7 +613,7 @@ export interface paths {
         };
         /**
          * Session Context
-         * @description The session's history as a prompt gets it.
+         * @description Returns the session's history as a prompt gets it.
          */
         get: operations["session_context_api_threads__thread__session_context_get"];
         put?: never;
@@ -634,7 +635,7 @@ export interface paths {
         put?: never;
         /**
          * Reset Session
-         * @description Earlier turns leave the session, not the transcript.
+         * @description Resets the session: earlier turns leave the session, not the transcript.
          */
         post: operations["reset_session_api_threads__thread__session_reset_post"];
         delete?: never;
@@ -652,7 +653,7 @@ export interface paths {
         };
         /**
          * List Checkpoints
-         * @description Oldest first.
+         * @description Lists checkpoints, oldest first.
          */
         get: operations["list_checkpoints_api_threads__thread__session_checkpoints_get"];
         put?: never;
@@ -676,7 +677,7 @@ export interface paths {
         };
         /**
          * Own Limits
-         * @description Every limit of the caller, with what is used and left.
+         * @description Lists every limit of the caller, with what is used and left.
          */
         get: operations["own_limits_api_limits_get"];
         put?: never;
@@ -696,7 +697,7 @@ export interface paths {
         };
         /**
          * List Limits
-         * @description Of the tenant's users, by plan.
+         * @description Returns the limits of the tenant's users, by plan.
          */
         get: operations["list_limits_api_operations_limits_get"];
         put?: never;
@@ -773,7 +774,7 @@ export interface paths {
         };
         /**
          * List Dead Letters
-         * @description Parked and dropped events of the tenant, in the order of the log.
+         * @description Lists parked and dropped events of the tenant, in the order of the log.
          */
         get: operations["list_dead_letters_api_operations_dead_letters_get"];
         put?: never;
@@ -793,7 +794,7 @@ export interface paths {
         };
         /**
          * Show Dead Letter
-         * @description The event as the log has it, personal fields sealed.
+         * @description Returns the event as the log has it, personal fields sealed.
          */
         get: operations["show_dead_letter_api_operations_dead_letters__seq__get"];
         put?: never;
@@ -873,7 +874,7 @@ export interface paths {
         };
         /**
          * List Schedule
-         * @description The server's regular work: when each job ran last, and when it is due.
+         * @description Lists the server's regular work: when each job ran last, and when it is due.
          */
         get: operations["list_schedule_api_operations_schedule_get"];
         put?: never;
@@ -893,7 +894,7 @@ export interface paths {
         };
         /**
          * Memory Stats
-         * @description Of all users of the tenant: memories by tier, and what the decay job does next.
+         * @description Returns the memories of all users of the tenant by tier, and what the decay job does next.
          */
         get: operations["memory_stats_api_operations_memory_stats_get"];
         put?: never;
@@ -913,7 +914,7 @@ export interface paths {
         };
         /**
          * Tenant Usage
-         * @description Calls, tokens and cost of language models for all users of the tenant.
+         * @description Returns calls, tokens and cost of language models for all users of the tenant.
          */
         get: operations["tenant_usage_api_operations_usage_get"];
         put?: never;
@@ -950,13 +951,13 @@ export interface paths {
         };
         /**
          * List Keys
-         * @description API keys that the caller could have made, revoked and expired ones too, the oldest first.
+         * @description Lists API keys that the caller could have made, revoked and expired ones too, the oldest first.
          */
         get: operations["list_keys_api_operations_keys_get"];
         put?: never;
         /**
          * Create Key
-         * @description The answer has the key's secret, which is shown this once.
+         * @description Makes an API key. The answer has its secret, which is shown this once.
          */
         post: operations["create_key_api_operations_keys_post"];
         delete?: never;
@@ -996,7 +997,8 @@ export interface paths {
         put?: never;
         /**
          * Issue Ticket
-         * @description For a browser, which can send no header with a WebSocket: a ticket is sent as its subprotocol.
+         * @description Issues a ticket for a browser, which cannot send a header with a WebSocket and sends the ticket as its
+         *     subprotocol.
          */
         post: operations["issue_ticket_api_tickets_post"];
         delete?: never;
@@ -1014,7 +1016,7 @@ export interface paths {
         };
         /**
          * List Own Jobs
-         * @description Work that the caller began in this process: rebuilds, exports, erasures.
+         * @description Lists work that the caller began in this process: rebuilds, exports, erasures.
          */
         get: operations["list_own_jobs_api_jobs_get"];
         put?: never;
@@ -1071,7 +1073,8 @@ export interface paths {
         };
         /**
          * List Conversations
-         * @description Most recently active first. Where more follow, the header `Link` has the address of the next page (RFC 8288).
+         * @description Lists conversations, most recently active first. Where more follow, the header `Link` has the address of the next
+         *     page (RFC 8288).
          */
         get: operations["list_conversations_api_conversations_get"];
         put?: never;
@@ -1091,7 +1094,7 @@ export interface paths {
         };
         /**
          * History
-         * @description All turns that are stored, oldest first.
+         * @description Returns all turns that are stored, oldest first.
          */
         get: operations["history_api_chat_history_get"];
         put?: never;
@@ -1111,7 +1114,7 @@ export interface paths {
         };
         /**
          * Thread Events
-         * @description The conversation's events as the log has them, then new ones as they come. Every id is a sequence, so that a
+         * @description Streams the events of the conversation from the log, then new ones as they come. Every id is a sequence: a
          *     client which comes back with `Last-Event-ID` misses none. Personal fields of other people stay sealed.
          */
         get: operations["thread_events_api_threads__thread__events_get"];
@@ -1176,7 +1179,7 @@ export interface paths {
         };
         /**
          * Exported File
-         * @description The document as JSON.
+         * @description Returns the document as JSON.
          */
         get: operations["exported_file_api_export__job__get"];
         put?: never;
@@ -1237,7 +1240,7 @@ export interface paths {
         };
         /**
          * Prometheus
-         * @description The metrics of all processes, by role, as Prometheus reads them.
+         * @description Returns the metrics of all processes, by role, as Prometheus reads them.
          */
         get: operations["prometheus_admin_ai_agent_metrics_prometheus_get"];
         put?: never;
@@ -1257,7 +1260,7 @@ export interface paths {
         };
         /**
          * Prometheus
-         * @description The metrics of all processes, by role, as Prometheus reads them.
+         * @description Returns the metrics of all processes, by role, as Prometheus reads them.
          */
         get: operations["prometheus_metrics_get"];
         put?: never;
@@ -1279,8 +1282,8 @@ export interface paths {
         put?: never;
         /**
          * Chat
-         * @description With `stream` as server-sent events: agent_switch {from, to} where agentType names another agent, content
-         *     {chunk}, tool_start {name, args}, tool_end {name, result}, restart, done {response}, error.
+         * @description Answers a question; with `stream` as server-sent events: agent_switch {from, to} where agentType names another
+         *     agent, content {chunk}, tool_start {name, args}, tool_end {name, result}, restart, done {response}, error.
          */
         post: operations["chat_ai_agent_chat_post"];
         delete?: never;
@@ -1300,7 +1303,7 @@ export interface paths {
         put?: never;
         /**
          * Call Agent
-         * @description The whole answer of this agent. 404 where there is no such agent, 409 while it is switched off.
+         * @description Returns the whole answer of this agent. 404 where there is no such agent, 409 while it is switched off.
          */
         post: operations["call_agent_ai_agent_agent_post"];
         delete?: never;
@@ -1320,7 +1323,7 @@ export interface paths {
         put?: never;
         /**
          * Stream
-         * @description As /chat with `stream`, in this conversation.
+         * @description Streams an answer in this conversation, as /chat does with `stream`.
          */
         post: operations["stream_ai_agent_conversations__id__stream_post"];
         delete?: never;
@@ -1338,7 +1341,7 @@ export interface paths {
         };
         /**
          * History
-         * @description The newest messages, oldest first; the next page has those before.
+         * @description Lists the newest messages, oldest first; the next page has those before.
          */
         get: operations["history_ai_agent_history_get"];
         put?: never;
@@ -1377,7 +1380,7 @@ export interface paths {
         put?: never;
         /**
          * Refresh Context
-         * @description What is known of the caller, read now. Every answer reads it too: no copy of it can be out of date.
+         * @description Returns what is known of the caller, read now. Every answer reads it too: no copy of it can be out of date.
          */
         post: operations["refresh_context_ai_agent_refresh_context_post"];
         delete?: never;
@@ -1395,7 +1398,7 @@ export interface paths {
         };
         /**
          * Own Usage
-         * @description Calls, tokens and cost of language models, by day, month, agent or model.
+         * @description Returns calls, tokens and cost of language models, by day, month, agent or model.
          */
         get: operations["own_usage_ai_agent_usage_get"];
         put?: never;
@@ -1415,7 +1418,8 @@ export interface paths {
         };
         /**
          * Rate Limit
-         * @description Requests at once, and those of the last minute and hour: of the caller, the conversation and the agent.
+         * @description Returns the limits of requests at once, and of those of the last minute and hour: of the caller, the conversation
+         *     and the agent.
          */
         get: operations["rate_limit_ai_agent_rate_limit_get"];
         put?: never;
@@ -1435,7 +1439,7 @@ export interface paths {
         };
         /**
          * Quota
-         * @description Tokens of the day and cost of the month.
+         * @description Returns the quotas: tokens of the day and cost of the month.
          */
         get: operations["quota_ai_agent_quota_get"];
         put?: never;
@@ -1455,7 +1459,8 @@ export interface paths {
         };
         /**
          * Parts
-         * @description Postgres, NATS, the projections and the models. The answer is 200 while a part is away: `state` says so.
+         * @description Returns the state of Postgres, NATS, the projections and the models. The answer is 200 while a part is away:
+         *     `state` says so.
          */
         get: operations["parts_ai_agent_health_get"];
         put?: never;
@@ -1475,7 +1480,7 @@ export interface paths {
         };
         /**
          * List Conversations
-         * @description Most recently active first.
+         * @description Lists conversations, most recently active first.
          */
         get: operations["list_conversations_ai_agent_conversations_get"];
         put?: never;
@@ -1514,7 +1519,7 @@ export interface paths {
         };
         /**
          * List Messages
-         * @description The newest ones, oldest first; the next page has those before.
+         * @description Lists the newest messages, oldest first; the next page has those before.
          */
         get: operations["list_messages_ai_agent_conversations__id__messages_get"];
         put?: never;
@@ -1590,7 +1595,7 @@ export interface paths {
         };
         /**
          * List Entities
-         * @description Most mentioned first.
+         * @description Lists entities, most mentioned first.
          */
         get: operations["list_entities_ai_agent_entities_get"];
         put?: never;
@@ -1612,7 +1617,7 @@ export interface paths {
         get?: never;
         /**
          * Update Entity
-         * @description A description or attribute replaces the one before, relations add up.
+         * @description Changes an entity: a description or attribute replaces the one before, relations add up.
          */
         put: operations["update_entity_ai_agent_entities__id__put"];
         post?: never;
@@ -1631,8 +1636,8 @@ export interface paths {
         };
         /**
          * Export
-         * @description {userId, memories, conversations with their messages, exportedAt, sanitizeLevel}: records as the other routes
-         *     have them, with personal details masked. POST /api/export has all that is stored of the caller.
+         * @description Returns {userId, memories, conversations with their messages, exportedAt, sanitizeLevel}: records as the other
+         *     routes have them, with personal details masked. POST /api/export has all that is stored of the caller.
          */
         get: operations["export_ai_agent_user_data_export_get"];
         put?: never;
@@ -1671,13 +1676,33 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Config
-         * @description Rates and quotas by plan.
+         * List Limits
+         * @description Returns the limits of the tenant's users, by plan.
          */
-        get: operations["config_admin_ai_agent_config_get"];
+        get: operations["list_limits_admin_ai_agent_config_get"];
         put?: never;
         post?: never;
         delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/ai-agent/users/{user}/rate-limit": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /**
+         * Reset Rate
+         * @description Empties the user's windows; the quota stays as it is.
+         */
+        delete: operations["reset_rate_admin_ai_agent_users__user__rate_limit_delete"];
         options?: never;
         head?: never;
         patch?: never;
@@ -1726,7 +1751,7 @@ export interface paths {
         };
         /**
          * List Agents
-         * @description The agent that answers where none is named, and those that were made.
+         * @description Lists the agent that answers where none is named, and those that were made.
          */
         get: operations["list_agents_admin_ai_agent_agents_get"];
         put?: never;
@@ -1768,7 +1793,7 @@ export interface paths {
         get?: never;
         /**
          * Toggle Agent
-         * @description An agent that is switched off refuses questions with 409 and the code agent-disabled.
+         * @description Switches an agent on or off; one that is off refuses questions with 409 and the code agent-disabled.
          */
         put: operations["toggle_agent_admin_ai_agent_agents__type__toggle_put"];
         post?: never;
@@ -1795,23 +1820,6 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/admin/ai-agent/users/{user}/rate-limit": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        post?: never;
-        /** Reset Rate */
-        delete: operations["reset_rate_admin_ai_agent_users__user__rate_limit_delete"];
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
     "/admin/ai-agent/metrics": {
         parameters: {
             query?: never;
@@ -1821,7 +1829,8 @@ export interface paths {
         };
         /**
          * Metrics Summary
-         * @description Of all processes since each began; /admin/ai-agent/metrics/prometheus has all of them, by role.
+         * @description Returns the metrics of all processes since each began; /admin/ai-agent/metrics/prometheus has all of them, by
+         *     role.
          */
         get: operations["metrics_summary_admin_ai_agent_metrics_get"];
         put?: never;
@@ -1841,7 +1850,7 @@ export interface paths {
         };
         /**
          * Recent Traces
-         * @description The tenant's latest requests, whichever process answered them, newest first.
+         * @description Lists the tenant's latest requests, whichever process answered them, newest first.
          */
         get: operations["recent_traces_admin_ai_agent_traces_recent_get"];
         put?: never;
@@ -1861,7 +1870,7 @@ export interface paths {
         };
         /**
          * Failed Traces
-         * @description As /traces/recent, only those with an error.
+         * @description Lists the latest requests with an error, as /traces/recent does.
          */
         get: operations["failed_traces_admin_ai_agent_traces_errors_get"];
         put?: never;
@@ -1881,7 +1890,7 @@ export interface paths {
         };
         /**
          * List Breakers
-         * @description The breakers of all processes, which all tenants share.
+         * @description Lists the breakers of all processes, which all tenants share.
          */
         get: operations["list_breakers_admin_ai_agent_circuit_breakers_get"];
         put?: never;
@@ -1923,7 +1932,7 @@ export interface paths {
         put?: never;
         /**
          * Create
-         * @description CreateShortMemory: begins a session; one that exists begins again. user_id: left out or the caller's.
+         * @description Begins a session; one that exists begins again. user_id: left out or the caller's.
          */
         post: operations["create_short_memory_create_post"];
         delete?: never;
@@ -1943,7 +1952,7 @@ export interface paths {
         put?: never;
         /**
          * Query
-         * @description QueryMemoryContext: the history for a prompt. enterprise_id: left out or the caller's tenant. patient_id: left
+         * @description Returns the history for a prompt. enterprise_id: left out or the caller's tenant. patient_id: left
          *     out or the caller.
          */
         post: operations["query_short_memory_query_post"];
@@ -1964,7 +1973,7 @@ export interface paths {
         put?: never;
         /**
          * Write
-         * @description WriteTurn: appends the question, the answer or both. turn_id: a turn that is sent again with it is stored
+         * @description Appends the question, the answer or both. turn_id: a turn that is sent again with it is stored
          *     once.
          */
         post: operations["write_short_memory_write_post"];
@@ -1985,7 +1994,7 @@ export interface paths {
         put?: never;
         /**
          * Checkpoint
-         * @description CheckpointShortMemory: ends the segment with this summary.
+         * @description Ends the segment with this summary.
          */
         post: operations["checkpoint_short_memory_checkpoint_post"];
         delete?: never;
@@ -2005,7 +2014,7 @@ export interface paths {
         put?: never;
         /**
          * Reset
-         * @description Earlier turns leave the session, not the transcript.
+         * @description Resets the session: earlier turns leave the session, not the transcript.
          */
         post: operations["reset_short_memory_reset_post"];
         delete?: never;
@@ -2023,7 +2032,7 @@ export interface paths {
         };
         /**
          * Get
-         * @description GetShortMemory.
+         * @description Returns the session.
          */
         get: operations["get_short_memory_sessions__conversation_id__get"];
         put?: never;
@@ -2043,7 +2052,7 @@ export interface paths {
         };
         /**
          * Checkpoints
-         * @description Oldest first.
+         * @description Lists checkpoints, oldest first.
          */
         get: operations["checkpoints_short_memory_sessions__conversation_id__checkpoints_get"];
         put?: never;
@@ -2084,7 +2093,7 @@ export interface paths {
         };
         /**
          * List Models
-         * @description The model that answers. A request may name another one that its server has.
+         * @description Lists the model that answers. A request may name another one that its server has.
          */
         get: operations["list_models_v1_models_get"];
         put?: never;
@@ -2104,7 +2113,7 @@ export interface paths {
         };
         /**
          * Get Model
-         * @description The model that answers, or the one of embeddings.
+         * @description Returns the model that answers, or the one of embeddings.
          */
         get: operations["get_model_v1_models__model__get"];
         put?: never;
@@ -2126,7 +2135,7 @@ export interface paths {
         put?: never;
         /**
          * Embeddings
-         * @description Vectors of the configured embedding model; nothing but the usage is stored.
+         * @description Returns vectors of the configured embedding model; nothing but the usage is stored.
          */
         post: operations["embeddings_v1_embeddings_post"];
         delete?: never;
@@ -2146,7 +2155,8 @@ export interface paths {
         put?: never;
         /**
          * Completions
-         * @description A completion with the conversation's context and the person's memories, which is in the conversation then.
+         * @description Makes a completion with the conversation's context and the person's memories, which is in the conversation
+         *     then.
          */
         post: operations["completions_v1_chat_completions_post"];
         delete?: never;
@@ -2166,7 +2176,7 @@ export interface paths {
         put?: never;
         /**
          * Responses
-         * @description A response with the conversation's context and the person's memories, which is in the conversation then.
+         * @description Makes a response with the conversation's context and the person's memories, which is in the conversation then.
          */
         post: operations["responses_v1_responses_post"];
         delete?: never;
@@ -2218,7 +2228,7 @@ export interface paths {
         };
         /**
          * Items
-         * @description A page has whole turns; `last_id` of one page is `after` of the following.
+         * @description Lists the items of a conversation. A page has whole turns; `last_id` of one page is `after` of the following.
          */
         get: operations["items_v1_conversations__thread__items_get"];
         put?: never;
@@ -2280,8 +2290,13 @@ export interface components {
             type: string;
             /** Enabled */
             enabled: boolean;
-            /** Tools */
-            tools: string[];
+            /**
+             * Tools
+             * @default [
+             *       "recall_memory"
+             *     ]
+             */
+            tools?: string[];
             /** Updatedat */
             updatedAt: string | null;
         };
@@ -2347,7 +2362,7 @@ export interface components {
         };
         /**
          * AnswerReceipt
-         * @description Exactly what the model saw for one answer (C10). v1 had no system_prompt and no settings, v2 no notes, v3 no
+         * @description Exactly what the model saw for one answer. v1 had no system_prompt and no settings, v2 no notes, v3 no
          *     known, v4 no doubt, v5 listed every turn.
          *
          *     Its size does not grow with the thread: turns are named by spans, and `turnlog context THREAD --as-of SEQ` makes the
@@ -2355,7 +2370,7 @@ export interface components {
          *     tool fetched, the first MOST_CHUNKS.
          *
          *     as_of_seq: nothing later went into the context; budget: tokens, after system prompt and tools. relevant: turns
-         *     that came first in tier 2 for being relevant to the question, best first (C8). notes: the text placed right before
+         *     that came first in tier 2 for being relevant to the question, best first. notes: the text placed right before
          *     the question, if the context was built from a state of its own and not from the thread in the log (the
          *     conversation graph); then it is made again from `state`. Otherwise None. known: what was
          *     shown with the memories; None without a block of memories. doubt: the line before the question that says that
@@ -2432,6 +2447,32 @@ export interface components {
             doubt?: string | null;
         };
         /**
+         * Answered
+         * @description The answer as it is on the log. finish_reason: why the model ended, such as `length`, where it was heard.
+         */
+        Answered: {
+            /** Thread */
+            thread: string;
+            /**
+             * Question Id
+             * Format: uuid
+             */
+            question_id: string;
+            /**
+             * Answer Id
+             * Format: uuid
+             */
+            answer_id: string;
+            /** Seq */
+            seq: number;
+            /** Model */
+            model: string | null;
+            /** Answer */
+            answer: string;
+            /** Finish Reason */
+            finish_reason?: string | null;
+        };
+        /**
          * Appended
          * @description The place of an event in the log. duplicate: it was stored before this append.
          */
@@ -2460,32 +2501,6 @@ export interface components {
             reason: string;
             /** Content */
             content: string;
-        };
-        /**
-         * Asked
-         * @description query: the user's new message. tokens: at most so many for all messages; window: instead, of the model, which
-         *     keeps a part for the answer. hybrid: where not all fits, turns that the query is about come first.
-         */
-        Asked: {
-            /** Query */
-            query?: string | null;
-            /** Tokens */
-            tokens?: number | null;
-            /** Window */
-            window?: number | null;
-            /** Hybrid */
-            hybrid?: boolean | null;
-            /** Model */
-            model?: string | null;
-            /** System Prompt */
-            system_prompt?: string | null;
-            /**
-             * Tools
-             * @default []
-             */
-            tools?: {
-                [key: string]: components["schemas"]["JsonValue"];
-            }[];
         };
         /**
          * Backlog
@@ -2662,7 +2677,7 @@ export interface components {
         };
         /**
          * Conflict
-         * @description A question to the user (M5). memory_id: the pending memory. against: the memories that it contradicts.
+         * @description A question to the user. memory_id: the pending memory. against: the memories that it contradicts.
          */
         Conflict: {
             /**
@@ -2688,6 +2703,21 @@ export interface components {
             answer: string | null;
             /** Answered At */
             answered_at: string | null;
+        };
+        /** ConflictAnswered */
+        ConflictAnswered: {
+            /**
+             * Conflict
+             * Format: uuid
+             */
+            conflict: string;
+            /**
+             * Answer
+             * @enum {string}
+             */
+            answer: "new" | "old" | "both";
+            /** Question */
+            question: string;
         };
         /**
          * ContextMade
@@ -2751,6 +2781,32 @@ export interface components {
             context_hash: string;
             /** Doubt */
             doubt?: string | null;
+        };
+        /**
+         * ContextRequest
+         * @description query: the user's new message. tokens: at most so many for all messages; window: instead, of the model, which
+         *     keeps a part for the answer. hybrid: where not all fits, turns that the query is about come first.
+         */
+        ContextRequest: {
+            /** Query */
+            query?: string | null;
+            /** Tokens */
+            tokens?: number | null;
+            /** Window */
+            window?: number | null;
+            /** Hybrid */
+            hybrid?: boolean | null;
+            /** Model */
+            model?: string | null;
+            /** System Prompt */
+            system_prompt?: string | null;
+            /**
+             * Tools
+             * @default []
+             */
+            tools?: {
+                [key: string]: components["schemas"]["JsonValue"];
+            }[];
         };
         /** Conversation */
         Conversation: {
@@ -3181,7 +3237,7 @@ export interface components {
         ];
         /**
          * JobRan
-         * @description A scheduled job's run for one due time has ended (M4, M6); the event's id is derived from job and due time.
+         * @description A scheduled job's run for one due time has ended; the event's id is derived from job and due time.
          */
         JobRan: {
             /**
@@ -3308,7 +3364,7 @@ export interface components {
         };
         /**
          * KnownOfUser
-         * @description What the block of long-term memories shows besides memories, line by line (M7). message_count: turns of the
+         * @description What the block of long-term memories shows besides memories, line by line. message_count: turns of the
          *     conversation. turns: ids of the chunks of the user's other conversations that are shown; None without any.
          */
         KnownOfUser: {
@@ -3423,7 +3479,7 @@ export interface components {
         };
         /**
          * MemoryInput
-         * @description A memory as a person gives it (E 11.5). None: what the extraction rules read in the content, or the default of
+         * @description A memory as a person gives it. None: what the extraction rules read in the content, or the default of
          *     its kind. importance: 0 to 1. expires_at: when it ends by itself, with a time zone. metadata: a JSON object of up to
          *     4,000 bytes, kept with the memory and personal as its words are; no model gets it.
          */
@@ -3772,10 +3828,10 @@ export interface components {
             [key: string]: unknown;
         };
         /**
-         * Named
+         * NamedMemory
          * @description memory: an id, the beginning of one, or words that only this memory has.
          */
-        Named: {
+        NamedMemory: {
             /** Memory */
             memory: string;
         };
@@ -4808,7 +4864,7 @@ export interface components {
         };
         /**
          * UsageMetered
-         * @description Tokens, cost, latency and outcome of one piece of model work (P10).
+         * @description Tokens, cost, latency and outcome of one piece of model work.
          */
         UsageMetered: {
             /**
@@ -4881,7 +4937,7 @@ export interface components {
         };
         /**
          * UserPreferences
-         * @description How a user wants to be answered (E 10.5). None: not set. language: ISO 639 code. timezone: such as
+         * @description How a user wants to be answered. None: not set. language: ISO 639 code. timezone: such as
          *     Asia/Shanghai.
          *
          *     enable_memory False: nothing is extracted from what the user says, and no memory goes into a prompt.
@@ -4982,49 +5038,17 @@ export interface components {
         } & {
             [key: string]: unknown;
         };
-        /**
-         * Answered
-         * @description The answer as it is on the log. finish_reason: why the model ended, such as `length`, where it was heard.
-         */
-        Answered: {
-            /** Thread */
-            thread: string;
-            /**
-             * Question Id
-             * Format: uuid
-             */
-            question_id: string;
-            /**
-             * Answer Id
-             * Format: uuid
-             */
-            answer_id: string;
-            /** Seq */
-            seq: number;
-            /** Model */
-            model: string | null;
-            /** Answer */
-            answer: string;
-            /** Finish Reason */
-            finish_reason?: string | null;
-        };
-        /** Answered */
-        ConflictAnswered: {
-            /**
-             * Conflict
-             * Format: uuid
-             */
-            conflict: string;
-            /**
-             * Answer
-             * @enum {string}
-             */
-            answer: "new" | "old" | "both";
-            /** Question */
-            question: string;
+        /** NewConversation */
+        turnlog__consumers__api__dialects__ai_agent__NewConversation: {
+            /** Title */
+            title?: string | null;
+            /** Metadata */
+            metadata?: {
+                [key: string]: components["schemas"]["JsonValue"];
+            } | null;
         };
         /** NewConversation */
-        turnlog__consumers__api__openai__conversations__NewConversation: {
+        turnlog__consumers__api__dialects__openai__conversations__NewConversation: {
             /**
              * Items
              * @default []
@@ -5032,15 +5056,6 @@ export interface components {
             items?: {
                 [key: string]: components["schemas"]["JsonValue"];
             }[];
-            /** Metadata */
-            metadata?: {
-                [key: string]: components["schemas"]["JsonValue"];
-            } | null;
-        };
-        /** NewConversation */
-        turnlog__consumers__api__routes__seed_e__NewConversation: {
-            /** Title */
-            title?: string | null;
             /** Metadata */
             metadata?: {
                 [key: string]: components["schemas"]["JsonValue"];
@@ -5721,7 +5736,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": components["schemas"]["Asked"];
+                "application/json": components["schemas"]["ContextRequest"];
             };
         };
         responses: {
@@ -6416,7 +6431,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": components["schemas"]["Named"];
+                "application/json": components["schemas"]["NamedMemory"];
             };
         };
         responses: {
@@ -8311,7 +8326,7 @@ export interface operations {
     thread_events_api_threads__thread__events_get: {
         parameters: {
             query?: {
-                /** @description Events behind this sequence of the log. */
+                /** @description Events after this sequence of the log. */
                 after?: number;
             };
             header?: {
@@ -8363,7 +8378,7 @@ export interface operations {
             query?: {
                 /** @description Names conversations that the file gives no name. A form's file has its own. */
                 name?: string | null;
-                /** @description Recognised where it is not given. */
+                /** @description Recognised where it is not body. */
                 format?: string | null;
                 /** @description For all turns, instead of the file's conversations. */
                 thread?: string | null;
@@ -9224,7 +9239,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": components["schemas"]["turnlog__consumers__api__routes__seed_e__NewConversation"];
+                "application/json": components["schemas"]["turnlog__consumers__api__dialects__ai_agent__NewConversation"];
             };
         };
         responses: {
@@ -9883,7 +9898,7 @@ export interface operations {
             };
         };
     };
-    config_admin_ai_agent_config_get: {
+    list_limits_admin_ai_agent_config_get: {
         parameters: {
             query?: never;
             header?: {
@@ -9909,6 +9924,52 @@ export interface operations {
                         };
                     };
                 };
+            };
+            /** @description Client Error */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Server Error */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    reset_rate_admin_ai_agent_users__user__rate_limit_delete: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                "idempotency-key"?: string | null;
+                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
+            };
+            path: {
+                /** @description A user of the caller's tenant. */
+                user: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description Client Error */
             "4XX": {
@@ -10258,52 +10319,6 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["Usage"][];
                 };
-            };
-            /** @description Client Error */
-            "4XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Server Error */
-            "5XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    reset_rate_admin_ai_agent_users__user__rate_limit_delete: {
-        parameters: {
-            query?: never;
-            header?: {
-                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
-                "idempotency-key"?: string | null;
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
-                "x-turnlog-user"?: string | null;
-                /** @description The time zone of the person, such as Asia/Shanghai. */
-                "x-turnlog-timezone"?: string | null;
-            };
-            path: {
-                /** @description A user of the caller's tenant. */
-                user: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Successful Response */
-            204: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content?: never;
             };
             /** @description Client Error */
             "4XX": {
@@ -11207,7 +11222,7 @@ export interface operations {
         };
         requestBody?: {
             content: {
-                "application/json": components["schemas"]["turnlog__consumers__api__openai__conversations__NewConversation"] | null;
+                "application/json": components["schemas"]["turnlog__consumers__api__dialects__openai__conversations__NewConversation"] | null;
             };
         };
         responses: {

@@ -65,8 +65,8 @@ class ResponsesBody(BaseModel):
             messages.insert(0, {"role": "system", "content": self.instructions})
         conversation = self.conversation.get("id") if isinstance(self.conversation, dict) else self.conversation
         if previous:
-            thread, behind = place_in(previous)
-            return Wanted(messages, self._chat(), thread, behind=behind, memory=headers.mode(self.store))
+            earlier, behind = place_in(previous)
+            return Wanted(messages, self._chat(), earlier, behind=behind, memory=headers.mode(self.store))
         thread, whole = headers.choose(conversation, self.metadata)
         history: History = "all" if whole else "none" if conversation else "some"
         return Wanted(messages, self._chat(), thread, history, memory=headers.mode(self.store))
