@@ -35,7 +35,7 @@ router = APIRouter(prefix="/ai-agent", tags=["ai-agent"])
 QUOTAS = ("tokens_per_day", "usd_per_month")
 
 
-class Question(CamelBody):
+class AgentRequest(CamelBody):
     """locale: of what a person reads when there is no answer."""
 
     message: str = Field(min_length=1, max_length=1_000_000)
@@ -43,14 +43,14 @@ class Question(CamelBody):
     locale: Locale = "zh"
 
 
-class Chat(Question):
+class Chat(AgentRequest):
     """agentType: another agent than the one that coordinates."""
 
     agent_type: str | None = Field(None, pattern=AGENT_TYPE)
     stream: bool = False
 
 
-class AgentCall(Question):
+class AgentCall(AgentRequest):
     agent_type: str = Field(pattern=AGENT_TYPE)
 
 
@@ -173,7 +173,7 @@ async def parts(caller: Reader) -> Health:
 
 
 async def _ask(
-    question: Question, thread: str | None, agent: str | None, caller: Principal, write_id: UUID, request: Request
+    question: AgentRequest, thread: str | None, agent: str | None, caller: Principal, write_id: UUID, request: Request
 ) -> AnswerUnderWay:
     """Appends the question. The errors of the request have a text for people from here on."""
     request.state.locale = question.locale

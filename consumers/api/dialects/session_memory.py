@@ -21,11 +21,11 @@ router = APIRouter(prefix="/short-memory", tags=["session memory"])
 ConversationId = Annotated[str, Path(min_length=1, max_length=255)]
 
 
-class ConversationGiven(BaseModel):
+class ConversationRequest(BaseModel):
     conversation_id: str = Field(min_length=1, max_length=255)
 
 
-class CheckpointRequest(ConversationGiven):
+class CheckpointRequest(ConversationRequest):
     """recent_turns: the newest turns that stay in full; null is the session's rule."""
 
     summary: str = Field(min_length=1, max_length=200_000)
@@ -67,7 +67,7 @@ async def checkpoint(body: CheckpointRequest, caller: Writer, _: WriteId) -> Ses
 
 
 @router.post("/reset")
-async def reset(body: ConversationGiven, caller: Writer, _: WriteId) -> SessionValue:
+async def reset(body: ConversationRequest, caller: Writer, _: WriteId) -> SessionValue:
     """Resets the session: earlier turns leave the session, not the transcript."""
     return await session_calls.reset_session(*await caller.owns(body.conversation_id))
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from uuid import UUID, uuid5
 
 from fastapi import APIRouter, Query, WebSocket, WebSocketDisconnect
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 from pydantic_core import to_jsonable_python
 from starlette.status import WS_1008_POLICY_VIOLATION
 from uuid_utils.compat import uuid7
@@ -53,12 +53,9 @@ Type = Literal[
 ]
 
 
-class Question(BaseModel):
+class SentQuestion(BaseModel):
     message: str = Field(min_length=1, max_length=1_000_000)
     request_id: str | None = Field(None, min_length=1, max_length=200)
-
-
-_QUESTION = TypeAdapter(Question)
 
 
 @router.websocket("/xyzen/ws/v1/chat/sessions/{session_id}/topics/{topic_id}")
@@ -120,7 +117,7 @@ class _Talk:
 
     async def answer(self, text: str) -> None:
         try:
-            question = _QUESTION.validate_json(valid_json(text.encode()))
+            question = SentQuestion.model_validate_json(valid_json(text.encode()))
         except ValidationError as error:
             return await self._send("error", code="invalid-request", message=error.errors()[0]["msg"])
         try:

@@ -30,7 +30,7 @@ router = APIRouter(prefix="/api/threads/{thread}/answers", tags=["answers"])
 _EVENT_ID = re.compile(r"([0-9a-f]{8})-(\d{1,9})-(\d{1,9})")
 
 
-class Message(BaseModel):
+class NewQuestion(BaseModel):
     """model: another one than the server's own."""
 
     message: str = Field(min_length=1, max_length=1_000_000)
@@ -38,7 +38,7 @@ class Message(BaseModel):
 
 
 async def begin(
-    thread: ThreadId, question: Message, caller: Asker, write_id: WriteId, request: Request
+    thread: ThreadId, question: NewQuestion, caller: Asker, write_id: WriteId, request: Request
 ) -> AnswerUnderWay:
     return await ask_agent(request, caller, thread, question.message, write_id, model=question.model)
 

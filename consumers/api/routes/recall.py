@@ -12,7 +12,7 @@ from turnlog.events.contracts import MemoryKind
 router = APIRouter(prefix="/api", tags=["recall"])
 
 
-class Question(BaseModel):
+class RecallRequest(BaseModel):
     """thread: only of this conversation; by default of all the caller's. topic: only turns with it, no memories.
 
     as_of: only memories, those that held then; history: memories that ended too. explain: the parts of every score.
@@ -31,7 +31,7 @@ class Question(BaseModel):
     explain: bool = False
 
 
-class Answer(BaseModel):
+class RecallResponse(BaseModel):
     """items: turns, best first. degraded, memories_degraded: why vectors took no part.
 
     confidence: the chance that something here answers it, 0 to 1; below 0.5 an answer is less likely than none. null
@@ -48,10 +48,10 @@ class Answer(BaseModel):
 
 
 @router.post("/recall")
-async def search(body: Question, caller: Reader) -> Answer:
+async def search(body: RecallRequest, caller: Reader) -> RecallResponse:
     """Turns and memories that a question is about, by meaning, words, names and dates."""
     asked = body.model_dump(exclude={"query", "explain"})
     if body.thread is not None:
         *_, asked["thread"] = await caller.owns(body.thread)
     recalled = await recall(caller.runtime, caller.tenant, body.query, user=caller.user, **asked)
-    return Answer(**recall_document(body.query, recalled, body.explain))
+    return RecallResponse(**recall_document(body.query, recalled, body.explain))
