@@ -4,7 +4,7 @@ import base64
 import json
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Annotated, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 from uuid import UUID
 
 from fastapi import Query, Response
@@ -47,7 +47,7 @@ def page_after(items: Sequence[T], limit: int, cursor: str | None, place: Callab
     """Returns the page after the cursor of a list that was read whole, in the order of its places. Raises BadCursor."""
     kinds = [type(part) for part in place(items[0])] if items else None
     begin = place_of(cursor, *kinds) if kinds else None
-    rest = items if begin is None else [item for item in items if place(item) > tuple(begin)]
+    rest = items if begin is None else [item for item in items if place(item) > begin]
     return page_of(rest[: limit + 1], limit, place)
 
 
@@ -58,37 +58,28 @@ def items_of(page: Page[T], response: Response) -> list[T]:
     return page.items
 
 
-def place_of(cursor: str | None, *kinds: type) -> list[str | int] | None:
-    """Returns what cursor_of got; None without a cursor. kinds: the types of its parts. Raises BadCursor."""
+def place_of(cursor: str | None, *kinds: type) -> tuple[Any, ...] | None:
+    """Returns the place that a cursor names; None without a cursor. Raises BadCursor.
+
+    kinds: the types of its parts, of which times and ids are texts in the cursor.
+    """
     if cursor is None:
         return None
     try:
-        place = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
+        parts = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
+        if not isinstance(parts, list) or len(parts) != len(kinds):
+            raise ValueError
+        return tuple(_part(part, kind) for part, kind in zip(parts, kinds, strict=True))
     except ValueError:
-        place = None
-    if not isinstance(place, list) or [type(part) for part in place] != list(kinds) or not all(map(_storable, place)):
-        raise BadCursor(f"{cursor[:40]!r} is not a cursor; use `next` of the page before as it is")
-    return place
+        raise BadCursor(f"{cursor[:40]!r} is not a cursor; use `next` of the page before as it is") from None
 
 
-def _storable(part: str | int) -> bool:
-    """Returns whether Postgres can compare the part with a bigint or a text."""
-    if isinstance(part, int):
-        return -(2**63) <= part < 2**63
-    return "\0" not in part and not any("\ud800" <= letter <= "\udfff" for letter in part)
-
-
-def id_of(text: str) -> UUID:
-    """Raises BadCursor."""
-    try:
-        return UUID(text)
-    except ValueError:
-        raise BadCursor(f"{text[:40]!r} in the cursor is no id; use `next` of the page before as it is") from None
-
-
-def moment_of(text: str) -> datetime:
-    """Raises BadCursor."""
-    try:
-        return datetime.fromisoformat(text)
-    except ValueError:
-        raise BadCursor(f"{text[:40]!r} in the cursor is no time; use `next` of the page before as it is") from None
+def _part(part: Any, kind: type) -> Any:
+    """Raises ValueError for another type, and for what Postgres cannot compare with a bigint or a text."""
+    if kind is int:
+        if type(part) is not int or not -(2**63) <= part < 2**63:
+            raise ValueError
+        return part
+    if type(part) is not str or "\0" in part or any("\ud800" <= letter <= "\udfff" for letter in part):
+        raise ValueError
+    return datetime.fromisoformat(part) if kind is datetime else UUID(part) if kind is UUID else part

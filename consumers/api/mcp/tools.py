@@ -23,7 +23,7 @@ from turnlog.agent.conversations import threads
 from turnlog.agent.memory import memory_changes
 from turnlog.agent.memory.memories import MemoryView
 from turnlog.agent.recall.recall import recall as search
-from turnlog.consumers.api.pages import cursor_of, moment_of, place_of
+from turnlog.consumers.api.pages import page_of, place_of
 from turnlog.consumers.api.principal import Principal
 from turnlog.consumers.api.routes.memories import list_memories
 from turnlog.events.contracts import MemoryKind
@@ -174,21 +174,20 @@ class _Tools:
         self, context: Context[Any, Any], query: str | None = None, limit: Limit = 20, cursor: Cursor = None
     ) -> Conversations:
         """The user's conversations. query: only those with it in their label or id."""
-        place = place_of(cursor, str, str)
+        after = place_of(cursor, datetime, str)
         async with self.reader(context) as who:
-            after = (moment_of(str(place[0])), str(place[1])) if place else None
             listed = await threads.find_threads(*who.person, query, limit + 1, after)
+            page = page_of(listed, limit, lambda thread: (thread.last_active_at.isoformat(), thread.thread))
             shown = [
                 Conversation(
-                    thread_id=each.thread, label=each.label, messages=each.messages, last_active_at=each.last_active_at
+                    thread_id=thread.thread,
+                    label=thread.label,
+                    messages=thread.messages,
+                    last_active_at=thread.last_active_at,
                 )
-                for each in listed[:limit]
+                for thread in page.items
             ]
-            more = len(listed) > limit
-            return Conversations(
-                threads=shown,
-                next=cursor_of(shown[-1].last_active_at.isoformat(), shown[-1].thread_id) if more else None,
-            )
+            return Conversations(threads=shown, next=page.next)
 
     async def memories(
         self,

@@ -1,5 +1,6 @@
 """What is remembered of the caller: list, remember, change, forget, history, contradictions."""
 
+from datetime import datetime
 from typing import Annotated
 from uuid import UUID
 
@@ -19,7 +20,7 @@ from turnlog.agent.memory.memory_changes import (
     Reverted,
 )
 from turnlog.agent.operations.jobs.job_states import DecayStats, decay_stats
-from turnlog.consumers.api.pages import Cursor, Limit, Page, id_of, moment, moment_of, page_after, place_of
+from turnlog.consumers.api.pages import Cursor, Limit, Page, moment, page_after, place_of
 from turnlog.consumers.api.principal import Reader, WriteId, Writer
 from turnlog.consumers.cursors import memories_cursor
 from turnlog.events.contracts import Answer, MemoryKind
@@ -68,8 +69,7 @@ async def list_memories(
     """Lists the memories that were said last, those with the highest score first; the next page has those said
     before."""
     which = MemoryFilter(tuple(kind or ()), category, min_importance, as_of, every)
-    begin = place_of(cursor, str, int, str)
-    after = (moment_of(str(begin[0])), int(begin[1]), id_of(str(begin[2]))) if begin else None
+    after = place_of(cursor, datetime, int, UUID)
     page = await memories.list_memories(*caller.person, which, limit + 1, after)
     if len(page) <= limit:
         return Page(items=page)

@@ -1,5 +1,6 @@
 """The caller as a person: entities, preferences, usage, short-term sessions, receipts."""
 
+from datetime import datetime
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query
@@ -14,7 +15,7 @@ from turnlog.agent.memory.entities import EntityFound, EntityInput
 from turnlog.agent.operations import usage
 from turnlog.agent.operations.usage import Usage
 from turnlog.consumers.api.bodies import FINITE, JsonObject
-from turnlog.consumers.api.pages import Cursor, Limit, Page, moment, moment_of, page_after, page_of, place_of
+from turnlog.consumers.api.pages import Cursor, Limit, Page, moment, page_after, page_of, place_of
 from turnlog.consumers.api.principal import Reader, WriteId, Writer
 from turnlog.consumers.api.routes.threads import ThreadId
 from turnlog.events.contracts import UserPreferences
@@ -53,8 +54,7 @@ async def list_entities(
     cursor: Cursor = None,
 ) -> Page[EntityFound]:
     """Lists entities, most mentioned first."""
-    begin = place_of(cursor, int, str, str, str)
-    after = (int(begin[0]), moment_of(str(begin[1])), str(begin[2]), str(begin[3])) if begin else None
+    after = place_of(cursor, int, datetime, str, str)
     known = await entities.list_entities(*caller.person, type, limit + 1, after)
     return page_of(known, limit, lambda each: (each.mention_count, moment(each.last_seen_at), each.type, each.name))
 

@@ -1,5 +1,6 @@
 """Conversations of the caller: list, open, look up, label, delete, fork."""
 
+from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Response
@@ -8,7 +9,7 @@ from pydantic import BaseModel, Field
 from turnlog.agent.conversations import forks, labels, threads
 from turnlog.agent.conversations.forks import Forked
 from turnlog.agent.conversations.threads import ThreadInfo
-from turnlog.consumers.api.pages import Cursor, Limit, Page, moment, moment_of, page_of, place_of
+from turnlog.consumers.api.pages import Cursor, Limit, Page, moment, page_of, place_of
 from turnlog.consumers.api.principal import Reader, WriteId, Writer
 
 router = APIRouter(prefix="/api/threads", tags=["threads"])
@@ -46,9 +47,7 @@ class ForkAt(BaseModel):
 @router.get("")
 async def list_threads(caller: Reader, limit: Limit = 50, cursor: Cursor = None) -> Page[ThreadInfo]:
     """Lists conversations, most recently active first."""
-    place = place_of(cursor, str, str)
-    after = (moment_of(str(place[0])), str(place[1])) if place else None
-    listed = await threads.list_threads(*caller.person, limit + 1, after)
+    listed = await threads.list_threads(*caller.person, limit + 1, place_of(cursor, datetime, str))
     return page_of(listed, limit, lambda thread: (moment(thread.last_active_at), thread.thread))
 
 

@@ -125,7 +125,7 @@ async def list_turns(
     place, begin = await caller.owns(thread), place_of(cursor, int)
     between: dict[str, Any] = {"after_seq": after_seq, "before_seq": before_seq}
     if begin is not None:
-        between["before_seq" if newest else "after_seq"] = int(begin[0])
+        between["before_seq" if newest else "after_seq"] = begin[0]
     page = await transcript(*place, limit=limit, newest=newest, **between)
     response.headers["ETag"] = tag_of(page.version)
     edge = page.turns[0 if newest else -1].seq if page.more else 0

@@ -68,7 +68,7 @@ async def items(
 ) -> dict[str, Any]:
     """Lists the items of a conversation. A page has whole turns; `last_id` of one page is `after` of the following."""
     place, seq = await caller.owns(thread), place_of(after, int)
-    last, newest = int(seq[0]) if seq else None, order == "desc"
+    last, newest = seq[0] if seq else None, order == "desc"
     bound: dict[str, Any] = {"before_seq": last} if newest else {"after_seq": last or 0}
     page = await transcript(*place, limit=limit, newest=newest, **bound)
     turns = page.turns[::-1] if newest else page.turns
