@@ -1,7 +1,7 @@
 """The start of an answer for chat completions and responses: its conversation and its memory mode."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -9,12 +9,14 @@ from typing import Annotated, Any, cast
 from uuid import UUID
 
 from fastapi import Depends, Header, Request
+from fastapi.responses import StreamingResponse
 from pydantic import BeforeValidator
 
 from turnlog.agent.answering.client_tasks import is_client_task
 from turnlog.agent.answering.completions import Begun, MemoryMode, Person, Piece, Wanted, complete, complete_once
 from turnlog.agent.models.protocol import Completion
 from turnlog.consumers.api import idempotency
+from turnlog.consumers.api.dialects.openai.errors import error_body
 from turnlog.consumers.api.principal import Principal
 from turnlog.consumers.api.streams import Running, Streams
 from turnlog.events.tasks import cancel
@@ -124,6 +126,20 @@ class Started:
             if leaving is not None:
                 await cancel(leaving)
         raise AssertionError("an answer ends with the whole of it")
+
+    def streamed(self, lines: AsyncGenerator[str], failed: Callable[[str], str]) -> StreamingResponse:
+        """Returns the lines as server-sent events. failed: makes a last line of the body of an error in mid-stream."""
+
+        async def sent() -> AsyncIterator[str]:
+            try:
+                async with aclosing(lines):
+                    async for line in lines:
+                        yield line
+            except Exception as error:  # the response has begun: the client learns of it in the stream
+                idempotency.failed(self.request)
+                yield failed(error_body(error, self.request))
+
+        return StreamingResponse(sent(), headers=self.headers, media_type="text/event-stream")
 
 
 async def cancel_when_left(request: Request, work: asyncio.Task[Any]) -> None:

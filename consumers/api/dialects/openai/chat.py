@@ -2,21 +2,20 @@
 
 import json
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
-from fastapi.responses import JSONResponse, StreamingResponse
+from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from turnlog.agent.answering.completions import Piece, Text, Wanted
 from turnlog.agent.context.wire import custom_tools, wire_call
 from turnlog.agent.models.protocol import CUT_OFF, ENDED_HERE, CallPiece, ChatRequest, Completion
-from turnlog.consumers.api import idempotency
 from turnlog.consumers.api.bodies import JsonObject
 from turnlog.consumers.api.dialects.openai.begin import MODEL_FIELDS, ByHeaders, ConversationHeaders, Started, start
-from turnlog.consumers.api.dialects.openai.errors import OpenAIRoute, Unusable, error_body
+from turnlog.consumers.api.dialects.openai.errors import OpenAIRoute, Unusable
 from turnlog.consumers.api.principal import Asker, WriteId
 from turnlog.consumers.api.streams import STREAM
 
@@ -78,7 +77,7 @@ async def completions(
     if not body.stream:
         return JSONResponse(await chunks.whole(), headers=started.headers)
     usage = body.stream_options is not None and body.stream_options.include_usage
-    return StreamingResponse(chunks.stream(usage), headers=started.headers, media_type="text/event-stream")
+    return started.streamed(chunks.lines(usage), lambda error: f"data: {error}\n\n")
 
 
 class _Chunks:
@@ -100,19 +99,13 @@ class _Chunks:
         base = {**self._base, "object": "chat.completion", "model": made.model}
         return {**base, "choices": [choice], "usage": _usage(made)}
 
-    async def stream(self, usage: bool) -> AsyncIterator[str]:
-        """Yields server-sent events; an error in mid-stream is one too, and ends the stream."""
+    async def lines(self, usage: bool) -> AsyncGenerator[str]:
         yield self._chunk({"role": "assistant", "content": ""}, usage=usage)
-        try:
-            async with aclosing(self._started.pieces()) as pieces:
-                async for piece in pieces:
-                    yield self._chunk_of(piece, usage)
-                    if usage and isinstance(piece, Completion):
-                        yield _event({**self._base, **_CHUNK, "choices": [], "usage": _usage(piece)})
-        except Exception as error:  # the response has begun: the client learns of it in the stream
-            idempotency.failed(self._started.request)
-            yield f"data: {error_body(error, self._started.request)}\n\n"
-            return
+        async with aclosing(self._started.pieces()) as pieces:
+            async for piece in pieces:
+                yield self._chunk_of(piece, usage)
+                if usage and isinstance(piece, Completion):
+                    yield _event({**self._base, **_CHUNK, "choices": [], "usage": _usage(piece)})
         yield "data: [DONE]\n\n"
 
     def _chunk_of(self, piece: Piece, usage: bool) -> str:

@@ -2,21 +2,21 @@
 
 import json
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from itertools import count
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
-from fastapi.responses import JSONResponse, StreamingResponse
+from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from turnlog.agent.answering.completions import Text, Wanted
 from turnlog.agent.conversations.transcript_matching import History
 from turnlog.agent.models.protocol import CUT_OFF, ENDED_HERE, CallPiece, ChatRequest, Completion
-from turnlog.consumers.api import idempotency
 from turnlog.consumers.api.bodies import JsonObject
 from turnlog.consumers.api.dialects.openai.begin import ByHeaders, ConversationHeaders, Started, start
-from turnlog.consumers.api.dialects.openai.errors import OpenAIRoute, Unusable, error_body
+from turnlog.consumers.api.dialects.openai.errors import OpenAIRoute, Unusable
 from turnlog.consumers.api.dialects.openai.items import id_part, messages_of, place_in, tools_of
 from turnlog.consumers.api.principal import Asker, WriteId
 from turnlog.consumers.api.streams import STREAM
@@ -104,7 +104,7 @@ async def responses(
     started = await start(request, caller, headers, body.wanted(headers), write_id)
     answer = _Answer(started, body, caller.runtime.models.chat.model)
     if body.stream:
-        return StreamingResponse(answer.stream(), headers=started.headers, media_type="text/event-stream")
+        return started.streamed(answer.lines(), answer.failed)
     last = [event async for event in answer.events()][-1]
     return JSONResponse(last["response"], headers=started.headers)
 
@@ -129,20 +129,22 @@ class _Answer:
         }
         self._custom = {str(tool.get("name")) for tool in body.tools if tool.get("type") == "custom"}
         self._output: list[dict[str, Any]] = []
+        self._numbers = count()
         self._calls: dict[int, int] = {}  # index among the tool calls: place in the output
 
-    async def stream(self) -> AsyncIterator[str]:
-        number = 0
-        try:
-            async with aclosing(self.events()) as events:
-                async for event in events:
-                    yield _line(event, number)
-                    number += 1
-        except Exception as error:  # the response has begun: the client learns of it in the stream
-            idempotency.failed(self._started.request)
-            said = json.loads(error_body(error, self._started.request))["error"]
-            failed = self._response("failed", error={"code": said["code"], "message": said["message"]})
-            yield _line({"type": "response.failed", "response": failed}, number)
+    async def lines(self) -> AsyncGenerator[str]:
+        async with aclosing(self.events()) as events:
+            async for event in events:
+                yield self._line(event)
+
+    def failed(self, body: str) -> str:
+        said = json.loads(body)["error"]
+        response = self._response("failed", error={"code": said["code"], "message": said["message"]})
+        return self._line({"type": "response.failed", "response": response})
+
+    def _line(self, event: Event) -> str:
+        numbered = {**event, "sequence_number": next(self._numbers)}
+        return f"event: {event['type']}\ndata: {json.dumps(numbered)}\n\n"
 
     async def events(self) -> AsyncGenerator[Event]:
         """Raises ModelError."""
@@ -231,7 +233,3 @@ class _Answer:
 
 def _text_part(text: str) -> dict[str, Any]:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
-
-
-def _line(event: Event, number: int) -> str:
-    return f"event: {event['type']}\ndata: {json.dumps({**event, 'sequence_number': number})}\n\n"
