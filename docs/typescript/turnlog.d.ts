@@ -2332,35 +2332,6 @@ export interface components {
             alive?: boolean;
         };
         /**
-         * Answer
-         * @description items: turns, best first. degraded, memories_degraded: why vectors took no part.
-         *
-         *     confidence: the chance that something here answers it, 0 to 1; below 0.5 an answer is less likely than none. null
-         *     where that cannot be judged, as for a summary. question: how it was read, with explain.
-         */
-        Answer: {
-            /** Query */
-            query: string;
-            /** Items */
-            items: {
-                [key: string]: unknown;
-            }[];
-            /** Memories */
-            memories: {
-                [key: string]: unknown;
-            }[];
-            /** Degraded */
-            degraded: string | null;
-            /** Confidence */
-            confidence: number | null;
-            /** Memories Degraded */
-            memories_degraded: string | null;
-            /** Question */
-            question: {
-                [key: string]: unknown;
-            } | null;
-        };
-        /**
          * AnswerReceipt
          * @description Exactly what the model saw for one answer. v1 had no system_prompt and no settings, v2 no notes, v3 no
          *     known, v4 no doubt, v5 listed every turn.
@@ -2820,11 +2791,6 @@ export interface components {
              */
             lastActiveAt: string;
         };
-        /** ConversationGiven */
-        ConversationGiven: {
-            /** Conversation Id */
-            conversation_id: string;
-        };
         /**
          * ConversationRecord
          * @description summary: of its older turns, once there is one. metadata: as it was created with.
@@ -2852,6 +2818,11 @@ export interface components {
              * Format: date-time
              */
             updatedAt: string;
+        };
+        /** ConversationRequest */
+        ConversationRequest: {
+            /** Conversation Id */
+            conversation_id: string;
         };
         /**
          * DeadLetter
@@ -3479,8 +3450,8 @@ export interface components {
         };
         /**
          * MemoryInput
-         * @description A memory as a person gives it. None: what the extraction rules read in the content, or the default of
-         *     its kind. importance: 0 to 1. expires_at: when it ends by itself, with a time zone. metadata: a JSON object of up to
+         * @description A memory as a person gives it. None: the extraction rules read it in the content, or it is the default of its
+         *     kind. importance: 0 to 1. expires_at: when it ends by itself, with a time zone. metadata: a JSON object of up to
          *     4,000 bytes, kept with the memory and personal as its words are; no model gets it.
          */
         MemoryInput: {
@@ -3718,16 +3689,6 @@ export interface components {
             [key: string]: unknown;
         };
         /**
-         * Message
-         * @description model: another one than the server's own.
-         */
-        Message: {
-            /** Message */
-            message: string;
-            /** Model */
-            model?: string | null;
-        };
-        /**
          * MessageContext
          * @description window_messages: the segment's last turns. cached_checkpoint: the checkpoint as a history shows it.
          */
@@ -3929,6 +3890,16 @@ export interface components {
             clear?: string[];
         };
         /**
+         * NewQuestion
+         * @description model: another one than the server's own.
+         */
+        NewQuestion: {
+            /** Message */
+            message: string;
+            /** Model */
+            model?: string | null;
+        };
+        /**
          * NewSession
          * @description window: tokens of the model's window. threshold: the share of it that makes a summary due. recent_turns: those
          *     that a summary leaves in full.
@@ -4104,54 +4075,6 @@ export interface components {
             action?: string | null;
         };
         /**
-         * Question
-         * @description thread: only of this conversation; by default of all the caller's. topic: only turns with it, no memories.
-         *
-         *     as_of: only memories, those that held then; history: memories that ended too. explain: the parts of every score.
-         */
-        Question: {
-            /** Query */
-            query: string;
-            /** Thread */
-            thread?: string | null;
-            /** Topic */
-            topic?: string | null;
-            /**
-             * K
-             * @default 5
-             */
-            k?: number;
-            /** As Of */
-            as_of?: string | null;
-            /**
-             * History
-             * @default false
-             */
-            history?: boolean;
-            /**
-             * Kinds
-             * @default []
-             */
-            kinds?: ("FACT" | "PREFERENCE" | "DECISION" | "SUMMARY" | "FEEDBACK")[];
-            /**
-             * Min Importance
-             * @default 0
-             */
-            min_importance?: number;
-            /** Max Tokens */
-            max_tokens?: number | null;
-            /**
-             * Keyword Only
-             * @default false
-             */
-            keyword_only?: boolean;
-            /**
-             * Explain
-             * @default false
-             */
-            explain?: boolean;
-        };
-        /**
          * Quota
          * @description monthlyCost: USD. plan: vip is for admins too.
          */
@@ -4252,6 +4175,83 @@ export interface components {
             percent: number;
             /** Served */
             served: boolean;
+        };
+        /**
+         * RecallRequest
+         * @description thread: only of this conversation; by default of all the caller's. topic: only turns with it, no memories.
+         *
+         *     as_of: only memories, those that held then; history: memories that ended too. explain: the parts of every score.
+         */
+        RecallRequest: {
+            /** Query */
+            query: string;
+            /** Thread */
+            thread?: string | null;
+            /** Topic */
+            topic?: string | null;
+            /**
+             * K
+             * @default 5
+             */
+            k?: number;
+            /** As Of */
+            as_of?: string | null;
+            /**
+             * History
+             * @default false
+             */
+            history?: boolean;
+            /**
+             * Kinds
+             * @default []
+             */
+            kinds?: ("FACT" | "PREFERENCE" | "DECISION" | "SUMMARY" | "FEEDBACK")[];
+            /**
+             * Min Importance
+             * @default 0
+             */
+            min_importance?: number;
+            /** Max Tokens */
+            max_tokens?: number | null;
+            /**
+             * Keyword Only
+             * @default false
+             */
+            keyword_only?: boolean;
+            /**
+             * Explain
+             * @default false
+             */
+            explain?: boolean;
+        };
+        /**
+         * RecallResponse
+         * @description items: turns, best first. degraded, memories_degraded: why vectors took no part.
+         *
+         *     confidence: the chance that something here answers it, 0 to 1; below 0.5 an answer is less likely than none. null
+         *     where that cannot be judged, as for a summary. question: how it was read, with explain.
+         */
+        RecallResponse: {
+            /** Query */
+            query: string;
+            /** Items */
+            items: {
+                [key: string]: unknown;
+            }[];
+            /** Memories */
+            memories: {
+                [key: string]: unknown;
+            }[];
+            /** Degraded */
+            degraded: string | null;
+            /** Confidence */
+            confidence: number | null;
+            /** Memories Degraded */
+            memories_degraded: string | null;
+            /** Question */
+            question: {
+                [key: string]: unknown;
+            } | null;
         };
         /**
          * ReceiptFound
@@ -5788,7 +5788,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": components["schemas"]["Message"];
+                "application/json": components["schemas"]["NewQuestion"];
             };
         };
         responses: {
@@ -5840,7 +5840,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": components["schemas"]["Message"];
+                "application/json": components["schemas"]["NewQuestion"];
             };
         };
         responses: {
@@ -6579,7 +6579,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": components["schemas"]["Question"];
+                "application/json": components["schemas"]["RecallRequest"];
             };
         };
         responses: {
@@ -6589,7 +6589,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Answer"];
+                    "application/json": components["schemas"]["RecallResponse"];
                 };
             };
             /** @description Client Error */
@@ -10777,7 +10777,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": components["schemas"]["ConversationGiven"];
+                "application/json": components["schemas"]["ConversationRequest"];
             };
         };
         responses: {
