@@ -1,6 +1,7 @@
 """Tools: typed Python functions that a model may call. The docstring describes one, its parameters are the schema."""
 
 import asyncio
+import copy
 import inspect
 import json
 import logging
@@ -85,29 +86,18 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A tool. retries: after failures, not after mistakes; 0 for what must not happen twice. timeout_s: of all tries
-    together. writes: it changes what is stored."""
+    """A tool. schema: as the OpenAI API takes it. retries: after failures, not after mistakes; 0 for what must not
+    happen twice. timeout_s: of all tries together. writes: it changes what is stored."""
 
     name: str
     description: str
+    schema: Mapping[str, Any]
     parameters: type[BaseModel]
     function: Callable[..., Any]
     wants_use: str | None
     retries: int = RETRIES
     timeout_s: float = TIMEOUT_S
     writes: bool = False
-
-    @property
-    def schema(self) -> dict[str, Any]:
-        """The tool as the OpenAI API takes it."""
-        parameters = self.parameters.model_json_schema()
-        parts = parameters.pop("$defs", {})
-        parameters = _slim(_with_parts(parameters, parts))
-        parameters.setdefault("properties", {})
-        return {
-            "type": "function",
-            "function": {"name": self.name, "description": self.description, "parameters": parameters},
-        }
 
     async def run(self, arguments: BaseModel, use: Use) -> Any:
         """Returns what the function returns, as a JSON value. A function that is not async runs in a thread."""
@@ -164,11 +154,8 @@ class Registry:
     def schemas(self, agent: Agent) -> list[dict[str, Any]]:
         """Returns the agent's tools that there are, as the OpenAI API takes them; the one that delegates names the
         agents that this one may hand over to."""
-        schemas = [self._tools[name].schema for name in agent.all_tools if name in self._tools]
-        for schema in schemas:
-            if schema["function"]["name"] == DELEGATE_TOOL:
-                schema["function"]["parameters"]["properties"]["agent_type"]["enum"] = list(agent.delegates)
-        return schemas
+        known = [self._tools[name] for name in agent.all_tools if name in self._tools]
+        return [_delegating_to(agent) if tool.name == DELEGATE_TOOL else dict(tool.schema) for tool in known]
 
     async def call(self, agent: Agent, name: str, arguments: str | Mapping[str, Any], use: Use) -> Result:
         """Returns the result of an agent's call. arguments: JSON text as a model wrote it, or an object.
@@ -232,14 +219,23 @@ def _tool(function: Callable[..., Any], retries: int, timeout_s: float, writes: 
             default = ... if parameter.default is parameter.empty else parameter.default
             fields[parameter.name] = (hints[parameter.name], default)
     parameters = create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
-    known = Tool(name, " ".join(description.split()), parameters, function, wants_use, retries, timeout_s, writes)
+    description = " ".join(description.split())
+    schema = _schema(name, description, parameters)
+    return Tool(name, description, schema, parameters, function, wants_use, retries, timeout_s, writes)
+
+
+def _schema(name: str, description: str, parameters: type[BaseModel]) -> dict[str, Any]:
+    """Raises InvalidTool."""
+    document = parameters.model_json_schema()
+    parts = document.pop("$defs", {})
     try:
-        known.schema  # noqa: B018
+        slim = _slim(_with_parts(document, parts))
     except RecursionError:
-        raise InvalidTool(
-            f"{name}: a parameter's type contains itself, which has no schema without references"
-        ) from None
-    return known
+        raise InvalidTool(f"{name}: the type of a parameter contains itself; a schema cannot say that") from None
+    return {
+        "type": "function",
+        "function": {"name": name, "description": description, "parameters": {"properties": {}, **slim}},
+    }
 
 
 def _arguments(parameters: type[BaseModel], arguments: str | Mapping[str, Any]) -> BaseModel:
@@ -299,3 +295,9 @@ def delegate_to_agent(
 ) -> None:
     """Hands the question to another agent, which answers it."""
     raise Mistake("a question is handed over alone, with an agent and a task")
+
+
+def _delegating_to(agent: Agent) -> dict[str, Any]:
+    schema = copy.deepcopy(dict(tool_of(delegate_to_agent).schema))
+    schema["function"]["parameters"]["properties"]["agent_type"]["enum"] = list(agent.delegates)
+    return schema

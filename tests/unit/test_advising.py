@@ -17,8 +17,8 @@ from turnlog.agent.team.advising.sample import (
     assessments,
     cases,
     deadlines,
+    find_school,
     posts,
-    school,
     schools,
 )
 from turnlog.agent.team.advising.schools import chance, recommended, tier
@@ -41,7 +41,7 @@ def test_what_the_sample_refers_to_is_in_it() -> None:
         assert {row.school_id for row in table} - {None} <= known
     assert {row.owner for row in assessments()} <= owners
     for case in cases():
-        assert case.round in school(case.school_id).rounds and case.major in school(case.school_id).majors
+        assert case.round in find_school(case.school_id).rounds and case.major in find_school(case.school_id).majors
     for deadline in deadlines():
         assert (deadline.round is not None) == (deadline.kind == "application")
     for applicant in applicants():
@@ -50,11 +50,17 @@ def test_what_the_sample_refers_to_is_in_it() -> None:
 
 def test_a_school_is_found_by_id_by_both_names_and_by_a_part_that_only_it_has() -> None:
     first = schools()[0]
-    assert school(first.id) == school(first.name.upper()) == school(first.name_zh) == school(f" {first.name} ") == first
-    assert school("Dunmoor Institute").name == "Dunmoor Institute of Technology"
+    assert (
+        find_school(first.id)
+        == find_school(first.name.upper())
+        == find_school(first.name_zh)
+        == find_school(f" {first.name} ")
+        == first
+    )
+    assert find_school("Dunmoor Institute").name == "Dunmoor Institute of Technology"
     for name, why in (("Larkfield", "s01 Larkfield University"), ("Oxford", "search_schools finds"), ("", "search_")):
         with pytest.raises(Mistake, match=why):
-            school(name)
+            find_school(name)
 
 
 @given(SCHOOLS, GPAS, GPAS)

@@ -12,6 +12,7 @@ import pytest
 from helpers.support_desk import SUPPORT_TOOLS, refund_order
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel
 
 from turnlog.agent.team import tools
 from turnlog.agent.team.advising import TOOLS, advising_tools
@@ -228,6 +229,14 @@ def test_a_marked_function_stays_callable() -> None:
     assert SUPPORT_TOOLS[0](number="A100")["item"] == "bell"
 
 
+class Nested(BaseModel):
+    inner: "Nested | None" = None
+
+
+def endless(x: Nested) -> None:
+    """Does something."""
+
+
 def undescribed(x: int) -> None: ...
 
 
@@ -244,6 +253,7 @@ def starred(*x: int) -> None:
     [
         (undescribed, "undescribed has no docstring"),
         (untyped, "untyped: the parameter x has no type"),
+        (endless, "endless: the type of a parameter contains itself"),
         (starred, "starred: .* cannot be a parameter of a tool"),
     ],
 )

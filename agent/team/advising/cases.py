@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from turnlog.agent.team.advising.profile import Profile, profile_of
-from turnlog.agent.team.advising.sample import NOTE, Case, case, cases, school
+from turnlog.agent.team.advising.sample import NOTE, Case, cases, find_case, find_school
 from turnlog.agent.team.advising.schools import chance
 from turnlog.agent.team.tools import Mistake, Use, tool
 
@@ -28,12 +28,12 @@ def search_cases(
 ) -> dict[str, Any]:
     """Searches cases of earlier applicants by school, major, result and GPA, the newest first."""
     fitting = [
-        known
-        for known in sorted(_of_school(school_id), key=lambda one: -one.year)
-        if (major is None or major.lower() in known.major)
-        and (result is None or known.result == result)
-        and (min_gpa is None or known.gpa >= min_gpa)
-        and (max_gpa is None or known.gpa <= max_gpa)
+        case
+        for case in sorted(_of_school(school_id), key=lambda case: -case.year)
+        if (major is None or major.lower() in case.major)
+        and (result is None or case.result == result)
+        and (min_gpa is None or case.gpa >= min_gpa)
+        and (max_gpa is None or case.gpa <= max_gpa)
     ]
     return {"cases": fitting[:limit], "found": len(fitting), "note": NOTE}
 
@@ -42,71 +42,71 @@ def search_cases(
 def explain_case_result(case_id: CaseId) -> dict[str, Any]:
     """Sets a case beside its school's medians and beside the other cases of the school, as reasons that may explain its
     result. Nobody knows why a school decided."""
-    known = case(case_id)
-    target = school(known.school_id)
-    others = [other for other in cases() if other.school_id == known.school_id and other.id != known.id]
+    case = find_case(case_id)
+    target = find_school(case.school_id)
+    others = [other for other in cases() if other.school_id == case.school_id and other.id != case.id]
     against = {
-        "gpa": {"applicant": known.gpa, "school_median": target.gpa_median},
-        "sat": {"applicant": known.sat, "school_range": target.sat_range, "tests": target.tests},
-        "toefl": {"applicant": known.toefl, "school_minimum": target.toefl_minimum},
-        "activities": len(known.activities),
-        "awards": len(known.awards),
-        "essay": known.essay,
+        "gpa": {"applicant": case.gpa, "school_median": target.gpa_median},
+        "sat": {"applicant": case.sat, "school_range": target.sat_range, "tests": target.tests},
+        "toefl": {"applicant": case.toefl, "school_minimum": target.toefl_minimum},
+        "activities": len(case.activities),
+        "awards": len(case.awards),
+        "essay": case.essay,
         "school_acceptance_rate": target.acceptance_rate,
     }
-    speaks = _speaks(known)
-    return {"case": known, "against": against, **speaks, "other_cases_of_the_school": _tally(others), "note": NOTE}
+    speaks = _speaks(case)
+    return {"case": case, "against": against, **speaks, "other_cases_of_the_school": _tally(others), "note": NOTE}
 
 
 @tool
 def analyze_prediction_accuracy(school_id: SchoolId = None) -> dict[str, Any]:
     """Reports how often the members' predictions of case results were right, and how often the estimate behind
     analyze_admission_chance was, on the same cases."""
-    known = _of_school(school_id)
-    voted = [one for one in known if sum(one.predictions.values())]
-    by_crowd = [one for one in voted if (_share(one) >= SURE) == one.admitted]
-    by_estimate = [one for one in known if (_estimate(one) >= SURE) == one.admitted]
-    votes = sum(sum(one.predictions.values()) for one in voted)
-    right = sum(one.predictions["admitted" if one.admitted else "not_admitted"] for one in voted)
-    surprising = sorted(voted, key=lambda one: -abs(_share(one) - one.admitted))[:3]
+    chosen = _of_school(school_id)
+    voted = [case for case in chosen if sum(case.predictions.values())]
+    by_crowd = [case for case in voted if (_share(case) >= SURE) == case.admitted]
+    by_estimate = [case for case in chosen if (_estimate(case) >= SURE) == case.admitted]
+    votes = sum(sum(case.predictions.values()) for case in voted)
+    right = sum(case.predictions["admitted" if case.admitted else "not_admitted"] for case in voted)
+    surprising = sorted(voted, key=lambda case: -abs(_share(case) - case.admitted))[:3]
     return {
-        "cases": len(known),
+        "cases": len(chosen),
         "majority_right": _rate(len(by_crowd), len(voted)),
         "single_predictions": votes,
         "single_predictions_right": _rate(right, votes),
-        "estimate_right": _rate(len(by_estimate), len(known)),
+        "estimate_right": _rate(len(by_estimate), len(chosen)),
         "most_surprising": [
-            {"case": one.id, "result": one.result, "predicted": round(_share(one), 2)} for one in surprising
+            {"case": case.id, "result": case.result, "predicted": round(_share(case), 2)} for case in surprising
         ],
         "note": NOTE,
-    } | _few(len(known))
+    } | _few(len(chosen))
 
 
 @tool
 async def compare_case_with_profile(use: Use, case_id: CaseId) -> dict[str, Any]:
     """Compares the applicant's profile with one case, field by field."""
-    known, profile = case(case_id), await profile_of(use.records)
+    case, profile = find_case(case_id), await profile_of(use.records)
     pairs = {
-        "gpa": (profile.gpa, known.gpa),
-        "sat": (profile.sat, known.sat),
-        "toefl": (profile.toefl, known.toefl),
-        "activities": (len(profile.activities), len(known.activities)),
-        "awards": (len(profile.awards), len(known.awards)),
+        "gpa": (profile.gpa, case.gpa),
+        "sat": (profile.sat, case.sat),
+        "toefl": (profile.toefl, case.toefl),
+        "activities": (len(profile.activities), len(case.activities)),
+        "awards": (len(profile.awards), len(case.awards)),
     }
     compared = {
         name: {"applicant": mine, "case": theirs, "who": _who(mine, theirs)} for name, (mine, theirs) in pairs.items()
     }
-    return {"case": known, "compared": compared, "missing": profile.missing, "note": NOTE}
+    return {"case": case, "compared": compared, "missing": profile.missing, "note": NOTE}
 
 
 @tool
 async def analyze_profile_ranking(use: Use, school_id: SchoolId = None) -> dict[str, Any]:
     """Says where the applicant's GPA, SAT, activities and awards lie among the cases, as the share of cases that are
     below."""
-    profile, known = await profile_of(use.records), _of_school(school_id)
-    ranks = {name: _below(mine, theirs) for name, mine, theirs in _fields(profile, known)}
-    return {"share_of_cases_below": ranks, "cases": len(known), "missing": profile.missing, "note": NOTE} | _few(
-        len(known)
+    profile, chosen = await profile_of(use.records), _of_school(school_id)
+    ranks = {name: _below(mine, theirs) for name, mine, theirs in _fields(profile, chosen)}
+    return {"share_of_cases_below": ranks, "cases": len(chosen), "missing": profile.missing, "note": NOTE} | _few(
+        len(chosen)
     )
 
 
@@ -115,7 +115,7 @@ async def suggest_profile_improvements(use: Use, school_id: SchoolId = None) -> 
     """Names the fields in which the applicant is below the median of admitted cases, the largest gap first, and what is
     missing in the profile."""
     profile = await profile_of(use.records)
-    admitted = [known for known in _of_school(school_id) if known.admitted]
+    admitted = [case for case in _of_school(school_id) if case.admitted]
     gaps: list[dict[str, Any]] = [
         {
             "field": name,
@@ -138,10 +138,10 @@ async def compare_with_admitted_profiles(
 ) -> dict[str, Any]:
     """Compares the applicant with admitted cases: medians, and the cases that are most alike in GPA and SAT."""
     profile = await profile_of(use.records)
-    admitted = [known for known in _of_school(school_id) if known.admitted]
+    admitted = [case for case in _of_school(school_id) if case.admitted]
     if profile.gpa is None:
         raise Mistake("the profile has no GPA to compare; ask for it")
-    alike = sorted(admitted, key=lambda known: _distance(profile, known))[:limit]
+    alike = sorted(admitted, key=lambda case: _distance(profile, case))[:limit]
     medians = {name: round(median(theirs), 2) for name, _, theirs in _fields(profile, admitted) if theirs}
     mine = {name: value for name, value, _ in _fields(profile, admitted)}
     said = {"applicant": mine, "medians_of_admitted": medians, "most_alike": alike, "admitted_cases": len(admitted)}
@@ -152,51 +152,51 @@ def _of_school(school_id: str | None) -> Sequence[Case]:
     """Raises Mistake."""
     if school_id is None:
         return cases()
-    target = school(school_id)
-    return [known for known in cases() if known.school_id == target.id]
+    target = find_school(school_id)
+    return [case for case in cases() if case.school_id == target.id]
 
 
-def _fields(profile: Profile, known: Sequence[Case]) -> list[tuple[str, float | None, list[float]]]:
+def _fields(profile: Profile, chosen: Sequence[Case]) -> list[tuple[str, float | None, list[float]]]:
     """Name, the applicant's value and those of the cases that have one."""
     return [
-        ("gpa", profile.gpa, [one.gpa for one in known]),
-        ("sat", profile.sat, [one.sat for one in known if one.sat is not None]),
-        ("activities", len(profile.activities), [len(one.activities) for one in known]),
-        ("awards", len(profile.awards), [len(one.awards) for one in known]),
+        ("gpa", profile.gpa, [case.gpa for case in chosen]),
+        ("sat", profile.sat, [case.sat for case in chosen if case.sat is not None]),
+        ("activities", len(profile.activities), [len(case.activities) for case in chosen]),
+        ("awards", len(profile.awards), [len(case.awards) for case in chosen]),
     ]
 
 
-def _speaks(known: Case) -> dict[str, list[str]]:
-    target = school(known.school_id)
+def _speaks(case: Case) -> dict[str, list[str]]:
+    target = find_school(case.school_id)
     for_, against = list[str](), list[str]()
-    (for_ if known.gpa >= target.gpa_median else against).append(f"GPA {known.gpa:g}, median {target.gpa_median:g}")
-    if known.sat is not None and target.tests != "not considered":
-        (for_ if known.sat >= target.sat_median else against).append(f"SAT {known.sat}, middle {target.sat_median}")
-    if known.toefl < target.toefl_minimum:
-        against.append(f"TOEFL {known.toefl} below {target.toefl_minimum}")
-    if known.essay in ("good", "strong"):
-        for_.append(f"{known.essay} essay")
-    elif known.essay == "weak":
+    (for_ if case.gpa >= target.gpa_median else against).append(f"GPA {case.gpa:g}, median {target.gpa_median:g}")
+    if case.sat is not None and target.tests != "not considered":
+        (for_ if case.sat >= target.sat_median else against).append(f"SAT {case.sat}, middle {target.sat_median}")
+    if case.toefl < target.toefl_minimum:
+        against.append(f"TOEFL {case.toefl} below {target.toefl_minimum}")
+    if case.essay in ("good", "strong"):
+        for_.append(f"{case.essay} essay")
+    elif case.essay == "weak":
         against.append("weak essay")
-    if known.round in ("ED", "ED2"):
-        for_.append(f"binding round {known.round}")
+    if case.round in ("ED", "ED2"):
+        for_.append(f"binding round {case.round}")
     if target.acceptance_rate < 0.2:
         against.append(f"the school admits {target.acceptance_rate:.0%}")
     return {"speaks_for": for_, "speaks_against": against}
 
 
-def _estimate(known: Case) -> float:
-    profile = Profile(gpa=known.gpa, sat=known.sat, toefl=known.toefl)
-    return chance(profile, school(known.school_id), known.round).probability
+def _estimate(case: Case) -> float:
+    profile = Profile(gpa=case.gpa, sat=case.sat, toefl=case.toefl)
+    return chance(profile, find_school(case.school_id), case.round).probability
 
 
-def _share(known: Case) -> float:
+def _share(case: Case) -> float:
     """The share of predictions that said admitted."""
-    return known.predictions["admitted"] / sum(known.predictions.values())
+    return case.predictions["admitted"] / sum(case.predictions.values())
 
 
-def _tally(known: Sequence[Case]) -> dict[str, int]:
-    return {result: sum(one.result == result for one in known) for result in ("admitted", "waitlisted", "rejected")}
+def _tally(chosen: Sequence[Case]) -> dict[str, int]:
+    return {result: sum(case.result == result for case in chosen) for result in ("admitted", "waitlisted", "rejected")}
 
 
 def _rate(part: int, whole: int) -> float | None:
@@ -213,10 +213,10 @@ def _who(mine: float | None, theirs: float | None) -> str:
     return "applicant" if mine > theirs else "case" if mine < theirs else "equal"
 
 
-def _distance(profile: Profile, known: Case) -> float:
+def _distance(profile: Profile, case: Case) -> float:
     assert profile.gpa is not None
-    tests = abs(profile.sat - known.sat) / 100 if profile.sat is not None and known.sat is not None else 1.0
-    return abs(profile.gpa - known.gpa) * 5 + tests
+    tests = abs(profile.sat - case.sat) / 100 if profile.sat is not None and case.sat is not None else 1.0
+    return abs(profile.gpa - case.gpa) * 5 + tests
 
 
 def _few(count: int) -> dict[str, str]:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from turnlog.agent.team.advising.profile import profile_of
-from turnlog.agent.team.advising.sample import NOTE, Deadline, Round, deadlines, school
+from turnlog.agent.team.advising.sample import NOTE, Deadline, Round, deadlines, find_school
 from turnlog.agent.team.tools import Mistake, Use, tool
 
 EVENTS, TIMELINES = "events", "timelines"
@@ -36,19 +36,19 @@ def get_deadlines(
 ) -> dict[str, Any]:
     """Returns deadlines from today on, the next first: of schools by round, of tests, contests, summer schools and aid.
     ED and ED2 bind the applicant."""
-    chosen = None if school_ids is None else {school(known).id for known in school_ids}
+    chosen = None if school_ids is None else {find_school(wanted).id for wanted in school_ids}
     today = use.now.date()
     fitting = [
-        known
-        for known in _coming(today)
-        if (chosen is None or known.school_id in chosen)
-        and (kind is None or known.kind == kind)
-        and (round is None or known.round == round)
-        and (until is None or known.date <= until)
+        deadline
+        for deadline in _coming(today)
+        if (chosen is None or deadline.school_id in chosen)
+        and (kind is None or deadline.kind == kind)
+        and (round is None or deadline.round == round)
+        and (until is None or deadline.date <= until)
     ]
     return {
         "today": today,
-        "deadlines": [_shown(known, today) for known in fitting[:limit]],
+        "deadlines": [_shown(deadline, today) for deadline in fitting[:limit]],
         "found": len(fitting),
         "note": NOTE,
     }
@@ -78,9 +78,9 @@ async def create_personal_event(
     """Adds an event or a task to the applicant's calendar. One of the same title and day is not added twice."""
     if on < use.now.date():
         raise Mistake(f"{on} is past; today is {use.now.date()}")
-    for key, known in (await use.records.all(EVENTS)).items():
-        if (known["title"], known["date"]) == (title, on.isoformat()):
-            return {"event": known | {"id": key}, "created": False}
+    for key, event in (await use.records.all(EVENTS)).items():
+        if (event["title"], event["date"]) == (title, on.isoformat()):
+            return {"event": event | {"id": key}, "created": False}
     key = use.effect.hex[:12]
     event = {"title": title, "date": on.isoformat(), "kind": kind} | ({"notes": notes} if notes else {})
     await use.records.put(EVENTS, key, event, use.effect)
@@ -96,10 +96,14 @@ async def create_timeline(
     """Makes and saves a timeline for applications: each school's deadline and, before it, when to begin essays, ask for
     letters and check. Steps whose time has passed are marked as late; the applicant's own events stand beside them."""
     today, steps, closed = use.now.date(), list[dict[str, Any]](), list[str]()
-    targets = list({known.id: known for known in map(school, school_ids)}.values())
+    targets = list({target.id: target for target in map(find_school, school_ids)}.values())
     for target in targets:
-        open_ = [known for known in _coming(today) if known.school_id == target.id and known.kind == "application"]
-        if not (chosen := [known for known in open_ if round in (None, known.round)]):
+        open_ = [
+            deadline
+            for deadline in _coming(today)
+            if deadline.school_id == target.id and deadline.kind == "application"
+        ]
+        if not (chosen := [deadline for deadline in open_ if round in (None, deadline.round)]):
             closed.append(target.name)
             continue
         steps += planned(chosen[0], today)
@@ -130,11 +134,14 @@ def planned(deadline: Deadline, today: date) -> list[dict[str, Any]]:
 
 
 def _coming(today: date) -> list[Deadline]:
-    return sorted((known for known in deadlines() if known.date >= today), key=lambda known: (known.date, known.id))
+    return sorted(
+        (deadline for deadline in deadlines() if deadline.date >= today),
+        key=lambda deadline: (deadline.date, deadline.id),
+    )
 
 
-def _shown(known: Deadline, today: date) -> dict[str, Any]:
-    shown: dict[str, Any] = {"id": known.id, "kind": known.kind, "name": known.name, "date": known.date}
-    if known.round is not None:
-        shown |= {"school_id": known.school_id, "round": known.round, "binding": known.binding}
-    return shown | {"days_left": (known.date - today).days}
+def _shown(deadline: Deadline, today: date) -> dict[str, Any]:
+    shown: dict[str, Any] = {"id": deadline.id, "kind": deadline.kind, "name": deadline.name, "date": deadline.date}
+    if deadline.round is not None:
+        shown |= {"school_id": deadline.school_id, "round": deadline.round, "binding": deadline.binding}
+    return shown | {"days_left": (deadline.date - today).days}

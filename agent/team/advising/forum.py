@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from turnlog.agent.team.advising.sample import NOTE, Post, posts, school
+from turnlog.agent.team.advising.sample import NOTE, Post, find_school, posts
 from turnlog.agent.team.tools import Mistake, Use, tool
 
 Topic = Literal["activities", "essay", "life", "money", "planning", "results", "schools", "testing", "visa"]
@@ -26,7 +26,7 @@ def search_forum_posts(
     limit: Annotated[int, Field(ge=1, le=20)] = 5,
 ) -> dict[str, Any]:
     """Searches the forum's posts and answers by words, English or Chinese; the best match first, newer before older."""
-    about = None if school_id is None else school(school_id).id
+    about = None if school_id is None else find_school(school_id).id
     fitting = [
         (points, post)
         for post in _of_topic(topic)

@@ -148,24 +148,24 @@ def applicants() -> Sequence[Applicant]:
     return _rows("applicants", Applicant)
 
 
-def school(id_or_name: str) -> School:
+def find_school(id_or_name: str) -> School:
     """Returns the school with an id or a name in either language. Raises Mistake, with names that are near."""
     wanted = id_or_name.strip().lower()
-    for known in schools():
-        if wanted in (known.id, known.name.lower(), known.name_zh):
-            return known
-    near = [known for known in schools() if wanted and (wanted in known.name.lower() or wanted in known.name_zh)]
+    for school in schools():
+        if wanted in (school.id, school.name.lower(), school.name_zh):
+            return school
+    near = [school for school in schools() if wanted and (wanted in school.name.lower() or wanted in school.name_zh)]
     if len(near) == 1:
         return near[0]
-    names = "; ".join(f"{known.id} {known.name} {known.name_zh}" for known in near[:5])
+    names = "; ".join(f"{school.id} {school.name} {school.name_zh}" for school in near[:5])
     raise Mistake(f"there is no school {id_or_name!r}; {names or 'search_schools finds schools and their ids'}")
 
 
-def case(id_: str) -> Case:
+def find_case(id_: str) -> Case:
     """Returns the case. Raises Mistake."""
-    for known in cases():
-        if known.id == id_.strip().lower():
-            return known
+    for case in cases():
+        if case.id == id_.strip().lower():
+            return case
     raise Mistake(f"there is no case {id_!r}; search_cases lists them, from {cases()[0].id} to {cases()[-1].id}")
 
 
@@ -178,9 +178,9 @@ async def store_applicant(records: Records, applicant: Applicant) -> None:
     await put("profile", "profile", applicant.profile)
     for essay in applicant.essays:
         await put("essays", essay["id"], essay)
-    for known in assessments():
-        if known.owner == applicant.id:
-            await put("assessments", known.id, to_jsonable_python(known))
+    for assessment in assessments():
+        if assessment.owner == applicant.id:
+            await put("assessments", assessment.id, to_jsonable_python(assessment))
 
 
 @cache

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from turnlog.agent.team.advising.profile import Profile, profile_of
-from turnlog.agent.team.advising.sample import NOTE, Round, School, school, schools
+from turnlog.agent.team.advising.sample import NOTE, Round, School, find_school, schools
 from turnlog.agent.team.tools import Mistake, Use, tool
 
 Tier = Literal["reach", "match", "safety"]
@@ -53,16 +53,16 @@ def search_schools(
 ) -> dict[str, Any]:
     """Searches schools by name, subject, place, tuition, acceptance rate and rank; the best rank first."""
     fitting = [
-        known
-        for known in sorted(schools(), key=lambda one: one.rank)
-        if (query is None or query.lower() in known.name.lower() or query in known.name_zh)
-        and _teaches(known, major)
-        and _lies_in(known, location)
-        and (max_tuition_usd is None or known.tuition_usd <= max_tuition_usd)
-        and (min_acceptance_rate is None or known.acceptance_rate >= min_acceptance_rate)
-        and (max_rank is None or known.rank <= max_rank)
+        school
+        for school in sorted(schools(), key=lambda school: school.rank)
+        if (query is None or query.lower() in school.name.lower() or query in school.name_zh)
+        and _teaches(school, major)
+        and _lies_in(school, location)
+        and (max_tuition_usd is None or school.tuition_usd <= max_tuition_usd)
+        and (min_acceptance_rate is None or school.acceptance_rate >= min_acceptance_rate)
+        and (max_rank is None or school.rank <= max_rank)
     ]
-    return {"schools": [short(known) for known in fitting[:limit]], "found": len(fitting), "note": NOTE}
+    return {"schools": [short(school) for school in fitting[:limit]], "found": len(fitting), "note": NOTE}
 
 
 @tool
@@ -70,7 +70,7 @@ def get_school_details(
     school_id: Annotated[str, Field(description="id or name, such as s12")],
 ) -> dict[str, Any]:
     """Returns all that is stored of a school: size, tuition, aid, tests, majors, rounds and essay prompts."""
-    return {"school": school(school_id), "note": NOTE}
+    return {"school": find_school(school_id), "note": NOTE}
 
 
 @tool
@@ -78,19 +78,19 @@ def compare_schools(
     school_ids: Annotated[list[str], Field(min_length=2, max_length=6, description="ids or names")],
 ) -> dict[str, Any]:
     """Compares two to six schools side by side, and names the one that is best in each respect."""
-    chosen = list({known.id: known for known in map(school, school_ids)}.values())
+    chosen = list({school.id: school for school in map(find_school, school_ids)}.values())
     if len(chosen) < 2:
         raise Mistake("name at least two different schools")
     best = {
-        "rank": min(chosen, key=lambda known: known.rank).id,
-        "acceptance_rate": max(chosen, key=lambda known: known.acceptance_rate).id,
+        "rank": min(chosen, key=lambda school: school.rank).id,
+        "acceptance_rate": max(chosen, key=lambda school: school.acceptance_rate).id,
         "price_after_aid": min(chosen, key=price).id,
     }
     rows = [
-        short(known) | {"majors": known.majors, "students": known.students, "setting": known.setting}
-        for known in chosen
+        short(school) | {"majors": school.majors, "students": school.students, "setting": school.setting}
+        for school in chosen
     ]
-    common = set(chosen[0].majors).intersection(*(known.majors for known in chosen))
+    common = set(chosen[0].majors).intersection(*(school.majors for school in chosen))
     return {"schools": rows, "best": best, "majors_of_all": sorted(common), "note": NOTE}
 
 
@@ -112,16 +112,16 @@ async def recommend_schools(
         budget=wanted.budget if wanted.budget is not None else profile.budget_usd,
     )
     fitting = [
-        known
-        for known in schools()
-        if _teaches(known, wanted.major)
-        and _lies_in(known, wanted.location)
-        and (wanted.budget is None or price(known) <= wanted.budget)
+        school
+        for school in schools()
+        if _teaches(school, wanted.major)
+        and _lies_in(school, wanted.location)
+        and (wanted.budget is None or price(school) <= wanted.budget)
     ]
     chosen = recommended(profile, fitting, count, tiers or ["reach", "match", "safety"])
     listed = [
-        short(known) | {"tier": found.tier, "probability": found.probability, "reasons": found.reasons}
-        for known, found in chosen
+        short(school) | {"tier": rated.tier, "probability": rated.probability, "reasons": rated.reasons}
+        for school, rated in chosen
     ]
     said = {
         "recommendations": listed,
@@ -139,14 +139,14 @@ async def analyze_admission_chance(
     round: Annotated[Round, Field(description="round of the application")] = "RD",
 ) -> dict[str, Any]:
     """Estimates the applicant's chance of admission to a school in a round, with what speaks for and against it."""
-    known, profile = school(school_id), await profile_of(use.records)
-    if round not in known.rounds:
-        raise Mistake(f"{known.name} has no round {round}; it has {', '.join(known.rounds)}")
-    found = chance(profile, known, round)
-    return {"school": short(known), "round": round, "chance": found, "method": METHOD, "note": NOTE}
+    school, profile = find_school(school_id), await profile_of(use.records)
+    if round not in school.rounds:
+        raise Mistake(f"{school.name} has no round {round}; it has {', '.join(school.rounds)}")
+    estimate = chance(profile, school, round)
+    return {"school": short(school), "round": round, "chance": estimate, "method": METHOD, "note": NOTE}
 
 
-def chance(profile: Profile, known: School, in_round: Round = "RD") -> Chance:
+def chance(profile: Profile, school: School, in_round: Round = "RD") -> Chance:
     """Returns an estimate: log odds of the acceptance rate, plus GPA and SAT against those admitted, plus the round.
 
     A tenth of a GPA point counts 0.5, 50 SAT points 0.4, each at most 2. Where the school does not look at tests, or
@@ -154,20 +154,20 @@ def chance(profile: Profile, known: School, in_round: Round = "RD") -> Chance:
     """
     if profile.gpa is None:
         raise Mistake("the profile has no GPA, without which no chance can be estimated; ask for it")
-    odds = math.log(known.acceptance_rate / (1 - known.acceptance_rate))
-    by_gpa = _bounded((profile.gpa - known.gpa_median) * 5)
-    reasons = [f"GPA {profile.gpa:g} against a median of {known.gpa_median:g}"]
+    odds = math.log(school.acceptance_rate / (1 - school.acceptance_rate))
+    by_gpa = _bounded((profile.gpa - school.gpa_median) * 5)
+    reasons = [f"GPA {profile.gpa:g} against a median of {school.gpa_median:g}"]
     by_sat, unknown = 0.0, []
-    if known.tests != "not considered" and profile.sat is not None:
-        by_sat = _bounded((profile.sat - known.sat_median) * 0.008)
-        reasons.append(f"SAT {profile.sat} against {known.sat_range[0]}-{known.sat_range[1]}")
-    elif known.tests == "required":
+    if school.tests != "not considered" and profile.sat is not None:
+        by_sat = _bounded((profile.sat - school.sat_median) * 0.008)
+        reasons.append(f"SAT {profile.sat} against {school.sat_range[0]}-{school.sat_range[1]}")
+    elif school.tests == "required":
         unknown.append("sat")
     if profile.toefl is None:
         unknown.append("toefl")
-    elif profile.toefl < known.toefl_minimum:
+    elif profile.toefl < school.toefl_minimum:
         odds -= 1.0
-        reasons.append(f"TOEFL {profile.toefl} is below the minimum of {known.toefl_minimum}")
+        reasons.append(f"TOEFL {profile.toefl} is below the minimum of {school.toefl_minimum}")
     if in_round != "RD":
         reasons.append(f"round {in_round}")
     probability = 1 / (1 + math.exp(-(odds + by_gpa + by_sat + ROUND_BONUS[in_round])))
@@ -183,30 +183,30 @@ def recommended(
     profile: Profile, fitting: Sequence[School], count: int, tiers: Sequence[Tier]
 ) -> list[tuple[School, Chance]]:
     """Returns schools from the tiers in turn, each tier's best rank first, so that a list has some of each."""
-    rated = [(known, chance(profile, known)) for known in sorted(fitting, key=lambda one: one.rank)]
+    rated = [(school, chance(profile, school)) for school in sorted(fitting, key=lambda school: school.rank)]
     by_tier = [[pair for pair in rated if pair[1].tier == wanted] for wanted in dict.fromkeys(tiers)]
-    turns = [found[turn] for turn in range(len(rated)) for found in by_tier if turn < len(found)]
+    turns = [pairs[turn] for turn in range(len(rated)) for pairs in by_tier if turn < len(pairs)]
     order = {wanted: at for at, wanted in enumerate(("reach", "match", "safety"))}
     return sorted(turns[:count], key=lambda pair: (order[pair[1].tier], pair[0].rank))
 
 
-def short(known: School) -> dict[str, Any]:
+def short(school: School) -> dict[str, Any]:
     """Returns what a list shows of a school."""
-    return {name: getattr(known, name) for name in SHORT}
+    return {name: getattr(school, name) for name in SHORT}
 
 
-def price(known: School) -> int:
+def price(school: School) -> int:
     """Returns the tuition after average aid, USD a year."""
-    return known.tuition_usd - known.average_aid_usd
+    return school.tuition_usd - school.average_aid_usd
 
 
 def _bounded(odds: float) -> float:
     return min(2.0, max(-2.0, odds))
 
 
-def _teaches(known: School, major: str | None) -> bool:
-    return major is None or any(major.lower() in taught for taught in known.majors)
+def _teaches(school: School, major: str | None) -> bool:
+    return major is None or any(major.lower() in taught for taught in school.majors)
 
 
-def _lies_in(known: School, location: str | None) -> bool:
-    return location is None or location.lower() in (known.region.lower(), known.town.lower(), known.setting)
+def _lies_in(school: School, location: str | None) -> bool:
+    return location is None or location.lower() in (school.region.lower(), school.town.lower(), school.setting)

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from turnlog.agent.team.advising.sample import School, posts, school, schools
+from turnlog.agent.team.advising.sample import School, find_school, posts, schools
 from turnlog.agent.team.local_pages import LocalPages
 from turnlog.agent.team.tools import Page, Use, WebSearch, tool
 
@@ -28,12 +28,12 @@ async def search_school_website(
 ) -> dict[str, Any]:
     """Searches a school's website, to verify deadlines and essay questions. Cite the links. The result says what was
     searched."""
-    return _told(use.web, await use.web.search(query, school(schoolName).name, limit))
+    return _told(use.web, await use.web.search(query, find_school(schoolName).name, limit))
 
 
 def sample_pages() -> WebSearch:
     """Returns a search over pages made of the sample data: four of each school, and one of each forum topic."""
-    pages = [page for known in schools() for page in _of_school(known)]
+    pages = [page for school in schools() for page in _of_school(school)]
     topics = sorted({post.topic for post in posts()})
     for topic in topics:
         texts = [
@@ -43,18 +43,18 @@ def sample_pages() -> WebSearch:
     return LocalPages("sample pages that come with turnlog, not the web; schools are fictional", pages)
 
 
-def _of_school(known: School) -> list[tuple[str | None, Page]]:
-    site = f"https://{known.id}.example"
-    aid = f"{known.average_aid_usd} USD on average" if known.average_aid_usd else "none for most"
+def _of_school(school: School) -> list[tuple[str | None, Page]]:
+    site = f"https://{school.id}.example"
+    aid = f"{school.average_aid_usd} USD on average" if school.average_aid_usd else "none for most"
     texts = {
-        "admission": f"Rounds: {', '.join(known.rounds)}. We admit {known.acceptance_rate:.0%} of applicants. Half of "
-        f"those admitted have an SAT score from {known.sat_range[0]} to {known.sat_range[1]}, and a median GPA of "
-        f"{known.gpa_median:g}. Test scores are {known.tests}. TOEFL: at least {known.toefl_minimum}.",
-        "costs": f"Tuition is {known.tuition_usd} USD a year. Financial aid and scholarships: {aid}.",
-        "essays": " ".join(known.essay_prompts) or "We ask for no supplementary essay beside the main one.",
-        "majors": f"Majors: {', '.join(known.majors)}. {known.students} students in {known.town}, {known.region}.",
+        "admission": f"Rounds: {', '.join(school.rounds)}. We admit {school.acceptance_rate:.0%} of applicants. Half "
+        f"of those admitted have an SAT score from {school.sat_range[0]} to {school.sat_range[1]}, and a median GPA of "
+        f"{school.gpa_median:g}. Test scores are {school.tests}. TOEFL: at least {school.toefl_minimum}.",
+        "costs": f"Tuition is {school.tuition_usd} USD a year. Financial aid and scholarships: {aid}.",
+        "essays": " ".join(school.essay_prompts) or "We ask for no supplementary essay beside the main one.",
+        "majors": f"Majors: {', '.join(school.majors)}. {school.students} students in {school.town}, {school.region}.",
     }
-    return [(known.name, Page(f"{known.name}: {name}", f"{site}/{name}", text)) for name, text in texts.items()]
+    return [(school.name, Page(f"{school.name}: {name}", f"{site}/{name}", text)) for name, text in texts.items()]
 
 
 def _told(web: WebSearch, pages: list[Page]) -> dict[str, Any]:
