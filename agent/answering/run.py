@@ -1,4 +1,4 @@
-"""Runs an answer: calls the model, runs the agent's tools that it asks for, and calls it again, until there is text."""
+"""Runs an answer by a policy, which calls the model and the tools of the agent."""
 
 import json
 import time
@@ -25,22 +25,32 @@ class Tools:
     schemas: Sequence[Mapping[str, Any]]
     run: Callable[[ToolCall], Awaitable[ToolResult]]
 
-    @property
-    def names(self) -> set[str]:
-        return {schema["function"]["name"] for schema in self.schemas}
+
+# How an answer is made: calls the model by `call_model` and tools by `use_tool`, and ends with a Round without results.
+Policy = Callable[[ChatModel, ChatRequest, Tools | None], AsyncGenerator[Piece]]
 
 
-async def run(model: ChatModel, request: ChatRequest, tools: Tools | None = None) -> AsyncGenerator[Piece]:
-    """Yields the answer's pieces as they come, a Round after each call of the model.
+def run(
+    model: ChatModel, request: ChatRequest, tools: Tools | None = None, policy: Policy | None = None
+) -> AsyncGenerator[Piece]:
+    """Yields the answer's pieces as they come, a Round after each call of the model. policy: None is tool_loop.
+
+    Raises ModelError.
+    """
+    return (policy or tool_loop)(model, request, tools)
+
+
+async def tool_loop(model: ChatModel, request: ChatRequest, tools: Tools | None) -> AsyncGenerator[Piece]:
+    """Calls the model, and again with the results of the tools that it asks for, until there is text.
 
     Without tools of the agent there is one round: the request's own tools are run by whoever sent it. The last of
-    MAX_ROUNDS gets no tools of the agent, so that the model must answer with text. Raises ModelError.
+    MAX_ROUNDS gets no tools of the agent, so that the model must answer with text.
     """
     messages = list(request.messages)
     for number in range(MAX_ROUNDS):
         own = tools.schemas if tools and number < MAX_ROUNDS - 1 else ()
         completion: Completion | None = None
-        call_of_model = _call(model, replace(request, messages=messages, tools=[*request.tools, *own]))
+        call_of_model = call_model(model, replace(request, messages=messages, tools=[*request.tools, *own]))
         async with aclosing(call_of_model) as pieces:
             async for piece in pieces:
                 if isinstance(piece, Completion):
@@ -52,30 +62,19 @@ async def run(model: ChatModel, request: ChatRequest, tools: Tools | None = None
         if tools:
             for call in completion.tool_calls:
                 yield ToolUsed(call.id, call.name, call.arguments)
-                started = time.perf_counter()
-                with observed.tool(call.name, call.id, known=call.name in tools.names):
-                    result = await tools.run(call)
-                took = round((time.perf_counter() - started) * 1000)
+                result, took = await use_tool(tools, call)
                 yield ToolReturned(call.id, call.name, result.text, took, result.is_error)
                 results.append((call, result))
         yield Round(completion, tuple(results))
         if not results:
             return
-        messages += [_call_message(completion), *(_result_message(call, result) for call, result in results)]
+        messages += _round_messages(completion, results)
 
 
-def check_not_empty(completion: Completion) -> None:
-    """Raises EmptyAnswer, ModelModerated for an answer without text and calls."""
-    if completion.text.strip() or completion.tool_calls:
-        return
-    if completion.finish_reason == "content_filter":
-        raise ModelModerated(f"The moderation of {completion.model} withheld the answer.")
-    reason = completion.finish_reason
-    raise EmptyAnswer(f"The answer of {completion.model} was empty ({reason}).", completion.usage)
-
-
-async def _call(model: ChatModel, request: ChatRequest) -> AsyncGenerator[Text | CallPiece | Restarted | Completion]:
-    """The stream of one call; tool calls that came whole at its end are pieces too."""
+async def call_model(
+    model: ChatModel, request: ChatRequest
+) -> AsyncGenerator[Text | CallPiece | Restarted | Completion]:
+    """Yields the pieces of one call, at last the completion; tool calls that came whole at the end are pieces too."""
     came = False
     async for delta in model.stream(request):
         if delta.restarted:
@@ -91,22 +90,36 @@ async def _call(model: ChatModel, request: ChatRequest) -> AsyncGenerator[Text |
             yield delta.final
 
 
-def _call_message(completion: Completion) -> dict[str, Any]:
-    calls = [
-        {"id": c.id, "type": "function", "function": {"name": c.name, "arguments": _json(c.arguments)}}
-        for c in completion.tool_calls
-    ]
-    return {"role": "assistant", "content": completion.text or None, "tool_calls": calls}
+async def use_tool(tools: Tools, call: ToolCall) -> tuple[ToolResult, int]:
+    """Runs a tool of the agent; returns its result and how long it took in ms."""
+    started = time.perf_counter()
+    is_known = any(schema["function"]["name"] == call.name for schema in tools.schemas)
+    with observed.tool(call.name, call.id, known=is_known):
+        result = await tools.run(call)
+    return result, round((time.perf_counter() - started) * 1000)
 
 
-def _json(arguments: str) -> str:
-    """Replaces arguments that are not JSON, which models produce and some servers refuse in the history."""
-    try:
-        json.loads(arguments)
-    except ValueError:
-        return "{}"
-    return arguments
+def check_not_empty(completion: Completion) -> None:
+    """Raises EmptyAnswer, ModelModerated for an answer without text and calls."""
+    if completion.text.strip() or completion.tool_calls:
+        return
+    if completion.finish_reason == "content_filter":
+        raise ModelModerated(f"The moderation of {completion.model} withheld the answer.")
+    reason = completion.finish_reason
+    raise EmptyAnswer(f"The answer of {completion.model} was empty ({reason}).", completion.usage)
 
 
-def _result_message(call: ToolCall, result: ToolResult) -> dict[str, Any]:
-    return {"role": "tool", "tool_call_id": call.id, "content": result.text}
+def _round_messages(completion: Completion, results: Sequence[tuple[ToolCall, ToolResult]]) -> list[dict[str, Any]]:
+    """Returns the messages of a round, with which the model is called again.
+
+    Arguments that are not JSON are replaced: models produce them, and some servers refuse them in the history.
+    """
+    calls = []
+    for call in completion.tool_calls:
+        try:
+            json.loads(arguments := call.arguments)
+        except ValueError:
+            arguments = "{}"
+        calls.append({"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}})
+    asked = {"role": "assistant", "content": completion.text or None, "tool_calls": calls}
+    return [asked, *({"role": "tool", "tool_call_id": call.id, "content": result.text} for call, result in results)]
