@@ -244,8 +244,11 @@ async def _next(arrived: Steps) -> ProgressStep | None:
 async def _recorded(runtime: Runtime, request: Event, seq: int) -> Answered | None:
     """Raises NoAnswer when none can be shown, or the log says why there is none."""
     place = (request.tenant, request.thread)
-    async with runtime.reading("messages", of=place) as conn:
-        message = await message_by_event(conn, *place, answer_id(request.id, "answer"))
+    head = await runtime.settle_thread(*place, ("messages",))
+    async with runtime.pool.connection() as conn:
+        message = None
+        if head > seq:  # else nothing came after the request
+            message = await message_by_event(conn, *place, answer_id(request.id, "answer"))
         if message is None:
             try:
                 refuse_parked(request.thread, await first_parked(conn, ("messages",), *place))
@@ -253,7 +256,7 @@ async def _recorded(runtime: Runtime, request: Event, seq: int) -> Answered | No
                 raise NoAnswer(str(parked), parked.code) from parked
             if given_up := await first_parked(conn, (AGENT,), *place, since=seq):
                 raise NoAnswer(f"the agent failed on the question ({given_up}); `turnlog dead-letters list` shows it")
-    if message is None:
+    if message is None and head > seq:
         await _check_failure(runtime, request, seq)
     if message is None or request.causation is None:
         return None
@@ -269,13 +272,10 @@ async def _recorded(runtime: Runtime, request: Event, seq: int) -> Answered | No
 
 async def _check_failure(runtime: Runtime, request: Event, seq: int) -> None:
     """Raises NoAnswer where the agent recorded why there is no answer."""
-    log, place = runtime.log, (request.tenant, request.thread)
-    if await log.thread_head(*place) <= seq:
-        return
-    failure = answer_id(request.id, FAILURE)
-    async for one in log.read_thread(*place, seq, types=("usage_metered",)):
-        if one.event.id == failure and isinstance(one.event.data, UsageMetered):
-            cause, _, problem = (one.event.data.error or "").partition(": ")
+    failure, place = answer_id(request.id, FAILURE), (request.tenant, request.thread)
+    async for stored in runtime.log.read_thread(*place, seq, types=("usage_metered",)):
+        if stored.event.id == failure and isinstance(stored.event.data, UsageMetered):
+            cause, _, problem = (stored.event.data.error or "").partition(": ")
             raise NoAnswer(problem, cause)
 
 
