@@ -113,7 +113,8 @@ def decode(body: bytes, keyring: Keyring | None = None) -> Event:
             }
         )
     except ValidationError as error:
-        raise InvalidEvent(_plain(envelope.get("id"), error)) from None
+        problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()[:3])
+        raise InvalidEvent(f"event {envelope.get('id')} does not fit its contract: {problems}") from None
 
 
 def parsed(body: bytes | str) -> dict[str, Any]:
@@ -151,7 +152,7 @@ def _place(envelope: dict[str, Any]) -> _Place:
     return _Place(
         check_tenant(str(envelope.get("tenant", "default"))),
         check_id("thread", _string(envelope, "thread")),
-        _optional_id(envelope, "user"),
+        None if envelope.get("user") is None else check_id("user", _string(envelope, "user")),
     )
 
 
@@ -209,12 +210,3 @@ def _string(envelope: dict[str, Any], key: str) -> str:
     if not isinstance(value, str):
         raise InvalidEvent(f"attribute {key!r} is missing or no string")
     return value
-
-
-def _optional_id(envelope: dict[str, Any], key: str) -> str | None:
-    return None if envelope.get(key) is None else check_id(key, _string(envelope, key))
-
-
-def _plain(event_id: object, error: ValidationError) -> str:
-    problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()[:3])
-    return f"event {event_id} does not fit its contract: {problems}"

@@ -162,7 +162,11 @@ class OrderedReader:
         """
         await self._request()
         if not self._buffer:
-            await self._wait(wait_s)
+            try:
+                async with asyncio.timeout(wait_s):
+                    await self._arrived.wait()
+            except TimeoutError:
+                self._doubt()
         if self._failure is not None and not self._buffer:
             raise GapInLog(self._failure)
         self.taken = _within_bytes(self._buffer[:limit])
@@ -239,13 +243,6 @@ class OrderedReader:
             )
         except (NatsError, OSError) as error:
             self._failure = f"cannot ask for messages: {cause(error)}"
-
-    async def _wait(self, wait_s: float) -> None:
-        try:
-            async with asyncio.timeout(wait_s):
-                await self._arrived.wait()
-        except TimeoutError:
-            self._doubt()
 
     def _doubt(self) -> None:
         """Repeats the pull request after silence: it was lost with its connection, else its end would have been

@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from opentelemetry.trace import Link, Span, SpanContext, Tracer, TracerProvider
+    from opentelemetry.trace import Span, SpanContext, Tracer, TracerProvider
 
 HEADER = "traceparent"
 MAX_LINKS = 128
@@ -99,7 +99,10 @@ def linked(name: str, traceparents: Iterable[str | None]) -> AbstractContextMana
     """Returns a span of its own trace that links to these, which may be of many requests; none without one."""
     if _tracer is None:
         return contextlib.nullcontext()
-    links = _links(traceparents)
+    from opentelemetry.trace import Link
+
+    found = dict.fromkeys(one for one in map(valid, traceparents) if one)
+    links = [Link(_context(one)) for one in list(found)[:MAX_LINKS]]
     if not links:
         return contextlib.nullcontext()
     from opentelemetry.context import Context
@@ -107,13 +110,6 @@ def linked(name: str, traceparents: Iterable[str | None]) -> AbstractContextMana
     return _tracer.start_as_current_span(
         name, Context(), links=links, record_exception=False, set_status_on_exception=False
     )
-
-
-def _links(traceparents: Iterable[str | None]) -> "list[Link]":
-    from opentelemetry.trace import Link
-
-    found = dict.fromkeys(one for one in map(valid, traceparents) if one)
-    return [Link(_context(one)) for one in list(found)[:MAX_LINKS]]
 
 
 def _context(traceparent: str) -> "SpanContext":

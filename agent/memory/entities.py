@@ -117,20 +117,17 @@ async def _write(runtime: Runtime, tenant: str, user: str, given: EntityInput, i
     async for attempt in deciding_again():
         with attempt:
             head = await runtime.log.thread_head(tenant, event.thread)
-            _check_known(await _find(runtime, event), given, user, is_new)
+            known = await _find(runtime, event)
+            what = f"{given.type.upper()} {given.name!r}"
+            if is_new and known is not None:
+                raise EntityExists(f"user {user!r} has the entity {what} already; update it")
+            if not is_new and known is None:
+                raise NotFound(f"user {user!r} has no entity {what}; `turnlog entities --user {user}` lists them")
             await runtime.log.append(event, expected=head)
     found = await _find(runtime, event)
     if found is None:  # removed by another caller in the meantime
         raise NotFound(f"the entity {given.name!r} of user {user!r} was removed again")
     return found
-
-
-def _check_known(known: EntityFound | None, given: EntityInput, user: str, is_new: bool) -> None:
-    what = f"{given.type.upper()} {given.name!r}"
-    if is_new and known is not None:
-        raise EntityExists(f"user {user!r} has the entity {what} already; update it")
-    if not is_new and known is None:
-        raise NotFound(f"user {user!r} has no entity {what}; `turnlog entities --user {user}` lists them")
 
 
 async def _find(runtime: Runtime, event: Event) -> EntityFound | None:

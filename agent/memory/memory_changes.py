@@ -212,7 +212,12 @@ async def forget_as_asked(runtime: Runtime, tenant: str, user: str, text: str) -
     async with runtime.reading(*READS) as conn:
         held = await valid_memories(conn, tenant, thread, now_there(), limit=MOST_SEARCHED)
     named = [row for row in held if words and words <= set(terms(row.content))]
-    named = named or [row for row in held if words & (names := _names(row)) and words <= names | _said(row)]
+    named = named or [
+        row
+        for row in held
+        if words & (names := _names(row))
+        and words <= names | {term for source in row.sources for term in terms(source.quote)}
+    ]
     if len(named) == 1:
         await _memories(runtime).forget(tenant, user, named[0].id)
     return ForgottenAsAsked(what, tuple((row.id, row.content) for row in named), len(named) == 1)
@@ -221,10 +226,6 @@ async def forget_as_asked(runtime: Runtime, tenant: str, user: str, text: str) -
 def _names(row: StoredMemory) -> set[str]:
     key = row.dedupe_key or ""
     return {*terms(row.content), *terms(key.replace(":", " ")), *terms(_ALSO_CALLED.get(key, ""))}
-
-
-def _said(row: StoredMemory) -> set[str]:
-    return {term for source in row.sources for term in terms(source.quote)}
 
 
 async def forget_all(runtime: Runtime, tenant: str, user: str) -> int:

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping, Sequence, Set
 from dataclasses import replace
-from datetime import datetime
 
 import psycopg
 from psycopg.errors import ProgramLimitExceeded
@@ -77,7 +76,8 @@ async def _apply(
 ) -> None:
     together = not careful and len(batch) <= TOGETHER_UP_TO
     async with _pipelined(conn) if together else conn.transaction():
-        moved = await positions.move(conn, at, through, _stored_at(batch, through))
+        last = batch[-1].recorded if batch and batch[-1].seq == through else None
+        moved = await positions.move(conn, at, through, last.stored_at if last else None)
         parked_now = await parking.ask_places(conn, at.build, at.partition, {one.place for one in batch})
         noted = await duplicates.note_ids(conn, batch, at.partition) if as_read else None
         await positions.assert_were(moved, at)
@@ -92,11 +92,6 @@ async def _apply(
             act = apply_events if careful else _all_at_once
             parked = await act(conn, projection, mine, waiting[projection.name])
             await parking.park(conn, projection.name, at, parked)
-
-
-def _stored_at(batch: Sequence[Incoming], through: int) -> datetime | None:
-    last = batch[-1].recorded if batch and batch[-1].seq == through else None
-    return last.stored_at if last else None
 
 
 @contextlib.asynccontextmanager

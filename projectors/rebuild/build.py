@@ -10,7 +10,7 @@ from turnlog.projectors.engine import parking, positions
 from turnlog.projectors.engine.apply import apply_batch
 from turnlog.projectors.engine.database import connect, take_locks
 from turnlog.projectors.engine.duplicates import without_duplicates
-from turnlog.projectors.engine.incoming import Incoming, incoming
+from turnlog.projectors.engine.incoming import incoming
 from turnlog.projectors.engine.positions import Positions
 from turnlog.projectors.engine.projection import Projection
 from turnlog.projectors.engine.same_log import assert_same_log, projected
@@ -73,20 +73,15 @@ class Build:
                 if stored := await reader.batch(BATCH, wait_s=5.0):
                     pending, after = stored[-1].pending, min(stored[-1].seq, through)
                     batch = [incoming(one, log.signer) for one in stored if one.seq <= through]
-                    await self._apply(partition, batch, after, dropped)
+                    first = await without_duplicates(self.conn, batch, partition)
+                    at = await apply_batch(self.conn, self.projections, first, self._at[partition], after, dropped)
+                    await self._refuse_new_poison(at, batch[0].seq if batch else after)
+                    self._at[partition] = at
+                    self.events += len(batch)
                     self._on_progress(self.events, self.events + pending)
 
     def position(self, partition: int) -> int:
         return self._at[partition].lowest
-
-    async def _apply(
-        self, partition: int, batch: Sequence[Incoming], through: int, dropped: dict[str, set[int]]
-    ) -> None:
-        first = await without_duplicates(self.conn, batch, partition)
-        at = await apply_batch(self.conn, self.projections, first, self._at[partition], through, dropped)
-        await self._refuse_new_poison(at, batch[0].seq if batch else through)
-        self._at[partition] = at
-        self.events += len(batch)
 
     async def _refuse_new_poison(self, at: Positions, since: int) -> None:
         """Stops the build at a new poison event. Events that are parked live may stay parked, and so may an event that

@@ -93,7 +93,14 @@ async def _compare(live: Connection, projection: Projection, build: Build) -> Ve
     for table in projection.tables:
         count, checksum = await _checksum(live, SCHEMA, table)
         if (count, checksum) != await _checksum(build.conn, shadow.schema_of(build.name), table):
-            differences += await _differences(live, build, table)
+            here = await _row_hashes(live, SCHEMA, table)
+            there = await _row_hashes(build.conn, shadow.schema_of(build.name), table)
+            found: list[Difference] = []
+            for key in sorted(here.keys() | there.keys()):
+                if here.get(key) != there.get(key):
+                    kind = "differs" if key in here and key in there else "only live" if key in here else "only rebuilt"
+                    found.append(Difference(table.name, key, kind))
+            differences += found[:MAX_DIFFERENCES]
         counted += count
         sums.append(checksum)
     parked = await _parked(live, projection, "live")
@@ -116,17 +123,6 @@ async def _checksum(conn: Connection, schema: str, table: Table) -> tuple[int, s
     row = await (await conn.execute(text)).fetchone()
     assert row is not None
     return int(row[0]), str(row[1])
-
-
-async def _differences(live: Connection, build: Build, table: Table) -> list[Difference]:
-    here = await _row_hashes(live, SCHEMA, table)
-    there = await _row_hashes(build.conn, shadow.schema_of(build.name), table)
-    found: list[Difference] = []
-    for key in sorted(here.keys() | there.keys()):
-        if here.get(key) != there.get(key):
-            kind = "differs" if key in here and key in there else "only live" if key in here else "only rebuilt"
-            found.append(Difference(table.name, key, kind))
-    return found[:MAX_DIFFERENCES]
 
 
 async def _row_hashes(conn: Connection, schema: str, table: Table) -> dict[str, str]:

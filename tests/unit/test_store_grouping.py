@@ -2,7 +2,7 @@
 
 import asyncio
 
-from turnlog.consumers.langgraph.store.grouping import Grouped
+from turnlog.consumers.langgraph.store.store import Grouped
 
 
 async def test_a_run_takes_whole_calls_in_order_as_many_as_one_batch_holds() -> None:

@@ -72,10 +72,6 @@ def _weekday(match: re.Match[str], today: date) -> DaySpan:
     return spans.day(spans.next_to(today, "week", step).first + place * spans.DAY)
 
 
-def _last_weekday(match: re.Match[str], today: date) -> DaySpan:
-    return spans.last_weekday(today, min(_WEEKDAYS.index(match["day"]), 6))
-
-
 def counts(said: str) -> tuple[int, int]:
     """Returns the range of an approximate number: 几 → 2 to 5, 两三 → 2 to 3, 二三十 → 20 to 30, 十几 → 11 to 19."""
     if "几" in said:
@@ -134,7 +130,10 @@ RULES = (
         lambda m, t: spans.stepped_season(t, _SEASONS[m["season"]], _step_of(m)),
     ),
     _rule(r"(?P<date>周末)(?!愉快|快乐)", lambda m, t: spans.weekend(spans.last_weekday(t, 5).first)),
-    _rule(r"(?P<date>(?<!每)(?:星期|礼拜|(?<!每)周)(?P<day>[一二三四五六日天]))(?![年岁到至])", _last_weekday),
+    _rule(
+        r"(?P<date>(?<!每)(?:星期|礼拜|(?<!每)周)(?P<day>[一二三四五六日天]))(?![年岁到至])",
+        lambda m, t: spans.last_weekday(t, min(_WEEKDAYS.index(m["day"]), 6)),
+    ),
     _rule(
         rf"{_NOT_PART}(?P<date>{_MONTH}{_DAY})", lambda m, t: spans.last_on_day(t, number(m["month"]), number(m["day"]))
     ),

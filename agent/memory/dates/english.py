@@ -81,10 +81,6 @@ def _numeric(match: re.Match[str], _: date) -> DaySpan | None:
     return spans.on_day(year, first, second) or spans.on_day(year, second, first)
 
 
-def _year_month(match: re.Match[str], _: date) -> DaySpan | None:
-    return spans.month(int(match["year"]), int(match["number"]))
-
-
 def _near(match: re.Match[str], today: date) -> DaySpan:
     said = " ".join(match["date"].lower().split())
     back = {"the day before yesterday": 2, "yesterday": 1, "last night": 1, "tomorrow": -1}
@@ -125,7 +121,10 @@ RULES = (
         lambda m, _: spans.on_day(int(m["year"]), int(m["number"]), int(m["day"])),
     ),
     _rule(r"\b(?P<date>(?P<a>\d\d?)/(?P<b>\d\d?)/(?P<year>(?:19|20)\d\d))\b", _numeric),
-    _rule(r"(?<![\d-])(?P<date>(?P<year>(?:19|20)\d\d)-(?P<number>0[1-9]|1[0-2]))(?![\d-])", _year_month),
+    _rule(
+        r"(?<![\d-])(?P<date>(?P<year>(?:19|20)\d\d)-(?P<number>0[1-9]|1[0-2]))(?![\d-])",
+        lambda m, _: spans.month(int(m["year"]), int(m["number"])),
+    ),
     _rule(rf"\b(?P<date>{_DAY}\s+(?:of\s+)?{_MONTH}(?:\s*,?\s*{_YEAR})?)\b", _date),
     _rule(rf"\b(?P<date>{_MONTH}\s+{_DAY}\s*,?\s*{_YEAR})\b", _date),
     _rule(rf"\b(?P<date>{_CAPITAL_MONTH}\s+{_DAY}(?!\d|[:.,]\d|\s*(?:am|pm|%))(?P<year>))\b", _date),

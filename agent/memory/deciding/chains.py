@@ -78,7 +78,12 @@ def link_of(memory: Memory) -> Link:
 def links_of(rows: Sequence[StoredMemory]) -> list[Link]:
     """Returns the links of rows, without pending, forgotten and reverted ones and those with an empty interval of their
     own."""
-    counting = [row for row in rows if row.status not in ("pending", "forgotten") and not _taken_back(row)]
+    counting = [
+        row
+        for row in rows
+        if row.status not in ("pending", "forgotten")
+        and not (row.closed_reason == "reverted" and row.valid_to is not None and row.valid_to <= row.valid_from)
+    ]
     known = {row.id: (row, value_of(row.value, row.content)) for row in counting}
     edits = {row.replaced_by for row in rows if row.closed_reason in ("edited", "reverted")}
     links = [
@@ -86,10 +91,6 @@ def links_of(rows: Sequence[StoredMemory]) -> list[Link]:
         for row, value in known.values()
     ]
     return [link for link in links if not link.ended(link.begin)]
-
-
-def _taken_back(row: StoredMemory) -> bool:
-    return row.closed_reason == "reverted" and row.valid_to is not None and row.valid_to <= row.valid_from
 
 
 def _held(row: StoredMemory, value: str, after: str | None, edit: bool) -> Link:

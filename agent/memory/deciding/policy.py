@@ -147,7 +147,8 @@ def importance_at(importance: float, since: datetime, now: datetime, policy: Pol
 
 def importance_now(memory: PolicyValues, now: datetime, policy: Policy = SEED) -> float:
     """Returns the current importance of a row: reinforced by its accesses, decayed by time."""
-    return importance_at(memory.importance + _boost(memory.access_count, policy), memory.importance_at, now, policy)
+    boost = min(memory.access_count * policy.access_boost, policy.max_access_boost)
+    return importance_at(memory.importance + boost, memory.importance_at, now, policy)
 
 
 def freshness(at: datetime, now: datetime, policy: Policy = SEED) -> float:
@@ -191,11 +192,6 @@ def fate(memory: PolicyValues, now: datetime, policy: Policy = SEED) -> Fate:
 def touched_at(memory: PolicyValues) -> datetime:
     """Returns when it was last said, recorded, rated or read."""
     return max(memory.confirmed_at, memory.importance_at, memory.last_accessed_at or memory.confirmed_at)
-
-
-def _boost(accesses: int, policy: Policy) -> float:
-    """Returns the importance that a number of accesses adds."""
-    return min(accesses * policy.access_boost, policy.max_access_boost)
 
 
 def _days(since: datetime, now: datetime) -> float:

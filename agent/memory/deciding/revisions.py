@@ -89,7 +89,9 @@ def edited(row: StoredMemory, memory_id: UUID, content: str, now: datetime) -> M
 
     Sources of the replaced memory are not evidence of the new content.
     """
-    _must_be_in_use(row)
+    if row.status not in _IN_USE:
+        holds = f"{row.replaced_by}, which replaced it" if row.replaced_by else "the one that holds"
+        raise MemoryNotInUse(f"memory {row.id} is {row.status} and cannot be edited; edit {holds}")
     ends = None if row.expires_at is None else now + (row.expires_at - row.confirmed_at)
     memory = memory_of(row).model_copy(
         update={
@@ -155,12 +157,6 @@ def _overlaps(row: StoredMemory, target: StoredMemory) -> bool:
     """Returns whether it is valid at any time from the target's valid_from on."""
     held = row.status in (*_IN_USE, "closed")
     return held and (row.valid_to is None or row.valid_to > max(row.valid_from, target.valid_from))
-
-
-def _must_be_in_use(row: StoredMemory) -> None:
-    if row.status not in _IN_USE:
-        holds = f"{row.replaced_by}, which replaced it" if row.replaced_by else "the one that holds"
-        raise MemoryNotInUse(f"memory {row.id} is {row.status} and cannot be edited; edit {holds}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -333,7 +333,7 @@ def _entities(turns: Sequence[Turn], raws: Sequence[Any], rejections: list[Rejec
             description=said.description,
             attributes=dict(list(_attributes(turn, said.attributes or {}))[:MAX_ATTRIBUTES]),
             relations=tuple(EntityRelation(type=one.type, target=one.target) for one in said.relations[:MAX_RELATIONS]),
-            sources=(turn.source(_sentence_with(turn, name)),),
+            sources=(turn.source(next((one.sentence for one in statements(turn.text) if name in one.sentence), name)),),
         )
 
 
@@ -346,7 +346,3 @@ def _attributes(turn: Turn, given: dict[str, Any]) -> Iterator[tuple[str, str | 
         is_said = isinstance(value, bool) or _numbers_said(turn, str(value))
         if _ATTRIBUTE.fullmatch(name) and (is_text or is_number) and is_said:
             yield name, value
-
-
-def _sentence_with(turn: Turn, name: str) -> str:
-    return next((one.sentence for one in statements(turn.text) if name in one.sentence), name)

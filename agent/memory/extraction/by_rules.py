@@ -138,7 +138,7 @@ class Extractor:
         for statement in statements(turn.text):
             end = statement.start + len(statement.sentence)
             if not any(one.start < end and statement.start < one.end for one in accepted):
-                yield from self._statement(turn, statement)
+                yield from _without_bare_names([one for one, _ in self._matches(turn, statement)])
 
     def _explicit(self, turn: Turn, request: Request) -> Iterator[Finding | Rejection]:
         quote = turn.text[request.start : request.end].strip()
@@ -160,9 +160,6 @@ class Extractor:
             )
         if says_more or not found:
             yield _verbatim(turn, request.content, quote)
-
-    def _statement(self, turn: Turn, statement: Statement) -> Iterator[Finding | Rejection]:
-        return _without_bare_names([one for one, _ in self._matches(turn, statement)])
 
     def _matches(self, turn: Turn, statement: Statement) -> Iterator[tuple[Finding | Rejection, Span]]:
         """Yields findings and rejections with their spans. Of overlapping values that of the first rule is taken."""
@@ -311,12 +308,12 @@ def _of_somebody(found: Finding, subject: Subject) -> Finding:
 
 def _without_bare_names(found: list[T]) -> Iterator[T]:
     """Drops findings that only repeat a name: "wife is called Ann" adds nothing to "wife Ann works as nurse"."""
-    told = {one.entities[0].name for one in found if isinstance(one, Finding) and _is_of_somebody(one)}
+    told = {
+        one.entities[0].name
+        for one in found
+        if isinstance(one, Finding) and one.entities and (one.dedupe_key or "").startswith("of:")
+    }
     return (one for one in found if not (isinstance(one, Finding) and one.value in told))
-
-
-def _is_of_somebody(found: Finding) -> bool:
-    return bool(found.entities) and (found.dedupe_key or "").startswith("of:")
 
 
 def _entities(turn: Turn, statement: Statement, kind: str | None, groups: dict[str, str]) -> tuple[Entity, ...]:

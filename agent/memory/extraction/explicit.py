@@ -157,7 +157,8 @@ def kind_of(content: str) -> MemoryKind:
 
 
 def _requests(words: str, verb: re.Match[str]) -> Iterator[Request]:
-    start, end = _sentence_start(words, verb.start()), _line_end(words, verb.end())
+    start, line_end = _sentence_start(words, verb.start()), words.find("\n", verb.end())
+    end = line_end if line_end >= 0 else len(words)
     before = words[max(start, verb.start() - LOOK_BACK) : verb.start()]
     clause = _clause(before)
     may_ask = bool(_MAY_ASK.search(_ADVERBS.sub("", clause)))
@@ -248,7 +249,3 @@ def _sentence_start(words: str, at: int) -> int:
     stop = words.rfind(". ", 0, at)
     start = max([*marks, stop]) + 1
     return start + len(words[start:at]) - len(words[start:at].lstrip())
-
-
-def _line_end(words: str, at: int) -> int:
-    return end if (end := words.find("\n", at)) >= 0 else len(words)

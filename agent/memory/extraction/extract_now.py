@@ -25,7 +25,6 @@ from turnlog.agent.runtime import Runtime
 from turnlog.events.contracts import Memory, MemoryKind, Origin, Strategy
 from turnlog.events.errors import NotFound, TurnlogError
 from turnlog.events.subjects import check_place, memory_thread
-from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.memories.extraction_lookup import (
     conversations_of,
     is_among_people,
@@ -190,7 +189,9 @@ async def extract_memories(
                     await extraction.by_rules(conn, conversation, finish=True)
                     await extraction.by_model(conn, conversation, flush=True)
             async with at.reading(*READS) as conn:
-                made.append(await _extracted(conn, conversation))
+                place = (conversation.tenant, memory_thread(conversation.user), conversation.thread)
+                stages = {stage: await extraction_progress(conn, *place, stage) for stage in ("rules", "llm")}
+                made.append(Extracted(conversation.thread, conversation.user, stages))
     finally:
         await models.close()
     return made
@@ -231,12 +232,6 @@ async def _conversations(runtime: Runtime, tenant: str, thread: str | None, user
     if not found:
         raise NotFound("no turn there has a user; `turnlog threads` lists conversations and their users")
     return found
-
-
-async def _extracted(conn: Connection, conversation: UserConversation) -> Extracted:
-    place = (conversation.tenant, memory_thread(conversation.user), conversation.thread)
-    stages = {stage: await extraction_progress(conn, *place, stage) for stage in ("rules", "llm")}
-    return Extracted(conversation.thread, conversation.user, stages)
 
 
 async def _preview(runtime: Runtime, writer: MemoryWriter, conversation: UserConversation) -> ExtractionPreview:

@@ -318,7 +318,12 @@ def _introduced(text: str) -> Iterator[Range]:
         if _announces(clause, bool(ended["inline"]), text, at):
             yield at, len(text)
             return
-        if ended["inline"] in (":", "：") and _names_a_speaker(clause) and _BEGINS_WITH_I.match(text, at):
+        if (
+            ended["inline"] in (":", "：")
+            and _NAME.fullmatch(clause)
+            and not _REMARK.search(clause)
+            and _BEGINS_WITH_I.match(text, at)
+        ):
             end = at + len(text[at:].split("\n", 1)[0])
             yield at, end
         elif ended["inline"] and _SAYS.search(clause) and (said := _SENTENCE.match(text, at)):
@@ -327,10 +332,6 @@ def _introduced(text: str) -> Iterator[Range]:
                 blank = _BLANK_LINE.search(text, end)
                 end = blank.end() if blank else len(text)
             yield at, end
-
-
-def _names_a_speaker(clause: str) -> bool:
-    return bool(_NAME.fullmatch(clause) and not _REMARK.search(clause))
 
 
 def _announces(clause: str, has_colon: bool, text: str, at: int) -> bool:

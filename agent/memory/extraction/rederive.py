@@ -44,7 +44,7 @@ def difference(real: Sequence[StoredMemory], shadow: Sequence[StoredMemory], cov
     with_forgotten = {source.event_id for row in real if row.status == "forgotten" for source in row.sources}
     known = {row.id: row for row in real}
     held = {row.content_key for row in real if row.status == "valid"}
-    excluded = {row.content_key for row in real if _is_by_hand(row)}
+    excluded = {row.content_key for row in real if (row.status == "forgotten" or row.closed_reason in BY_HAND)}
     new = [row for row in shadow if row.status == "valid"]
     found_again = {row.id for row in new} | {
         row.id for row in real if row.content_key in {one.content_key for one in new}
@@ -91,10 +91,6 @@ def replacement_events(
             event = MemoriesRevised(intervals=(Interval(memory_id=row.id),))
         events.append((uuid5(row.id, f"{thread}/derived/{now.isoformat()}"), event))
     return events
-
-
-def _is_by_hand(row: StoredMemory) -> bool:
-    return row.status == "forgotten" or row.closed_reason in BY_HAND
 
 
 def _is_addable(row: StoredMemory, here: StoredMemory | None) -> bool:

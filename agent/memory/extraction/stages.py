@@ -86,8 +86,6 @@ def next_batch(turns: Sequence[Turn], limit: int, count: Callable[[str], int]) -
 
 def request_parts(prompt_hash: str, user: str, turns: Sequence[Turn]) -> tuple[str, ...]:
     """Returns the parts that identify one request to a model, for its cache key."""
-    return ("extract", prompt_hash, user, *(f"{turn.seq} {turn.event_id} {_digest(turn.text)}" for turn in turns))
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode(errors="replace")).hexdigest()
+    digests = (hashlib.sha256(turn.text.encode(errors="replace")).hexdigest() for turn in turns)
+    named = (f"{turn.seq} {turn.event_id} {digest}" for turn, digest in zip(turns, digests, strict=True))
+    return ("extract", prompt_hash, user, *named)

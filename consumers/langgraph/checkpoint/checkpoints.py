@@ -81,7 +81,10 @@ def checkpoint_tuple(
             values[channel] = value.load(codec, recorded)
     checkpoint["channel_values"] = values
     if saved.sends:
-        _add_sends(checkpoint, [one.value.load(codec, recorded) for one in _sorted(saved.sends)], next_version)
+        sends = [one.value.load(codec, recorded) for one in _sorted(saved.sends)]
+        versions = checkpoint["channel_versions"]
+        checkpoint["channel_values"][TASKS] = sends
+        versions[TASKS] = max(versions.values()) if versions else next_version(None, None)
     return CheckpointTuple(
         config_of(saved.thread, saved.ns, saved.checkpoint_id),
         cast(Checkpoint, checkpoint),
@@ -93,12 +96,6 @@ def checkpoint_tuple(
 
 def _sorted(writes: Iterable[Written]) -> list[Written]:
     return sorted(writes, key=lambda one: one.order)
-
-
-def _add_sends(checkpoint: dict[str, Any], sends: list[Any], next_version: Any) -> None:
-    versions = checkpoint["channel_versions"]
-    checkpoint["channel_values"][TASKS] = sends
-    versions[TASKS] = max(versions.values()) if versions else next_version(None, None)
 
 
 def place_of(config: RunnableConfig) -> tuple[str, str, str | None]:

@@ -208,7 +208,9 @@ class HeldThread:
         values = {**saved.values, **last.values} if last is not None else saved.values
         wanted = ((channel, str(version)) for channel, version in versions.items())
         self.latest[saved.ns] = replace(saved, values={key: values[key] for key in wanted if key in values})
-        self._forget_writes(saved)
+        for ns, checkpoint_id in list(self.writes):
+            if ns == saved.ns and checkpoint_id < saved.checkpoint_id:
+                del self.writes[ns, checkpoint_id]
 
     def wrote(self, ns: str, checkpoint_id: str, writes: list[Written], is_replacing: bool) -> None:
         known = self.writes.setdefault((ns, checkpoint_id), {})
@@ -218,11 +220,6 @@ class HeldThread:
                 known[one.task_id, one.idx] = one
             elif is_replacing:
                 known[one.task_id, one.idx] = one._replace(task_path=before.task_path)
-
-    def _forget_writes(self, newest: Saved) -> None:
-        for ns, checkpoint_id in list(self.writes):
-            if ns == newest.ns and checkpoint_id < newest.checkpoint_id:
-                del self.writes[ns, checkpoint_id]
 
 
 class Threads:

@@ -160,7 +160,10 @@ def _fields_of(kind: str, of_turn: Fields) -> Fields:
     found = {"content": content if type(content) is str else [_shown(block) for block in content]}
     found["name"] = of_turn["name"]
     if kind == "ai" and of_turn["tool_calls"]:
-        found["tool_calls"] = [_call(call) for call in of_turn["tool_calls"]]
+        found["tool_calls"] = [
+            {"name": call["name"], "args": read_json(call["arguments"]), "id": call["id"], "type": "tool_call"}
+            for call in of_turn["tool_calls"]
+        ]
     if kind == "tool":
         found["tool_call_id"] = of_turn["tool_call_id"]
     return found
@@ -249,10 +252,6 @@ def _calls(message: BaseMessage) -> tuple[ToolCall, ...]:
         ToolCall(id=storable(call.get("id") or ""), name=storable(call["name"]), arguments=_arguments(call["args"]))
         for call in calls
     )
-
-
-def _call(call: Fields) -> Fields:
-    return {"name": call["name"], "args": read_json(call["arguments"]), "id": call["id"], "type": "tool_call"}
 
 
 def _arguments(value: Any) -> str:

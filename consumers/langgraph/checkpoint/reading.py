@@ -135,7 +135,13 @@ async def _lists_and_turns(conn: Connection, tenant: str, thread: str, lists: li
 
 
 def _fetched(lists: list[tuple[Any, ...]], turns: list[tuple[Any, ...]]) -> Fetched:
-    return Fetched(_list_rows(lists), _turns(turns))
+    return Fetched(
+        {
+            list_id: _growth(list_id, firsts, base, from_json(items, cache_strings="keys"))
+            for list_id, firsts, base, items in lists
+        },
+        _turns(turns),
+    )
 
 
 async def _turns_by_id(
@@ -144,13 +150,6 @@ async def _turns_by_id(
     of_thread = thread_hash(tenant, thread_token(thread))
     named = {"tenant": tenant, "thread": thread, "hash": of_thread, "partitions": list(partitions), "ids": list(ids)}
     return _turns(await (await conn.execute(TURNS_BY_ID, named, binary=True)).fetchall())
-
-
-def _list_rows(rows: list[tuple[Any, ...]]) -> dict[str, list[Row]]:
-    return {
-        list_id: _growth(list_id, firsts, base, from_json(items, cache_strings="keys"))
-        for list_id, firsts, base, items in rows
-    }
 
 
 def _growth(list_id: str, firsts: list[int], base: str | None, items: list[list[Marker]]) -> list[Row]:

@@ -83,7 +83,8 @@ class RecordedMessages:
             turn_id = str(uuid7())
             turns.new.append((turn_id, turn))
         if value is message:
-            item = _made_item(message, turn, turn_id, codec)
+            made = message_item(message, turn, turn_id) if turn is not None and turn_id is not None else None
+            item = made or serialized_item(message, codec, turn_id)
         else:
             item = serialized_item(value, codec, turn_id, message.id)
         if value is message or message.id is not None:
@@ -123,8 +124,3 @@ class RecordedMessages:
         known = self._by_id.setdefault(message_id, [])
         if all(item.marker != other.marker for other in known):
             known.append(item)
-
-
-def _made_item(message: BaseMessage, turn: TurnRecorded | None, turn_id: str | None, codec: Codec) -> Item:
-    made = message_item(message, turn, turn_id) if turn is not None and turn_id is not None else None
-    return made or serialized_item(message, codec, turn_id)

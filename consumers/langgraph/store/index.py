@@ -43,7 +43,10 @@ class GivenEmbedder:
     provider = "langgraph"
 
     def __init__(self, config: IndexConfig) -> None:
-        self.dimensions = _dimensions(config)
+        dims = config.get("dims") or 0
+        if not isinstance(dims, int) or not 0 <= dims <= MAX_DIMENSIONS:
+            raise InvalidIndex(f"index['dims'] is {dims!r}; it must be a number up to {MAX_DIMENSIONS:,}")
+        self.dimensions = dims
         if config.get("distance_type", "cosine") != "cosine":
             raise InvalidIndex("index['distance_type'] is not supported: similarity is the cosine; leave it out")
         self.model = model_name(config)
@@ -108,13 +111,6 @@ def _called(embed: Any) -> str:
         return embed
     kind = embed if hasattr(embed, "__qualname__") else type(embed)
     return f"{kind.__module__}.{kind.__qualname__}"
-
-
-def _dimensions(config: IndexConfig) -> int:
-    dims = config.get("dims") or 0
-    if not isinstance(dims, int) or not 0 <= dims <= MAX_DIMENSIONS:
-        raise InvalidIndex(f"index['dims'] is {dims!r}; it must be a number up to {MAX_DIMENSIONS:,}")
-    return dims
 
 
 @dataclass(frozen=True, slots=True)

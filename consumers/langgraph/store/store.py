@@ -6,9 +6,10 @@ projection has applied it, so that what comes after sees it, in this process or 
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence, Sized
 from dataclasses import replace
-from typing import Literal, Self
+from itertools import accumulate
+from typing import Generic, Literal, Self, TypeVar
 
 from langgraph.store.base import BaseStore, IndexConfig, Item, Op, Result, SearchItem
 
@@ -17,12 +18,12 @@ from turnlog.agent.models.protocol import Embedder
 from turnlog.agent.runtime import Pool
 from turnlog.agent.settings import Settings, application_settings
 from turnlog.consumers.langgraph.opening import connection, in_background, opened_for
-from turnlog.consumers.langgraph.store.grouping import Grouped
 from turnlog.consumers.langgraph.store.index import GivenEmbedder, fields_of
 from turnlog.consumers.langgraph.store.ops import Key, Planner, Search, Write, last_writes
 from turnlog.consumers.langgraph.store.vectors import StoreVectors
 from turnlog.consumers.langgraph.store.writes import Reindexer, StoreWriter
 from turnlog.consumers.sync_bridge import in_own_loop, waited_for
+from turnlog.events.append import MAX_BATCH
 from turnlog.events.log import Log
 from turnlog.events.subjects import check_tenant
 from turnlog.projectors.engine.writer import Connection
@@ -38,6 +39,69 @@ from turnlog.projectors.models.store.lookup import (
 Index = IndexConfig | Literal[False] | None
 Read = Key | ItemSearch | NamespaceListing
 READS_AT_ONCE = 4  # connections
+In = TypeVar("In", bound=Sized)
+Out = TypeVar("Out")
+
+
+class Grouped(Generic[In, Out]):
+    """Passes all calls that wait to `run`, in the order they came; calls that come meanwhile wait for the next run.
+
+    LangGraph's AsyncBatchedBaseStore groups too, but a bad call fails all that came with it, its methods can be awaited
+    in one event loop only, reads wait for writes, and it cannot be closed.
+
+    at_once: so many runs at a time. at_most: operations of all calls in a run together, so that one atomic batch of the
+    log holds them; a call is never divided. run returns one result for each call, or raises: then all of them fail.
+    """
+
+    def __init__(
+        self, run: Callable[[list[In]], Awaitable[list[Out]]], at_once: int = 1, at_most: int = MAX_BATCH
+    ) -> None:
+        self._run, self._at_once, self._at_most = run, at_once, at_most
+        self._waiting: list[tuple[In, asyncio.Future[Out]]] = []
+        self._workers: set[asyncio.Task[None]] = set()
+
+    async def do(self, one: In) -> Out:
+        future: asyncio.Future[Out] = asyncio.get_running_loop().create_future()
+        self._waiting.append((one, future))
+        if len(self._workers) < self._at_once:
+            self._workers.add(asyncio.create_task(self._work()))
+        return await future
+
+    async def idle(self) -> None:
+        """Waits until all calls are done."""
+        await asyncio.gather(*self._workers, return_exceptions=True)
+
+    async def _work(self) -> None:
+        try:
+            while self._waiting:
+                count = self._fitting()
+                taken, self._waiting = self._waiting[:count], self._waiting[count:]
+                await self._run_for([(one, future) for one, future in taken if not future.done()])
+        finally:  # in the same step in which it saw that nothing waits: do() must not count on it
+            self._workers = {worker for worker in self._workers if worker is not asyncio.current_task()}
+
+    def _fitting(self) -> int:
+        """Returns how many of the first calls fit into a run; at least one."""
+        sizes = accumulate(len(one) for one, _ in self._waiting)
+        return max(1, sum(1 for size in sizes if size <= self._at_most))
+
+    async def _run_for(self, asked: list[tuple[In, "asyncio.Future[Out]"]]) -> None:
+        """Runs the calls, without those of callers that were cancelled."""
+        futures = [future for _, future in asked]
+        try:
+            results = await self._run([one for one, _ in asked])
+        except asyncio.CancelledError:
+            for future in futures:
+                future.cancel()
+            raise
+        except Exception as error:  # handed to the callers, who wait for it
+            for future in futures:
+                if not future.done():
+                    future.set_exception(error)
+        else:
+            for future, result in zip(futures, results, strict=True):
+                if not future.done():
+                    future.set_result(result)
 
 
 class TurnlogStore(BaseStore):
@@ -172,10 +236,21 @@ class TurnlogStore(BaseStore):
     ) -> Result:
         match read:
             case Key(namespace, key):
-                found = items.get((namespace, key))
-                return _item(found) if found else None
+                item = items.get((namespace, key))
+                return item and Item(
+                    value=item.value,
+                    key=item.key,
+                    namespace=item.namespace,
+                    created_at=item.created_at,
+                    updated_at=item.updated_at,
+                )
             case ItemSearch():
-                return [_search_item(found) for found in await search_items(conn, self._tenant, read)]
+                return [
+                    SearchItem(
+                        found.namespace, found.key, found.value, found.created_at, found.updated_at, score=found.score
+                    )
+                    for found in await search_items(conn, self._tenant, read)
+                ]
             case NamespaceListing():
                 return await list_namespaces(conn, self._tenant, read)
 
@@ -184,17 +259,3 @@ def _embedder(index: Index, settings: Settings | None) -> Embedder | None:
     if index is False:
         return None
     return GivenEmbedder(index) if index else make_embedder(settings or application_settings())
-
-
-def _item(found: StoredItem) -> Item:
-    return Item(
-        value=found.value,
-        key=found.key,
-        namespace=found.namespace,
-        created_at=found.created_at,
-        updated_at=found.updated_at,
-    )
-
-
-def _search_item(found: StoredItem) -> SearchItem:
-    return SearchItem(found.namespace, found.key, found.value, found.created_at, found.updated_at, score=found.score)

@@ -96,14 +96,20 @@ class ContradictionReactor:
             return
         if task is None:
             return
-        key = self._key(task)
+        parts = (NAME, prompt_hash(), *(f"{one.id} {one.content}" for one in (task.new, *task.earlier)))
+        key = key_of(task.owner, self._chat.model, parts)
         try:
             async with self._runtime.pool.connection() as conn:
                 answer = await self._answer(conn, task, key)
         except ModelError as error:
             if not isinstance(error, ModelRefused) and utc_now() - event.time < GIVE_UP_AFTER:
                 raise RetryLater(error.retry_after_s or RETRY_S, f"{error.code}: {error}") from error
-            await self._store(task, (), self._failure(error), key)
+            about = {
+                "provider": self._chat.provider,
+                "model": self._chat.model,
+                "error": f"{error.code}: {error}"[:500],
+            }
+            await self._store(task, (), UsageMetered(purpose="extraction", agent=NAME, **about), key)
             return
         spent = answer.usage.metered("extraction", NAME)
         if answer.is_malformed:
@@ -136,10 +142,6 @@ class ContradictionReactor:
 
         await self._writer.write(task.place, decide)
 
-    def _failure(self, error: ModelError) -> UsageMetered:
-        about = {"provider": self._chat.provider, "model": self._chat.model, "error": f"{error.code}: {error}"[:500]}
-        return UsageMetered(purpose="extraction", agent=NAME, **about)
-
     def _derivation(self, task: Task, spent: UsageMetered) -> Derivation:
         seqs = [one.seq for one in (task.new, *task.earlier)]
         return Derivation(
@@ -152,10 +154,6 @@ class ContradictionReactor:
             tokens_out=spent.tokens_out,
             cost_usd=spent.cost_usd,
         )
-
-    def _key(self, task: Task) -> bytes:
-        parts = (NAME, prompt_hash(), *(f"{one.id} {one.content}" for one in (task.new, *task.earlier)))
-        return key_of(task.owner, self._chat.model, parts)
 
 
 async def _task(memory_id: UUID, model: str, embedded_at: datetime, rows: Rows) -> Task | None:

@@ -78,17 +78,14 @@ class ExtractionReactor:
             beat.beat()
             try:
                 if time.monotonic() >= rescan_at:
-                    await self._find_waiting()
+                    async with self._runtime.pool.connection() as conn:
+                        for tenant, user, thread in await behind(conn, self._roles):
+                            self._wait(UserConversation(tenant, user, thread))
                     rescan_at = time.monotonic() + RESCAN_S
                 await self._due(beat)
             except (TurnlogError, psycopg.Error, OSError) as error:
                 logger.warning("%s waits: %s", NAME, error)
             await pause(stop, POLL_S)
-
-    async def _find_waiting(self) -> None:
-        async with self._runtime.pool.connection() as conn:
-            for tenant, user, thread in await behind(conn, self._roles):
-                self._wait(UserConversation(tenant, user, thread))
 
     def _wait(self, conversation: UserConversation) -> None:
         self._waiting.setdefault(conversation, Waiting(time.monotonic() + self._runtime.settings.extract_max_age_s))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from uuid import NAMESPACE_OID, uuid5
 
 from turnlog.agent import metrics
-from turnlog.agent.context import TokenCounter, counter_for
+from turnlog.agent.context import counter_for
 from turnlog.agent.conversations.sessions.checkpoint import Cut, automatic_cut, summary_limit
 from turnlog.agent.conversations.summarising.derive import Derived, Deriver, ModelCall
 from turnlog.agent.conversations.summarising.facts import ThreadFacts, texts
@@ -138,7 +138,9 @@ class SegmentReactor:
         if work is None:
             metrics.checkpoint_ended("automatic", "stale")
             return
-        deriver = self._deriver(conn, work)
+        limit = summary_limit(work.rules, self._runtime.settings.max_summary_tokens)
+        tasks, ledger_ = self._models.tasks, self._ledger
+        deriver = Deriver(tasks, self._model.model, self._counter, limit, ledger_, conn, work.thread.owner)
         try:
             ended, *failure = await self._tried(work, deriver)
         except RetryLater:
@@ -147,7 +149,12 @@ class SegmentReactor:
         is_stored = await self._store(request, [ended], [*spent(work, deriver.calls), *failure])
         if not is_stored:
             await forget_answers(conn, [call.key for call in deriver.calls])
-        _count(ended, is_stored, self._counter)
+            metrics.checkpoint_ended("automatic", "stale")
+        elif isinstance(ended.data, SegmentCheckpointed):
+            metrics.checkpoint_ended("automatic", "made")
+            metrics.SUMMARY_TOKENS.observe(self._counter.text(ended.data.summary))
+        else:
+            metrics.checkpoint_ended("automatic", "failed")
 
     async def _tried(self, work: Work, deriver: Deriver) -> list[Event]:
         """Returns the checkpoint, or its failure and the metered usage. Raises RetryLater."""
@@ -180,11 +187,6 @@ class SegmentReactor:
         assert met is not None
         raise met
 
-    def _deriver(self, conn: Connection, work: Work) -> Deriver:
-        limit = summary_limit(work.rules, self._runtime.settings.max_summary_tokens)
-        tasks, ledger_ = self._models.tasks, self._ledger
-        return Deriver(tasks, self._model.model, self._counter, limit, ledger_, conn, work.thread.owner)
-
     async def _store(self, request: Recorded, result: list[Event], costs: list[Event]) -> bool:
         """Returns False, and stores only the usage, if the request had become obsolete."""
         while True:  # short pauses, or an active conversation would always append first
@@ -216,13 +218,3 @@ async def _once_let_in(work: Work, deriver: Deriver) -> Derived:
     except BreakerOpen as refused:
         await asyncio.sleep(refused.retry_after_s or 0.0)
         return await deriver.summary(covered, work.previous)
-
-
-def _count(ended: Event, is_stored: bool, counter: TokenCounter) -> None:
-    if not is_stored:
-        metrics.checkpoint_ended("automatic", "stale")
-    elif isinstance(ended.data, SegmentCheckpointed):
-        metrics.checkpoint_ended("automatic", "made")
-        metrics.SUMMARY_TOKENS.observe(counter.text(ended.data.summary))
-    else:
-        metrics.checkpoint_ended("automatic", "failed")

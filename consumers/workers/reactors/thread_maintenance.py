@@ -8,7 +8,7 @@ stored even if another step failed; pruning waits until every step has succeeded
 from turnlog.agent.context import counter_for
 from turnlog.agent.conversations.archive.restoring import restored_if_archived
 from turnlog.agent.conversations.summarising.derive import PIECE_TEXTS, Deriver
-from turnlog.agent.conversations.summarising.facts import ThreadFacts, is_still_there, load, texts
+from turnlog.agent.conversations.summarising.facts import is_still_there, load, texts
 from turnlog.agent.conversations.summarising.plan import Facts, Plan, plan
 from turnlog.agent.conversations.summarising.results import NAME as NAME
 from turnlog.agent.conversations.summarising.results import RoundResult, history_pruned, summary_written, topics_tagged
@@ -69,16 +69,15 @@ class MemoryReactor:
             due = plan(facts, self._runtime.settings)
             if due.nothing or due == done:
                 return
-            round_ = RoundResult(thread, due, self._deriver(conn, thread))
+            limit = self._runtime.settings.max_summary_tokens
+            tasks, model = self._models.tasks, self._model.model
+            deriver = Deriver(tasks, model, self._counter, limit, self._ledger, conn, thread.owner)
+            round_ = RoundResult(thread, due, deriver)
             await self._derive(conn, round_)
             await self._store(conn, round_)
             if round_.problem is not None:
                 raise round_.problem
             done = due
-
-    def _deriver(self, conn: Connection, thread: ThreadFacts) -> Deriver:
-        limit = self._runtime.settings.max_summary_tokens
-        return Deriver(self._models.tasks, self._model.model, self._counter, limit, self._ledger, conn, thread.owner)
 
     async def _derive(self, conn: Connection, round_: RoundResult) -> None:
         """Derives topics, vectors and summary, and only then prunes."""
@@ -88,7 +87,11 @@ class MemoryReactor:
         if due.prune_through is not None:
             await self._vectors(conn, round_)
         if due.summarise_through is not None:
-            await self._summary(round_, due.summarise_through)
+            thread = round_.thread
+            span = thread.span(thread.summarised_through, due.summarise_through)
+            with round_.step("summary", self._model):
+                made = await round_.deriver.summary(texts(span), thread.summary.summary if thread.summary else "")
+                round_.events.append(summary_written(thread, made, self._model, span, due.summarise_through))
         if due.prune_through is not None and round_.problem is None:
             round_.events.append(history_pruned(round_.thread, due.prune_through))
 
@@ -100,13 +103,6 @@ class MemoryReactor:
                 part = span[first : first + PIECE_TEXTS]
                 made = await round_.deriver.topics(texts(part))
                 round_.events.append(topics_tagged(round_.thread, made, self._model, part, part[-1].seq))
-
-    async def _summary(self, round_: RoundResult, through: int) -> None:
-        thread = round_.thread
-        span = thread.span(thread.summarised_through, through)
-        with round_.step("summary", self._model):
-            made = await round_.deriver.summary(texts(span), thread.summary.summary if thread.summary else "")
-            round_.events.append(summary_written(thread, made, self._model, span, through))
 
     async def _vectors(self, conn: Connection, round_: RoundResult) -> None:
         embedder, place = self._models.embedder, (round_.thread.tenant, [round_.thread.thread])

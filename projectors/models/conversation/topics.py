@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import sqlalchemy as sa
 
-from turnlog.events.contracts import REMOVALS, EventData, Recorded, ThreadForked, TopicsTagged
+from turnlog.events.contracts import REMOVALS, Recorded, ThreadForked, TopicsTagged
 from turnlog.projectors.engine.changes import Change, Row, Upsert
 from turnlog.projectors.engine.projection import Projection
 from turnlog.projectors.engine.tables import thread_table, timestamptz
@@ -33,10 +33,13 @@ _UPDATE = (
 def project(batch: Sequence[Recorded]) -> list[Change]:
     folded: dict[tuple[str, str, str], Row] = {}
     for recorded in batch:
-        for row in _rows(recorded):
-            key = (row[0], row[1], row[2])
+        event, data = recorded.event, recorded.event.data
+        assert isinstance(data, TopicsTagged | ThreadForked)
+        for topic, mentions in data.topics.items():
+            row: Row = (event.tenant, event.thread, topic, mentions, event.time)
+            key = (event.tenant, event.thread, topic)
             known = folded.get(key)
-            folded[key] = row if known is None else _add(known, row)
+            folded[key] = row if known is None else (*known[:3], known[3] + row[3], max(known[4], row[4]))
     return [
         Upsert(memory_topics, COLUMNS, list(folded.values()), _UPDATE),
         Upsert(memory_tagged, _TAGGED, _spans(batch), _THROUGH),
@@ -47,23 +50,12 @@ def _spans(batch: Sequence[Recorded]) -> list[Row]:
     through: dict[tuple[str, str], int] = {}
     for event in (recorded.event for recorded in batch):
         place = (event.tenant, event.thread)
-        through[place] = max(through.get(place, 0), _through(event.data))
+        assert isinstance(event.data, TopicsTagged | ThreadForked)
+        through[place] = max(
+            through.get(place, 0),
+            event.data.tagged_through if isinstance(event.data, ThreadForked) else event.data.derivation.through_seq,
+        )
     return [(*place, seq) for place, seq in through.items()]
-
-
-def _through(data: EventData) -> int:
-    assert isinstance(data, TopicsTagged | ThreadForked)
-    return data.tagged_through if isinstance(data, ThreadForked) else data.derivation.through_seq
-
-
-def _rows(recorded: Recorded) -> list[Row]:
-    event, data = recorded.event, recorded.event.data
-    assert isinstance(data, TopicsTagged | ThreadForked)
-    return [(event.tenant, event.thread, topic, n, event.time) for topic, n in data.topics.items()]
-
-
-def _add(known: Row, row: Row) -> Row:
-    return (*known[:3], known[3] + row[3], max(known[4], row[4]))
 
 
 TOPICS = Projection("topics", 1, TABLES, REMOVALS | {"topics_tagged", "thread_forked"}, project)

@@ -87,26 +87,23 @@ def project(batch: Sequence[Recorded]) -> list[Change]:
 
 
 def _found(events: Iterable[Event]) -> list[Change]:
-    return [Statement(FOUND, [row for event in events for row in _rows(event)])]
+    rows: list[dict[str, Any]] = []
+    for event in events:
+        assert isinstance(event.data, EntitiesFound)
+        rows += [_row(event, entity) for entity in event.data.entities]
+    return [Statement(FOUND, rows)]
 
 
 def _forgotten(events: Iterable[Event]) -> list[Change]:
-    params = [_turns(event) for event in events]
+    params = []
+    for event in events:
+        assert isinstance(event.data, MemoryForgotten)
+        params.append({"tenant": event.tenant, "thread": event.thread, "turns": list(event.data.source_ids)})
     return [Statement(text, params) for text in (REMEMBER_TURNS, DELETE_UNSAID, DROP_WORDS)]
 
 
 def _cleared(events: Iterable[Event]) -> list[Change]:
     return [Statement(CLEAR, [{"tenant": event.tenant, "thread": event.thread} for event in events])]
-
-
-def _turns(event: Event) -> dict[str, Any]:
-    assert isinstance(event.data, MemoryForgotten)
-    return {"tenant": event.tenant, "thread": event.thread, "turns": list(event.data.source_ids)}
-
-
-def _rows(event: Event) -> list[dict[str, Any]]:
-    assert isinstance(event.data, EntitiesFound)
-    return [_row(event, entity) for entity in event.data.entities]
 
 
 def _row(event: Event, entity: Entity) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY
 
 from turnlog.events.contracts import REMOVALS, ApiKeyCreated, ApiKeyRevoked, Recorded
-from turnlog.projectors.engine.changes import Change, Row, Statement, Upsert
+from turnlog.projectors.engine.changes import Change, Statement, Upsert
 from turnlog.projectors.engine.projection import Projection
 from turnlog.projectors.engine.tables import metadata, thread_table, timestamptz
 
@@ -48,16 +48,12 @@ def project(batch: Sequence[Recorded]) -> list[Change]:
 def _change(recorded: Recorded) -> Change:
     event, data = recorded.event, recorded.event.data
     if isinstance(data, ApiKeyRevoked):
-        place = {"tenant": event.tenant, "thread": event.thread, "id": data.key_id, "at": event.time}
-        return Statement(_REVOKE, [place])
+        key = {"tenant": event.tenant, "thread": event.thread, "id": data.key_id}
+        return Statement(_REVOKE, [key | {"at": event.time}])
     assert isinstance(data, ApiKeyCreated)
-    return Upsert(api_keys, COLUMNS, [_row(recorded, data)])
-
-
-def _row(recorded: Recorded, data: ApiKeyCreated) -> Row:
-    event = recorded.event
     place = (event.tenant, event.thread, data.key_id, event.user or "", recorded.seq)
-    return (*place, data.digest, data.role, list(data.scopes), data.label, event.time, data.expires_at, None)
+    row = (*place, data.digest, data.role, list(data.scopes), data.label, event.time, data.expires_at, None)
+    return Upsert(api_keys, COLUMNS, [row])
 
 
 ACCESS_KEYS = Projection("api_keys", 1, (api_keys,), REMOVALS | {"api_key_created", "api_key_revoked"}, project)

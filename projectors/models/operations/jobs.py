@@ -24,14 +24,12 @@ COLUMNS = tuple(column.name for column in job_runs.columns)
 
 
 def project(batch: Sequence[Recorded]) -> list[Change]:
-    return [Upsert(job_runs, COLUMNS, [_row(recorded) for recorded in batch])]
-
-
-def _row(recorded: Recorded) -> Row:
-    event, data = recorded.event, recorded.event.data
-    assert isinstance(data, JobRan)
-    counts = to_json(data.counts).decode()
-    return (event.tenant, event.thread, data.job, data.due_at, event.time, data.duration_ms, counts, data.errors)
+    rows: list[Row] = []
+    for event in (recorded.event for recorded in batch):
+        assert isinstance(event.data, JobRan)
+        job, counts = event.data, to_json(event.data.counts).decode()
+        rows.append((event.tenant, event.thread, job.job, job.due_at, event.time, job.duration_ms, counts, job.errors))
+    return [Upsert(job_runs, COLUMNS, rows)]
 
 
 JOBS = Projection("jobs", 1, (job_runs,), REMOVALS | {"job_ran"}, project)
