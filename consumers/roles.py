@@ -29,14 +29,14 @@ from turnlog.consumers.workers.analytics import NAME as ANALYTICS
 from turnlog.consumers.workers.analytics import analytics, counting
 from turnlog.consumers.workers.answering import AgentConsumer
 from turnlog.consumers.workers.app import Interval, Subscription, consuming
-from turnlog.consumers.workers.durable_consumer import Delivery, Inbox, Work
+from turnlog.consumers.workers.durable_consumer import Delivery, DurableConsumer, Work
 from turnlog.consumers.workers.reactors.contradictions import NAME as CONTRADICTIONS
 from turnlog.consumers.workers.reactors.contradictions import ContradictionReactor
 from turnlog.consumers.workers.reactors.extraction import ExtractionReactor
 from turnlog.consumers.workers.reactors.segments import NAME as SEGMENTS
 from turnlog.consumers.workers.reactors.segments import SegmentReactor
 from turnlog.consumers.workers.reactors.thread_maintenance import NAME as MEMORY
-from turnlog.consumers.workers.reactors.thread_maintenance import MemoryReactor
+from turnlog.consumers.workers.reactors.thread_maintenance import ThreadMaintenance
 from turnlog.events.errors import TurnlogError
 from turnlog.events.heartbeats import Heartbeat
 from turnlog.events.read import Stored
@@ -110,8 +110,8 @@ async def _models_at_work(runtime: Runtime, roles: Sequence[str]) -> AsyncIterat
             await stack.enter_async_context(consuming(runtime, "reactors", *_reactors(runtime)))
         if "agent" in roles:
             work, parallel = AgentConsumer(runtime).work, runtime.settings.agent_parallel
-            inbox = Inbox(runtime.pool, AGENT, work, parallel, AGENT_GRACE_S, AGENT_ACK_WAIT_S)
-            subscription = Subscription(inbox, type_filter("answer_requested"))
+            consumer = DurableConsumer(runtime.pool, AGENT, work, parallel, AGENT_GRACE_S, AGENT_ACK_WAIT_S)
+            subscription = Subscription(consumer, type_filter("answer_requested"))
             await stack.enter_async_context(consuming(runtime, "agent", [subscription]))
         yield
 
@@ -119,28 +119,28 @@ async def _models_at_work(runtime: Runtime, roles: Sequence[str]) -> AsyncIterat
 def _reactors(runtime: Runtime) -> tuple[list[Subscription], list[Interval]]:
     """What the reactors read, and what they do at intervals."""
     models, pool, turns = runtime.models, runtime.pool, type_filter("turn_recorded")
-    memory = Inbox(pool, MEMORY, MemoryReactor(runtime, models).work, give_way=runtime.give_way)
-    segments = Inbox(pool, SEGMENTS, SegmentReactor(runtime, models).work)
+    memory = DurableConsumer(pool, MEMORY, ThreadMaintenance(runtime, models).work, give_way=runtime.give_way)
+    segments = DurableConsumer(pool, SEGMENTS, SegmentReactor(runtime, models).work)
     requested = type_filter("segment_checkpoint_requested")
     subscriptions = [Subscription(memory, turns), Subscription(segments, requested)]
     intervals = [Interval("embedder", partial(_embed, runtime, models.embedder), EMBED_ROUND_S)]
     if runtime.settings.extract:
         extraction = ExtractionReactor(runtime, models)
-        inbox = Inbox(pool, EXTRACTION, extraction.work, give_way=runtime.give_way)
-        subscriptions.append(Subscription(inbox, turns))
+        consumer = DurableConsumer(pool, EXTRACTION, extraction.work, give_way=runtime.give_way)
+        subscriptions.append(Subscription(consumer, turns))
         if models.extraction is not None:
             intervals.append(Interval("extraction-sweep", extraction.sweep, SWEEP_ROUND_S))
     if models.extraction is not None and runtime.settings.compare_memories:
         compare = ContradictionReactor(runtime, models.extraction).work
-        inbox = Inbox(pool, CONTRADICTIONS, compare, give_way=runtime.give_way)
-        subscriptions.append(Subscription(inbox, type_filter("memories_embedded"), DeliverPolicy.NEW))
+        consumer = DurableConsumer(pool, CONTRADICTIONS, compare, give_way=runtime.give_way)
+        subscriptions.append(Subscription(consumer, type_filter("memories_embedded"), DeliverPolicy.NEW))
     return subscriptions, intervals
 
 
 async def react(runtime: Runtime, name: str, stored: Stored) -> None:
     """Does the work of the reactor with this name on one event, in this process. Raises RetryLater, and its errors."""
     works: dict[str, Callable[[], Work]] = {
-        MEMORY: lambda: MemoryReactor(runtime, runtime.models).work,
+        MEMORY: lambda: ThreadMaintenance(runtime, runtime.models).work,
         SEGMENTS: lambda: SegmentReactor(runtime, runtime.models).work,
         EXTRACTION: lambda: ExtractionReactor(runtime, runtime.models).work,
         CONTRADICTIONS: lambda: _contradictions(runtime),

@@ -161,7 +161,7 @@ class Appender:
             return await self.append_many(events)
         return [done for out in await self._all_outgoing(events) for done in await self._store([out])]
 
-    async def append_whole(self, events: Sequence[Event]) -> bool:
+    async def append_atomic(self, events: Sequence[Event]) -> bool:
         """Stores the events as one atomic batch, or nothing if any of their ids is stored already.
 
         For results that belong together when a second attempt repeats only some of their ids. Returns whether they

@@ -162,8 +162,8 @@ class Log:
     async def append_in_order(self, events: Sequence[Event]) -> list[Appended]:
         return await self.appender.append_in_order(events)
 
-    async def append_whole(self, events: Sequence[Event]) -> bool:
-        return await self.appender.append_whole(events)
+    async def append_atomic(self, events: Sequence[Event]) -> bool:
+        return await self.appender.append_atomic(events)
 
     async def head(self) -> int:
         """Returns the stream's last sequence, 0 when it is empty. Raises LogUnavailable."""

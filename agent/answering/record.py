@@ -131,7 +131,7 @@ async def record(
     ).model_copy(update={"notes": basis.notes})
     events = [*answer.turns, author.event(answer.receipt_id, receipt, request_id), *answer.usages]
     if is_repeatable:
-        await runtime.log.append_whole(events)
+        await runtime.log.append_atomic(events)
         return []
     async with in_pace(runtime, events):
         return await runtime.log.append_many(events, expected)

@@ -11,7 +11,7 @@ from typing import Any
 
 from turnlog.agent.runtime import Runtime
 from turnlog.consumers.workers.app import Subscription, consuming
-from turnlog.consumers.workers.durable_consumer import Delivery, Inbox, Work
+from turnlog.consumers.workers.durable_consumer import Delivery, DurableConsumer, Work
 from turnlog.events.codec import parsed, unsealed
 from turnlog.events.contracts import ERASED
 from turnlog.events.errors import InvalidEvent
@@ -43,8 +43,8 @@ async def analytics(runtime: Runtime) -> AsyncIterator[None]:
     """Subscribes while the block runs."""
     async with runtime.pool.connection() as conn:
         await conn.execute(TABLES.encode())
-    inbox = Inbox(runtime.pool, NAME, counting(runtime), reads_bodies=True, give_way=runtime.give_way)
-    async with consuming(runtime, NAME, [Subscription(inbox, f"{STORED_PREFIX}.>")]):
+    consumer = DurableConsumer(runtime.pool, NAME, counting(runtime), reads_bodies=True, give_way=runtime.give_way)
+    async with consuming(runtime, NAME, [Subscription(consumer, f"{STORED_PREFIX}.>")]):
         yield
 
 

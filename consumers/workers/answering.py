@@ -67,7 +67,7 @@ async def outcome(log: Log, request: Event, seq: int) -> Outcome:
 
 
 class AgentConsumer:
-    """work() is what its Inbox calls, with the requests of one thread."""
+    """work() is what its DurableConsumer calls, with the requests of one thread."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime, self._models = runtime, runtime.models

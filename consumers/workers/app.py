@@ -1,8 +1,8 @@
 """The FastStream side: one broker, durable pull subscriptions with manual acks, AsyncAPI.
 
 Delivery is only a trigger. FastStream's pull loop runs the handlers of a fetch concurrently and its default policies
-lose events on an error, so a handler only puts the message into an Inbox, which processes messages thread by thread
-and acknowledges them when their work is done.
+lose events on an error, so a handler only puts the message into a DurableConsumer, which processes messages thread by
+thread and acknowledges them when their work is done.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from nats.js import JetStreamContext
 from nats.js.api import ConsumerConfig, DeliverPolicy
 
 from turnlog.agent.runtime import Runtime
-from turnlog.consumers.workers.durable_consumer import Inbox
+from turnlog.consumers.workers.durable_consumer import DurableConsumer
 from turnlog.consumers.workers.durables import LOOK_S, MISSING, Durable
 from turnlog.events.client import LOST_SERVER, RobustClient, servers_of
 from turnlog.events.errors import cause
@@ -139,38 +139,40 @@ def make_broker(nats_url: str, name: str, closed: asyncio.Event | None = None) -
     return broker
 
 
-def subscribe(broker: NatsBroker, subject: str, inbox: Inbox, deliver: DeliverPolicy = DeliverPolicy.ALL) -> None:
-    """Subscribes a durable with the inbox's name to one stored subject; workers with the same name share the work.
+def subscribe(
+    broker: NatsBroker, subject: str, consumer: DurableConsumer, deliver: DeliverPolicy = DeliverPolicy.ALL
+) -> None:
+    """Subscribes a durable with the consumer's name to one stored subject; workers with the same name share the work.
 
-    An inbox that reads no bodies gets none, and any other only a few at a time: each may have megabytes.
+    A durable consumer that reads no bodies gets none, and any other only a few at a time: each may have megabytes.
     """
 
     @broker.subscriber(
         subject,
         stream=JStream(STREAM, declare=False),
-        durable=inbox.name,
+        durable=consumer.name,
         config=ConsumerConfig(deliver_policy=deliver, max_deliver=-1),  # `Durable` makes it before
-        pull_sub=PullSub(batch_size=FETCH_BODIES if inbox.reads_bodies else FETCH, timeout=PAUSE_S),
+        pull_sub=PullSub(batch_size=FETCH_BODIES if consumer.reads_bodies else FETCH, timeout=PAUSE_S),
         ack_policy=AckPolicy.MANUAL,
         decoder=_whole_message,
-        title=inbox.name,
+        title=consumer.name,
     )
     async def take(message: Any) -> None:  # the document shows a payload of no other type
-        inbox.put(message)
+        consumer.put(message)
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """An inbox and the stored subject that fills it. deliver: from where on a new durable reads."""
+    """A durable consumer and the stored subject that fills it. deliver: from where on a new durable reads."""
 
-    inbox: Inbox
+    consumer: DurableConsumer
     subject: str
     deliver: DeliverPolicy = DeliverPolicy.ALL
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Work that is done beside the inboxes at intervals, until the event is set. round_s: see Heartbeat."""
+    """Work that is done beside the durable consumers at intervals, until the event is set. round_s: see Heartbeat."""
 
     name: str
     run: Callable[[asyncio.Event, Heartbeat], Coroutine[Any, Any, None]]
@@ -181,16 +183,16 @@ class Interval:
 async def consuming(
     runtime: Runtime, role: str, subscriptions: Sequence[Subscription], intervals: Sequence[Interval] = ()
 ) -> AsyncIterator[None]:
-    """Fills the inboxes and works on them while the block runs; at its end work under way is finished first."""
+    """Fills the durable consumers and works on them while the block runs; at its end work under way is finished."""
     stop, beats, js = asyncio.Event(), runtime.heartbeats, runtime.log.nc.jetstream()
-    durables = [Durable(one.inbox, one.subject, one.deliver, runtime.pool, js) for one in subscriptions]
+    durables = [Durable(one.consumer, one.subject, one.deliver, runtime.pool, js) for one in subscriptions]
     for durable in durables:
         await durable.ensure_in_time()
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(_subscribed(runtime, role, durables))
         for durable in durables:
-            name, inbox = durable.inbox.name, durable.inbox
-            work, look = partial(inbox.run, stop), partial(_look_after, durable)
+            name, consumer = durable.consumer.name, durable.consumer
+            work, look = partial(consumer.run, stop), partial(_look_after, durable)
             await stack.enter_async_context(beats.running(role, name, work, stop, INBOX_ROUND_S, grace_s=None))
             await stack.enter_async_context(beats.running(role, f"{name}-durable", look, stop))
         for one in intervals:
@@ -204,9 +206,9 @@ async def _subscribed(runtime: Runtime, role: str, durables: Sequence[Durable]) 
 
     async def subscribed() -> RobustBroker:
         broker = make_broker(runtime.nats_url, f"turnlog-{role}", runtime.log.closed)
-        broker.durables = {one.inbox.name: one for one in durables}
+        broker.durables = {one.consumer.name: one for one in durables}
         for one in durables:
-            subscribe(broker, one.subject, one.inbox, one.deliver)
+            subscribe(broker, one.subject, one.consumer, one.deliver)
         await broker.start()
         return broker
 
@@ -215,7 +217,9 @@ async def _subscribed(runtime: Runtime, role: str, durables: Sequence[Durable]) 
     async def watch(beat: Heartbeat) -> None:
         nonlocal broker
         while True:
-            late = [one.inbox.name for one in durables if one.pulls is not None and one.pulls.seconds > FETCH_ROUND_S]
+            late = [
+                one.consumer.name for one in durables if one.pulls is not None and one.pulls.seconds > FETCH_ROUND_S
+            ]
             if late:
                 logger.error("%s fetch no messages any more and are subscribed again", ", ".join(late))
                 await _stopped(broker)
@@ -227,7 +231,7 @@ async def _subscribed(runtime: Runtime, role: str, durables: Sequence[Durable]) 
             await asyncio.sleep(PAUSE_S)
 
     for one in durables:
-        one.pulls = Heartbeat(role, f"{one.inbox.name}-fetch", beats.changed, FETCH_ROUND_S)
+        one.pulls = Heartbeat(role, f"{one.consumer.name}-fetch", beats.changed, FETCH_ROUND_S)
         beats.loops.append(one.pulls)
     try:
         async with beats.running(role, f"{role}-subscriptions", watch, stop):

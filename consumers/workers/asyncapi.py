@@ -20,7 +20,7 @@ from turnlog.agent.answering.pieces import ProgressStep
 from turnlog.agent.answering.request import AGENT
 from turnlog.consumers.workers.analytics import NAME as ANALYTICS
 from turnlog.consumers.workers.app import make_broker, subscribe
-from turnlog.consumers.workers.durable_consumer import Delivery, Inbox
+from turnlog.consumers.workers.durable_consumer import Delivery, DurableConsumer
 from turnlog.consumers.workers.reactors.segments import NAME as SEGMENTS
 from turnlog.consumers.workers.reactors.thread_maintenance import NAME as MEMORY
 from turnlog.events.codec import CONTENT_TYPE, TYPE_PREFIX, VERSIONS
@@ -165,7 +165,7 @@ def _broker() -> NatsBroker:
         (AGENT, type_filter("answer_requested")),
         (ANALYTICS, f"{STORED_PREFIX}.>"),
     ):
-        subscribe(broker, subject, Inbox(_NO_POOL, durable, _never))
+        subscribe(broker, subject, DurableConsumer(_NO_POOL, durable, _never))
     return broker
 
 

@@ -42,7 +42,7 @@ SERVER_AWAY = (psycopg.OperationalError, DatabaseUnavailable, LogUnavailable, Ga
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """An event that waits for its work. stored: its body is empty unless the inbox reads bodies.
+    """An event that waits for its work. stored: its body is empty unless the durable consumer reads bodies.
 
     message: what is acknowledged; None for work that is done again by hand. traceparent: of the message's header.
     """
@@ -75,7 +75,7 @@ async def _at_once(stop: asyncio.Event) -> None:
     """Gives way to no other work."""
 
 
-class Inbox:
+class DurableConsumer:
     """Hands all waiting deliveries of one thread to `work` at once; up to `parallel` threads at a time.
 
     Tenants take turns: next is a thread of the one that was served longest ago, among these the one that waits longest.

@@ -20,7 +20,7 @@ from nats.js.api import AckPolicy, ConsumerConfig, ConsumerInfo, DeliverPolicy
 from nats.js.errors import NotFoundError
 
 from turnlog.agent.runtime import Pool
-from turnlog.consumers.workers.durable_consumer import Inbox
+from turnlog.consumers.workers.durable_consumer import DurableConsumer
 from turnlog.events.errors import LogUnavailable, cause
 from turnlog.events.heartbeats import Heartbeat
 from turnlog.events.subjects import STREAM
@@ -40,11 +40,12 @@ _NOTED = "SELECT position FROM durables WHERE name = %s AND log = %s"
 
 @dataclass(slots=True)
 class Durable:
-    """The durable consumer of one inbox. subject: stored events that it delivers. deliver: from where on a new one
-    begins. pulls: the heartbeat of the loop that fetches from it, once that runs. made: how often it was created here.
+    """The consumer in JetStream that fills a DurableConsumer. subject: stored events that it delivers. deliver: from
+    where on a new one begins. pulls: the heartbeat of the loop that fetches from it, once that runs. made: how often it
+    was created here.
     """
 
-    inbox: Inbox
+    consumer: DurableConsumer
     subject: str
     deliver: DeliverPolicy
     pool: Pool
@@ -56,13 +57,13 @@ class Durable:
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def ensure(self) -> ConsumerInfo:
-        """Creates it, or updates it to the settings of its inbox; its position is unchanged.
+        """Creates it, or updates it to the settings of its consumer; its position is unchanged.
 
         Raises NATS errors, psycopg errors.
         """
         async with self._lock:
             try:
-                info = await self.js.consumer_info(STREAM, self.inbox.name)
+                info = await self.js.consumer_info(STREAM, self.consumer.name)
             except NotFoundError:
                 return await self._create()
             wanted = info.config.evolve(**self._settings())
@@ -77,7 +78,9 @@ class Durable:
                 return
             except (NatsError, psycopg.Error, OSError, TimeoutError) as error:
                 if time.monotonic() > deadline:
-                    raise LogUnavailable(f"cannot look after the consumer {self.inbox.name}: {cause(error)}") from error
+                    raise LogUnavailable(
+                        f"cannot look after the consumer {self.consumer.name}: {cause(error)}"
+                    ) from error
                 await asyncio.sleep(1.0)
 
     async def look(self) -> str | None:
@@ -95,14 +98,14 @@ class Durable:
 
     async def _create(self) -> ConsumerInfo:
         async with self._positions() as conn:
-            row = await (await conn.execute(_NOTED, (self.inbox.name, await self._log()))).fetchone()
+            row = await (await conn.execute(_NOTED, (self.consumer.name, await self._log()))).fetchone()
             position = self._noted = int(row[0]) if row else 0
             begins: dict[str, Any] = {"deliver_policy": self.deliver}
             if position:
                 begins = {"deliver_policy": DeliverPolicy.BY_START_SEQUENCE, "opt_start_seq": position + 1}
             config = ConsumerConfig(
-                name=self.inbox.name,
-                durable_name=self.inbox.name,
+                name=self.consumer.name,
+                durable_name=self.consumer.name,
                 filter_subject=self.subject,
                 ack_policy=AckPolicy.EXPLICIT,
                 max_deliver=-1,
@@ -112,23 +115,25 @@ class Durable:
             info = await self.js.add_consumer(STREAM, config)
         self.made += 1
         if self.made > 1 or position:
-            logger.warning("the consumer %s was deleted and is made again after sequence %d", self.inbox.name, position)
+            logger.warning(
+                "the consumer %s was deleted and is made again after sequence %d", self.consumer.name, position
+            )
         return info
 
     def _settings(self) -> dict[str, Any]:
         """What is set of a new durable and updated of an existing one."""
         return {
-            "ack_wait": self.inbox.ack_wait_s,
-            "max_ack_pending": MAX_WAITING_BODIES if self.inbox.reads_bodies else MAX_WAITING,
-            "headers_only": None if self.inbox.reads_bodies else True,
+            "ack_wait": self.consumer.ack_wait_s,
+            "max_ack_pending": MAX_WAITING_BODIES if self.consumer.reads_bodies else MAX_WAITING,
+            "headers_only": None if self.consumer.reads_bodies else True,
         }
 
     async def _note(self, info: ConsumerInfo) -> None:
         """Also where it has acknowledged nothing yet: one that begins with new events would miss those meanwhile."""
         if _acknowledged(info) > self._noted:
             async with self._positions() as conn:
-                position = _acknowledged(await self.js.consumer_info(STREAM, self.inbox.name))
-                await conn.execute(_NOTE, (self.inbox.name, await self._log(), position))
+                position = _acknowledged(await self.js.consumer_info(STREAM, self.consumer.name))
+                await conn.execute(_NOTE, (self.consumer.name, await self._log(), position))
             self._noted = position
 
     @contextlib.asynccontextmanager

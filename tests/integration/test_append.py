@@ -115,12 +115,12 @@ async def test_the_same_event_twice_in_one_batch_is_one_event(log: Log) -> None:
 
 async def test_results_that_belong_together_are_stored_together_or_not_at_all(log: Log) -> None:
     events = turns(4)
-    assert await log.append_whole(events[:2])
-    assert not await log.append_whole(events[1:])
-    assert await log.append_whole(events[2:])
+    assert await log.append_atomic(events[:2])
+    assert not await log.append_atomic(events[1:])
+    assert await log.append_atomic(events[2:])
     assert await texts(log) == ["0", "1", "2", "3"]
     with pytest.raises(ValueError, match="more than one atomic batch"):
-        await log.append_whole(turns(MAX_BATCH + 1))
+        await log.append_atomic(turns(MAX_BATCH + 1))
 
 
 async def batch_ids(log: Log) -> list[str | None]:
@@ -304,7 +304,7 @@ async def test_a_closed_log_says_so_and_is_not_waited_for(nats_url: str) -> None
         lambda: log.append(turn(), expected=0),
         lambda: log.append_many(turns(3)),
         lambda: log.append_in_order(turns(3)),
-        lambda: log.append_whole(turns(3)),
+        lambda: log.append_atomic(turns(3)),
     ):
         with pytest.raises(LogClosed, match="this Log is closed, and nothing was stored"):
             await refused()

@@ -24,7 +24,7 @@ from turnlog.agent.privacy.keys.user_keys import KeyTable, Owner
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.settings import Settings
 from turnlog.consumers.workers.analytics import NAME as ANALYTICS
-from turnlog.consumers.workers.durable_consumer import Delivery, Inbox
+from turnlog.consumers.workers.durable_consumer import Delivery, DurableConsumer
 from turnlog.consumers.workers.durables import MAX_WAITING_BODIES
 from turnlog.consumers.workers.reactors.thread_maintenance import NAME as MEMORY
 from turnlog.events.heartbeats import Heartbeats
@@ -85,9 +85,9 @@ async def test_an_inbox_starts_no_work_while_projectors_catch_up() -> None:
         asked.append(projectors.asked)
         stop.set()
 
-    inbox = Inbox(cast(Any, None), "waiting", work, give_way=beside(projectors).give_way)
-    inbox.put(message())
-    await inbox.run(stop)
+    consumer = DurableConsumer(cast(Any, None), "waiting", work, give_way=beside(projectors).give_way)
+    consumer.put(message())
+    await consumer.run(stop)
     assert asked == [3]
 
 
@@ -109,10 +109,10 @@ async def test_tenants_of_an_inbox_take_turns() -> None:
         if len(served) == 7:
             stop.set()
 
-    inbox = Inbox(cast(Any, None), "waiting", work)
+    consumer = DurableConsumer(cast(Any, None), "waiting", work)
     for tenant, thread in [("a", "1"), ("a", "2"), ("a", "3"), ("a", "4"), ("b", "1"), ("b", "2"), ("c", "1")]:
-        inbox.put(message(tenant, thread))
-    await inbox.run(stop)
+        consumer.put(message(tenant, thread))
+    await consumer.run(stop)
     assert served[:4] == [("a", "1"), ("b", "1"), ("c", "1"), ("a", "2")]
     assert served[4:] == [("b", "2"), ("a", "3"), ("a", "4")]
 
@@ -121,13 +121,13 @@ async def test_an_inbox_that_reads_no_bodies_gets_none_and_an_older_consumer_is_
     log: Log, nats_url: str, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A fetch of large turns is a few kilobytes; a consumer with bodies holds few of them."""
-    js, got, put = log.nc.jetstream(), dict[str, int](), Inbox.put
+    js, got, put = log.nc.jetstream(), dict[str, int](), DurableConsumer.put
 
-    def measured(self: Inbox, message: NatsMessage) -> None:
+    def measured(self: DurableConsumer, message: NatsMessage) -> None:
         got[self.name] = max(got.get(self.name, 0), len(message.raw_message.data))
         put(self, message)
 
-    monkeypatch.setattr(Inbox, "put", measured)
+    monkeypatch.setattr(DurableConsumer, "put", measured)
     older = ConsumerConfig(durable_name=MEMORY, filter_subject=type_filter("turn_recorded"), max_ack_pending=2_000)
     await js.add_consumer(STREAM, older)
     await log.append(turn("x" * 1_000_000))
@@ -165,7 +165,7 @@ async def test_analytics_fetches_keys_by_the_batch_and_uses_no_worker_thread(
 
 
 def message(tenant: str = "default", thread: str = "t") -> NatsMessage:
-    """A delivery as far as an inbox reads it."""
+    """A delivery as far as a durable consumer reads it."""
 
     async def ack() -> None:
         """The work is done."""

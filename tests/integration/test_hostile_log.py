@@ -68,7 +68,7 @@ async def test_ids_that_someone_published_on_another_thread_first_are_no_duplica
         await forge(log, one.model_copy(update={"thread": "forged"}))
     assert [done.duplicate for done in await log.append_many(events)] == [False] * count
     assert [done.duplicate for done in await log.append_many(events)] == [True] * count
-    assert not await log.append_whole(events)
+    assert not await log.append_atomic(events)
     await stage.twice(events[0])
     assert await parked(stage) == set()
     forged_too = Counter({"t": count, "forged": (count + 1) // 2})

@@ -34,7 +34,7 @@ from turnlog.consumers.api import app as app_of_api
 from turnlog.consumers.api.app import documented
 from turnlog.consumers.servers import background
 from turnlog.consumers.workers import app
-from turnlog.consumers.workers.durable_consumer import Delivery, Inbox
+from turnlog.consumers.workers.durable_consumer import Delivery, DurableConsumer
 from turnlog.consumers.workers.durables import Durable
 from turnlog.events import heartbeats
 from turnlog.events.heartbeats import Heartbeat, Heartbeats
@@ -42,15 +42,15 @@ from turnlog.events.progress import no_progress
 from turnlog.events.subjects import STREAM
 from turnlog.events.tasks import cancel
 
-INBOXES = ("memory", "segments", "extraction", "contradictions", "agent", "analytics")
+CONSUMERS = ("memory", "segments", "extraction", "contradictions", "agent", "analytics")
 LOOPS = {
-    *INBOXES,
-    *(f"{name}-durable" for name in INBOXES),
+    *CONSUMERS,
+    *(f"{name}-durable" for name in CONSUMERS),
     *("projectors-0", "embedder", "extraction-sweep", "jobs", "keys-follow", "same-log"),
     *("gauges", "heartbeat", "event-loop", "lanes"),
     *("reactors-subscriptions", "agent-subscriptions", "analytics-subscriptions"),
 }
-FETCHES = {f"{name}-fetch" for name in INBOXES}
+FETCHES = {f"{name}-fetch" for name in CONSUMERS}
 ELSEWHERE = {"projectors-share", "projectors-upgrade", "keep-servers"}  # which tests end by themselves
 PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
 
@@ -167,7 +167,7 @@ async def test_progress_of_waiting_events_that_is_acknowledged_no_longer_ends_th
         for task in asyncio.all_tasks():
             if task.get_name().endswith("-hold"):
                 task.cancel()
-        await red_then_green(api, ann, INBOXES)
+        await red_then_green(api, ann, CONSUMERS)
 
 
 async def test_deleted_durables_turn_readiness_red_and_are_made_again(serve: Serve) -> None:
@@ -175,7 +175,7 @@ async def test_deleted_durables_turn_readiness_red_and_are_made_again(serve: Ser
     async with everything(serve) as api, api.client() as ann:
         js, ask = api.runtime.log.nc.jetstream(), {"message": "hello"}
         assert (await ann.post("/api/threads/t/answers", json=ask)).status_code == 201
-        for name in INBOXES:
+        for name in CONSUMERS:
             await js.delete_consumer(STREAM, name)
         await red_then_green(api, ann, FETCHES)
         assert (await ann.post("/api/threads/t/answers", json=ask)).status_code == 201
@@ -213,7 +213,7 @@ async def test_a_position_noted_while_the_log_is_rebuilt_is_not_that_of_the_new_
     delete_consumer = JetStreamContext.delete_consumer
 
     async def worker_looks_before(js: JetStreamContext, stream: str, consumer: str) -> bool:
-        if consumer == durable.inbox.name:
+        if consumer == durable.consumer.name:
             looks.append(asyncio.create_task(durable.look()))
             await eventually(has_looked_or_waits)
         return await delete_consumer(js, stream, consumer)
@@ -227,7 +227,7 @@ async def test_a_position_noted_while_the_log_is_rebuilt_is_not_that_of_the_new_
 
     async with serve() as api:
         pool, js = api.runtime.pool, api.runtime.log.nc.jetstream()
-        durable = Durable(Inbox(pool, "analytics", no_work), "turnlog.log.>", DeliverPolicy.ALL, pool, js)
+        durable = Durable(DurableConsumer(pool, "analytics", no_work), "turnlog.log.>", DeliverPolicy.ALL, pool, js)
         await api.runtime.log.append(turn("hello"))
         await durable.ensure()
         [message] = await (await js.pull_subscribe_bind("analytics", STREAM)).fetch(1)

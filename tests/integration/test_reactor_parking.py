@@ -24,7 +24,7 @@ from turnlog.agent.operations.lag import REACTORS
 from turnlog.consumers.roles import react
 from turnlog.consumers.workers import durable_consumer
 from turnlog.consumers.workers.app import make_broker, subscribe
-from turnlog.consumers.workers.durable_consumer import Delivery, Inbox
+from turnlog.consumers.workers.durable_consumer import Delivery, DurableConsumer
 from turnlog.events.errors import LogUnavailable, NotFound
 from turnlog.events.subjects import STREAM, type_filter
 
@@ -124,7 +124,7 @@ async def test_a_dependency_that_is_away_parks_nothing_however_often_the_work_fa
 
     async with play("projectors") as stage:
         await append_texts(stage, "hello")
-        waiting = Inbox(stage.runtime.pool, "another", work)
+        waiting = DurableConsumer(stage.runtime.pool, "another", work)
         broker = make_broker(stage.runtime.nats_url, "test")
         subscribe(broker, type_filter("turn_recorded"), waiting)
         task = asyncio.create_task(waiting.run(stop))

@@ -13,7 +13,7 @@ from nats.js import JetStreamContext
 
 from turnlog.consumers.runtime import opened
 from turnlog.consumers.workers.app import RobustBroker, subscribe
-from turnlog.consumers.workers.durable_consumer import Delivery, Inbox
+from turnlog.consumers.workers.durable_consumer import Delivery, DurableConsumer
 from turnlog.events.subjects import STREAM, type_filter
 
 MEASURED_S = 1.0
@@ -51,8 +51,8 @@ async def test_a_worker_rests_while_nats_is_away_and_goes_on_afterwards(
 
     async with own_servers(tmp_path) as own, opened(own.settings()) as runtime:
         full_at_once = RobustBroker(own.where.nats_url, pending_size=0, max_reconnect_attempts=-1, logger=None)
-        inbox, stop = Inbox(runtime.pool, "resting", work), asyncio.Event()
-        subscribe(full_at_once, type_filter("turn_recorded"), inbox)
+        consumer, stop = DurableConsumer(runtime.pool, "resting", work), asyncio.Event()
+        subscribe(full_at_once, type_filter("turn_recorded"), consumer)
 
         async def done(seq: int) -> bool:
             return seq in worked
@@ -61,7 +61,7 @@ async def test_a_worker_rests_while_nats_is_away_and_goes_on_afterwards(
             return "resting gets no messages" in caplog.text
 
         async with full_at_once, asyncio.TaskGroup() as group:
-            group.create_task(inbox.run(stop))
+            group.create_task(consumer.run(stop))
             await full_at_once.start()
             first = (await runtime.log.append(turn("before"))).seq
             await eventually(lambda: done(first))
@@ -70,7 +70,7 @@ async def test_a_worker_rests_while_nats_is_away_and_goes_on_afterwards(
             await own.back()
             second = (await runtime.log.append(turn("after"))).seq
             await eventually(lambda: done(second))
-            await runtime.log.nc.jetstream().delete_consumer(STREAM, inbox.name)
+            await runtime.log.nc.jetstream().delete_consumer(STREAM, consumer.name)
             without_durable = await in_a_while(fetches)
             await eventually(is_said)
             stop.set()

@@ -33,7 +33,7 @@ READS = ("messages", "checkpoints", "summaries", "topics", "vectors")
 EMBED_BATCH = 128
 
 
-class MemoryReactor:
+class ThreadMaintenance:
     """Maintains threads; its durable consumer calls work(). Raises RetryLater when a model is down or the budget is
     spent."""
 
