@@ -241,7 +241,7 @@ async def _conversations(
 
 async def _cost(runtime: Runtime, shadow: Place) -> Cost:
     events = runtime.log.read_thread(shadow.tenant, shadow.thread, types=("usage_metered",))
-    spent = [one.event.data async for one in events if isinstance(one.event.data, UsageMetered)]
+    spent = [event.event.data async for event in events if isinstance(event.event.data, UsageMetered)]
     return Cost(
         sum(one.calls for one in spent),
         sum(one.tokens_in + one.tokens_out for one in spent),

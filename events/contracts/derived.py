@@ -61,14 +61,14 @@ MOST_CHUNKS = 64
 def spans_of(seqs: Iterable[int], place: Mapping[int, int] | None = None) -> tuple[Span, ...]:
     """Returns the turns with these sequences as (first, last), in order. place: of every turn in its thread, by
     sequence; two turns in neighbouring places are in one span. None: sequences that follow each other are."""
-    found: list[Span] = []
+    spans: list[Span] = []
     for seq in sorted(set(seqs)):
-        before = found[-1][1] if found else None
+        before = spans[-1][1] if spans else None
         if before is not None and (seq - before if place is None else place[seq] - place[before]) == 1:
-            found[-1] = (found[-1][0], seq)
+            spans[-1] = (spans[-1][0], seq)
         else:
-            found.append((seq, seq))
-    return tuple(found)
+            spans.append((seq, seq))
+    return tuple(spans)
 
 
 class TurnSpans(Frozen):

@@ -87,7 +87,7 @@ async def _apply(
         types = {one.type for one in batch}
         for projection in projections:
             done, out = at.at[projection.name], dropped.get(projection.name, frozenset())
-            wanted = {one for one in types if concerns(projection, one)}
+            wanted = {type_ for type_ in types if concerns(projection, type_)}
             mine = [i for i in batch if i.type in wanted and i.seq > done and i.seq not in out]
             act = apply_events if careful else _all_at_once
             parked = await act(conn, projection, mine, waiting[projection.name])

@@ -48,7 +48,7 @@ async def note_earlier(conn: Connection, projections: Sequence[Projection]) -> l
         (*versions, LIVE, WANTED),
     )
     earlier = {name for (name,) in await rows.fetchall()}
-    return [one for one in projections if one.name in earlier]
+    return [projection for projection in projections if projection.name in earlier]
 
 
 async def rebuild_earlier(
@@ -76,7 +76,7 @@ async def rebuild_earlier(
                 earlier = await note_earlier(conn, projections)
                 if not earlier:
                     return
-                for some in _passes(earlier) if together else [[one] for one in earlier]:
+                for some in _passes(earlier) if together else [[earlier_memory] for earlier_memory in earlier]:
                     await _rebuild(log, database_url, some, beat)
         except RebuildRunning:
             await pause(stop, LOOK_AGAIN_S)
@@ -91,12 +91,15 @@ async def rebuild_earlier(
 
 
 def _passes(earlier: Sequence[Projection]) -> list[list[Projection]]:
-    passes = [[one for one in earlier if (one.name in READ_WHILE_REBUILT) == is_read] for is_read in (False, True)]
+    passes = [
+        [earlier_memory for earlier_memory in earlier if (earlier_memory.name in READ_WHILE_REBUILT) == is_read]
+        for is_read in (False, True)
+    ]
     return [some for some in passes if some]
 
 
 async def _rebuild(log: Log, database_url: str, projections: Sequence[Projection], beat: Callable[[], None]) -> None:
-    names = ", ".join(one.name for one in projections)
+    names = ", ".join(projection.name for projection in projections)
     done = await rebuild_several(log, database_url, projections, _steps(f"rebuilding {names} for this version", beat))
     logger.warning("rebuilt %s: %d events in %.1f s", names, done[0].events, done[0].seconds)
 

@@ -62,7 +62,7 @@ async def event_ids(
 async def _stored(
     rows: Rows, ids: EventIds, candidates: Sequence[Memory], extra: Sequence[EventData]
 ) -> Mapping[UUID, int]:
-    mine = [ids.of(one, 0) for one in candidates] + [ids.of_extra(n, data) for n, data in enumerate(extra)]
+    mine = [ids.of(candidate, 0) for candidate in candidates] + [ids.of_extra(n, data) for n, data in enumerate(extra)]
     return await rows.stored(mine)
 
 

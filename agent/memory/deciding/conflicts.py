@@ -40,7 +40,9 @@ def _found(candidate: Memory, held: Sequence[StoredMemory]) -> Decisions:
 
 
 def _ends_another(candidate: Memory, decisions: Decisions) -> bool:
-    ended = (one for event in decisions if not isinstance(event, MemoryConflictRaised) for one in event.intervals)
+    ended = (
+        interval for event in decisions if not isinstance(event, MemoryConflictRaised) for interval in event.intervals
+    )
     return any(one.memory_id != candidate.id and one.valid_to is not None for one in ended)
 
 

@@ -66,7 +66,7 @@ def merged(members: Sequence[Memory]) -> Memory:
     """Returns the merged memory. members: oldest first. The result has their highest importance and lowest
     confidence."""
     last = members[-1]
-    ends = [one.expires_at for one in members if one.expires_at is not None]
+    ends = [member.expires_at for member in members if member.expires_at is not None]
     return last.model_copy(
         update={
             "content": joined_text([one.content for one in members]),

@@ -18,7 +18,7 @@ async def matching_rows(rows: Rows, candidates: Sequence[Memory]) -> list[Stored
         rows.conn,
         rows.place.tenant,
         rows.place.thread,
-        [one.dedupe_key for one in candidates if one.dedupe_key is not None],
+        [candidate.dedupe_key for candidate in candidates if candidate.dedupe_key is not None],
         [content_key(one.kind, one.content) for one in candidates],
         [one.id for one in candidates],
     )
@@ -71,10 +71,10 @@ async def preview(writer: MemoryWriter, place: Place, candidates: Sequence[Memor
     async def decide_all(rows: Rows) -> list[Outcome]:
         known = MemoryState(place, await matching_rows(rows, candidates), utc_now())
         outcomes: list[Outcome] = []
-        for one in candidates:
-            decided = () if one.id in known.rows else decide(one, known.matching(one))
+        for candidate in candidates:
+            decided = () if candidate.id in known.rows else decide(candidate, known.matching(candidate))
             known.apply(decided)
-            outcomes.append(outcome(one, decided, known))
+            outcomes.append(outcome(candidate, decided, known))
         return outcomes
 
     return await writer.read(place, decide_all)

@@ -216,24 +216,28 @@ def forgotten_events(plan: Forgetting, family: Iterable[StoredMemory]) -> list[M
     members = [row for row in rows.values() if row.closed_reason == "merged" and row.replaced_by in plan.ids]
     made = {row.replaced_by for row in members}
     staying = {source.event_id for row in members if row.id not in plan.ids for source in row.sources}
-    found: list[MemoryForgotten] = []
+    forgotten_memories: list[MemoryForgotten] = []
     for row in (rows[id_] for id_ in plan.ids):
         turns = dict.fromkeys(source.event_id for source in row.sources)
         own = tuple(turn for turn in turns if row.id not in made or turn not in staying)
-        found.append(MemoryForgotten(memory_id=row.id, source_ids=own))
-    return found
+        forgotten_memories.append(MemoryForgotten(memory_id=row.id, source_ids=own))
+    return forgotten_memories
 
 
 def closing_answers(ids: Sequence[UUID], questions: Iterable[Conflict]) -> list[MemoryConflictAnswered]:
     """Returns answers that close questions about forgotten memories, or against forgotten memories only."""
-    found: list[MemoryConflictAnswered] = []
-    for one in questions:
-        if one.memory_id in ids:
-            found.append(MemoryConflictAnswered(conflict_id=one.conflict_id, answer="old", intervals=()))
-        elif set(one.against) <= set(ids):
-            holds = (Interval(memory_id=one.memory_id),)
-            found.append(MemoryConflictAnswered(conflict_id=one.conflict_id, answer="new", intervals=holds))
-    return found
+    memory_conflict_answereds: list[MemoryConflictAnswered] = []
+    for question in questions:
+        if question.memory_id in ids:
+            memory_conflict_answereds.append(
+                MemoryConflictAnswered(conflict_id=question.conflict_id, answer="old", intervals=())
+            )
+        elif set(question.against) <= set(ids):
+            holds = (Interval(memory_id=question.memory_id),)
+            memory_conflict_answereds.append(
+                MemoryConflictAnswered(conflict_id=question.conflict_id, answer="new", intervals=holds)
+            )
+    return memory_conflict_answereds
 
 
 def _members(family: Iterable[StoredMemory]) -> defaultdict[UUID, list[StoredMemory]]:

@@ -97,11 +97,15 @@ class Memories:
             known = MemoryState(place, await matching_rows(rows, candidates), self._clock())
             events: list[tuple[UUID, EventData]] = []
             outcomes: list[Outcome] = []
-            for one in candidates:
-                decided = () if ids.of(one, 0) in done else decide(one, known.matching(one), derivation=derivation)
+            for candidate in candidates:
+                decided = (
+                    ()
+                    if ids.of(candidate, 0) in done
+                    else decide(candidate, known.matching(candidate), derivation=derivation)
+                )
                 known.apply(decided)
-                events += [(ids.of(one, n), data) for n, data in enumerate(decided)]
-                outcomes.append(outcome(one, decided, known))
+                events += [(ids.of(candidate, n), data) for n, data in enumerate(decided)]
+                outcomes.append(outcome(candidate, decided, known))
             extras = [(ids.of_extra(n, data), data) for n, data in enumerate(extra)]
             events += [(id_, data) for id_, data in extras if id_ not in done]
             return Decided(events, outcomes)
@@ -163,7 +167,7 @@ class Memories:
             row = await _row(rows, memory_id)
             place = (rows.place.tenant, rows.place.thread)
             same = [content_key(kind, row.content) for kind in get_args(MemoryKind)]
-            alike = [memory_id, *(one.id for one in await memories_with_keys(rows.conn, *place, [], same))]
+            alike = [memory_id, *(key.id for key in await memories_with_keys(rows.conn, *place, [], same))]
             families = {one: await family(rows.conn, *place, one) for one in dict.fromkeys(alike)}
             every = list(chain.from_iterable(families.values()))
             whole = combined(forgetting(one, members) for one, members in families.items())
@@ -189,7 +193,7 @@ class Memories:
             place = (rows.place.tenant, rows.place.thread)
             ids = await unforgotten(rows.conn, *place, MAX_FORGOTTEN_PER_WRITE)
             asked = (await conflicts(rows.conn, *place))[:MAX_FORGOTTEN_PER_WRITE]
-            events: list[EventData] = [MemoryForgotten(memory_id=one) for one in ids]
+            events: list[EventData] = [MemoryForgotten(memory_id=id_) for id_ in ids]
             events += [MemoryConflictAnswered(conflict_id=one.conflict_id, answer="old", intervals=()) for one in asked]
             return Decided([(uuid7(), data) for data in events], (len(ids), bool(events)))
 

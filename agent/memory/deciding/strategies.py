@@ -68,7 +68,7 @@ def confirmed(candidate: Memory, row: StoredMemory, intervals: Iterable[Interval
 def recorded(memories: Sequence[Memory], intervals: Iterable[Interval] = ()) -> Decisions:
     """Returns the events of new memories, each with its own interval; intervals of other memories are in the first
     event."""
-    ids, by_id = {memory.id for memory in memories}, {one.memory_id: one for one in intervals}
+    ids, by_id = {memory.id for memory in memories}, {interval.memory_id: interval for interval in intervals}
     others = tuple(one for id_, one in by_id.items() if id_ not in ids)
     return tuple(
         MemoryRecorded(

@@ -78,7 +78,7 @@ class Rows:
 
     async def stored(self, ids: Iterable[UUID]) -> dict[UUID, int]:
         """Returns the event ids that are on the log, with their sequences."""
-        keys = [Key(self.place.tenant, thread_token(self.place.thread), one) for one in ids]
+        keys = [Key(self.place.tenant, thread_token(self.place.thread), id_) for id_ in ids]
         return {key.id: seq for key, seq in (await first_seqs(self.conn, [self.partition], keys)).items()}
 
     async def removed_at(self) -> int:

@@ -180,7 +180,7 @@ def attribute_keys(rules: RuleSet) -> dict[str, Strategy]:
 
     Without those of ASK_USER: a model gives no normalised value, and the same date in other words is not worth asking.
     """
-    keys = [(one.rule.dedupe_key, one.rule.strategy) for one in rules.rules]
+    keys = [(rule.rule.dedupe_key, rule.rule.strategy) for rule in rules.rules]
     return {key: strategy for key, strategy in keys if key is not None and "{" not in key and strategy != "ASK_USER"}
 
 
@@ -209,16 +209,16 @@ def _json(text: str) -> tuple[list[Any], list[Any]] | None:
 def accepted_memories(turns: Sequence[Turn], answer: ModelAnswer, keys: dict[str, Strategy]) -> ExtractionResult:
     """Returns the valid memories of a model's answer as findings, the others as rejections. keys: of attribute_keys().
     Pure."""
-    found: list[Finding] = []
+    findings: list[Finding] = []
     rejections: list[Rejection] = []
     named = list(_entities(turns, answer.entities, rejections))
     for raw in answer.memories:
         one = _finding(turns, raw, keys, named)
         if isinstance(one, Finding):
-            found.append(one)
+            findings.append(one)
         else:
             rejections.append(one)
-    return ExtractionResult(tuple(found), tuple(rejections), tuple(named))
+    return ExtractionResult(tuple(findings), tuple(rejections), tuple(named))
 
 
 def _finding(
@@ -262,11 +262,15 @@ def _attribute(said: _ModelMemory, keys: dict[str, Strategy]) -> tuple[str | Non
 
 def _refused(turn: Turn, quote: str, content: str) -> str | None:
     at = turn.text.find(quote)
-    for one in statements(turn.text):
-        if one.start <= at < one.start + len(one.sentence):
-            if one.is_question or (is_question(one.sentence) and at >= one.start + len(one.text)):
+    for statement in statements(turn.text):
+        if statement.start <= at < statement.start + len(statement.sentence):
+            if statement.is_question or (
+                is_question(statement.sentence) and at >= statement.start + len(statement.text)
+            ):
                 return "question"
-            if one.is_quoted(at - one.start + len(quote) // 2) and one.is_quoted(at - one.start):
+            if statement.is_quoted(at - statement.start + len(quote) // 2) and statement.is_quoted(
+                at - statement.start
+            ):
                 return "quoted"
     return None if _numbers_said(turn, content) else "number-not-said"
 
@@ -332,8 +336,17 @@ def _entities(turns: Sequence[Turn], raws: Sequence[Any], rejections: list[Rejec
             name=" ".join(name.split()),
             description=said.description,
             attributes=dict(list(_attributes(turn, said.attributes or {}))[:MAX_ATTRIBUTES]),
-            relations=tuple(EntityRelation(type=one.type, target=one.target) for one in said.relations[:MAX_RELATIONS]),
-            sources=(turn.source(next((one.sentence for one in statements(turn.text) if name in one.sentence), name)),),
+            relations=tuple(
+                EntityRelation(type=relation.type, target=relation.target)
+                for relation in said.relations[:MAX_RELATIONS]
+            ),
+            sources=(
+                turn.source(
+                    next(
+                        (statement.sentence for statement in statements(turn.text) if name in statement.sentence), name
+                    )
+                ),
+            ),
         )
 
 

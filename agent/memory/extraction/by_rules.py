@@ -117,18 +117,18 @@ class Extractor:
 
     def _read(self, turn: Turn, text: str) -> tuple[list[Finding], bool]:
         """Returns the findings in a text, and whether it says more than they do."""
-        found: list[Finding] = []
+        findings: list[Finding] = []
         rest = text
         for statement in statements(text):
             left = list(statement.text)
             for one, span in self._matches(turn, statement):
                 if isinstance(one, Finding):
-                    found.append(one)
+                    findings.append(one)
                     left[span.start : span.end] = [" "] * (span.end - span.start)
                     left.append(f" {span.left}")
             if len(left) > len(statement.text):
                 rest = rest.replace(statement.sentence, "".join(left), 1)
-        return list(_without_bare_names(found)), bool(terms(rest))
+        return list(_without_bare_names(findings)), bool(terms(rest))
 
     def _turn(self, turn: Turn) -> Iterator[Finding | Rejection]:
         asked = [] if turn.is_tool or turn.to_people else requests(turn.text)

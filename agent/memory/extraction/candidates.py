@@ -18,7 +18,7 @@ _FRAME = frozenset(terms("the user likes wants has is are was prefers loves enjo
 def candidates(tenant: str, user: str, findings: Iterable[Finding]) -> list[Memory]:
     """Returns memories in the order of the findings. Ids are derived from user, event and content, so they are
     repeatable."""
-    made = {memory.id: memory for one in findings for memory in [_memory(tenant, user, one)]}
+    made = {memory.id: memory for finding in findings for memory in [_memory(tenant, user, finding)]}
     return list(made.values())
 
 
@@ -36,13 +36,13 @@ def without_repeats(model: ExtractionResult, rules: ExtractionResult, turns: Seq
     by_id = {turn.event_id: turn for turn in turns}
     kept: list[Finding] = []
     rejections = list(model.rejections)
-    for one in model.findings:
-        other = next((held for held in (*rules.findings, *kept) if _repeats(one, held)), None)
+    for finding in model.findings:
+        other = next((held for held in (*rules.findings, *kept) if _repeats(finding, held)), None)
         if other is None:
-            kept.append(one)
+            kept.append(finding)
         else:
-            turn = by_id[one.source.event_id]
-            rejections.append(Rejection("repeats", other.rule, turn, one.source.quote, other.content))
+            turn = by_id[finding.source.event_id]
+            rejections.append(Rejection("repeats", other.rule, turn, finding.source.quote, other.content))
     return ExtractionResult(tuple(kept), tuple(rejections), model.entities)
 
 
@@ -50,11 +50,11 @@ def without_secrets(found: ExtractionResult, turns: Sequence[Turn]) -> Extractio
     """Returns the result without findings and entities that hold a password, a key, or the number of a card or of a
     person."""
     by_id = {turn.event_id: turn for turn in turns}
-    secret = [one for one in found.findings if holds_secret(f"{one.content}\n{one.source.quote}")]
+    secret = [finding for finding in found.findings if holds_secret(f"{finding.content}\n{finding.source.quote}")]
     return ExtractionResult(
         tuple(one for one in found.findings if one not in secret),
         (*found.rejections, *(Rejection("secret", one.rule, by_id[one.source.event_id], MASK) for one in secret)),
-        tuple(one for one in found.entities if not any(holds_secret(source.quote) for source in one.sources)),
+        tuple(entity for entity in found.entities if not any(holds_secret(source.quote) for source in entity.sources)),
     )
 
 

@@ -63,8 +63,8 @@ def not_taken_back(found: ExtractionResult, turns: Sequence[Turn]) -> Extraction
     """Drops findings of a turn whose next turn takes it back ("just kidding")."""
     said = [turn for turn in turns if not turn.is_tool]
     gone = {one.event_id for one, later in pairwise(said) if takes_back(later.text)}
-    findings = tuple(one for one in found.findings if one.source.event_id not in gone)
-    left = tuple(one for one in found.entities if not any(source.event_id in gone for source in one.sources))
+    findings = tuple(finding for finding in found.findings if finding.source.event_id not in gone)
+    left = tuple(entity for entity in found.entities if not any(source.event_id in gone for source in entity.sources))
     return replace(found, findings=findings, entities=left) if gone else found
 
 

@@ -149,7 +149,9 @@ def requests(text: str) -> list[Request]:
 
 
 def asks_to_keep_a_secret(text: str) -> bool:
-    return any(one.refused is None and holds_secret(text[one.start : one.end]) for one in requests(text))
+    return any(
+        request.refused is None and holds_secret(text[request.start : request.end]) for request in requests(text)
+    )
 
 
 def kind_of(content: str) -> MemoryKind:

@@ -123,7 +123,7 @@ async def remembered(
 
     None: it asks for nothing. Raises InvalidRules.
     """
-    asked = {one.refused for one in requests(text)}
+    asked = {request.refused for request in requests(text)}
     if not asked & {None, "says-nothing"}:
         return None
     made = Remembered("zh" if is_chinese(text) else "en")
@@ -166,7 +166,7 @@ async def _of_turn(runtime: Runtime, conversation: UserConversation, turn: UUID)
     thread = memory_thread(conversation.user)
     async with runtime.reading("memories", of=(conversation.tenant, thread)) as conn:
         held = await valid_memories(conn, conversation.tenant, thread, datetime.now(UTC), statuses=("valid", "pending"))
-    return [row for row in held if any(one.event_id == turn for one in row.sources)]
+    return [row for row in held if any(source.event_id == turn for source in row.sources)]
 
 
 async def extract_memories(
@@ -245,9 +245,9 @@ async def _preview(runtime: Runtime, writer: MemoryWriter, conversation: UserCon
 
 
 def _by_id(conversation: UserConversation, looked: ExtractionResult) -> Iterator[tuple[UUID, tuple[Memory, Finding]]]:
-    for one in looked.findings:
-        for memory in candidates(conversation.tenant, conversation.user, [one]):
-            yield memory.id, (memory, one)
+    for finding in looked.findings:
+        for memory in candidates(conversation.tenant, conversation.user, [finding]):
+            yield memory.id, (memory, finding)
 
 
 async def _looked(runtime: Runtime, conversation: UserConversation) -> ExtractionResult:

@@ -74,4 +74,4 @@ class ExtractionResult:
 
     def counts(self) -> dict[str, int]:
         """Returns number of rejections by reason; contains no text of the user, so it may be logged."""
-        return dict(sorted(Counter(one.reason for one in self.rejections).items()))
+        return dict(sorted(Counter(rejection.reason for rejection in self.rejections).items()))

@@ -363,7 +363,7 @@ def _in_another_voice(text: str) -> Iterator[Range]:
 
 def _shows_the_person(paragraph: str) -> bool:
     sentences = [one.group().strip() for one in _SENTENCE.finditer(_MARKED.sub("", paragraph))]
-    is_meant = [bool(_MEANT.search(one) or _OF_THE_ASSISTANT.search(one)) for one in sentences]
+    is_meant = [bool(_MEANT.search(sentence) or _OF_THE_ASSISTANT.search(sentence)) for sentence in sentences]
     if any(_OF_A_TEXT.search(one) and not meant for one, meant in zip(sentences, is_meant, strict=True)):
         return False
     is_of_the_person = not _ABOUT_OTHERS.search(paragraph)

@@ -132,7 +132,7 @@ def load_rules(own: Path | None = None) -> RuleSet:
         theirs = _of_file(own.name, _read(own))
         tables = {**theirs, **{key: rule for key, rule in tables.items() if key not in theirs}}
     active = tuple(rule for rule in tables.values() if rule is not None and rule.rule.enabled)
-    said = "\n".join([_code(), *(f"{one.id} {one.rule.model_dump_json()}" for one in active)])
+    said = "\n".join([_code(), *(f"{compiled.id} {compiled.rule.model_dump_json()}" for compiled in active)])
     return RuleSet(active, hashlib.sha256(said.encode()).hexdigest()[:16])
 
 

@@ -234,7 +234,7 @@ class Extraction:
 
     async def _not_forgotten(self, conversation: UserConversation, memories: Sequence[Memory]) -> list[Memory]:
         """Drops memories from turns of which a memory was forgotten since: a model would say it in other words."""
-        turns = {source.event_id for one in memories for source in one.sources}
+        turns = {source.event_id for memory in memories for source in memory.sources}
 
         async def find(rows: Rows) -> set[UUID]:
             return await turns_of_forgotten(rows.conn, conversation.tenant, rows.place.thread, turns)
@@ -286,7 +286,7 @@ class Extraction:
         if not messages:
             return [], Span(after, after), 0
         place = (conversation.tenant, conversation.thread, conversation.user)
-        is_named = any(one.name is not None for one in messages)  # without names there is one speaker
+        is_named = any(message.name is not None for message in messages)  # without names there is one speaker
         among_people = is_named and await is_among_people(conn, *place)
         with_tools = self._settings.extract_tool_results
         turns, others = evidence(messages, conversation.thread, conversation.user, among_people, with_tools)

@@ -49,7 +49,7 @@ def proposal(
     """Returns the memories and events to append; the events count the candidates as stored, before conflicts are
     decided."""
     memories = candidates(conversation.tenant, conversation.user, result.findings)
-    found = [one.model_copy(update={"derivation": derivation}) for one in entities(result)]
+    found = [entity.model_copy(update={"derivation": derivation}) for entity in entities(result)]
     rejected = result.counts() | ({ANOTHER_SPEAKER: span.others} if span.others else {})
     done = MemoriesExtracted(
         conversation=conversation.thread,

@@ -64,8 +64,8 @@ class Separated:
     def __init__(self, sets: Sequence[frozenset[UUID]]) -> None:
         self._sets_of: defaultdict[UUID, set[int]] = defaultdict(set)
         for number, members in enumerate(sets):
-            for one in members:
-                self._sets_of[one].add(number)
+            for member in members:
+                self._sets_of[member].add(number)
 
     def contain(self, first: UUID, second: UUID) -> bool:
         """Returns whether one set has both."""
@@ -102,11 +102,11 @@ def duplicate_groups(
 def dedupe_event(group: DuplicateGroup) -> MemoriesCompacted:
     return MemoriesCompacted(
         method="dedupe",
-        members=tuple(one.id for one in group.members),
+        members=tuple(member.id for member in group.members),
         kept=group.kept.id,
         intervals=tuple(
-            closed(one.id, max(one.valid_from, group.kept.valid_from), group.kept.id, "duplicate")
-            for one in group.duplicates
+            closed(duplicate.id, max(duplicate.valid_from, group.kept.valid_from), group.kept.id, "duplicate")
+            for duplicate in group.duplicates
         ),
         similarity=group.similarity,
     )
@@ -116,7 +116,7 @@ def reopened_intervals(
     members: Iterable[UUID], replaced_by: Mapping[UUID, UUID | None], into: UUID
 ) -> tuple[Interval, ...]:
     """Returns open intervals for the members of an undone compaction that are still closed for `into`."""
-    return tuple(Interval(memory_id=one) for one in members if replaced_by.get(one) == into)
+    return tuple(Interval(memory_id=member) for member in members if replaced_by.get(member) == into)
 
 
 def similar_pairs(
@@ -172,6 +172,6 @@ async def undo_compaction(writer: MemoryWriter, place: Place, event_id: UUID) ->
         intervals = reopened_intervals(found.members, ended, into)
         made = found.made if found.made in ended else None
         data = CompactionUndone(compaction_id=event_id, made=made, intervals=intervals)
-        return Decided([(uuid5(event_id, "undone"), data)], [one.memory_id for one in intervals])
+        return Decided([(uuid5(event_id, "undone"), data)], [interval.memory_id for interval in intervals])
 
     return await writer.write(place, decide)

@@ -93,7 +93,7 @@ async def request_verdicts(chat: ChatModel, new: StoredMemory, earlier: Sequence
         answer = _Answer.model_validate(json_value(reply.text))
     except ValidationError:
         return ModelVerdicts([], True, reply.usage)
-    return ModelVerdicts([one.model_dump() for one in answer.verdicts], False, reply.usage)
+    return ModelVerdicts([verdict.model_dump() for verdict in answer.verdicts], False, reply.usage)
 
 
 def _shown(row: StoredMemory) -> dict[str, str]:
@@ -102,7 +102,7 @@ def _shown(row: StoredMemory) -> dict[str, str]:
 
 def comparisons(verdicts: Sequence[Mapping[str, Any]], earlier: Sequence[StoredMemory]) -> tuple[Comparison, ...]:
     """Returns a comparison for each earlier memory that the answer numbers; of several for one memory the first."""
-    said = {one["memory"]: one for one in reversed(verdicts)}
+    said = {verdict["memory"]: verdict for verdict in reversed(verdicts)}
     return tuple(
         Comparison(
             memory_id=row.id,

@@ -267,7 +267,7 @@ class MemoriesOfKind:
             return duplicate_groups(self.memories, near, self.model, self.separated), []
         pairs = list(self._near_pairs(min(DUPLICATE_SIMILARITY, criteria.similarity)))
         duplicates = duplicate_groups(self.memories, pairs, self.model, self.separated)
-        taken = {one.id for group in duplicates for one in group.members}
+        taken = {member.id for group in duplicates for member in group.members}
         free = [pair for pair in pairs if not {self.memories[n].id for n in (pair.first, pair.second)} & taken]
         merges = near_duplicate_groups(self.memories, free, self.model, criteria, count_tokens, self.separated)
         return duplicates, merges

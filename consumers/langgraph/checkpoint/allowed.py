@@ -25,7 +25,7 @@ class TypeNotAllowed(TurnlogError):
 
 def allow_list(types: Iterable[type | tuple[str, str]]) -> Allowed:
     """Returns (module, name) of types given as classes or as (module, name)."""
-    return frozenset((one.__module__, one.__name__) if isinstance(one, type) else tuple(one) for one in types)
+    return frozenset((type_.__module__, type_.__name__) if isinstance(type_, type) else tuple(type_) for type_ in types)
 
 
 def check(encoding: str, data: bytes, allowed: Allowed) -> None:

@@ -184,7 +184,7 @@ class HeldThread:
             self.unsure.add(ns)
         if saved is not None:
             self.put(ns, saved.checkpoint_id)
-            self.writes[ns, saved.checkpoint_id] = {(one.task_id, one.idx): one for one in saved.writes}
+            self.writes[ns, saved.checkpoint_id] = {(write.task_id, write.idx): write for write in saved.writes}
 
     def count(self, events: list[Event]) -> None:
         if self.counts is not None:
@@ -214,12 +214,12 @@ class HeldThread:
 
     def wrote(self, ns: str, checkpoint_id: str, writes: list[Written], is_replacing: bool) -> None:
         known = self.writes.setdefault((ns, checkpoint_id), {})
-        for one in writes:
-            before = known.get((one.task_id, one.idx))
+        for write in writes:
+            before = known.get((write.task_id, write.idx))
             if before is None:
-                known[one.task_id, one.idx] = one
+                known[write.task_id, write.idx] = write
             elif is_replacing:
-                known[one.task_id, one.idx] = one._replace(task_path=before.task_path)
+                known[write.task_id, write.idx] = write._replace(task_path=before.task_path)
 
 
 class Threads:

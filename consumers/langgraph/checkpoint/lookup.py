@@ -72,7 +72,9 @@ class Lookup:
             through = await pruned_through(conn, self._tenant, saved.thread)
             if not through:
                 return frozenset()
-            kept = {str(one.event_id) for one in await thread_messages(conn, self._tenant, saved.thread, through)}
+            kept = {
+                str(message.event_id) for message in await thread_messages(conn, self._tenant, saved.thread, through)
+            }
         lists = (value.items for value in saved.values.values() if isinstance(value, Listed))
         return frozenset(item.marker["turn"] for items in lists for item in items if "turn" in item.marker) - kept
 
@@ -186,7 +188,7 @@ def _adopt(held: HeldThread, saved: Saved, found: FoundCheckpoint, lists: dict[t
             lists[saved.ns, channel] = Known(found.sources[value.list_id], list(value.items[: value.length]))
     for value, written in (
         *((value, False) for value in saved.values.values()),
-        *((one.value, True) for one in saved.writes),
+        *((write.value, True) for write in saved.writes),
     ):
         if isinstance(value, Listed | Refs):
             held.recorded.adopt((item for item in value.items if item is not None), written=written)

@@ -99,13 +99,13 @@ def but_the_newest(namespaces: Mapping[str, Namespace]) -> dict[str, tuple[str, 
     for ns, own in namespaces.items():
         is_over = ":" in ns and own.root in root.ids and own.root not in kept_roots
         kept = set() if is_over else _kept(own)
-        if ids := tuple(one for one in own.ids if one not in kept):
+        if ids := tuple(id_ for id_ in own.ids if id_ not in kept):
             dropped[ns] = ids
     return dropped
 
 
 def _kept(own: Namespace) -> set[str]:
-    return {one for one in (*own.ids[-1:], own.sends_from) if one is not None}
+    return {id_ for id_ in (*own.ids[-1:], own.sends_from) if id_ is not None}
 
 
 async def user_of_thread(conn: Connection, tenant: str, thread: str) -> str | None:

@@ -196,7 +196,7 @@ def _text(value: bytes | None) -> str:
 
 
 def _typed(saved: Saved) -> list[Typed]:
-    values = [*saved.values.values(), *(one.value for one in (*saved.writes, *saved.sends))]
+    values = [*saved.values.values(), *(write.value for write in (*saved.writes, *saved.sends))]
     return [value for value in values if isinstance(value, Typed)]
 
 
@@ -207,7 +207,7 @@ def _resolved(saved: Saved, items: Mapping[str, list[Item]], turns: Mapping[str,
         return resolved(value, items, turns) if isinstance(value, Typed) else value
 
     def written(writes: Iterable[Written]) -> list[Written]:
-        return [one._replace(value=of(one.value)) for one in writes]
+        return [write._replace(value=of(write.value)) for write in writes]
 
     return replace(
         saved,

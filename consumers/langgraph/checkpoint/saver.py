@@ -273,7 +273,7 @@ class TurnlogSaver(BaseCheckpointSaver[str]):
             return
         async with connection(self._pool) as conn:
             await all_applied(self._log, conn)
-            drops = await drops_of_runs(conn, self._tenant, [str(one) for one in run_ids])
+            drops = await drops_of_runs(conn, self._tenant, [str(id_) for id_ in run_ids])
         for thread, dropped in drops.items():
             await self._change(thread, dropped)
 
@@ -303,7 +303,7 @@ class TurnlogSaver(BaseCheckpointSaver[str]):
             raise TypeError("thread_ids must be a sequence of thread IDs, not a str")
         if strategy not in STRATEGIES:
             raise ValueError(f"Unknown prune strategy: {strategy!r}; there are {', '.join(STRATEGIES)}")
-        threads = list(dict.fromkeys(str(one) for one in thread_ids))
+        threads = list(dict.fromkeys(str(id_) for id_ in thread_ids))
         if strategy == "delete":
             for thread in threads:
                 check_conversation(thread)

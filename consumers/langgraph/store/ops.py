@@ -104,7 +104,7 @@ class Planner:
             key=place.key,
             value=value,
             model=self.model if texts else None,
-            vectors={one.field: one.text_hash for one in texts},
+            vectors={text.field: text.text_hash for text in texts},
         )
         return Write(place, self.event(data, now), texts)
 

@@ -35,7 +35,7 @@ class StoreVectors:
 
         Raises InvalidIndex, DatabaseUnavailable.
         """
-        wanted = {one.text_hash: one for one in texts}
+        wanted = {text.text_hash: text for text in texts}
         known = await self._known(wanted)
         missing = {text_hash: one.text for text_hash, one in wanted.items() if text_hash not in known}
         if not missing:

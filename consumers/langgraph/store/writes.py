@@ -141,7 +141,7 @@ class Reindexer:
         texts = _texts(put.data, self.planner.paths)
         if not texts:
             return None
-        vectors = {one.field: one.text_hash for one in texts}
+        vectors = {text.field: text.text_hash for text in texts}
         data = put.data.model_copy(update={"model": self.planner.model, "vectors": vectors})
         return Write(Key(item.namespace, item.key), self.planner.event(data, put.time), tuple(texts))
 
@@ -150,4 +150,4 @@ def _texts(put: StoreItemPut, paths: Sequence[str]) -> list[Wanted]:
     """Returns the texts whose hashes the put names. A field is a path, or a path and the number of one of its texts."""
     numbered = [path for path, _, number in (field.rpartition(".") for field in put.vectors) if number.isdigit()]
     candidates = wanted_texts(put.value, dict.fromkeys([*put.vectors, *numbered, *paths]))
-    return [one for one in candidates if put.vectors.get(one.field) == one.text_hash]
+    return [candidate for candidate in candidates if put.vectors.get(candidate.field) == candidate.text_hash]

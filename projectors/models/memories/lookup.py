@@ -328,7 +328,7 @@ async def turns_of_forgotten(conn: Connection, tenant: str, thread: str, event_i
     rows = await conn.execute(
         "SELECT DISTINCT s ->> 'event_id' FROM memories m, jsonb_array_elements(m.sources) s WHERE m.tenant = %s "
         "AND m.thread_id = %s AND m.status = 'forgotten' AND s ->> 'event_id' = ANY(%s::text[])",
-        (tenant, thread, [str(one) for one in event_ids]),
+        (tenant, thread, [str(id_) for id_ in event_ids]),
     )
     return {UUID(found) for (found,) in await rows.fetchall()}
 

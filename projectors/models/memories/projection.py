@@ -256,7 +256,7 @@ def sources_json(sources: Iterable[MemorySource]) -> str:
 
 
 def _intervals(event: Event, intervals: Iterable[Interval]) -> list[Change]:
-    params = [{**_place(event), **one.model_dump()} for one in intervals]
+    params = [{**_place(event), **interval.model_dump()} for interval in intervals]
     return [Statement(sql.REVISE, params)] if params else []
 
 
