@@ -226,18 +226,14 @@ def forgotten_events(plan: Forgetting, family: Iterable[StoredMemory]) -> list[M
 
 def closing_answers(ids: Sequence[UUID], questions: Iterable[Conflict]) -> list[MemoryConflictAnswered]:
     """Returns answers that close questions about forgotten memories, or against forgotten memories only."""
-    memory_conflict_answereds: list[MemoryConflictAnswered] = []
+    answers: list[MemoryConflictAnswered] = []
     for question in questions:
         if question.memory_id in ids:
-            memory_conflict_answereds.append(
-                MemoryConflictAnswered(conflict_id=question.conflict_id, answer="old", intervals=())
-            )
+            answers.append(MemoryConflictAnswered(conflict_id=question.conflict_id, answer="old", intervals=()))
         elif set(question.against) <= set(ids):
             holds = (Interval(memory_id=question.memory_id),)
-            memory_conflict_answereds.append(
-                MemoryConflictAnswered(conflict_id=question.conflict_id, answer="new", intervals=holds)
-            )
-    return memory_conflict_answereds
+            answers.append(MemoryConflictAnswered(conflict_id=question.conflict_id, answer="new", intervals=holds))
+    return answers
 
 
 def _members(family: Iterable[StoredMemory]) -> defaultdict[UUID, list[StoredMemory]]:

@@ -84,7 +84,7 @@ async def resolve_near_duplicates(rows: Rows, ids: Sequence[UUID], model: str, a
     vectors = await cached_vectors(rows.conn, *place, ids, model)
     batch = sorted((await memories_by_id(rows.conn, *place, vectors)).values(), key=lambda row: (row.seq, str(row.id)))
     known, near = MemoryState(rows.place, batch, at), _among(batch, vectors)
-    memories_reviseds: list[MemoriesRevised] = []
+    revised_memories: list[MemoriesRevised] = []
     for row in batch:
         if row.status == "valid":
             others = await nearest(rows.conn, *place, [row.kind], vectors[row.id], model)
@@ -92,8 +92,8 @@ async def resolve_near_duplicates(rows: Rows, ids: Sequence[UUID], model: str, a
             cosines = [*near[row.id], *((other.id, cosine) for other, cosine in others)]
             if revised := resolve_near_duplicate(known.rows[row.id], _similar(row, cosines, known, model)):
                 known.apply([revised])
-                memories_reviseds.append(revised)
-    return memories_reviseds
+                revised_memories.append(revised)
+    return revised_memories
 
 
 def _similar(row: StoredMemory, cosines: Cosines, known: MemoryState, model: str) -> list[tuple[StoredMemory, float]]:
