@@ -17,7 +17,7 @@ from turnlog.events.subjects import STORED_PREFIX, STREAM, parse_stored, type_fi
 FILLER = "turnlog.turnlog.filler.filler"
 AT_ONCE = 1_000
 ACK_S = 10.0
-# Header of a moved event: up to which sequence events were to be moved, and behind which one.
+# Header of a moved event: the last sequence of the move, and the sequence after which events are stored again.
 MOVED = "Turnlog-Moved"
 
 

@@ -29,7 +29,7 @@ from turnlog.events.subjects import STREAM, parse_stored, present_thread, thread
 
 PULL = 2_000
 PULL_BYTES = 32 * 1024 * 1024
-# Of one batch, so that what came before large messages is not applied only with them, nor all of them kept in memory.
+# Of one batch: small messages need not wait for large ones that follow, and not all of these are held in memory.
 BATCH_BYTES = 4 * 1024 * 1024
 PULL_EXPIRES_S = 5.0
 MAX_SILENT_WAITS = 30

@@ -129,7 +129,7 @@ def publish_subject(tenant: str, thread: str, type_: str) -> str:
 
 
 def watch_subject(tenant: str, thread: str) -> str:
-    """Returns the subject of what is published on one thread, before it is stored; it may still be refused."""
+    """Returns the subject of events published on one thread, before they are stored; they may still be refused."""
     return f"turnlog.{check_tenant(tenant)}.{thread_token(thread)}.*"
 
 

@@ -58,7 +58,7 @@ class MemoryView(MemoryRow):
 
 @dataclass(frozen=True, slots=True)
 class MemoryFilter:
-    """Which memories of a user. kinds, category: () and None mean all. min_importance: 0 to 1, of the importance at
+    """Selects memories of a user. kinds, category: () and None mean all. min_importance: 0 to 1, of the importance at
     the time asked for. as_of: those that held then. every: in any status, closed and forgotten ones too."""
 
     kinds: tuple[MemoryKind, ...] = ()

@@ -1,4 +1,4 @@
-"""What reactors and the agent derive from turns: summaries, topics, vectors, receipts, usage."""
+"""Events that reactors and the agent derive from turns: summaries, topics, vectors, receipts, usage."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Literal
@@ -92,7 +92,7 @@ class TurnSpans(Frozen):
 
 
 class ReceiptTier(Frozen):
-    """What one tier held: its turns, its tokens, and for tier 1 the sources of its text."""
+    """The contents of one tier: its turns, its tokens, and for tier 1 the sources of its text."""
 
     tier: Literal["all", "1", "2", "3"]
     tokens: int
@@ -115,8 +115,8 @@ class ReceiptSettings(Frozen):
 
 
 class KnownOfUser(Frozen):
-    """What the block of long-term memories shows besides memories, line by line. message_count: turns of the
-    conversation. turns: ids of the chunks of the user's other conversations that are shown; None without any."""
+    """The lines of the block of long-term memories besides the memories. message_count: turns of the conversation.
+    turns: ids of the shown chunks of the user's other conversations; None without any."""
 
     preferences: tuple[str, ...] = ()
     entities: tuple[str, ...] = ()

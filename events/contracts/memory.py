@@ -221,7 +221,7 @@ class MemoriesEmbedded(EventContract):
 
 
 class MemoriesReviewed(EventContract):
-    """What the daily job decided about one user's memories, by age and importance at `due_at`."""
+    """The daily job's decisions about one user's memories, by age and importance at `due_at`."""
 
     PERSONAL: ClassVar[dict[str, Any]] = {}
     type: Literal["memories_reviewed"] = "memories_reviewed"

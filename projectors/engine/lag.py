@@ -1,4 +1,4 @@
-"""How far projections are behind the log, and waiting for them (read your writes)."""
+"""Measures how far projections are behind the log, and waits for them (read your writes)."""
 
 import asyncio
 import time
@@ -14,11 +14,11 @@ from turnlog.projectors.engine.writer import Connection
 
 # A build without rows: its code_version is that of the newest code, while the live rows are of an earlier version.
 WANTED = "wanted"
-# Projections that are read as they are while they are rebuilt for a newer version: what searches and condenses works
-# without the newest events. Others would show what was changed or deleted since.
+# Projections that are read as they are while they are rebuilt for a newer version: search and summaries work
+# without the newest events. Other projections would show content that was changed or deleted since.
 READ_WHILE_REBUILT = ("vectors", "topics", "summaries")
 STALLED_AFTER_S = 15.0
-# A partition counts as catching up from so many events in a batch, or behind.
+# A partition with at least so many events in a batch, or still to apply, counts as catching up.
 LARGE_BATCH = 200
 FIRST_POLL_S, MAX_POLL_S = 0.002, 0.05
 

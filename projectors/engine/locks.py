@@ -10,7 +10,7 @@ from turnlog.projectors.engine.writer import Connection
 
 
 class LockFor(IntEnum):
-    """What a lock is for. The numbers seed the lock's key and never change: workers of all versions share them."""
+    """The purpose of a lock. The numbers seed the lock's key and never change: workers of all versions share them."""
 
     THREAD_UPKEEP = 1
     ANSWER = 2

@@ -95,7 +95,7 @@ async def nearest_rows(
 
 
 def decode_vectors(sent: Sequence[bytes | None]) -> NDArray[np.float32] | None:
-    """Returns (n, dimensions), NaN where a row has no vector; None when no row has one.
+    """Returns an array of shape (n, dimensions), NaN where a row has no vector; None when no row has one.
 
     sent: halfvec_send's form: two int16 (dimensions, unused), then float16, all big-endian; of equal dimensions.
     """

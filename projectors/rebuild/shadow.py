@@ -13,7 +13,7 @@ from turnlog.projectors.engine.projection import Projection
 from turnlog.projectors.engine.row_security import protection
 from turnlog.projectors.engine.writer import Connection
 
-_OF_A_BUILD = f"^{SCHEMA}_(rebuild|verify)_"  # other schemas with our name are no builds, such as that of analytics
+_OF_A_BUILD = f"^{SCHEMA}_(rebuild|verify)_"  # other schemas with our prefix, such as that of analytics, are not builds
 _DIALECT = postgresql.dialect()  # type: ignore[no-untyped-call]
 
 

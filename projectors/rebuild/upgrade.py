@@ -62,8 +62,9 @@ async def rebuild_earlier(
 
     beat: called at each try and after each batch of events.
 
-    First, in one pass, what others wait for, then what is read as it is meanwhile. One process at a time rebuilds, the
-    others wait for it. What cannot be rebuilt is tried again, ever more rarely.
+    First it rebuilds, in one pass, the projections that others wait for, then those that are read as they are
+    meanwhile. One process at a time rebuilds, the others wait for it. A rebuild that fails is tried again at growing
+    intervals.
     """
     wait_s, together = FIRST_PAUSE_S, True
     while not stop.is_set():

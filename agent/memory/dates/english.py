@@ -17,8 +17,8 @@ Read = Callable[[re.Match[str], date], DaySpan | None]
 
 
 class Rule(NamedTuple):
-    """pattern: its group `date` is the expression; the rest is context. read: returns None when there is no such
-    day."""
+    """A rule for dates. pattern: its group `date` is the expression; the rest is context. read: returns None for a day
+    that does not exist."""
 
     pattern: re.Pattern[str]
     read: Read

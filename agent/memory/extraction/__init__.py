@@ -1,1 +1,1 @@
-"""What users said, turned into candidate memories: by rules and by a model."""
+"""Turns users' statements into candidate memories, by rules and by a model."""

@@ -1,6 +1,6 @@
 """Extracts a user's own statements from messages: the only input of the extraction. Pure.
 
-Left out: somebody else's words and what is not meant (quoted.py), which includes what turnlog itself adds to a
+Left out are somebody else's words and words that are not meant (quoted.py), also turnlog's own additions to a
 conversation, so that rules and models never read their own output.
 """
 

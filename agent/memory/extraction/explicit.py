@@ -1,8 +1,8 @@
 """Explicit requests to remember: "remember that …", "记住：…". Pure: text in, requests out.
 
-The verbs are the seed's two and everyday ones beside them. What follows one is to be remembered, whatever it says,
-except where the words around it say otherwise: a narration ("I remember that day", "我记住了"), a question ("can you
-remember my name?"), a quotation, or nothing at all ("remember me").
+The words after such a verb are to be remembered, whatever they say, unless the words around it say otherwise: a
+narration ("I remember that day", "我记住了"), a question ("can you remember my name?"), a quotation, or nothing at all
+("remember me").
 """
 
 import re
@@ -23,7 +23,7 @@ def _any(*alternatives: str) -> re.Pattern[str]:
 
 
 _VERB = _any(
-    # The seed's; not 书记住在…, 登记住址; with usual typing errors.
+    # The plain verbs, with usual typing errors; not 书记住在…, 登记住址.
     r"(?P<seed>(?<![书登])[记記]住|(?<![a-z])re(?:mem|me|m)ber(?![a-z]))",
     r"别忘[了记]?|不要忘[了记]?|勿忘|牢记(?!住)|[记記]得(?![很挺还最更不清住])|(?<![书登日笔标惦])记(?:一下|下来|下|着)",
     r"(?:备注|备忘|存)(?:一下)?(?=[:：，,])",

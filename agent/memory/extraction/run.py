@@ -61,13 +61,13 @@ from turnlog.projectors.models.memories.lookup import (
 NAME = "extraction"
 READ_TURNS = 500  # by the rules at once
 APPEND_MEMORIES = 100  # in one append; each may lead to several events
-QUIET_TURNS = 50  # turns without a finding are recorded as read once there are so many
+QUIET_TURNS = 50  # so many turns without a finding are recorded as read
 READ_FOR_BATCH = 5_000  # turns that are read to fill one batch of the model
 
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """What the model has not read yet. tokens: of the next batch."""
+    """The turns that the model has not read yet. tokens: of the next batch."""
 
     tokens: int
     is_full: bool
@@ -272,7 +272,7 @@ class Extraction:
         return not set(turns) <= set(now) and not await archived_lineage(conn, conversation.tenant, conversation.thread)
 
     async def _next_batch(self, conn: Connection, conversation: UserConversation) -> tuple[Batch, Span, int]:
-        """Returns the next batch for the model, the span of what was read for it, and how many turns were read."""
+        """Returns the next batch for the model, the span that was read for it, and how many turns were read."""
         turns, span, size = await self._turns(conn, conversation, "llm", READ_FOR_BATCH)
         with_text = [turn for turn in turns if model_text(turn)]
         return next_batch(with_text, self._settings.extract_batch_tokens, self._count), span, size

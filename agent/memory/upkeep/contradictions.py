@@ -124,7 +124,7 @@ def resolve(
     """Returns the events that follow from the verdicts, in their order: a MemoryCompared, then a question and merges.
     Pure.
 
-    known: the rows as they are now; a memory that is not valid any more takes no part.
+    known: the rows as they are now; a memory that is no longer valid takes no part.
     """
     intervals: list[Interval] = []
     more: list[EventData] = []

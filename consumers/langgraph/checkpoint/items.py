@@ -73,7 +73,7 @@ class Item(Protocol):
     def marker(self) -> Marker: ...
 
     def matches(self, value: Any, codec: Codec) -> bool:
-        """Returns whether the value is still what is stored."""
+        """Returns whether the value still equals the stored one."""
         ...
 
     def make(self, codec: Codec) -> Any:

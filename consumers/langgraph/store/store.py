@@ -1,7 +1,7 @@
 """TurnlogStore: LangGraph's long-term store on the event log, with search by meaning.
 
-Every put is an event with the whole value; the projection store_items is what reads see. A put returns when that
-projection has applied it, so that what comes after sees it, in this process or in another.
+Every put is an event with the whole value; reads see the projection store_items. A put returns when that projection has
+applied it, so that later reads see it, in this process or in another.
 """
 
 import asyncio
@@ -237,7 +237,9 @@ class TurnlogStore(BaseStore):
         match read:
             case Key(namespace, key):
                 item = items.get((namespace, key))
-                return item and Item(
+                if item is None:
+                    return None
+                return Item(
                     value=item.value,
                     key=item.key,
                     namespace=item.namespace,

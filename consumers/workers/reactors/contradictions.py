@@ -1,6 +1,6 @@
 """The contradiction reactor: a language model compares new memories with those near them, once they have vectors.
 
-Off the answer's path and within the hourly budget. What it finds is one append with the verdicts, so that a rebuild
+It works off the answer's path and within the hourly budget. Its results and verdicts are one append, so that a rebuild
 makes no call and a redelivery changes nothing. Without the model only the rules decide, and the event says why.
 """
 
@@ -84,7 +84,7 @@ class ContradictionReactor:
                 event = recorded(await self._runtime.log.stored(delivery.seq)).event
                 place = Place.of_thread(event.tenant, event.user or "", event.thread)
             except (InvalidEvent, InvalidToken, NotFound):
-                continue  # the projectors park it, visibly; or it was erased; or it is no memory thread
+                continue  # the projectors park it, visibly; or it was erased; or it is not a memory thread
             assert isinstance(event.data, MemoriesEmbedded)
             for memory_id in event.data.memory_ids if place.shadow is None else ():
                 await self._compare(place, event, event.data.model, memory_id)

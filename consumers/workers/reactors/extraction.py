@@ -72,7 +72,7 @@ class ExtractionReactor:
                     await self._by_model(conn, conversation, flush=False)
 
     async def sweep(self, stop: asyncio.Event, beat: Heartbeat) -> None:
-        """Runs the model on what has waited long enough, until stop."""
+        """Runs the model on conversations that have waited long enough, until stop."""
         rescan_at = 0.0
         while not stop.is_set():
             beat.beat()

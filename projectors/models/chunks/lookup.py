@@ -27,7 +27,7 @@ FOUND = (
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Which chunks to search: those of one thread, or of all threads of a user, in one tenant.
+    """The chunks to search: those of one thread, or of all threads of a user, in one tenant.
 
     topic: only chunks with this topic, in any case.
     parents: of a fork, (thread, last sequence that belongs to the fork); `with_parents` adds them.

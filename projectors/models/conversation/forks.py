@@ -7,7 +7,7 @@ and of each parent what it had when the fork began. The rows are those of MESSAG
 from turnlog.projectors.engine.writer import Connection
 
 # For queries that begin WITH RECURSIVE and have the parameters tenant and thread: (thread_id, through_seq) of the
-# thread and its parents. UNION ends what goes in a circle, which only a foreign producer can write.
+# thread and its parents. UNION ends cycles, which only a foreign producer can write.
 LINEAGE = """
 reach (thread_id, through_seq) AS (
   SELECT %(thread)s::text, 9223372036854775807

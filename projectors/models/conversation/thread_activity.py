@@ -48,7 +48,7 @@ _UPDATE = (
 
 @dataclass(slots=True)
 class _Activity:
-    """What a batch adds to one thread."""
+    """The changes of a batch to one thread."""
 
     first: datetime
     last: datetime

@@ -1,1 +1,1 @@
-"""memories: what is remembered about users."""
+"""memories: the memories about users."""

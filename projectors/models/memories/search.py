@@ -38,7 +38,7 @@ _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")  # may be in a model's arguments
 
 @dataclass(frozen=True, slots=True)
 class MemoryScope:
-    """Which memories to search. thread: the user's memory thread, or a shadow of it.
+    """The memories to search. thread: the user's memory thread, or a shadow of it.
 
     as_of: memories that were valid at that time, including superseded and archived ones. history: in any status.
     Neither: memories that are valid at `now`. Pending and forgotten memories are never found. kinds: () for all.

@@ -66,8 +66,8 @@ def store_thread(namespace: Iterable[str]) -> str:
 
 
 def namespace_text(namespace: Iterable[str]) -> str:
-    """Returns every label with a dot behind it: a namespace is within another one exactly when its text begins with
-    it."""
+    """Returns every label followed by a dot: a namespace is within another one exactly when its text begins with the
+    other's."""
     return "".join(f"{label}." for label in namespace)
 
 
@@ -94,7 +94,7 @@ def project(batch: Sequence[Recorded]) -> list[Change]:
 
 
 def _statement(text: str, names: Sequence[str], rows: Sequence[Row]) -> list[Change]:
-    """Returns one statement over all rows, a parameter for each column; none where there is no row."""
+    """Returns one statement over all rows, a parameter for each column; [] without rows."""
     columns = (list(values) for values in zip(*rows, strict=True))
     return [Statement(text, [dict(zip(names, columns, strict=True))])] if rows else []
 
