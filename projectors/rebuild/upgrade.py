@@ -77,7 +77,7 @@ async def rebuild_earlier(
                 earlier = await note_earlier(conn, projections)
                 if not earlier:
                     return
-                for some in _passes(earlier) if together else [[earlier_memory] for earlier_memory in earlier]:
+                for some in _passes(earlier) if together else [[projection] for projection in earlier]:
                     await _rebuild(log, database_url, some, beat)
         except RebuildRunning:
             await pause(stop, LOOK_AGAIN_S)
@@ -93,7 +93,7 @@ async def rebuild_earlier(
 
 def _passes(earlier: Sequence[Projection]) -> list[list[Projection]]:
     passes = [
-        [earlier_memory for earlier_memory in earlier if (earlier_memory.name in READ_WHILE_REBUILT) == is_read]
+        [projection for projection in earlier if (projection.name in READ_WHILE_REBUILT) == is_read]
         for is_read in (False, True)
     ]
     return [some for some in passes if some]

@@ -167,7 +167,7 @@ class Memories:
             row = await _row(rows, memory_id)
             place = (rows.place.tenant, rows.place.thread)
             same = [content_key(kind, row.content) for kind in get_args(MemoryKind)]
-            alike = [memory_id, *(key.id for key in await memories_with_keys(rows.conn, *place, [], same))]
+            alike = [memory_id, *(row.id for row in await memories_with_keys(rows.conn, *place, [], same))]
             families = {one: await family(rows.conn, *place, one) for one in dict.fromkeys(alike)}
             every = list(chain.from_iterable(families.values()))
             whole = combined(forgetting(one, members) for one, members in families.items())

@@ -180,7 +180,7 @@ def attribute_keys(rules: RuleSet) -> dict[str, Strategy]:
 
     Without those of ASK_USER: a model gives no normalised value, and the same date in other words is not worth asking.
     """
-    keys = [(rule.rule.dedupe_key, rule.rule.strategy) for rule in rules.rules]
+    keys = [(compiled.rule.dedupe_key, compiled.rule.strategy) for compiled in rules.rules]
     return {key: strategy for key, strategy in keys if key is not None and "{" not in key and strategy != "ASK_USER"}
 
 

@@ -99,7 +99,7 @@ class ContradictionReactor:
         parts = (
             NAME,
             prompt_hash(),
-            *(f"{earlier_memory.id} {earlier_memory.content}" for earlier_memory in (task.new, *task.earlier)),
+            *(f"{memory.id} {memory.content}" for memory in (task.new, *task.earlier)),
         )
         key = key_of(task.owner, self._chat.model, parts)
         try:
@@ -124,7 +124,7 @@ class ContradictionReactor:
         async def ask() -> ModelVerdicts:
             return await request_verdicts(self._chat, task.new, task.earlier)
 
-        estimate = sum(self._count(earlier_memory.content) for earlier_memory in (task.new, *task.earlier))
+        estimate = sum(self._count(memory.content) for memory in (task.new, *task.earlier))
         found = await once(conn, self._ledger, task.owner, key, estimate, ask)
         return ModelVerdicts(found["verdicts"], found["is_malformed"], Usage(**found["usage"]))
 
@@ -134,7 +134,7 @@ class ContradictionReactor:
         async def decide(rows: Rows) -> Decided[None]:
             if await rows.stored([task.event_id]):
                 return Decided([], None)
-            ids = [task.new.id, *(earlier_memory.id for earlier_memory in task.earlier)]
+            ids = [task.new.id, *(memory.id for memory in task.earlier)]
             now = await memories_by_id(rows.conn, task.place.tenant, task.place.thread, ids)
             events: list[EventData] = [MemoryCompared(memory_id=task.new.id, error=spent.error)]
             if found and task.new.id in now:
@@ -147,7 +147,7 @@ class ContradictionReactor:
         await self._writer.write(task.place, decide)
 
     def _derivation(self, task: Task, spent: UsageMetered) -> Derivation:
-        seqs = [earlier_memory.seq for earlier_memory in (task.new, *task.earlier)]
+        seqs = [memory.seq for memory in (task.new, *task.earlier)]
         return Derivation(
             provider=self._chat.provider,
             model=spent.model,
