@@ -65,7 +65,7 @@ class Person:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class CompletionRequest:
     """A completion to make. messages: in the OpenAI chat format, new ones or the whole history.
 
     thread: as the client names it. history: see place_of. behind: the answer that the new messages go on from, an event
@@ -113,7 +113,7 @@ class _Prepared:
     basis: AnswerBasis | None = None
 
 
-async def complete(runtime: Runtime, person: Person, wanted: Wanted) -> AsyncGenerator[Piece]:
+async def complete(runtime: Runtime, person: Person, wanted: CompletionRequest) -> AsyncGenerator[Piece]:
     """`Begun` first, then text and pieces of tool calls as they come, the whole `Completion` when it is recorded.
 
     The new messages are stored before the model is called, after the answers of the thread that were begun before. A
@@ -149,7 +149,7 @@ async def complete(runtime: Runtime, person: Person, wanted: Wanted) -> AsyncGen
 
 
 async def complete_once(
-    runtime: Runtime, person: Person, wanted: Wanted, request: bytes, is_retry: bool
+    runtime: Runtime, person: Person, wanted: CompletionRequest, request: bytes, is_retry: bool
 ) -> AsyncGenerator[Piece]:
     """As `complete`. A retry waits for the try before it, in whichever process that is made, and gets its answer; after
     one that failed or was killed it is made with that one's id, so its question is stored once.
@@ -193,7 +193,7 @@ async def _recorded(runtime: Runtime, tenant: str, answer: UUID, thread: str) ->
 
 @contextlib.asynccontextmanager
 async def _in_turn(
-    runtime: Runtime, person: Person, wanted: Wanted, thread: str, ends_at: float
+    runtime: Runtime, person: Person, wanted: CompletionRequest, thread: str, ends_at: float
 ) -> AsyncIterator[RequestPlace]:
     """The place of the request once the answers before it are made, or at once where it goes on a fork."""
 
@@ -208,13 +208,13 @@ async def _in_turn(
         yield forked or await _place(runtime, person, wanted)
 
 
-async def _place(runtime: Runtime, person: Person, wanted: Wanted) -> RequestPlace:
+async def _place(runtime: Runtime, person: Person, wanted: CompletionRequest) -> RequestPlace:
     """Raises NotFound, TooManyWaiting."""
     async with in_share(runtime, person.tenant, person.user, "asks"):
         return await _found_place(runtime, person, wanted)
 
 
-async def _found_place(runtime: Runtime, person: Person, wanted: Wanted) -> RequestPlace:
+async def _found_place(runtime: Runtime, person: Person, wanted: CompletionRequest) -> RequestPlace:
     _, given = split_prompt(wanted.messages)
     where = (runtime, person.tenant, person.user)
     if wanted.behind is None or wanted.thread is None:
@@ -226,13 +226,13 @@ async def _found_place(runtime: Runtime, person: Person, wanted: Wanted) -> Requ
     return await place_behind(*where, wanted.thread, answer.seq, given)
 
 
-async def _prepared(runtime: Runtime, person: Person, wanted: Wanted, place: RequestPlace) -> _Prepared:
+async def _prepared(runtime: Runtime, person: Person, wanted: CompletionRequest, place: RequestPlace) -> _Prepared:
     if wanted.is_alone:
         return _Prepared(wanted.messages)
     return await (_continued if wanted.memory == "full" else _looked_up)(runtime, person, wanted, place)
 
 
-async def _continued(runtime: Runtime, person: Person, wanted: Wanted, place: RequestPlace) -> _Prepared:
+async def _continued(runtime: Runtime, person: Person, wanted: CompletionRequest, place: RequestPlace) -> _Prepared:
     """Stores the new messages, on a fork where the conversation went on otherwise, and builds the context."""
     prompt, given = split_prompt(wanted.messages)
     known = len(given) - len(place.new)
@@ -271,7 +271,7 @@ async def _continued(runtime: Runtime, person: Person, wanted: Wanted, place: Re
     return _Prepared(with_own_last(list(found.context.messages), given), thread, found.receipt)
 
 
-async def _looked_up(runtime: Runtime, person: Person, wanted: Wanted, place: RequestPlace) -> _Prepared:
+async def _looked_up(runtime: Runtime, person: Person, wanted: CompletionRequest, place: RequestPlace) -> _Prepared:
     """The same without a write: what the conversation has and the client did not send, and the person's memories."""
     prompt, given = split_prompt(wanted.messages)
     question = content_text(given[-1].get("content") or "") if given[-1].get("role") == "user" else None
@@ -301,8 +301,10 @@ async def _looked_up(runtime: Runtime, person: Person, wanted: Wanted, place: Re
     return _Prepared([*head, *given[:-1], *notes, given[-1]], place.thread)
 
 
-async def _record(runtime: Runtime, person: Person, wanted: Wanted, prepared: _Prepared, made: Round) -> None:
-    """The answer with its receipt and usage; where nothing is stored the usage alone, which counts for the quota.
+async def _record(
+    runtime: Runtime, person: Person, wanted: CompletionRequest, prepared: _Prepared, made: Round
+) -> None:
+    """Records the answer with its receipt and usage; where nothing is stored the usage alone, for the quota.
 
     Nothing is stored in a conversation that was deleted meanwhile.
     """

@@ -13,7 +13,15 @@ from fastapi.responses import StreamingResponse
 from pydantic import BeforeValidator
 
 from turnlog.agent.answering.client_tasks import is_client_task
-from turnlog.agent.answering.completions import Begun, MemoryMode, Person, Piece, Wanted, complete, complete_once
+from turnlog.agent.answering.completions import (
+    Begun,
+    CompletionRequest,
+    MemoryMode,
+    Person,
+    Piece,
+    complete,
+    complete_once,
+)
 from turnlog.agent.models.protocol import Completion
 from turnlog.consumers.api import idempotency
 from turnlog.consumers.api.dialects.openai.errors import error_body
@@ -149,7 +157,7 @@ async def cancel_when_left(request: Request, work: asyncio.Task[Any]) -> None:
 
 
 async def start(
-    request: Request, caller: Principal, headers: ConversationHeaders, wanted: Wanted, id_: UUID
+    request: Request, caller: Principal, headers: ConversationHeaders, wanted: CompletionRequest, id_: UUID
 ) -> Started:
     """Begins an answer with this id, and returns it when its question is stored.
 

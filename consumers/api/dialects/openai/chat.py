@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from turnlog.agent.answering.completions import Piece, Text, Wanted
+from turnlog.agent.answering.completions import CompletionRequest, Piece, Text
 from turnlog.agent.context.wire import custom_tools, wire_call
 from turnlog.agent.models.protocol import CUT_OFF, ENDED_HERE, CallPiece, ChatRequest, Completion
 from turnlog.consumers.api.bodies import JsonObject
@@ -44,7 +44,7 @@ class ChatBody(BaseModel):
     store: bool | None = None
     metadata: JsonObject | None = None
 
-    def wanted(self, headers: ConversationHeaders) -> Wanted:
+    def wanted(self, headers: ConversationHeaders) -> CompletionRequest:
         """Raises Unusable."""
         more = self.model_extra or {}
         if self.n not in (None, 1):
@@ -63,7 +63,9 @@ class ChatBody(BaseModel):
             options={name: more[name] for name in MODEL_FIELDS if more.get(name) is not None},
         )
         thread, whole = headers.choose(None, self.metadata)
-        return Wanted(self.messages, chat, thread, "all" if whole else "some", memory=headers.mode(self.store))
+        return CompletionRequest(
+            self.messages, chat, thread, "all" if whole else "some", memory=headers.mode(self.store)
+        )
 
 
 @router.post("/chat/completions", response_class=JSONResponse, responses=STREAM)

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from turnlog.agent.answering.completions import Text, Wanted
+from turnlog.agent.answering.completions import CompletionRequest, Text
 from turnlog.agent.conversations.transcript_matching import History
 from turnlog.agent.models.protocol import CUT_OFF, ENDED_HERE, CallPiece, ChatRequest, Completion
 from turnlog.consumers.api.bodies import JsonObject
@@ -51,7 +51,7 @@ class ResponsesBody(BaseModel):
     max_output_tokens: int | None = None
     metadata: JsonObject | None = None
 
-    def wanted(self, headers: ConversationHeaders) -> Wanted:
+    def wanted(self, headers: ConversationHeaders) -> CompletionRequest:
         """Raises Unusable, NotFound."""
         if self.previous_response_id and self.conversation:
             raise Unusable("conversation", "give either previous_response_id or conversation")
@@ -66,10 +66,10 @@ class ResponsesBody(BaseModel):
         conversation = self.conversation.get("id") if isinstance(self.conversation, dict) else self.conversation
         if previous:
             earlier, behind = place_in(previous)
-            return Wanted(messages, self._chat(), earlier, behind=behind, memory=headers.mode(self.store))
+            return CompletionRequest(messages, self._chat(), earlier, behind=behind, memory=headers.mode(self.store))
         thread, whole = headers.choose(conversation, self.metadata)
         history: History = "all" if whole else "none" if conversation else "some"
-        return Wanted(messages, self._chat(), thread, history, memory=headers.mode(self.store))
+        return CompletionRequest(messages, self._chat(), thread, history, memory=headers.mode(self.store))
 
     def _chat(self) -> ChatRequest:
         more = self.model_extra or {}
