@@ -122,6 +122,8 @@ class Settings(BaseSettings):
     )
     answers_first: Literal["auto", "always", "never"] = Field("auto", validation_alias=_env("TURNLOG_ANSWERS_FIRST"))
     embed_poll_s: float = Field(2.0, ge=0, validation_alias=_env("TURNLOG_EMBED_POLL"))
+    team: str | None = Field(None, min_length=1, validation_alias=_env("TURNLOG_TEAM"))
+    searxng_url: str | None = Field(None, validation_alias=_env("TURNLOG_SEARXNG_URL"))
     agent_parallel: int = Field(256, ge=1, le=1_000, validation_alias=_env("TURNLOG_AGENT_PARALLEL"))
     system_prompt: str = Field(
         "You are a helpful assistant with a long memory of this conversation.",

@@ -13,9 +13,13 @@ from pydantic import ValidationError
 from turnlog.agent.answering.agents import check_answers
 from turnlog.agent.answering.fallback import Locale as Locale
 from turnlog.agent.answering.fallback import category_of, ended_early, fallback_of
-from turnlog.agent.answering.pieces import ProgressStep, piece_of
+from turnlog.agent.answering.pieces import AgentSwitched as AgentSwitched
+from turnlog.agent.answering.pieces import PhaseChanged as PhaseChanged
+from turnlog.agent.answering.pieces import PlanShown as PlanShown
+from turnlog.agent.answering.pieces import ProgressStep, Shown, piece_of
 from turnlog.agent.answering.pieces import Restarted as Restarted
 from turnlog.agent.answering.pieces import Seen as Seen
+from turnlog.agent.answering.pieces import Solved as Solved
 from turnlog.agent.answering.pieces import Text as Text
 from turnlog.agent.answering.pieces import ToolReturned as ToolReturned
 from turnlog.agent.answering.pieces import ToolUsed as ToolUsed
@@ -90,7 +94,7 @@ class Answered:
         return ended_early(self.finish_reason, locale)
 
 
-Piece = Asked | Seen | Text | ToolUsed | ToolReturned | Restarted | Answered
+Piece = Asked | Shown | Answered
 
 
 async def ask(

@@ -4,6 +4,7 @@ A process that only asks gets them as messages of core NATS, each a ProgressStep
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -36,11 +37,12 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class ToolUsed:
-    """The agent runs a tool. arguments: JSON, as the model wrote them."""
+    """The agent runs a tool. arguments: JSON, as the model wrote them. writes: the tool changes what is stored."""
 
     id: str
     name: str
     arguments: str
+    writes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +63,72 @@ class Restarted:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One call of the model and the results of the agent's tools that it asked for; without results it is the last."""
+    """One call of the model and the results of the agent's tools that it asked for; without results it is the last.
+    agent: of a team, None where one agent makes the whole answer."""
 
     completion: Completion
     results: tuple[tuple[ToolCall, ToolResult], ...] = ()
+    agent: str | None = None
+
+
+Phase = Literal["PLAN", "EXECUTE", "SOLVE"]
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseChanged:
+    """An agent of a team begins a phase."""
+
+    agent: str
+    phase: Phase
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """An agent has planned. thought: what the model said beside its calls; after: by a call's id, the ids of those that
+    it waits for. A plan that is an answer is followed by its text."""
+
+    agent: str
+    thought: str
+    completion: Completion
+    after: Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanShown:
+    """A plan as people see it."""
+
+    agent: str
+    thought: str
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSwitched:
+    """Another agent takes the question over. task: what it is asked to do."""
+
+    agent: str
+    to: str
+    task: str
+
+
+@dataclass(frozen=True, slots=True)
+class Solved:
+    """A run of a team has ended. chain: the agents that had the question; tools: that the last one called, in the order
+    of its plan. milliseconds: spent in each phase, over all agents. routed: no model chose the first agent."""
+
+    message: str
+    chain: tuple[str, ...]
+    tools: tuple[str, ...]
+    milliseconds: Mapping[Phase, int]
+    routed: bool = False
 
 
 Piece = Text | CallPiece | ToolUsed | ToolReturned | Restarted | Round
+TeamPiece = Piece | PhaseChanged | Planned | AgentSwitched | Solved
 
 
-Kind = Literal["start", "context", "text", "tool", "result", "restart", "end", "error"]
+Kind = Literal[
+    "start", "context", "text", "tool", "result", "restart", "phase", "plan", "switch", "run", "end", "error"
+]
 
 
 class ProgressStep(BaseModel):
@@ -89,6 +147,13 @@ class ProgressStep(BaseModel):
     arguments: str | None = Field(None, description="JSON, as the model wrote them")
     latency_ms: int | None = Field(None, description="Of a tool's call")
     is_error: bool = Field(False, description="Whether a tool's result says what is wrong with the call")
+    agent: str | None = Field(None, description="Of a phase, a plan and a switch: whose it is")
+    phase: Phase | None = Field(None, description="PLAN, EXECUTE or SOLVE")
+    to: str | None = Field(None, description="Of a switch: the agent that takes over")
+    chain: list[str] | None = Field(None, description="Of a run that ended: the agents that had the question")
+    tools: list[str] | None = Field(None, description="Of a run that ended: the tools that the last agent called")
+    milliseconds: dict[Phase, int] | None = Field(None, description="Of a run that ended: spent in each phase")
+    routed: bool = Field(False, description="Of a run that ended: rules chose its agent, no model")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +175,7 @@ class Progress:
         body = json.dumps(step, ensure_ascii=False)
         await self.nc.publish(self.subject, body.encode(errors="replace"))
 
-    async def show(self, piece: Piece | Seen) -> None:
+    async def show(self, piece: TeamPiece | Seen) -> None:
         """Publishes a piece of the answer, which `piece_of` makes of the step again."""
         match piece:
             case Seen():
@@ -123,11 +188,23 @@ class Progress:
                 await self.tell("result", result, id=id_, name=name, latency_ms=took, is_error=is_error)
             case Restarted():
                 await self.tell("restart")
+            case PhaseChanged(agent, phase):
+                await self.tell("phase", agent=agent, phase=phase)
+            case Planned(agent, thought):
+                await self.tell("plan", thought, agent=agent)
+            case AgentSwitched(agent, to, task):
+                await self.tell("switch", task, agent=agent, to=to)
+            case Solved():
+                ended = asdict(piece)
+                await self.tell("run", ended.pop("message"), **ended)
             case CallPiece() | Round():
                 pass  # a subscriber sees whole calls, and the end
 
 
-def piece_of(step: ProgressStep) -> Seen | Text | ToolUsed | ToolReturned | Restarted | None:
+Shown = Seen | Text | ToolUsed | ToolReturned | Restarted | PhaseChanged | PlanShown | AgentSwitched | Solved
+
+
+def piece_of(step: ProgressStep) -> Shown | None:
     """Returns the piece that a step shows; None for the end, errors, and a step that lacks what its kind has."""
     match step:
         case ProgressStep(kind="context", context=Seen() as seen):
@@ -138,6 +215,14 @@ def piece_of(step: ProgressStep) -> Seen | Text | ToolUsed | ToolReturned | Rest
             return ToolUsed(id_, name, arguments)
         case ProgressStep(kind="result", id=str(id_), name=str(name), latency_ms=int(took)):
             return ToolReturned(id_, name, step.text, took, step.is_error)
+        case ProgressStep(kind="phase", agent=str(agent), phase=str(phase)):
+            return PhaseChanged(agent, phase)
+        case ProgressStep(kind="plan", agent=str(agent)):
+            return PlanShown(agent, step.text)
+        case ProgressStep(kind="switch", agent=str(agent), to=str(to)):
+            return AgentSwitched(agent, to, step.text)
+        case ProgressStep(kind="run", chain=list(chain), tools=list(tools)):
+            return Solved(step.text, tuple(chain), tuple(tools), step.milliseconds or {}, step.routed)
         case ProgressStep(kind="start" | "restart"):
             return Restarted()
     return None

@@ -164,7 +164,7 @@ async def prepare(runtime: Runtime, conn: Connection, request: ContextRequest) -
         )
         if request.query is not None:
             basis = replace(basis, question=storable(request.query), question_seq=context.receipt.as_of_seq)
-        if request.query is not None or request.turns is not None:
+        if request.query is not None or request.turns is not None or request.notes:
             known = (str(wire["content"]) for wire in (await searching).messages)
             basis = replace(basis, notes=(*request.notes, *known))
         return Prepared(context, basis, "; ".join(reasons) or None)

@@ -81,11 +81,12 @@ def answer_of(
     turns, usages = list[Event](), list[Event]()
     for number, made in enumerate(rounds):
         completion, name = made.completion, "answer" if made is rounds[-1] else f"round-{number}"
+        speaker = made.agent or agent
         said = TurnRecorded(
             role="assistant",
             content=storable(completion.text),
             tool_calls=tuple(ToolCall(**storable(call.model_dump())) for call in completion.tool_calls),
-            agent=agent,
+            agent=speaker,
             model=completion.model,
             tokens_in=completion.tokens_in,
             tokens_out=completion.tokens_out,
@@ -95,7 +96,7 @@ def answer_of(
         for at, (call, result) in enumerate(made.results):
             data = TurnRecorded(role="tool", content=result.text, tool_call_id=call.id, name=call.name)
             turns.append(author.event(id_of(f"round-{number}/result-{at}"), data, cause))
-        usages.append(author.event(id_of(f"usage-{number}"), completion.metered(agent), cause))
+        usages.append(author.event(id_of(f"usage-{number}"), completion.metered(speaker), cause))
     chunks = tuple(chunk for made in rounds for _, result in made.results for chunk in result.chunks)
     return Answer(author, basis, id_of("receipt"), turns, usages, (), request_id, chunks)
 

@@ -7,12 +7,24 @@ itself. Nothing is recorded here: the pieces have all that a recorder needs.
 import asyncio
 import json
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Protocol
 
-from turnlog.agent.answering.pieces import Piece, Restarted, Round, Text, ToolReturned, ToolUsed
+from turnlog.agent.answering.pieces import (
+    AgentSwitched,
+    Phase,
+    PhaseChanged,
+    Planned,
+    Restarted,
+    Round,
+    Solved,
+    TeamPiece,
+    Text,
+    ToolReturned,
+    ToolUsed,
+)
 from turnlog.agent.answering.recall_tool import ToolResult
 from turnlog.agent.answering.run import check_not_empty, run
 from turnlog.agent.models import observed
@@ -26,65 +38,39 @@ SOLVE_S = 8.0  # kept of an answer's time for the call that solves
 NO_TIME = Result({"error": "there was no time left for it"}, is_error=True)
 RESULTS = "[TOOL RESULTS]\n{}\n[END OF TOOL RESULTS]\nAnswer the question from these results."
 
-Phase = Literal["PLAN", "EXECUTE", "SOLVE"]
 Made = tuple[ToolCall, ToolResult]
+RequestFor = Callable[[Agent, Delegation | None], Awaitable[ChatRequest]]
+UseFor = Callable[[Agent, int, Step], Use]
 
 
-@dataclass(frozen=True, slots=True)
-class PhaseChanged:
-    """The agent begins a phase."""
+class Known(Protocol):
+    """What an earlier attempt at the same run has made."""
 
-    agent: str
-    phase: Phase
+    def plan(self, depth: int) -> Completion | None: ...
 
-
-@dataclass(frozen=True, slots=True)
-class Planned:
-    """The model has planned. A plan that is an answer is followed by its text."""
-
-    agent: str
-    plan: Plan
-
-
-@dataclass(frozen=True, slots=True)
-class AgentSwitched:
-    """Another agent takes the question over."""
-
-    agent: str
-    to: str
-    delegation: Delegation
-
-
-@dataclass(frozen=True, slots=True)
-class Solved:
-    """The end of a run. chain: the agents that had the question. plan: of the last one; tools: that it called, in the
-    order of the plan. milliseconds: spent in each phase, over all agents."""
-
-    message: str
-    chain: tuple[str, ...]
-    plan: Plan
-    tools: tuple[str, ...]
-    milliseconds: Mapping[Phase, int]
-
-
-TeamPiece = Piece | PhaseChanged | Planned | AgentSwitched | Solved
-RequestFor = Callable[[Agent, Delegation | None], ChatRequest]
-UseFor = Callable[[Agent, Step], Use]
+    def result(self, depth: int, call_id: str) -> Result | None: ...
 
 
 async def run_team(
-    model: ChatModel, team: Team, tools: Registry, entry: str, request_for: RequestFor, use_for: UseFor
+    model: ChatModel,
+    team: Team,
+    tools: Registry,
+    entry: str,
+    request_for: RequestFor,
+    use_for: UseFor,
+    known: Known | None = None,
 ) -> AsyncGenerator[TeamPiece]:
     """Yields the pieces of an answer by the agent `entry` of a team, and by those it hands the question to.
 
     request_for: what the model is asked for an agent, without tools; the delegation is what brought the question to it.
-    use_for: who uses a tool, by agent and step. A tool that fails ends nothing, the model is told. The calls and
+    use_for: who uses a tool, by agent, how often the question was handed on, and step. known: plans and results of an
+    earlier attempt, which are not made again. A tool that fails ends nothing, the model is told. The calls and
     results of a Round fit each other, so that it can be recorded as turns. Raises ModelError, EmptyAnswer.
     """
-    course = _Course(model, team, tools, use_for, [entry])
+    course = _Course(model, team, tools, use_for, known, [entry])
     delegation: Delegation | None = None
     while True:
-        request = request_for(course.agent, delegation)
+        request = await request_for(course.agent, delegation)
         async with aclosing(course.plan(request)) as pieces:
             async for piece in pieces:
                 yield piece
@@ -111,6 +97,7 @@ class _Course:
     team: Team
     tools: Registry
     use_for: UseFor
+    known: Known | None
     chain: list[str]
     planned: Plan = field(default_factory=lambda: Plan(""))
     made: Completion | None = None
@@ -128,31 +115,38 @@ class _Course:
         assert self.answer is not None, "a run that ends has an answer"
         used = tuple(step.tool for step in self.planned.steps)
         milliseconds: dict[Phase, int] = {phase: round(seconds * 1000) for phase, seconds in self.spent.items()}
-        return Solved(self.answer, tuple(self.chain), self.planned, used, milliseconds)
+        return Solved(self.answer, tuple(self.chain), used, milliseconds)
+
+    @property
+    def depth(self) -> int:
+        return len(self.chain) - 1
 
     async def plan(self, request: ChatRequest) -> AsyncGenerator[TeamPiece]:
         """Asks for a plan. Its text is shown once it is known to be the answer."""
         agent, started = self.agent, time.perf_counter()
         yield PhaseChanged(agent.type, "PLAN")
-        made: Completion | None = None
-        async with aclosing(run(self.model, replace(request, tools=self.tools.schemas(agent)))) as pieces:
-            async for piece in pieces:
-                made = piece.completion if isinstance(piece, Round) else made
+        made = self.known.plan(self.depth) if self.known else None
+        if made is None:
+            async with aclosing(run(self.model, replace(request, tools=self.tools.schemas(agent)))) as pieces:
+                async for piece in pieces:
+                    made = piece.completion if isinstance(piece, Round) else made
         assert made is not None, "a run ends with its round"
         self.made, self.handed = made, None
         plan = read_plan(made.text, made.tool_calls, agent.all_tools)
         self._spend("PLAN", started)
-        yield Planned(agent.type, plan)
+        ids = {step.number: step.call_id for step in plan.steps}
+        after = {step.call_id: tuple(ids[number] for number in sorted(step.needs & ids.keys())) for step in plan.steps}
+        yield Planned(agent.type, plan.thought, made, after)
         if plan.is_answer and plan.thought.strip():
             self.planned, self.answer = plan, plan.thought
             yield Text(plan.thought)
-            yield Round(replace(made, text=plan.thought))
+            yield Round(replace(made, text=plan.thought), agent=agent.type)
         elif plan.delegation is not None:
             call = _delegating(plan.delegation)
             to = handed_on(self.team, self.chain, plan.delegation)
             if isinstance(to, Agent):
                 yield self._round(plan, [(call, ToolResult(f"handed over to {to.type}"))])
-                yield AgentSwitched(agent.type, to.type, plan.delegation)
+                yield AgentSwitched(agent.type, to.type, plan.delegation.task)
                 self.chain.append(to.type)
                 self.handed = plan.delegation
             else:
@@ -169,7 +163,8 @@ class _Course:
         for group in levels(self.planned.steps):
             ready = [filled(step, values) for step in group]
             for step in ready:
-                yield ToolUsed(step.call_id, step.tool, _json(step.arguments))
+                writes = step.tool in self.tools.names and self.tools[step.tool].writes
+                yield ToolUsed(step.call_id, step.tool, _json(step.arguments), writes)
             async with aclosing(self._at_once(ready, ends_at)) as finished:
                 async for step, result, took in finished:
                     values[step.number] = result
@@ -205,7 +200,7 @@ class _Course:
             yield Text(text)
         self.answer = text
         self._spend("SOLVE", started)
-        yield Round(replace(made, text=text, tool_calls=()))
+        yield Round(replace(made, text=text, tool_calls=()), agent=self.agent.type)
 
     async def _at_once(self, steps: Sequence[Step], ends_at: float | None) -> AsyncGenerator[tuple[Step, Result, int]]:
         """The steps with their results and milliseconds, as they finish; where time runs out the rest has failed."""
@@ -231,10 +226,14 @@ class _Course:
         started = time.perf_counter()
         if step.error is not None:
             return Result({"error": step.error}, is_error=True), 0
+        if self.known and (made := self.known.result(self.depth, step.call_id)) is not None:
+            return made, 0
         known = step.tool in self.tools.names
         async with self.writing if known and self.tools[step.tool].writes else nullcontext():
             with observed.tool(step.tool, step.call_id, known=known):
-                result = await self.tools.call(self.agent, step.tool, step.arguments, self.use_for(self.agent, step))
+                result = await self.tools.call(
+                    self.agent, step.tool, step.arguments, self.use_for(self.agent, self.depth, step)
+                )
         return result, round((time.perf_counter() - started) * 1000)
 
     def _messages(self) -> list[dict[str, Any]]:
@@ -257,7 +256,7 @@ class _Course:
         """The call that planned, with the calls that were made of its plan."""
         assert self.made is not None
         calls = tuple(call for call, _ in results)
-        return Round(replace(self.made, text=plan.thought, tool_calls=calls), tuple(results))
+        return Round(replace(self.made, text=plan.thought, tool_calls=calls), tuple(results), self.agent.type)
 
     def _spend(self, phase: Phase, since: float) -> None:
         self.spent[phase] = self.spent.get(phase, 0.0) + time.perf_counter() - since

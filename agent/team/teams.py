@@ -97,12 +97,14 @@ class Simple(_Part):
 
 
 class TeamFile(_Part):
-    """team.toml. entry: the agent that answers where no rule is sure. depth: how often a question may be handed on."""
+    """team.toml. entry: the agent that answers where no rule is sure. depth: how often a question may be handed on.
+    tools_from: Python modules whose functions marked with @tool are the team's tools."""
 
     name: str = Field(min_length=1)
     entry: str
     depth: int = Field(3, ge=0, le=10)
     simple: tuple[Simple, ...] = ()
+    tools_from: tuple[str, ...] = ()
 
 
 class Team(TeamFile):

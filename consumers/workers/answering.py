@@ -4,7 +4,9 @@ import asyncio
 import contextlib
 import functools
 import logging
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 from uuid import UUID
 
 from turnlog.agent.answering.agents import DEFAULT_AGENT, AgentDisabled, answering_agent
@@ -25,7 +27,11 @@ from turnlog.agent.models.protocol import ChatRequest, Usage, asker_of
 from turnlog.agent.recall.search import recall_of
 from turnlog.agent.retry_later import RetryLater
 from turnlog.agent.runtime import Runtime
+from turnlog.agent.team.configured import ServerTeam, choose, server_team, team_of_tenant
+from turnlog.agent.team.recording import failed_event
+from turnlog.agent.team.teams import Agent
 from turnlog.consumers.workers.durable_consumer import Delivery
+from turnlog.consumers.workers.team_answers import TeamRun
 from turnlog.events.contracts import AnswerRequested, Event, ToolCall, UsageMetered
 from turnlog.events.errors import EventTooLarge, InvalidEvent, LogFull, LogUnavailable, NotFound, TurnlogError
 from turnlog.events.log import Log
@@ -122,6 +128,10 @@ class AgentConsumer:
         await self._models.embedder.ready()
         data = request.data
         assert isinstance(data, AnswerRequested)
+        server = server_team(self._runtime)
+        if server is not None:
+            await self._make_by_team(server, request, data, seq, progress, ends_at)
+            return
         async with reading(self._runtime) as conn:
             agent = await answering_agent(conn, request.tenant, data.agent)
             await restored_if_archived(self._runtime, conn, request.tenant, request.thread)
@@ -147,6 +157,47 @@ class AgentConsumer:
                 if isinstance(piece, Round):
                     check_not_empty(piece.completion)
                     rounds.append(piece)
+        await self._finish(request, data, seq, progress, prepared, rounds)
+
+    async def _make_by_team(
+        self,
+        server: ServerTeam,
+        request: Event,
+        data: AnswerRequested,
+        seq: int,
+        progress: Progress,
+        ends_at: float,
+    ) -> None:
+        """Makes the answer by the team's agents, each with a context of its own."""
+        place = (request.tenant, request.thread)
+        async with reading(self._runtime) as conn:
+            server = await team_of_tenant(conn, server, request.tenant)
+            await restored_if_archived(self._runtime, conn, *place)
+            asked = await message_by_event(conn, *place, data.turn_id)
+        chosen = choose(server.team, content_text(asked.content) if asked else "", data.agent)
+
+        async def prepared(agent: Agent, notes: Sequence[str]) -> Prepared:
+            row = AgentRow(agent.type, True, agent.prompt, agent.temperature, agent.max_tokens, agent.model)
+            tools = server.tools.schemas(agent)
+            async with reading(self._runtime) as conn:
+                return await self._prepared(conn, request, seq, row, data.model or agent.model, tools, notes)
+
+        run_ = TeamRun(self._runtime, server, request, seq, _author(request), progress, ends_at, prepared)
+        await run_.make(chosen)
+        assert run_.prepared is not None, "a run that ends has asked for a context"
+        await self._finish(request, data, seq, progress, run_.prepared, run_.rounds, run_.extra)
+
+    async def _finish(
+        self,
+        request: Event,
+        data: AnswerRequested,
+        seq: int,
+        progress: Progress,
+        prepared: Prepared,
+        rounds: list[Round],
+        extra: Sequence[Event] = (),
+    ) -> None:
+        """Records the answer. extra: events that are recorded with it."""
         async with reading(self._runtime) as conn:
             if await message_by_event(conn, request.tenant, request.thread, data.turn_id) is None:
                 raise NotFound(f"thread {request.thread!r} was deleted while the answer was made")
@@ -154,13 +205,20 @@ class AgentConsumer:
         if not (await outcome(self._runtime.log, request, seq)).answered:
             id_of = functools.partial(answer_id, request.id)
             answer = answer_of(_author(request), prepared.receipt, rounds, _agent_of(request), id_of, request.id)
-            await self._record(answer)
+            await self._record(replace(answer, usages=[*answer.usages, *extra]))
         await progress.tell("end", finish_reason=rounds[-1].completion.finish_reason)
         by_tools = [id_ for made in rounds for _, result in made.results for id_ in result.memories]
         await self._note_access(request, [*map(UUID, prepared.context.receipt.memories), *by_tools])
 
     async def _prepared(
-        self, conn: Connection, request: Event, seq: int, agent: AgentRow, model: str | None
+        self,
+        conn: Connection,
+        request: Event,
+        seq: int,
+        agent: AgentRow,
+        model: str | None,
+        tools: Sequence[dict[str, Any]] = (SCHEMA,),
+        notes: Sequence[str] = (),
     ) -> Prepared:
         """Prepares with the prompt and model of the request, or else the agent's, or else the server's.
 
@@ -180,12 +238,13 @@ class AgentConsumer:
             request.time,
             model or self._models.chat.model,
             next((prompt for prompt in prompts if prompt is not None), settings.system_prompt),
-            [SCHEMA],
+            tools,
             as_of_seq=seq,
             turn_id=data.turn_id,
             asked_seq=asked.seq,
             relevant=settings.hybrid_episodes,
             answer_tokens=agent.max_tokens or 0,
+            notes=notes,
         )
         return await prepare(self._runtime, conn, wanted)
 
@@ -231,8 +290,11 @@ class AgentConsumer:
         if isinstance(error, EmptyAnswer) and isinstance(error.usage, Usage):
             failed = error.usage.metered("answer", _agent_of(request))
         failed = failed.model_copy(update={"error": f"{error.code}: {error}"[:500]})
-        event = _author(request).event(answer_id(request.id, FAILURE), failed, request.id)
-        await self._runtime.log.append(event)
+        author = _author(request)
+        events = [author.event(answer_id(request.id, FAILURE), failed, request.id)]
+        if self._runtime.settings.team is not None:
+            events.append(failed_event(author, request.id, _agent_of(request), error.code))
+        await self._runtime.log.append_many(events)
 
 
 def _is_final(error: BaseException) -> bool:

@@ -14,13 +14,23 @@ import pytest
 from helpers.openai_server import OpenAIServer
 from helpers.support_desk import SUPPORT_TOOLS
 
-from turnlog.agent.answering.pieces import Round, Text, ToolReturned, ToolUsed
+from turnlog.agent.answering.pieces import (
+    AgentSwitched,
+    PhaseChanged,
+    Planned,
+    Round,
+    Solved,
+    TeamPiece,
+    Text,
+    ToolReturned,
+    ToolUsed,
+)
 from turnlog.agent.models.errors import EmptyAnswer
 from turnlog.agent.models.openai_chat import OpenAIChat
 from turnlog.agent.models.protocol import ChatRequest
 from turnlog.agent.team.local_pages import LocalPages
 from turnlog.agent.team.plans import Delegation, Step
-from turnlog.agent.team.rewoo import SOLVE_S, AgentSwitched, PhaseChanged, Planned, Solved, TeamPiece, run_team
+from turnlog.agent.team.rewoo import SOLVE_S, run_team
 from turnlog.agent.team.teams import Agent, Team, load_team
 from turnlog.agent.team.tools import Registry, Use, registry_of, tool
 
@@ -48,12 +58,12 @@ class Desk:
     ) -> Any:
         ends_at = None if ends_in is None else asyncio.get_running_loop().time() + ends_in
 
-        def request_for(agent: Agent, delegation: Delegation | None) -> ChatRequest:
+        async def request_for(agent: Agent, delegation: Delegation | None) -> ChatRequest:
             told = [] if delegation is None else [{"role": "user", "content": f"Task: {delegation.task}"}]
             system = {"role": "system", "content": agent.prompt}
             return ChatRequest([system, QUESTION, *told], restart=True, ends_at=ends_at)
 
-        def use_for(agent: Agent, step: Step) -> Use:
+        def use_for(agent: Agent, depth: int, step: Step) -> Use:
             return Use("bob", datetime.now(UTC), uuid.uuid4(), None, LocalPages("none", []))  # type: ignore[arg-type]
 
         registry: Registry = registry_of(tools)
@@ -178,7 +188,7 @@ async def test_another_agent_takes_over(desk: Desk) -> None:
     pieces = await desk.ask()
     assert phases(pieces) == ["PLAN", "PLAN"] and solved(pieces).chain == ("desk", "refunds")
     switch = next(piece for piece in pieces if isinstance(piece, AgentSwitched))
-    assert (switch.agent, switch.to, switch.delegation.task) == ("desk", "refunds", "refund the bell")
+    assert (switch.agent, switch.to, switch.task) == ("desk", "refunds", "refund the bell")
     assert not [piece for piece in pieces if isinstance(piece, ToolUsed)]
     assert desk.bodies[1]["messages"][0]["content"] == SUPPORT.agents["refunds"].prompt
     assert desk.bodies[1]["messages"][-1]["content"] == "Task: refund the bell"

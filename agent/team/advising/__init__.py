@@ -1,6 +1,7 @@
 """The bundled team: five agents that advise applicants to universities, with 32 tools over fictional sample data."""
 
 from turnlog.agent.team.advising import cases, dates, essays, forum, profile, schools, web
+from turnlog.agent.team.advising.web import sample_pages as sample_pages
 from turnlog.agent.team.tools import Registry, registry_of
 
 TOOLS = (

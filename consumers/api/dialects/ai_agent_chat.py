@@ -16,7 +16,17 @@ from pydantic_core import to_json
 from turnlog.agent.access import limits
 from turnlog.agent.access.throttle.guards import Guard
 from turnlog.agent.answering.agents import DEFAULT_AGENT
-from turnlog.agent.answering.asking import Answered, Restarted, Text, ToolReturned, ToolUsed
+from turnlog.agent.answering.asking import (
+    AgentSwitched,
+    Answered,
+    PhaseChanged,
+    PlanShown,
+    Restarted,
+    Solved,
+    Text,
+    ToolReturned,
+    ToolUsed,
+)
 from turnlog.agent.answering.fallback import Locale
 from turnlog.agent.conversations.transcript import json_or_text
 from turnlog.agent.operations import health, usage
@@ -199,7 +209,7 @@ def _streamed(answer: AnswerUnderWay) -> StreamingResponse:
 
 
 async def _events(answer: AnswerUnderWay) -> AsyncGenerator[ServerSentEvent]:
-    tools = list[str]()
+    tools, run = list[str](), Solved("", (answer.agent,), (), {})
     if answer.agent != DEFAULT_AGENT:
         yield ServerSentEvent(event="agent_switch", data={"from": DEFAULT_AGENT, "to": answer.agent})
     async with aclosing(answer.running.read()) as pieces:
@@ -212,17 +222,25 @@ async def _events(answer: AnswerUnderWay) -> AsyncGenerator[ServerSentEvent]:
                     yield ServerSentEvent(event="tool_start", data={"name": name, "args": json_or_text(arguments)})
                 case ToolReturned(name=name, result=result):
                     yield ServerSentEvent(event="tool_end", data={"name": name, "result": json_or_text(result)})
+                case PhaseChanged(phase=phase):
+                    yield ServerSentEvent(event="phase_change", data={"phase": phase})
+                case PlanShown(thought=thought):
+                    yield ServerSentEvent(event="plan_content", data={"content": thought})
+                case AgentSwitched():
+                    yield ServerSentEvent(event="agent_switch", data={"from": piece.agent, "to": piece.to})
+                case Solved():
+                    run = piece
                 case Restarted():
                     tools.clear()
                     yield ServerSentEvent(event="restart", data={})
                 case Answered():
                     response = AgentResponse(
                         message=piece.answer,
-                        agent_type=answer.agent,
+                        agent_type=run.chain[-1],
                         conversation_id=answer.thread,
-                        data={"fastRoute": False, "finishReason": piece.finish_reason},
+                        data={"fastRoute": run.routed, "finishReason": piece.finish_reason},
                         tools_used=list(dict.fromkeys(tools)),
-                        delegated_to=None,
+                        delegated_to=run.chain[-1] if len(run.chain) > 1 else None,
                         suggestions=[],
                     )
                     yield ServerSentEvent(event="done", data={"response": response})

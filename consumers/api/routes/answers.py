@@ -11,11 +11,15 @@ from pydantic import BaseModel, Field
 
 from turnlog.agent.answering.agents import DEFAULT_AGENT
 from turnlog.agent.answering.asking import (
+    AgentSwitched,
     Answered,
     Asked,
+    PhaseChanged,
     Piece,
+    PlanShown,
     Restarted,
     Seen,
+    Solved,
     Text,
     ToolReturned,
     ToolUsed,
@@ -118,6 +122,15 @@ async def _recorded(running: Running[Piece], chars: int) -> AsyncGenerator[Serve
                 yield ServerSentEvent(event=name, data=data, id=f"{running.id}-{number}-{len(piece.answer)}")
 
 
+# Of an answer by a team of agents.
+TEAM_EVENTS: dict[type, str] = {
+    PhaseChanged: "phase_change",
+    PlanShown: "plan",
+    AgentSwitched: "agent_switch",
+    Solved: "run",
+}
+
+
 def _event(piece: Piece) -> tuple[str, Any]:
     match piece:
         case Asked(seq=seq):
@@ -132,5 +145,7 @@ def _event(piece: Piece) -> tuple[str, Any]:
             return "tool_end", piece
         case Restarted():
             return "restart", {}
+        case PhaseChanged() | PlanShown() | AgentSwitched() | Solved():
+            return TEAM_EVENTS[type(piece)], piece
         case Answered():
             return "done", {"response": piece}

@@ -1,0 +1,120 @@
+"""The team of a server: its agents as the files say and a tenant has changed them, its tools, and what they search."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal
+
+from turnlog.agent.answering.agents import AgentDisabled
+from turnlog.agent.runtime import Runtime
+from turnlog.agent.team.local_pages import LocalPages
+from turnlog.agent.team.router import route
+from turnlog.agent.team.searxng import SearXNG
+from turnlog.agent.team.teams import BUNDLED, Agent, InvalidTeam, Team, bundled_team, check_tools, load_team
+from turnlog.agent.team.tools import Registry, WebSearch, registry_of
+from turnlog.events.errors import NotFound
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.operations.agents import AgentRow, agents_of
+
+RoutedBy = Literal["router", "request", "agent"]
+
+
+@dataclass(frozen=True, slots=True)
+class ServerTeam:
+    """A team with the tools that its files name. web: what its tools search."""
+
+    team: Team
+    tools: Registry
+    web: WebSearch
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Who answers a question. answer: the fixed answer of a rule, None where an agent answers."""
+
+    agent: Agent
+    by: RoutedBy
+    answer: str | None = None
+
+
+def server_team(runtime: Runtime) -> ServerTeam | None:
+    """Returns the team that TURNLOG_TEAM names, None without one. Raises InvalidTeam."""
+    return runtime.kept(_loaded)
+
+
+def _loaded(runtime: Runtime) -> ServerTeam | None:
+    named, searxng = runtime.settings.team, runtime.settings.searxng_url
+    if named is None:
+        return None
+    team = bundled_team() if named == BUNDLED else load_team(Path(named))
+    modules = [_module(name) for name in team.tools_from]
+    tools = registry_of([function for module in modules for function in _marked(module)])
+    check_tools(team, tools.names)
+    pages: list[Callable[[], WebSearch]] = [
+        module.sample_pages for module in modules if hasattr(module, "sample_pages")
+    ]
+    local = pages[0]() if pages else LocalPages("nothing: no web search is configured", [])
+    return ServerTeam(team, tools, SearXNG(searxng) if searxng else local)
+
+
+async def team_of_tenant(conn: Connection, server: ServerTeam, tenant: str) -> ServerTeam:
+    """Returns the team with what the tenant has set for its agents, and with agents that the tenant has made."""
+    rows = await agents_of(conn, tenant)
+    if not rows:
+        return server
+    agents = dict(server.team.agents)
+    for row in rows:
+        agents[row.type] = _changed(agents.get(row.type), row)
+    return ServerTeam(server.team.model_copy(update={"agents": agents}), server.tools, server.web)
+
+
+def choose(team: Team, question: str, wanted: str | None) -> Chosen:
+    """Returns who answers: the agent that the request names, else the one that the rules are sure of, else the entry.
+
+    Raises NotFound for an unknown agent, AgentDisabled.
+    """
+    if wanted is not None:
+        if wanted not in team.agents:
+            raise NotFound(f"there is no agent {wanted[:80]!r}; there are {', '.join(team.agents)}")
+        return Chosen(_on(team.agents[wanted]), "request")
+    routing = route(question, team.rules, team.simple_answers)
+    if routing.answer is not None:
+        return Chosen(team.agents[team.entry], "router", routing.answer)
+    if not routing.should_use_llm and routing.agent is not None:
+        return Chosen(_on(team.agents[routing.agent]), "router")
+    return Chosen(_on(team.agents[team.entry]), "agent")
+
+
+def _on(agent: Agent) -> Agent:
+    if not agent.enabled:
+        raise AgentDisabled(f"the agent {agent.type!r} is switched off; an administrator can switch it on")
+    return agent
+
+
+def _changed(known: Agent | None, row: AgentRow) -> Agent:
+    set_ = {
+        "prompt": row.system_prompt,
+        "temperature": row.temperature,
+        "max_tokens": row.max_tokens,
+        "model": row.model,
+        "name": row.name,
+        "tools": None if row.tools is None else tuple(row.tools),
+        "delegates": None if row.delegates is None else tuple(row.delegates),
+    }
+    changes: dict[str, Any] = {name: value for name, value in set_.items() if value is not None}
+    base = known or Agent(type=row.type, name=row.type, prompt="You are a helpful assistant.")
+    return base.model_copy(update={**changes, "enabled": row.enabled})
+
+
+def _module(name: str) -> Any:
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise InvalidTeam(f"team.toml: tools_from: {name!r} cannot be imported: {error}") from None
+
+
+def _marked(module: Any) -> Sequence[Callable[..., Any]]:
+    """The functions of a module that are tools: those in TOOLS, else all that are marked."""
+    marked = [one for one in vars(module).values() if callable(one) and hasattr(one, "__tool__")]
+    return list(getattr(module, "TOOLS", marked))

@@ -1,0 +1,216 @@
+"""A run on the log: each step is an event before the next begins, so that a run that was killed goes on after it."""
+
+import json
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from turnlog.agent.answering.pieces import (
+    AgentSwitched,
+    PhaseChanged,
+    Planned,
+    Round,
+    Solved,
+    TeamPiece,
+    ToolReturned,
+    ToolUsed,
+)
+from turnlog.agent.answering.record import Author
+from turnlog.agent.answering.request import answer_id
+from turnlog.agent.models.protocol import Completion
+from turnlog.agent.runtime import Runtime
+from turnlog.agent.team.configured import RoutedBy
+from turnlog.agent.team.plans import Result
+from turnlog.events.contracts import (
+    Event,
+    EventData,
+    PlannedCall,
+    RunDelegated,
+    RunPlanned,
+    RunSolved,
+    RunToolAnswered,
+    RunToolCalled,
+    ToolCall,
+)
+from turnlog.events.log import Log
+from turnlog.events.texts import storable
+
+STEPS = ("run_planned", "run_tool_called", "run_tool_answered", "run_delegated")
+MAX_RESULT_CHARS = 200_000
+
+
+@dataclass(slots=True)
+class Journal:
+    """What the log has of a run: plans by depth, results by depth and call. entry: the agent that had it first."""
+
+    provider: str
+    entry: str | None = None
+    plans: dict[int, RunPlanned] = field(default_factory=dict)
+    results: dict[tuple[int, str], RunToolAnswered] = field(default_factory=dict)
+
+    def add(self, data: EventData) -> None:
+        match data:
+            case RunPlanned():
+                self.plans.setdefault(data.depth, data)
+                if data.depth == 0:
+                    self.entry = data.agent
+            case RunToolAnswered():
+                self.results.setdefault((data.depth, data.call_id), data)
+
+    def plan(self, depth: int) -> Completion | None:
+        """Returns the model's answer that planned at this depth, as it was recorded."""
+        if (planned := self.plans.get(depth)) is None:
+            return None
+        calls = tuple(
+            ToolCall(id=call.id, name=call.name, arguments=arguments)
+            for call, arguments in zip(planned.calls, planned.arguments, strict=False)
+        )
+        return Completion(
+            text=planned.plan,
+            tool_calls=calls,
+            model=planned.model,
+            provider=self.provider,
+            tokens_in=planned.tokens_in,
+            tokens_out=planned.tokens_out,
+            cost_usd=planned.cost_usd,
+            latency_ms=planned.latency_ms,
+            finish_reason="tool_calls" if calls else "stop",
+        )
+
+    def result(self, depth: int, call_id: str) -> Result | None:
+        """Returns what a call of this depth returned."""
+        if (answered := self.results.get((depth, call_id))) is None:
+            return None
+        try:
+            value = json.loads(answered.result)
+        except ValueError:  # it was cut
+            value = answered.result
+        return Result(value, answered.is_error)
+
+
+async def journal_of(log: Log, request: Event, seq: int, provider: str) -> Journal:
+    """Returns the steps that the log has of the run that answers a request. seq: of the request.
+
+    provider: of the model, as usage names it. Raises LogUnavailable.
+    """
+    journal = Journal(provider)
+    if await log.thread_head(request.tenant, request.thread) == seq:
+        return journal
+    async for recorded in log.read_thread(request.tenant, request.thread, seq, types=STEPS):
+        data = recorded.event.data
+        if isinstance(data, RunPlanned | RunToolAnswered) and data.run_id == request.id:
+            journal.add(data)
+    return journal
+
+
+async def recorded_run(
+    runtime: Runtime,
+    author: Author,
+    run_id: UUID,
+    journal: Journal,
+    routed_by: RoutedBy,
+    pieces: AsyncGenerator[TeamPiece],
+) -> AsyncGenerator[TeamPiece]:
+    """Yields the pieces of a run, each once its event is on the log. What the journal has is not appended again.
+
+    A tool that reads is recorded when it has answered, one that writes also before. The end is recorded with the
+    answer, by solved_event. Raises what the pieces raise, EventTooLarge, LogFull, LogUnavailable.
+    """
+    depth, agent, calls = 0, "", dict[str, ToolUsed]()
+
+    async def append(*made: tuple[str, EventData]) -> None:
+        await runtime.log.append_many([author.event(answer_id(run_id, part), data, run_id) for part, data in made])
+
+    async with aclosing(pieces):
+        async for piece in pieces:
+            match piece:
+                case PhaseChanged():
+                    agent = piece.agent
+                case Planned() if depth not in journal.plans:
+                    await append((f"run/{depth}/plan", _planned(piece, run_id, depth, routed_by)))
+                case AgentSwitched():
+                    depth += 1
+                    handed = RunDelegated(
+                        run_id=run_id, from_agent=piece.agent, to_agent=piece.to, depth=depth, task=piece.task
+                    )
+                    await append((f"run/{depth}/delegated", handed))
+                case ToolUsed():
+                    calls[piece.id] = piece
+                    if piece.writes and (depth, piece.id) not in journal.results:
+                        await append((f"run/{depth}/{piece.id}/called", _called(piece, run_id, agent, depth)))
+                case ToolReturned() if (depth, piece.id) not in journal.results:
+                    used = calls[piece.id]
+                    called = (
+                        [] if used.writes else [(f"run/{depth}/{piece.id}/called", _called(used, run_id, agent, depth))]
+                    )
+                    await append(*called, (f"run/{depth}/{piece.id}/answered", _answered(piece, run_id, agent, depth)))
+            yield piece
+
+
+def solved_event(author: Author, run_id: UUID, end: Solved, rounds: Sequence[Round], took_ms: float) -> Event:
+    """The end of a run, to be recorded with its answer. What its plans spent stands with them."""
+    last = rounds[-1].completion
+    is_plan = len(rounds) == 1
+    data = RunSolved(
+        run_id=run_id,
+        agent=end.chain[-1],
+        agents=end.chain,
+        tools=tuple(call.name for made in rounds for call, _ in made.results),
+        model=last.model,
+        tokens_in=0 if is_plan else last.tokens_in,
+        tokens_out=0 if is_plan else last.tokens_out,
+        cost_usd=0 if is_plan else last.cost_usd,
+        latency_ms=took_ms,
+    )
+    return author.event(answer_id(run_id, "run/solved"), data, run_id)
+
+
+def failed_event(author: Author, run_id: UUID, agent: str, code: str) -> Event:
+    """The end of a run without an answer. code: of the error."""
+    return author.event(answer_id(run_id, "run/solved"), RunSolved(run_id=run_id, agent=agent, code=code), run_id)
+
+
+def _planned(piece: Planned, run_id: UUID, depth: int, routed_by: RoutedBy) -> RunPlanned:
+    made = piece.completion
+    return RunPlanned(
+        run_id=run_id,
+        agent=piece.agent,
+        depth=depth,
+        routed_by=routed_by if depth == 0 else "agent",
+        plan=storable(made.text),
+        calls=tuple(
+            PlannedCall(id=call.id, name=call.name[:200], after=piece.after.get(call.id, ()))
+            for call in made.tool_calls
+        ),
+        arguments=tuple(storable(call.arguments) for call in made.tool_calls),
+        model=made.model,
+        tokens_in=made.tokens_in,
+        tokens_out=made.tokens_out,
+        cost_usd=made.cost_usd,
+        latency_ms=made.latency_ms,
+    )
+
+
+def _called(used: ToolUsed, run_id: UUID, agent: str, depth: int) -> RunToolCalled:
+    return RunToolCalled(
+        run_id=run_id,
+        agent=agent,
+        depth=depth,
+        call_id=used.id,
+        tool=used.name[:200],
+        arguments=storable(used.arguments),
+    )
+
+
+def _answered(returned: ToolReturned, run_id: UUID, agent: str, depth: int) -> RunToolAnswered:
+    return RunToolAnswered(
+        run_id=run_id,
+        agent=agent,
+        depth=depth,
+        call_id=returned.id,
+        tool=returned.name[:200],
+        result=storable(returned.result[:MAX_RESULT_CHARS]),
+        is_error=returned.is_error,
+        latency_ms=returned.latency_ms,
+    )

@@ -1,0 +1,130 @@
+"""An answer by a team of agents: routed, planned, run and solved, every step on the log."""
+
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from uuid import uuid5
+
+from turnlog.agent.answering.pieces import Progress, Restarted, Round, Solved, Text
+from turnlog.agent.answering.prepare import Prepared
+from turnlog.agent.answering.record import Author
+from turnlog.agent.answering.request import answer_id
+from turnlog.agent.answering.run import check_not_empty
+from turnlog.agent.models.protocol import ChatRequest, Completion, asker_of
+from turnlog.agent.runtime import Runtime
+from turnlog.agent.team.configured import Chosen, ServerTeam
+from turnlog.agent.team.plans import Delegation, Step
+from turnlog.agent.team.recording import journal_of, recorded_run, solved_event
+from turnlog.agent.team.records import StoredRecords
+from turnlog.agent.team.rewoo import run_team
+from turnlog.agent.team.teams import Agent
+from turnlog.agent.team.tools import Use
+from turnlog.events.contracts import Event
+
+Prepare = Callable[[Agent, Sequence[str]], Awaitable[Prepared]]
+RULES = "rules"  # the model and provider of a fixed answer
+
+
+@dataclass(slots=True)
+class TeamRun:
+    """One run for a request. prepare: builds the context for an agent, with notes for it.
+
+    prepared: what the agent that answered was given. rounds and extra: what is to be recorded, once `make` has ended.
+    """
+
+    runtime: Runtime
+    server: ServerTeam
+    request: Event
+    seq: int
+    author: Author
+    progress: Progress
+    ends_at: float
+    prepare: Prepare
+    prepared: Prepared | None = None
+    rounds: list[Round] = field(default_factory=list)
+    extra: list[Event] = field(default_factory=list)
+
+    async def make(self, chosen: Chosen) -> None:
+        """Makes the answer. Steps that the log has are not made again.
+
+        Raises ModelError, EmptyAnswer, LogUnavailable.
+        """
+        began, model = time.perf_counter(), self.runtime.models.chat
+        if chosen.answer is not None:
+            await self._fixed(chosen.agent, chosen.answer)
+            return
+        journal = await journal_of(self.runtime.log, self.request, self.seq, model.provider)
+        entry = journal.entry if journal.entry in self.server.team.agents else None
+        pieces = run_team(
+            model,
+            self.server.team,
+            self.server.tools,
+            entry or chosen.agent.type,
+            self._request_for,
+            self._use_for,
+            journal,
+        )
+        recorded = recorded_run(self.runtime, self.author, self.request.id, journal, chosen.by, pieces)
+        async with aclosing(recorded) as steps:
+            async for piece in steps:
+                if isinstance(piece, Round):
+                    if not piece.results:
+                        check_not_empty(piece.completion)
+                    self.rounds.append(piece)
+                elif isinstance(piece, Solved):
+                    piece = replace(piece, routed=chosen.by == "router")
+                    took_ms = (time.perf_counter() - began) * 1000
+                    self.extra.append(solved_event(self.author, self.request.id, piece, self.rounds, took_ms))
+                await self.progress.show(piece)
+
+    async def _fixed(self, agent: Agent, answer: str) -> None:
+        self.prepared = await self.prepare(agent, ())
+        await self.progress.show(Restarted())
+        await self.progress.show(Text(answer))
+        made = Completion(answer, (), 0, 0, 0.0, RULES, RULES, 0.0, finish_reason="stop")
+        self.rounds.append(Round(made, agent=agent.type))
+        await self.progress.show(Solved(answer, (agent.type,), (), {}, routed=True))
+
+    async def _request_for(self, agent: Agent, delegation: Delegation | None) -> ChatRequest:
+        """What the model is asked for an agent. A delegation's task is a note before the question."""
+        notes = [] if delegation is None else [_handed_over(delegation)]
+        self.prepared = await self.prepare(agent, notes)
+        await self.progress.show(self.prepared.seen)
+        return ChatRequest(
+            self.prepared.context.messages,
+            (),
+            agent.model,
+            agent.temperature,
+            agent.max_tokens,
+            restart=True,
+            ends_at=self.ends_at,
+            asker=asker_of(self.request.tenant, self._user),
+        )
+
+    def _use_for(self, agent: Agent, depth: int, step: Step) -> Use:
+        effect = answer_id(self.request.id, f"run/{depth}/step-{step.number}/effect")
+        records = StoredRecords(self.runtime, self.request.tenant, self._user, self.server.team.name)
+        offline = self.runtime.settings.offline
+        write = None if offline else lambda instruction, text: self._write(agent, step, instruction, text)
+        return Use(self._user, self.request.time, effect, records, self.server.web, write)
+
+    async def _write(self, agent: Agent, step: Step, instruction: str, text: str) -> str:
+        """A text by the model for a tool; its usage is recorded with the answer."""
+        messages = [{"role": "system", "content": instruction}, {"role": "user", "content": text}]
+        asker = asker_of(self.request.tenant, self._user)
+        made = await self.runtime.models.chat.complete(
+            ChatRequest(messages, (), agent.model, max_tokens=agent.max_tokens, ends_at=self.ends_at, asker=asker)
+        )
+        used = uuid5(self.request.id, f"tool-usage/{step.call_id}/{len(self.extra)}")
+        self.extra.append(self.author.event(used, made.metered(agent.type), self.request.id))
+        return made.text
+
+    @property
+    def _user(self) -> str:
+        return self.request.user or self.request.thread
+
+
+def _handed_over(delegation: Delegation) -> str:
+    about = "".join(f"\n{name}: {value}" for name, value in delegation.context.items())
+    return f"[TASK FROM ANOTHER AGENT]\n{delegation.task}{about}\n[END OF TASK]"

@@ -1,0 +1,135 @@
+"""Answers by a team of agents: each step is on the log, and a run that was killed goes on after the last one."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+from uuid import UUID
+
+import pytest
+from helpers.openai_server import OpenAIServer
+from helpers.questions import Place, pieces_of
+from helpers.servers import eventually
+from helpers.stage import Play, Stage, player
+
+from turnlog.agent.answering.asking import AgentSwitched, Answered, NoAnswer, PhaseChanged, Solved, ToolUsed
+from turnlog.agent.answering.request import Question, question_events
+from turnlog.agent.answering.request import ask as append_question
+from turnlog.agent.team.runs import list_runs, show_run
+from turnlog.events.log import Log
+
+PLACE = Place(user="ann")
+ROLES = ("projectors", "agent")
+PROFILE = ("update_profile", {"fields": {"gpa": 3.8}})
+DELEGATE = ("delegate_to_agent", {"agent_type": "profile", "task_description": "Set the GPA to 3.8"})
+
+
+@pytest.fixture
+def model() -> Iterator[OpenAIServer]:
+    with OpenAIServer() as server:
+        yield server
+
+
+@pytest.fixture
+async def play(nats_url: str, database_url: str, model: OpenAIServer) -> Play:
+    given = {"api_base_url": model.url, "api_key": model.key, "model": "test-model", "team": "advising"}
+    return player(nats_url, database_url, ROLES, **given)
+
+
+async def kinds(stage: Stage) -> list[str]:
+    return [event.type for event in await stage.events()]
+
+
+async def test_a_run_with_tools_and_a_delegation_is_events_and_rows(play: Play, model: OpenAIServer) -> None:
+    model.reply("The profile agent knows.", tool_calls=[DELEGATE])
+    model.reply("I note it.", tool_calls=[PROFILE, ("get_profile", {})])
+    model.reply("Your GPA is 3.8 now.")
+    async with play() as stage:
+        pieces = await pieces_of(stage.runtime, PLACE, "Hello, please note something")
+        run, types = (await list_runs(stage.runtime, "default", "ann"))[0], await kinds(stage)
+        shown = await show_run(stage.runtime, "default", run.run_id)
+    answer = pieces[-1]
+    assert isinstance(answer, Answered) and answer.answer == "Your GPA is 3.8 now."
+    assert [piece.phase for piece in pieces if isinstance(piece, PhaseChanged)] == ["PLAN", "PLAN", "EXECUTE", "SOLVE"]
+    [switch] = [piece for piece in pieces if isinstance(piece, AgentSwitched)]
+    assert (switch.agent, switch.to) == ("orchestrator", "profile")
+    [solved] = [piece for piece in pieces if isinstance(piece, Solved)]
+    assert (solved.chain, solved.tools) == (("orchestrator", "profile"), ("update_profile", "get_profile"))
+    steps = [(step.kind, step.agent, step.name, step.is_error) for step in shown.steps]
+    assert steps[:3] == [
+        ("plan", "orchestrator", None, False),
+        ("delegation", "orchestrator", "profile", False),
+        ("plan", "profile", None, False),
+    ]
+    assert sorted(steps[3:-1]) == sorted(
+        (kind, "profile", name, False) for kind in ("call", "result") for name in ("update_profile", "get_profile")
+    )
+    assert steps[-1] == ("end", "profile", None, False)
+    assert (run.agent, run.status, run.user) == ("profile", "solved", "ann") and run.tokens_in > 0
+    assert types.count("usage_metered") == 3 and types.count("answer_receipt") == 1
+
+
+async def test_a_rule_that_is_sure_chooses_the_agent_without_a_model(play: Play, model: OpenAIServer) -> None:
+    model.reply("First an outline.")
+    async with play() as stage:
+        pieces = await pieces_of(stage.runtime, PLACE, "帮我润色这篇文书,再看看个人陈述的大纲")
+    [solved] = [piece for piece in pieces if isinstance(piece, Solved)]
+    assert (solved.chain, solved.routed) == (("essay",), True)
+    [body] = model.bodies("chat")
+    assert any(tool["function"]["name"] == "delegate_to_agent" for tool in body["tools"])
+
+
+async def test_a_killed_run_goes_on_after_its_last_step(play: Play, model: OpenAIServer) -> None:
+    """The process ends while the model solves: the plan and the tools are not paid for and not made again."""
+    model.reply("I note it.", tool_calls=[PROFILE])
+    model.hang()
+    asked = question_events(Question("default", "t", "Set my GPA", "ann", agent="profile"))
+    async with play() as stage:
+        await append_question(stage.runtime.log, asked)
+        await eventually(lambda: _has(stage, "run_tool_answered"))
+        await eventually(lambda: _asked(model, 2))
+    model.stop()
+    model.start()
+    model.reply("Your GPA is 3.8 now.")
+    async with play() as stage:
+        await eventually(lambda: _has(stage, "answer_receipt"), 60)
+        types = await kinds(stage)
+        puts = await _puts(stage.runtime.log)
+    assert types.count("run_planned") == types.count("run_tool_answered") == types.count("run_solved") == 1
+    assert len(puts) == 1
+    solving = model.bodies("chat")[-1]
+    assert [message["role"] for message in solving["messages"]][-2:] == ["assistant", "tool"]
+
+
+async def test_a_run_without_an_answer_ends_with_its_reason(play: Play, model: OpenAIServer) -> None:
+    model.reply("I look.", tool_calls=[("get_profile", {})])
+    model.fail(400, times=9, message="no", code="bad_request")
+    async with play() as stage:
+        with pytest.raises(NoAnswer):
+            await pieces_of(stage.runtime, PLACE, "What is my GPA, and what should I do?")
+        [run] = await list_runs(stage.runtime, "default", "ann")
+    assert run.status == "failed" and run.code is not None
+
+
+async def test_a_tool_of_another_agent_is_refused_and_the_model_is_told(play: Play, model: OpenAIServer) -> None:
+    model.reply(tool_calls=[("polish_essay", {"essay_id": "e1"})])
+    model.reply("I cannot polish it.")
+    async with play() as stage:
+        pieces = await pieces_of(stage.runtime, PLACE, "Hello there")
+    [used] = [piece for piece in pieces if isinstance(piece, ToolUsed)]
+    assert used.name == "polish_essay"
+    told = json.loads(model.bodies("chat")[-1]["messages"][-1]["content"])
+    assert "orchestrator has no tool 'polish_essay'" in told["error"]
+
+
+async def _has(stage: Stage, kind: str) -> bool:
+    return kind in await kinds(stage)
+
+
+async def _asked(model: OpenAIServer, times: int) -> bool:
+    return len(model.bodies("chat")) >= times
+
+
+async def _puts(log: Log) -> list[UUID]:
+    """Ids of the documents that tools have stored, each once."""
+    thread: Any = "store/advising.ann.profile"
+    return [one.event.id async for one in log.read_thread("default", thread)]
