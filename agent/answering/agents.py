@@ -51,6 +51,8 @@ async def list_agents(runtime: Runtime, tenant: str) -> list[AgentRow]:
             agent,
             system_prompt=settings.system_prompt if agent.system_prompt is None else agent.system_prompt,
             model=agent.model or settings.model,
+            tools=TOOLS if agent.tools is None else agent.tools,
+            delegates=agent.delegates or (),
         )
         for _, agent in sorted(agents.items())
     ]
@@ -126,7 +128,11 @@ async def check_answers(runtime: Runtime, tenant: str, type_: str | None) -> Non
     """
     with contextlib.suppress(psycopg.OperationalError, PoolTimeout):
         async with runtime.pool.connection(PATIENCE_S) as conn:
-            await answering_agent(conn, tenant, type_)
+            try:
+                await answering_agent(conn, tenant, type_)
+            except NotFound:
+                if runtime.settings.team is None:  # a team has agents that no tenant has changed
+                    raise
 
 
 def _event(tenant: str, data: AgentConfigured | AgentSwitched, id_: UUID | None) -> Event:
