@@ -16,6 +16,7 @@ from turnlog.events.contracts import MemoryKind
 from turnlog.events.errors import NotFound, TurnlogError
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.memories.extraction_lookup import unread_turns
+from turnlog.projectors.models.memories.history_lookup import history
 from turnlog.projectors.models.memories.lookup import (
     Conflict,
     LastSaid,
@@ -23,7 +24,6 @@ from turnlog.projectors.models.memories.lookup import (
     StoredMemory,
     conflicts,
     every_memory,
-    history,
     memories_as_of,
     memories_by_prefix,
     memories_with_words,

@@ -28,7 +28,7 @@ from turnlog.events.errors import OtherLog, TurnlogError
 from turnlog.events.heartbeats import Heartbeat
 from turnlog.events.subjects import STREAM
 from turnlog.projectors.engine.lag import Lag
-from turnlog.projectors.models.memories.lookup import tier_counts
+from turnlog.projectors.models.memories.policy_lookup import tier_counts
 
 EVERY_S = 15.0
 TIERS_EVERY_S = 30.0

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from turnlog.agent.recall.best_turns import Recalled
 from turnlog.agent.recall.confidence import Evidence
-from turnlog.agent.recall.search import Recall, Recalled
+from turnlog.agent.recall.search import Recall
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.chunks.lookup import EpisodeSpan, Scope, episodes_of
 from turnlog.projectors.models.conversation.message import newest_from

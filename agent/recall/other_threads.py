@@ -13,16 +13,17 @@ from turnlog.agent.context.plain_text import content_text
 from turnlog.agent.context.titles import OTHER_CONVERSATIONS
 from turnlog.agent.context.wire import Wire
 from turnlog.agent.memory.sanitiser.sanitise import holds_secret
+from turnlog.agent.recall.best_turns import Recalled
 from turnlog.agent.recall.confidence import LOW
 from turnlog.agent.recall.memory_block import FORGOTTEN, MemoryBlock, one_line
-from turnlog.agent.recall.search import Recall, Recalled
+from turnlog.agent.recall.search import Recall
 from turnlog.events.contracts import KnownOfUser
 from turnlog.events.subjects import memory_thread
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.chunks.lookup import Found, Scope, chunks_of_user
 from turnlog.projectors.models.conversation.forks import parents
 from turnlog.projectors.models.conversation.message import Message, user_turns_at
-from turnlog.projectors.models.memories.lookup import turns_of_forgotten
+from turnlog.projectors.models.memories.extraction_lookup import turns_of_forgotten
 from turnlog.projectors.models.terms import terms
 
 TITLE, END = OTHER_CONVERSATIONS, "[END OF OTHER CONVERSATIONS]"

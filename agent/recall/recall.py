@@ -13,11 +13,12 @@ from turnlog.agent.memory.deciding.by_hand import checked_share
 from turnlog.agent.memory.deciding.policy import Policy
 from turnlog.agent.memory.memories import MemoryView, check_kinds, view_of
 from turnlog.agent.models.protocol import asker_of
+from turnlog.agent.recall.best_turns import Recalled
 from turnlog.agent.recall.confidence import LOW, Evidence
 from turnlog.agent.recall.memory_block import memory_line
 from turnlog.agent.recall.memory_search import MemoriesFound, MemoryRecall, RecalledMemory
 from turnlog.agent.recall.questions import Question
-from turnlog.agent.recall.search import Recall, Recalled, recall_of
+from turnlog.agent.recall.search import Recall, recall_of
 from turnlog.agent.runtime import Runtime
 from turnlog.events.errors import NotFound, TurnlogError
 from turnlog.events.local_time import local, now_there

@@ -22,9 +22,9 @@ from turnlog.consumers.cli.runner import Runtime, command, run, serve
 from turnlog.events.errors import NotFound
 
 if TYPE_CHECKING:
+    from turnlog.agent.recall.best_turns import Recalled
     from turnlog.agent.recall.questions import Question
     from turnlog.agent.recall.recall import Found, FoundMemory
-    from turnlog.agent.recall.search import Recalled
 
 EMBED_FIRST_S = 60.0
 

@@ -30,9 +30,9 @@ from turnlog.agent.operations.importers import ImportFailed
 from turnlog.agent.operations.importing import ImportReport
 from turnlog.agent.privacy.erasure.receipt import Receipt
 from turnlog.agent.privacy.personal_data import Clearing
+from turnlog.agent.recall.best_turns import Recalled
 from turnlog.agent.recall.questions import Question
 from turnlog.agent.recall.recall import Found, FoundMemory
-from turnlog.agent.recall.search import Recalled
 from turnlog.consumers.cursors import memories_cursor, threads_cursor
 from turnlog.events.contracts import UsageMetered
 from turnlog.events.publish import Appended

@@ -43,7 +43,7 @@ from turnlog.agent.settings import Settings
 from turnlog.consumers.runtime import opened, projecting
 from turnlog.events.contracts import JobRan, TurnRecorded
 from turnlog.events.tasks import cancel
-from turnlog.projectors.models.memories.lookup import history
+from turnlog.projectors.models.memories.history_lookup import history
 
 CELLO = old(8, "has a cello", FAINT)
 

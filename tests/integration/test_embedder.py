@@ -8,7 +8,8 @@ from helpers.sample_events import turn
 from helpers.stage import Play, Stage, player
 
 from turnlog.agent.models.factory import make_embedder
-from turnlog.agent.recall.search import Recall, Recalled
+from turnlog.agent.recall.best_turns import Recalled
+from turnlog.agent.recall.search import Recall
 from turnlog.projectors.engine.locks import LockFor
 from turnlog.projectors.models.chunks.lookup import Scope
 from turnlog.projectors.models.registry import find

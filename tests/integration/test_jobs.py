@@ -25,7 +25,7 @@ from turnlog.events.contracts import JobRan
 from turnlog.events.errors import LogUnavailable
 from turnlog.events.heartbeats import Heartbeats
 from turnlog.events.subjects import memory_thread
-from turnlog.projectors.models.memories.lookup import policy_rows
+from turnlog.projectors.models.memories.policy_lookup import policy_rows
 
 NIGHTLY = Schedule.of("0 3 * * *", "UTC")
 DUE = NIGHTLY.after(MAY_8)

@@ -22,13 +22,9 @@ from turnlog.events.subjects import memory_thread, publish_subject
 from turnlog.projectors.engine.engine import Runner
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.memories.entities_lookup import entities_of
-from turnlog.projectors.models.memories.lookup import (
-    conflicts,
-    extraction_progress,
-    history,
-    memories_as_of,
-    valid_memories,
-)
+from turnlog.projectors.models.memories.extraction_lookup import extraction_progress
+from turnlog.projectors.models.memories.history_lookup import history
+from turnlog.projectors.models.memories.lookup import conflicts, memories_as_of, valid_memories
 
 NOWHERE = UUID(int=404)
 

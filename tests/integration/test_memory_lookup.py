@@ -31,11 +31,10 @@ from turnlog.events.contracts import (
 )
 from turnlog.events.read import recorded
 from turnlog.projectors.engine.writer import Connection, perform
+from turnlog.projectors.models.memories.history_lookup import family, history
 from turnlog.projectors.models.memories.lookup import (
     SAME_KEY_UP_TO,
     conflicts,
-    family,
-    history,
     memories_as_of,
     memories_by_id,
     memories_with_keys,

@@ -11,8 +11,9 @@ from helpers.stage import Play, player
 
 from turnlog.agent.answering.context import context_of
 from turnlog.agent.models.reranking import Reranker
+from turnlog.agent.recall.best_turns import Recalled
 from turnlog.agent.recall.recall import recall, recall_document
-from turnlog.agent.recall.search import Recall, Recalled
+from turnlog.agent.recall.search import Recall
 from turnlog.events.contracts import Event
 from turnlog.events.log import Log
 from turnlog.projectors.engine.writer import Connection

@@ -7,7 +7,8 @@ from conftest import Settled
 from helpers.sample_events import turn
 
 import turnlog.agent.recall.search as search_module
-from turnlog.agent.recall.search import Recall, Recalled
+from turnlog.agent.recall.best_turns import Recalled
+from turnlog.agent.recall.search import Recall
 from turnlog.events.contracts import Event, ThreadDeleted
 from turnlog.events.log import Log
 from turnlog.projectors.engine.writer import Connection
@@ -209,8 +210,8 @@ async def test_a_users_turns_are_indexed_again_where_other_threads_changed_and_n
     log: Log, db: Connection, settled: Settled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     indexed = []
-    build = search_module._indexed
-    monkeypatch.setattr(search_module, "_indexed", lambda *given: indexed.append(given) or build(*given))
+    build = search_module.indexed
+    monkeypatch.setattr(search_module, "indexed", lambda *given: indexed.append(given) or build(*given))
     read: list[object] = []
     whole = search_module.whole_scope
     monkeypatch.setattr(

@@ -57,11 +57,10 @@ from turnlog.events.contracts import (
 )
 from turnlog.events.errors import NotFound
 from turnlog.events.log import Log
+from turnlog.projectors.models.memories.history_lookup import family, history
 from turnlog.projectors.models.memories.lookup import (
     StoredMemory,
     conflicts,
-    family,
-    history,
     memories_by_id,
     memories_with_keys,
     unforgotten,

@@ -26,19 +26,14 @@ from turnlog.events.contracts import Memory, MemoryKind, Origin, Strategy
 from turnlog.events.errors import NotFound, TurnlogError
 from turnlog.events.subjects import check_place, memory_thread
 from turnlog.projectors.models.memories.extraction_lookup import (
+    Progress,
     conversations_of,
+    extraction_progress,
     is_among_people,
     user_turns,
     users_between,
 )
-from turnlog.projectors.models.memories.lookup import (
-    Progress,
-    StoredMemory,
-    extraction_progress,
-    is_memory_off,
-    valid_memories,
-    zone_of,
-)
+from turnlog.projectors.models.memories.lookup import StoredMemory, is_memory_off, valid_memories, zone_of
 
 READS = ("messages", "memories")
 TRIES, PAUSE_S = 120, 0.25  # while another worker extracts from the conversation

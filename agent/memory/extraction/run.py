@@ -49,14 +49,14 @@ from turnlog.projectors.engine.locks import LockFor, work_lock
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.conversation.message import Message
 from turnlog.projectors.models.conversation.thread_lookup import archived_lineage
-from turnlog.projectors.models.memories.extraction_lookup import is_among_people, user_turns
-from turnlog.projectors.models.memories.lookup import (
+from turnlog.projectors.models.memories.extraction_lookup import (
     extraction_progress,
-    is_memory_off,
+    is_among_people,
     memories_of_turn_before,
     turns_of_forgotten,
-    zone_of,
+    user_turns,
 )
+from turnlog.projectors.models.memories.lookup import is_memory_off, zone_of
 
 NAME = "extraction"
 READ_TURNS = 500  # by the rules at once

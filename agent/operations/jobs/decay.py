@@ -20,7 +20,7 @@ from turnlog.events.errors import TurnlogError
 from turnlog.events.progress import OnProgress
 from turnlog.events.subjects import is_memory_thread
 from turnlog.projectors.engine.writer import Connection
-from turnlog.projectors.models.memories.lookup import PolicyRow, policy_rows, policy_rows_by_id
+from turnlog.projectors.models.memories.policy_lookup import PolicyRow, policy_rows, policy_rows_by_id
 
 logger = logging.getLogger("turnlog.agent")
 MAX_IDS = 1_000  # in one event

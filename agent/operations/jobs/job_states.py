@@ -18,7 +18,7 @@ from turnlog.events.contracts import JobRan
 from turnlog.events.errors import NotFound
 from turnlog.events.progress import OnProgress
 from turnlog.events.subjects import check_place, is_memory_thread
-from turnlog.projectors.models.memories.lookup import policy_rows
+from turnlog.projectors.models.memories.policy_lookup import policy_rows
 
 
 @dataclass(frozen=True, slots=True)

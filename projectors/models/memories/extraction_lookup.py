@@ -1,7 +1,11 @@
 """Reads for the extraction a user's turns in a conversation, and who has turns that no model has looked at."""
 
-from collections.abc import Sequence
-from datetime import tzinfo
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime, tzinfo
+from uuid import UUID
+
+from psycopg.rows import class_row
 
 from turnlog.events.contracts import ERASED
 from turnlog.events.local_time import local, with_offset
@@ -116,3 +120,57 @@ async def conversations_of(conn: Connection, tenant: str, user: str, roles: Sequ
     """Returns the threads in which the user has turns of these roles."""
     rows = await conn.execute(_CONVERSATIONS, {"tenant": tenant, "user": user, "roles": list(roles)})
     return [thread for (thread,) in await rows.fetchall()]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far one stage of the extraction has read a conversation. error: of the last run."""
+
+    through_seq: int
+    extractor: str
+    found: int
+    stored: int
+    error: str | None
+    extracted_at: datetime
+
+
+async def extraction_progress(
+    conn: Connection, tenant: str, thread: str, conversation: str, stage: str
+) -> Progress | None:
+    cursor = conn.cursor(row_factory=class_row(Progress))
+    await cursor.execute(
+        "SELECT through_seq, extractor, found, stored, error, extracted_at FROM memory_extractions "
+        "WHERE tenant = %s AND thread_id = %s AND conversation = %s AND stage = %s",
+        (tenant, thread, conversation, stage),
+    )
+    return await cursor.fetchone()
+
+
+async def turns_of_forgotten(conn: Connection, tenant: str, thread: str, event_ids: Collection[UUID]) -> set[UUID]:
+    """Returns the turns that are a source of a forgotten memory."""
+    rows = await conn.execute(
+        "SELECT DISTINCT s ->> 'event_id' FROM memories m, jsonb_array_elements(m.sources) s WHERE m.tenant = %s "
+        "AND m.thread_id = %s AND m.status = 'forgotten' AND s ->> 'event_id' = ANY(%s::text[])",
+        (tenant, thread, [str(id_) for id_ in event_ids]),
+    )
+    return {UUID(found) for (found,) in await rows.fetchall()}
+
+
+async def memories_of_turn_before(
+    conn: Connection, tenant: str, thread: str, conversation: str, user: str, seq: int
+) -> list[tuple[UUID, UUID | None]]:
+    """Returns valid memories whose only source is the user's turn before a sequence of the conversation, each with the
+    memory that it replaced."""
+    rows = await conn.execute(
+        "WITH said AS (SELECT event_id::text AS id FROM messages WHERE tenant = %(tenant)s "
+        "AND thread_id = %(conversation)s AND user_id = %(user)s AND role = 'user' AND origin = 'person' "
+        "AND seq < %(seq)s ORDER BY seq DESC LIMIT 1) "
+        "SELECT m.id, (SELECT r.id FROM memories r WHERE r.tenant = m.tenant AND r.thread_id = m.thread_id "
+        "AND r.replaced_by = m.id AND r.status = 'closed' AND r.closed_reason = 'superseded' "
+        "AND (r.expires_at IS NULL OR r.expires_at > now()) ORDER BY r.valid_from DESC LIMIT 1) "
+        "FROM memories m, said WHERE m.tenant = %(tenant)s AND m.thread_id = %(thread)s "
+        "AND m.status = 'valid' AND m.sources <> '[]' AND NOT EXISTS "
+        "(SELECT FROM jsonb_array_elements(m.sources) s WHERE s ->> 'event_id' <> said.id) ORDER BY m.seq, m.id",
+        {"tenant": tenant, "thread": thread, "conversation": conversation, "user": user, "seq": seq},
+    )
+    return await rows.fetchall()

@@ -1,6 +1,6 @@
 """Reads one memory thread: memories that are or were valid, by id, key or content, and their history."""
 
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from functools import partial
@@ -11,13 +11,11 @@ from psycopg.rows import class_row
 
 from turnlog.events.contracts import EndReason, MemoryKind, MemorySource, Origin, Strategy, UserPreferences
 from turnlog.events.local_time import zone_or
-from turnlog.events.subjects import MEMORIES, memory_thread
+from turnlog.events.subjects import memory_thread
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.memories.sql import ON_HEALTH
 
 SAME_KEY_UP_TO = 200
-CHAIN_UP_TO = 1_000
-MERGE_REASONS: tuple[EndReason, ...] = ("duplicate", "merged", "edited")
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,45 +243,6 @@ async def memories_with_keys(
     return sorted(map(stored_memory, found.values()), key=lambda one: (one.seq, str(one.id)))
 
 
-async def history(conn: Connection, tenant: str, thread: str, memory_id: UUID) -> list[StoredMemory]:
-    """Returns a memory with all memories that it replaced and that replaced it, by valid_from; [] when the id is
-    unknown."""
-    return await _chain(conn, tenant, thread, memory_id, None, CHAIN_UP_TO)
-
-
-async def family(conn: Connection, tenant: str, thread: str, memory_id: UUID) -> list[StoredMemory]:
-    """Returns a memory with all that were merged into it or that it was merged into: duplicates, members, edited
-    versions."""
-    return await _chain(conn, tenant, thread, memory_id, MERGE_REASONS, None)
-
-
-async def _chain(
-    conn: Connection, tenant: str, thread: str, memory_id: UUID, reasons: Sequence[EndReason] | None, most: int | None
-) -> list[StoredMemory]:
-    """Returns the memories linked to one by the reasons. OFFSET 0 stops the planner from moving the look-ups out of the
-    loop: each uses its index, see _INDEXED."""
-    is_link = "(%(reasons)s::text[] IS NULL OR {}.closed_reason = ANY(%(reasons)s))"
-    rows = await conn.execute(
-        f"""
-        WITH RECURSIVE chain AS (
-          SELECT m.id, m.replaced_by, m.closed_reason FROM memories m WHERE {IN_THREAD} AND m.id = %(id)s
-          UNION SELECT m.id, m.replaced_by, m.closed_reason FROM chain c CROSS JOIN LATERAL (
-            (SELECT * FROM memories m WHERE m.replaced_by = c.id AND m.tenant IS NOT DISTINCT FROM %(tenant)s
-              AND m.thread_id IS NOT DISTINCT FROM %(thread)s AND {is_link.format("m")} OFFSET 0)
-            UNION ALL
-            (SELECT * FROM memories m WHERE {IN_THREAD} AND m.id = c.replaced_by AND {is_link.format("c")} OFFSET 0)
-          ) m)
-        SELECT {FIELDS} FROM (SELECT id FROM chain LIMIT %(most)s::int) c
-        CROSS JOIN LATERAL (SELECT * FROM memories m WHERE {IN_THREAD} AND m.id = c.id OFFSET 0) m
-        ORDER BY m.valid_from, m.seq, m.id""".encode(),
-        {
-            **{"tenant": tenant, "thread": thread, "id": memory_id, "most": most},
-            "reasons": None if reasons is None else list(reasons),
-        },
-    )
-    return [stored_memory(row) for row in await rows.fetchall()]
-
-
 @dataclass(frozen=True, slots=True)
 class Conflict:
     """A question to the user. memory_id: the pending memory. against: the memories that it contradicts."""
@@ -311,48 +270,6 @@ async def conflicts(
     return await cursor.fetchall()
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far one stage of the extraction has read a conversation. error: of the last run."""
-
-    through_seq: int
-    extractor: str
-    found: int
-    stored: int
-    error: str | None
-    extracted_at: datetime
-
-
-async def turns_of_forgotten(conn: Connection, tenant: str, thread: str, event_ids: Collection[UUID]) -> set[UUID]:
-    """Returns the turns that are a source of a forgotten memory."""
-    rows = await conn.execute(
-        "SELECT DISTINCT s ->> 'event_id' FROM memories m, jsonb_array_elements(m.sources) s WHERE m.tenant = %s "
-        "AND m.thread_id = %s AND m.status = 'forgotten' AND s ->> 'event_id' = ANY(%s::text[])",
-        (tenant, thread, [str(id_) for id_ in event_ids]),
-    )
-    return {UUID(found) for (found,) in await rows.fetchall()}
-
-
-async def memories_of_turn_before(
-    conn: Connection, tenant: str, thread: str, conversation: str, user: str, seq: int
-) -> list[tuple[UUID, UUID | None]]:
-    """Returns valid memories whose only source is the user's turn before a sequence of the conversation, each with the
-    memory that it replaced."""
-    rows = await conn.execute(
-        "WITH said AS (SELECT event_id::text AS id FROM messages WHERE tenant = %(tenant)s "
-        "AND thread_id = %(conversation)s AND user_id = %(user)s AND role = 'user' AND origin = 'person' "
-        "AND seq < %(seq)s ORDER BY seq DESC LIMIT 1) "
-        "SELECT m.id, (SELECT r.id FROM memories r WHERE r.tenant = m.tenant AND r.thread_id = m.thread_id "
-        "AND r.replaced_by = m.id AND r.status = 'closed' AND r.closed_reason = 'superseded' "
-        "AND (r.expires_at IS NULL OR r.expires_at > now()) ORDER BY r.valid_from DESC LIMIT 1) "
-        "FROM memories m, said WHERE m.tenant = %(tenant)s AND m.thread_id = %(thread)s "
-        "AND m.status = 'valid' AND m.sources <> '[]' AND NOT EXISTS "
-        "(SELECT FROM jsonb_array_elements(m.sources) s WHERE s ->> 'event_id' <> said.id) ORDER BY m.seq, m.id",
-        {"tenant": tenant, "thread": thread, "conversation": conversation, "user": user, "seq": seq},
-    )
-    return await rows.fetchall()
-
-
 async def unforgotten(conn: Connection, tenant: str, thread: str, limit: int) -> list[UUID]:
     """Returns ids of memories with words, in any other status, oldest first."""
     rows = await conn.execute(
@@ -361,18 +278,6 @@ async def unforgotten(conn: Connection, tenant: str, thread: str, limit: int) ->
         (tenant, thread, limit),
     )
     return [id_ for (id_,) in await rows.fetchall()]
-
-
-async def extraction_progress(
-    conn: Connection, tenant: str, thread: str, conversation: str, stage: str
-) -> Progress | None:
-    cursor = conn.cursor(row_factory=class_row(Progress))
-    await cursor.execute(
-        "SELECT through_seq, extractor, found, stored, error, extracted_at FROM memory_extractions "
-        "WHERE tenant = %s AND thread_id = %s AND conversation = %s AND stage = %s",
-        (tenant, thread, conversation, stage),
-    )
-    return await cursor.fetchone()
 
 
 async def _said_last_first(
@@ -392,71 +297,3 @@ async def _said_last_first(
 async def _memories(conn: Connection, where: str, params: dict[str, Any]) -> list[StoredMemory]:
     rows = await conn.execute(f"SELECT {FIELDS} FROM memories m WHERE {where}".encode(), params)
     return [stored_memory(row) for row in await rows.fetchall()]
-
-
-@dataclass(frozen=True, slots=True)
-class PolicyRow:
-    """The values of a memory that its policy needs. thread: may be a shadow. importance: at importance_at.
-
-    confirmed_at: when it was last said, but not before turnlog recorded it: imported conversations may be old.
-    """
-
-    tenant: str
-    thread: str
-    user: str
-    id: UUID
-    status: str
-    importance: float
-    importance_at: datetime
-    confidence: float
-    access_count: int
-    last_accessed_at: datetime | None
-    confirmed_at: datetime
-    expires_at: datetime | None
-
-
-_POLICY_ROWS = """
-SELECT tenant, thread_id, user_id, id, status, importance, importance_at, confidence, access_count,
-  last_accessed_at, greatest(confirmed_at, importance_at), expires_at
-FROM memories WHERE status IN ('valid', 'archived')"""
-
-
-async def policy_rows(conn: Connection, tenant: str | None = None, user: str | None = None) -> AsyncIterator[PolicyRow]:
-    """Yields every valid or archived memory of all tenants, or of one, or of one user, ordered by user, from a
-    server-side cursor."""
-    chosen = "(%(tenant)s::text IS NULL OR tenant = %(tenant)s) AND (%(user)s::text IS NULL OR user_id = %(user)s)"
-    query = f"{_POLICY_ROWS} AND {chosen} ORDER BY tenant, thread_id, id"
-    async with conn.transaction(), conn.cursor("memory_policy_rows") as cursor:
-        cursor.itersize = 2_000
-        await cursor.execute(query.encode(), {"tenant": tenant, "user": user})
-        async for row in cursor:
-            yield PolicyRow(*row)
-
-
-async def tier_counts(conn: Connection, policy: Mapping[str, Any], totals: Sequence[float]) -> list[int]:
-    """Returns how many valid or archived memories of all tenants are in each tier, that is, the first total which a
-    memory's score reaches; last come those that reach none. policy: the fields of a Policy. The score is that of
-    policy.py."""
-    days = "greatest(0, extract(epoch FROM now() - {})::float / 86400)"
-    first = "least(1, greatest(0, importance + least(access_count * %(access_boost)s, %(max_access_boost)s)))"
-    decayed = f"CASE WHEN %(enabled)s THEN greatest(least(%(floor)s, i), i - %(decay_rate)s * {days.format('since')}) "
-    rows = await conn.execute(
-        f"SELECT (SELECT count(*) FROM unnest(%(totals)s::float[]) t WHERE t > total + 1e-9)::int, count(*)::int FROM ("
-        f"SELECT least(1, greatest(0, %(importance_weight)s * ({decayed} ELSE i END) + %(freshness_weight)s * "
-        f"exp(-%(freshness_rate)s * {days.format('said')}) + %(confidence_weight)s * confidence + "
-        "least(%(max_access_bonus)s, %(access_bonus)s * access_count))) AS total FROM ("
-        f"SELECT {first} AS i, importance_at AS since, greatest(confirmed_at, importance_at) AS said, confidence, "
-        "access_count FROM memories WHERE status IN ('valid', 'archived') AND user_id <> '' "
-        "AND starts_with(thread_id, %(memories)s)) m) scored GROUP BY 1".encode(),
-        {**policy, "totals": list(totals), "memories": MEMORIES},
-    )
-    counts: dict[int, int] = dict(await rows.fetchall())
-    return [counts.get(tier, 0) for tier in range(len(totals) + 1)]
-
-
-async def policy_rows_by_id(conn: Connection, tenant: str, thread: str, ids: Sequence[UUID]) -> list[PolicyRow]:
-    rows = await conn.execute(
-        f"{_POLICY_ROWS} AND tenant = %s AND thread_id = %s AND id = ANY(%s) ORDER BY id".encode(),
-        (tenant, thread, list(ids)),
-    )
-    return [PolicyRow(*row) for row in await rows.fetchall()]

@@ -1,0 +1,123 @@
+"""The best turns for each part of a question, from the ranked chunks that contain them."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from turnlog.agent.recall.confidence import Evidence, evidence_for
+from turnlog.agent.recall.loaded_scope import LoadedScope
+from turnlog.agent.recall.questions import Question
+from turnlog.agent.recall.ranking import Query, Scored, rank_parts
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.chunks.candidates import found_at
+from turnlog.projectors.models.chunks.lookup import Found, Scope
+
+
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """A turn that recall found. score: the sum of `parts`. chunk_id: of the chunk that was found.
+
+    asked: number of the part of the question that it was found for, the first one's 1. rerank: a reranker's score,
+    which then decides the order; None without one.
+    """
+
+    thread: str
+    seq: int
+    event_id: UUID
+    source_id: str | None
+    speaker: str
+    text: str
+    time: datetime
+    score: float
+    parts: dict[str, float]
+    chunk_id: str
+    asked: int = 1
+    rerank: float | None = None
+
+    def document(self, explain: bool = False) -> dict[str, Any]:
+        shown = {
+            "source_id": self.source_id,
+            "event_id": str(self.event_id),
+            "seq": self.seq,
+            "thread": self.thread,
+            "speaker": self.speaker,
+            "time": self.time.isoformat(),
+            "score": round(self.score, 6),
+            "text": self.text,
+        }
+        if not explain:
+            return shown
+        parts = {k: round(v, 6) for k, v in self.parts.items()}
+        return {**shown, "asked": self.asked, "parts": parts, "chunk_id": self.chunk_id, "rerank": self.rerank}
+
+
+@dataclass(frozen=True, slots=True)
+class BestTurns:
+    """The turns found for a part of the question, best first, and what there is for an answer."""
+
+    turns: list[Recalled]
+    evidence: Evidence | None
+
+
+async def best_turns(
+    conn: Connection,
+    scope: Scope,
+    queries: Sequence[Query],
+    question: Question,
+    loaded: LoadedScope,
+    k: int,
+    before_seq: int | None,
+    without: Collection[str],
+) -> list[BestTurns]:
+    """Returns the k best turns for each part. The pieces of a turn count once, so more chunks may be needed, at last
+    all of them."""
+    allowed = loaded.allowed(before_seq, without)
+    wanted = 2 * k
+    while True:
+        ranked = rank_parts(queries, loaded.index, wanted, allowed=allowed)
+        found = [_turns(one, await _chunks(conn, scope, loaded, one), k, before_seq) for one in ranked]
+        if all(len(turns) == k for turns in found) or wanted >= loaded.index.count:
+            first = [one[0].chunk if one else None for one in ranked]
+            return [
+                BestTurns(turns, evidence_for(part.undated, loaded.index, best, allowed))
+                for turns, part, best in zip(found, question.parts, first, strict=True)
+            ]
+        wanted = loaded.index.count
+
+
+async def _chunks(conn: Connection, scope: Scope, loaded: LoadedScope, ranked: Sequence[Scored]) -> list[Found]:
+    """Returns the ranked chunks; of a large scope they are read only now."""
+    if loaded.columns is not None:
+        return [loaded.columns.chunks[scored.chunk] for scored in ranked]
+    return await found_at(conn, scope, [loaded.keys[scored.chunk] for scored in ranked])
+
+
+def _turns(ranked: Sequence[Scored], chunks: Sequence[Found], k: int, before_seq: int | None) -> list[Recalled]:
+    """Returns an entry per turn: pieces of one turn count once, and a chunk of several turns gives an entry for each of
+    those before the sequence."""
+    found: list[Recalled] = []
+    seen: set[tuple[str, int]] = set()
+    for scored, chunk in zip(ranked, chunks, strict=True):
+        for seq, event_id, source_id in zip(chunk.seqs, chunk.event_ids, chunk.source_ids, strict=True):
+            if len(found) == k:
+                return found
+            if (chunk.thread, seq) in seen or (before_seq is not None and seq >= before_seq):
+                continue
+            seen.add((chunk.thread, seq))
+            found.append(
+                Recalled(
+                    chunk.thread,
+                    seq,
+                    event_id,
+                    source_id,
+                    chunk.speaker,
+                    chunk.text,
+                    chunk.created_at,
+                    scored.score,
+                    dict(scored.parts),
+                    chunk.id,
+                )
+            )
+    return found
