@@ -76,6 +76,8 @@ class AgentConsumer:
     """work() is what its DurableConsumer calls, with the requests of one thread."""
 
     def __init__(self, runtime: Runtime) -> None:
+        """Raises InvalidTeam."""
+        server_team(runtime)
         self._runtime, self._models = runtime, runtime.models
         self._memories, self._locks = Memories(runtime.log, runtime.pool), SharedLocks(runtime.pool)
 
