@@ -1,6 +1,7 @@
 """Runs of agents: which there were, and the steps of one."""
 
 from dataclasses import dataclass
+from datetime import datetime
 from uuid import UUID
 
 from turnlog.agent.runtime import Runtime
@@ -20,13 +21,21 @@ class RunShown:
 
 
 async def list_runs(
-    runtime: Runtime, tenant: str, user: str | None = None, thread: str | None = None, limit: int = 50
+    runtime: Runtime,
+    tenant: str,
+    user: str | None = None,
+    thread: str | None = None,
+    limit: int = 50,
+    after: tuple[datetime, UUID] | None = None,
 ) -> list[AgentRun]:
-    """Returns runs of agents, newest first: of a user or of all, in a conversation or in all. Raises InvalidToken."""
+    """Returns runs of agents, newest first: of a user or of all, in a conversation or in all.
+
+    after: start and id of the run that the list goes on after. Raises InvalidToken.
+    """
     check_place(tenant, thread, user)
     await runtime.settle(names=READS)
     async with runtime.pool.connection() as conn:
-        return await agent_runs_of(conn, tenant, user, thread, limit=limit)
+        return await agent_runs_of(conn, tenant, user, thread, after=after, limit=limit)
 
 
 async def show_run(runtime: Runtime, tenant: str, run: UUID | str, user: str | None = None) -> RunShown:

@@ -54,7 +54,8 @@ SELECT run_id, thread_id AS thread, user_id AS user, agent, status, code, starte
 FROM agent_runs
 WHERE tenant = %(tenant)s AND (%(user)s::text IS NULL OR user_id = %(user)s)
   AND (%(thread)s::text IS NULL OR thread_id = %(thread)s) AND (%(run)s::uuid IS NULL OR run_id = %(run)s)
-  AND (%(before)s::timestamptz IS NULL OR started_at < %(before)s)
+  AND (%(since)s::timestamptz IS NULL OR started_at < %(since)s
+       OR (started_at = %(since)s AND run_id > %(after)s::uuid))
 ORDER BY started_at DESC, run_id LIMIT %(limit)s"""
 _STEPS = """
 SELECT seq, kind, agent, depth, name, call_id, text, calls, is_error, latency_ms, tokens_in, tokens_out,
@@ -69,12 +70,14 @@ async def agent_runs_of(
     thread: str | None = None,
     *,
     run: UUID | None = None,
-    before: datetime | None = None,
+    after: tuple[datetime, UUID] | None = None,
     limit: int = 50,
 ) -> list[AgentRun]:
-    """Runs, newest first; user None: of all users. before: started earlier than that."""
+    """Returns runs, newest first; user None: of all users. after: start and id of the run that they follow."""
     cursor = conn.cursor(row_factory=class_row(AgentRun))
-    values = {"tenant": tenant, "user": user, "thread": thread, "run": run, "before": before, "limit": limit}
+    since, last = after or (None, None)
+    values: dict[str, object] = {"tenant": tenant, "user": user, "thread": thread, "run": run, "limit": limit}
+    values |= {"since": since, "after": last}
     return await (await cursor.execute(_RUNS, values)).fetchall()
 
 
