@@ -11,9 +11,10 @@ from turnlog.agent.answering.prepare import Prepared
 from turnlog.agent.answering.record import Author
 from turnlog.agent.answering.request import answer_id
 from turnlog.agent.answering.run import check_not_empty
-from turnlog.agent.models.protocol import ChatRequest, Completion, asker_of
+from turnlog.agent.models.protocol import ChatModel, ChatRequest, Completion, asker_of
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.team.configured import Chosen, ServerTeam
+from turnlog.agent.team.offline import OfflinePlanner
 from turnlog.agent.team.plans import Delegation, Step
 from turnlog.agent.team.recording import journal_of, recorded_run, solved_event
 from turnlog.agent.team.records import StoredRecords
@@ -50,7 +51,7 @@ class TeamRun:
 
         Raises ModelError, EmptyAnswer, LogUnavailable.
         """
-        began, model = time.perf_counter(), self.runtime.models.chat
+        began, model = time.perf_counter(), self._model()
         if chosen.answer is not None:
             await self._fixed(chosen.agent, chosen.answer)
             return
@@ -77,6 +78,9 @@ class TeamRun:
                     took_ms = (time.perf_counter() - began) * 1000
                     self.extra.append(solved_event(self.author, self.request.id, piece, self.rounds, took_ms))
                 await self.progress.show(piece)
+
+    def _model(self) -> ChatModel:
+        return OfflinePlanner(self.server.team) if self.runtime.settings.offline else self.runtime.models.chat
 
     async def _fixed(self, agent: Agent, answer: str) -> None:
         self.prepared = await self.prepare(agent, ())

@@ -121,6 +121,18 @@ async def test_a_tool_of_another_agent_is_refused_and_the_model_is_told(play: Pl
     assert "orchestrator has no tool 'polish_essay'" in told["error"]
 
 
+async def test_without_a_language_model_rules_plan_and_say_so(nats_url: str, database_url: str) -> None:
+    play = player(nats_url, database_url, ROLES, team="advising")
+    async with play() as stage:
+        pieces = await pieces_of(stage.runtime, PLACE, "Which deadlines does my profile have to meet?")
+        [run] = await list_runs(stage.runtime, "default", "ann")
+        shown = await show_run(stage.runtime, "default", run.run_id)
+    [solved] = [piece for piece in pieces if isinstance(piece, Solved)]
+    assert solved.chain[0] == "orchestrator" and len(solved.chain) > 1 and 1 <= len(solved.tools) <= 2
+    assert solved.message.startswith("No language model is configured. By rules, these tools were asked:")
+    assert run.status == "solved" and [step.kind for step in shown.steps].count("result") == len(solved.tools)
+
+
 async def _has(stage: Stage, kind: str) -> bool:
     return kind in await kinds(stage)
 

@@ -1,0 +1,87 @@
+"""A model without a model, for teams: rules choose the agent and up to two tools, and the answer is what they returned.
+
+It says what it is. The same question gives the same plan.
+"""
+
+import hashlib
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from turnlog.agent.context.plain_text import content_text
+from turnlog.agent.models.language import is_chinese
+from turnlog.agent.models.offline_tasks import PROVIDER
+from turnlog.agent.models.protocol import ChatRequest, Completion, Delta
+from turnlog.agent.team.router import route
+from turnlog.agent.team.teams import DELEGATE_TOOL, Team
+from turnlog.events.contracts import ToolCall
+from turnlog.projectors.models.terms import terms
+
+MODEL = "offline-planner"
+MOST_TOOLS = 2
+ASKED = ("query", "question", "words", "message")  # parameters that take the question itself
+FIRST = "get_profile"
+_SAID = {
+    "en": "No language model is configured. By rules, these tools were asked:",
+    "zh": "没有配置语言模型。按规则查询了以下工具:",
+}
+_NOTHING = {
+    "en": "No language model is configured, and no tool fits this question without one.",
+    "zh": "没有配置语言模型,也没有不需要模型就能回答这个问题的工具。",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class OfflinePlanner:
+    """A ChatModel that plans by the team's rules, and solves by listing what its tools returned."""
+
+    team: Team
+
+    model = MODEL
+    provider = PROVIDER
+
+    async def stream(self, request: ChatRequest) -> AsyncIterator[Delta]:
+        final = await self.complete(request)
+        if final.text:
+            yield Delta(text=final.text)
+        yield Delta(final=final)
+
+    async def complete(self, request: ChatRequest) -> Completion:
+        question = _question(request.messages)
+        language = "zh" if is_chinese(question) else "en"
+        calls = self._calls(question, request.tools) if request.tools else ()
+        results = [message for message in request.messages if message.get("role") == "tool"]
+        lines = [f"- {str(message.get('content'))[:400]}" for message in results]
+        text = "" if calls else "\n".join([_SAID[language], *lines]) if lines else _NOTHING[language]
+        return Completion(text, calls, 0, 0, 0.0, MODEL, PROVIDER, 0.0, finish_reason="tool_calls" if calls else "stop")
+
+    def _calls(self, question: str, tools: Sequence[Mapping[str, Any]]) -> tuple[ToolCall, ...]:
+        """A delegation where another agent's rule fits best, else the tools that need no more than the question."""
+        functions = {tool["function"]["name"]: tool["function"] for tool in tools}
+        if DELEGATE_TOOL in functions:
+            allowed = functions[DELEGATE_TOOL]["parameters"]["properties"]["agent_type"].get("enum", ())
+            best = route(question, self.team.rules).agent
+            if best in allowed:
+                return (_call(DELEGATE_TOOL, {"agent_type": best, "task_description": question}),)
+        asked = set(terms(question))
+        fitting = [
+            (name != FIRST, -len(asked & set(terms(f"{name.replace('_', ' ')} {function['description']}"))), name)
+            for name, function in functions.items()
+            if name != DELEGATE_TOOL and set(function["parameters"].get("required", ())) <= set(ASKED)
+        ]
+        chosen = [name for _, shared, name in sorted(fitting) if shared < 0 or name == FIRST][:MOST_TOOLS]
+        return tuple(
+            _call(name, dict.fromkeys(functions[name]["parameters"].get("required", ()), question)) for name in chosen
+        )
+
+
+def _question(messages: Sequence[Mapping[str, Any]]) -> str:
+    asked = [message for message in messages if message.get("role") == "user"]
+    return content_text(asked[-1].get("content") or "") if asked else ""
+
+
+def _call(name: str, arguments: Mapping[str, Any]) -> ToolCall:
+    written = json.dumps(arguments, ensure_ascii=False)
+    digest = hashlib.sha256(f"{name}\n{written}".encode()).hexdigest()[:16]
+    return ToolCall(id=f"call_{digest}", name=name, arguments=written)
