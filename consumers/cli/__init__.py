@@ -61,6 +61,7 @@ COMMANDS = {
     "encryption-key": ("keys", "Show and change the keys that encrypt users' words"),
     "subscribers": ("subscribers", "Let a tenant's own program read its log from NATS"),
     "usage": ("operating", "Show calls, tokens and cost of language models"),
+    "agents": ("agents", "List, configure or switch agents"),
     "runs": ("runs", "Show what agents planned, called and handed over"),
     "limits": ("limits", "Show or change how much users may ask for"),
     "jobs": ("jobs", "List scheduled jobs, or run one now"),

@@ -6,11 +6,11 @@ import pytest
 from helpers.api import Serve
 from helpers.stage import MemoryServer
 
-from turnlog.agent.answering.agents import switch_agent
 from turnlog.agent.answering.asking import NoAnswer, follow
 from turnlog.agent.answering.request import Question, question_events
 from turnlog.agent.answering.request import ask as append_question
 from turnlog.agent.answering.turns import NewTurn, add_turn
+from turnlog.agent.team.agents import switch_agent
 from turnlog.events.subjects import publish_subject
 from turnlog.projectors.models.operations.agents import AGENTS_THREAD
 from turnlog.projectors.models.operations.limits import LIMITS_THREAD

@@ -13,9 +13,9 @@ from turnlog.agent.access.access import Access
 from turnlog.agent.access.api_keys import create_key, revoke_key
 from turnlog.agent.access.identity import Unauthenticated
 from turnlog.agent.access.limits import change_limits, limits_of
-from turnlog.agent.answering.agents import configure_agent, get_agent
 from turnlog.agent.operations.dead_letters import drop_dead_letter, list_dead_letters
 from turnlog.agent.settings import Settings
+from turnlog.agent.team.agents import configure_agent, get_agent
 from turnlog.events.codec import encode
 from turnlog.events.contracts import AgentConfigured, Erased, Event, LimitsChanged, ThreadDeleted
 from turnlog.events.subjects import access_thread, publish_subject, thread_token

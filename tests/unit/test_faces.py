@@ -44,7 +44,7 @@ ASKED_FOR = {
         "user_context",
         "embedding.embed_now",
     ),
-    "team": ("runs",),
+    "team": ("agents", "runs"),
     "privacy": (
         "personal_data",
         "keys.key_status",

@@ -5,16 +5,16 @@ from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from turnlog.agent.access import limits
 from turnlog.agent.access.limits import Limits
-from turnlog.agent.answering import agents
 from turnlog.agent.operations import breakers, gauges, usage
 from turnlog.agent.operations.all_processes import Reply, ask_processes
 from turnlog.agent.operations.breakers import Circuit
 from turnlog.agent.operations.usage import By, Usage
 from turnlog.agent.recent_traces import SLOW_MS, Trace
+from turnlog.agent.team import agents
 from turnlog.consumers.api.bodies import CamelBody, CamelRecord
 from turnlog.consumers.api.pages import Limit
 from turnlog.consumers.api.principal import Operator, ServerOperator, WriteId
@@ -43,20 +43,31 @@ class Rate(BaseModel):
 
 
 class AgentChange(CamelBody):
-    """All of an agent; what is left out is as the server's settings. temperature: of the model, 0 to 2."""
+    """All of an agent; what is left out is as its team or the server's settings say. temperature: of the model, 0 to 2.
+    tools, delegates: names of what it may call and of the agents it may hand a question to."""
 
+    model_config = ConfigDict(extra="forbid")
     system_prompt: str | None = Field(None, max_length=100_000)
     temperature: float | None = Field(None, ge=0, le=2)
     max_tokens: int | None = Field(None, ge=1, le=1_000_000)
     model: str | None = Field(None, min_length=1, max_length=200)
+    name: str | None = Field(None, min_length=1, max_length=200)
+    tools: list[Annotated[str, Field(min_length=1, max_length=200)]] | None = Field(None, max_length=200)
+    delegates: list[Annotated[str, Field(pattern=AGENT_TYPE)]] | None = Field(None, max_length=100)
 
 
-class AgentConfig(AgentChange, CamelRecord):
-    """systemPrompt, model: as they are used. temperature, maxTokens: null leaves them to the model's server."""
+class AgentConfig(CamelRecord):
+    """An agent as it is used. temperature, maxTokens: null leaves them to the model's server."""
 
     type: str
+    name: str
     enabled: bool
-    tools: list[str] = Field(list(agents.TOOLS))
+    system_prompt: str
+    temperature: float | None
+    max_tokens: int | None
+    model: str
+    tools: list[str]
+    delegates: list[str]
     updated_at: datetime | None
 
 
@@ -146,7 +157,7 @@ async def set_rate(type: Literal["user", "conversation", "agent"], rate: Rate, c
 
 @router.get("/agents", response_model=list[AgentConfig])
 async def list_agents(caller: Operator) -> list[AgentRow]:
-    """Lists the agent that answers where none is named, and those that were made."""
+    """Lists the agents of the server's team, or the one that answers without a team, and those that were made."""
     return await agents.list_agents(caller.runtime, caller.tenant)
 
 

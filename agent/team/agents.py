@@ -1,0 +1,188 @@
+"""The agents of a tenant: list, configure and switch them, and check that one would answer."""
+
+import contextlib
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+import psycopg
+from psycopg_pool import PoolTimeout
+from pydantic import ValidationError
+from uuid_utils.compat import uuid7
+
+from turnlog.agent.access.unparked import append_unless_parked
+from turnlog.agent.answering.agents import DEFAULT_AGENT, PATIENCE_S
+from turnlog.agent.runtime import Runtime
+from turnlog.agent.team.configured import choose, server_team, team_of_tenant
+from turnlog.agent.team.teams import Agent
+from turnlog.events.contracts import AgentConfigured, AgentSwitched, Event
+from turnlog.events.errors import NotFound, TurnlogError
+from turnlog.events.subjects import check_tenant
+from turnlog.projectors.models.operations.agents import AGENTS_THREAD, AgentRow, agents_of
+
+SOURCE = "turnlog/agents"
+READS = ("agents",)
+TOOLS = ("recall_memory",)  # of an agent without a team
+
+
+class InvalidAgent(TurnlogError):
+    """An agent's type or a value of its configuration cannot be used."""
+
+    code = "invalid-agent"
+
+
+async def list_agents(runtime: Runtime, tenant: str) -> list[AgentRow]:
+    """Returns all agents by type as they are used: those of the server's team, or the default agent, and those that the
+    tenant has made. Raises InvalidToken, InvalidTeam.
+    """
+    check_tenant(tenant)
+    async with runtime.reading(*READS, of=(tenant, AGENTS_THREAD)) as conn:
+        rows = {row.type: row for row in await agents_of(conn, tenant)}
+        server = server_team(runtime)
+        team = None if server is None else (await team_of_tenant(conn, server, tenant)).team
+    model = runtime.settings.model
+    if team is not None:
+        return [_row(agent, rows.get(agent.type), model) for _, agent in sorted(team.agents.items())]
+    prompt = runtime.settings.system_prompt
+    return [
+        replace(
+            row,
+            system_prompt=prompt if row.system_prompt is None else row.system_prompt,
+            model=row.model or model,
+            name=row.name or row.type,
+            tools=TOOLS,
+            delegates=(),
+        )
+        for _, row in sorted(({DEFAULT_AGENT: AgentRow(DEFAULT_AGENT)} | rows).items())
+    ]
+
+
+async def get_agent(runtime: Runtime, tenant: str, type_: str) -> AgentRow:
+    """Returns the agent of a type. Raises NotFound, InvalidToken, InvalidTeam."""
+    agents = await list_agents(runtime, tenant)
+    for agent in agents:
+        if agent.type == type_.lower():
+            return agent
+    raise NotFound(f"there is no agent {type_[:80]!r}; there are {', '.join(agent.type for agent in agents)}")
+
+
+async def configure_agent(
+    runtime: Runtime,
+    tenant: str,
+    type_: str,
+    *,
+    system_prompt: str | None = None,
+    temperature: float | None = None,
+    max_tokens: int | None = None,
+    model: str | None = None,
+    name: str | None = None,
+    tools: Sequence[str] | None = None,
+    delegates: Sequence[str] | None = None,
+    event_id: UUID | None = None,
+) -> AgentRow:
+    """Sets all values of an agent, or makes it; None takes what its team or the server says. They hold for the next
+    answer.
+
+    tools, delegates: names of what it may call and of the agents that it may hand a question to; both need a team.
+    event_id: a call that is repeated with it is stored once.
+    Raises InvalidAgent, ThreadParked, InvalidToken, InvalidTeam.
+    """
+    try:
+        data = AgentConfigured(
+            agent=type_.lower(),
+            system_prompt=system_prompt,
+            temperature=temperature,
+            max_tokens=max_tokens,
+            model=model,
+            name=name,
+            tools=None if tools is None else tuple(tools),
+            delegates=None if delegates is None else tuple(name.lower() for name in delegates),
+        )
+    except ValidationError as error:
+        problem = error.errors()[0]
+        raise InvalidAgent(f"{problem['loc'][0]}: {problem['msg'].lower()}") from None
+    if tools is not None or delegates is not None:
+        await _check_lists(runtime, tenant, data)
+    await append_unless_parked(runtime, _event(tenant, data, event_id), READS)
+    return await get_agent(runtime, tenant, type_)
+
+
+async def change_agent(runtime: Runtime, tenant: str, type_: str, changes: dict[str, Any]) -> AgentRow:
+    """Sets some values of an agent; the others that the tenant has set stay. changes: arguments of configure_agent.
+
+    Raises what configure_agent raises.
+    """
+    async with runtime.reading(*READS, of=(check_tenant(tenant), AGENTS_THREAD)) as conn:
+        rows = await agents_of(conn, tenant, type_.lower())
+    names = ("system_prompt", "temperature", "max_tokens", "model", "name", "tools", "delegates")
+    known = {name: getattr(rows[0], name) for name in names} if rows else {}
+    return await configure_agent(runtime, tenant, type_, **{**known, **changes})
+
+
+async def switch_agent(
+    runtime: Runtime, tenant: str, type_: str, enabled: bool | None = None, *, event_id: UUID | None = None
+) -> AgentRow:
+    """Switches an agent on or off. enabled: None turns it to the other state. event_id: a call that is repeated with it
+    is stored once.
+
+    Raises NotFound, ThreadParked, InvalidToken, InvalidTeam.
+    """
+    known = await get_agent(runtime, tenant, type_)
+    to = not known.enabled if enabled is None else enabled
+    event = _event(tenant, AgentSwitched(agent=known.type, enabled=to), event_id)
+    await append_unless_parked(runtime, event, READS)
+    return await get_agent(runtime, tenant, known.type)
+
+
+async def check_agent(runtime: Runtime, tenant: str, type_: str | None) -> None:
+    """Checks, where the server has a team, that it has this agent and that it is switched on. While Postgres is away
+    nothing is refused: the worker looks again before it answers.
+
+    Raises NotFound, AgentDisabled, InvalidTeam.
+    """
+    server = server_team(runtime)
+    if server is None or type_ is None:
+        return
+    with contextlib.suppress(psycopg.OperationalError, PoolTimeout):
+        async with runtime.pool.connection(PATIENCE_S) as conn:
+            choose((await team_of_tenant(conn, server, tenant)).team, "", type_)
+
+
+async def _check_lists(runtime: Runtime, tenant: str, data: AgentConfigured) -> None:
+    """Raises InvalidAgent for tools and delegates that there are not."""
+    server = server_team(runtime)
+    if server is None:
+        if data.delegates or (data.tools is not None and data.tools != TOOLS):
+            raise InvalidAgent("tools and delegates belong to the agents of a team; TURNLOG_TEAM names one")
+        return
+    async with runtime.reading(*READS, of=(tenant, AGENTS_THREAD)) as conn:
+        agents = (await team_of_tenant(conn, server, tenant)).team.agents
+    _check_known("tools", "a tool", data.tools or (), server.tools.names)
+    _check_known("delegates", "another agent", data.delegates or (), agents.keys() - {data.agent})
+
+
+def _check_known(field: str, what: str, names: Sequence[str], known: Collection[str]) -> None:
+    for name in names:
+        if name not in known:
+            others = ", ".join(sorted(known)) or "none"
+            raise InvalidAgent(f"{field}: {name[:80]!r} is not the name of {what}; there are {others}")
+
+
+def _row(agent: Agent, set_: AgentRow | None, model: str) -> AgentRow:
+    return AgentRow(
+        type=agent.type,
+        enabled=agent.enabled,
+        system_prompt=agent.prompt,
+        temperature=agent.temperature,
+        max_tokens=agent.max_tokens,
+        model=agent.model or model,
+        updated_at=None if set_ is None else set_.updated_at,
+        name=agent.name,
+        tools=agent.tools,
+        delegates=agent.delegates,
+    )
+
+
+def _event(tenant: str, data: AgentConfigured | AgentSwitched, id_: UUID | None) -> Event:
+    return Event(id=id_ or uuid7(), source=SOURCE, tenant=check_tenant(tenant), thread=AGENTS_THREAD, data=data)

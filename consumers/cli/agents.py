@@ -1,0 +1,108 @@
+"""agents, agents show, agents set, agents on, agents off: who answers, with which prompt and tools."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from turnlog.agent.team import agents as agents_of_tenant
+from turnlog.consumers.cli.console import BadOption, Result, rows
+from turnlog.consumers.cli.options import commands, group
+from turnlog.consumers.cli.runner import Runtime, command, listed
+
+if TYPE_CHECKING:
+    from turnlog.projectors.models.operations.agents import AgentRow
+
+app = commands()
+below = group(app, "agents", "List, configure or switch agents.")
+Type = Annotated[str, typer.Argument(help="The agent's type, such as essay.")]
+SHOWN_CHARS = 400
+
+
+@listed(below)
+async def list_(rt: Runtime) -> Result:
+    """List the agents of the tenant as they are used."""
+    return rows(await agents_of_tenant.list_agents(rt, rt.settings.tenant), _line)
+
+
+@command(below, projecting=False)
+async def show(rt: Runtime, type: Type) -> Result:
+    """Show an agent: prompt, model, tools, and whom it hands questions to."""
+    return _shown(await agents_of_tenant.get_agent(rt, rt.settings.tenant, type))
+
+
+@command(below, "set")
+async def change(
+    rt: Runtime,
+    type: Type,
+    prompt: Annotated[str | None, typer.Option(help="The system prompt, or @FILE that has it.")] = None,
+    name: Annotated[str | None, typer.Option(help="What people call it.")] = None,
+    model: Annotated[str | None, typer.Option(help="The model that it uses.")] = None,
+    temperature: Annotated[float | None, typer.Option(help="Of the model, 0 to 2.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(help="At most so many tokens in an answer.")] = None,
+    tools: Annotated[str | None, typer.Option(help="Names of the tools it may call, with commas; '' for none.")] = None,
+    delegates: Annotated[
+        str | None, typer.Option(help="Types of agents it may hand a question to, with commas; '' for none.")
+    ] = None,
+) -> Result:
+    """Change an agent, or make one; what is left out stays. It holds for the next answer."""
+    changes: dict[str, Any] = {
+        "system_prompt": None if prompt is None else _text(prompt),
+        "name": name,
+        "model": model,
+        "temperature": temperature,
+        "max_tokens": max_tokens,
+        "tools": None if tools is None else _names(tools),
+        "delegates": None if delegates is None else _names(delegates),
+    }
+    changes = {field: value for field, value in changes.items() if value is not None}
+    if not changes:
+        raise BadOption("give what to change, such as --temperature 0.2; --help lists the options")
+    return _shown(await agents_of_tenant.change_agent(rt, rt.settings.tenant, type, changes))
+
+
+@command(below)
+async def on(rt: Runtime, type: Type) -> Result:
+    """Switch an agent on."""
+    return _shown(await agents_of_tenant.switch_agent(rt, rt.settings.tenant, type, True))
+
+
+@command(below)
+async def off(rt: Runtime, type: Type) -> Result:
+    """Switch an agent off: it is refused by name, and nothing is routed or handed to it."""
+    return _shown(await agents_of_tenant.switch_agent(rt, rt.settings.tenant, type, False))
+
+
+def _text(prompt: str) -> str:
+    if not prompt.startswith("@"):
+        return prompt
+    try:
+        return Path(prompt[1:]).read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadOption(f"{prompt[1:]} cannot be read: {error}") from None
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _line(agent: "AgentRow") -> str:
+    state = "on " if agent.enabled else "off"
+    return f"{agent.type:<16}  {state}  {agent.model}  {len(agent.tools or ())} tools  {agent.name}"
+
+
+def _shown(agent: "AgentRow") -> Result:
+    return Result(agent, _lines(agent))
+
+
+def _lines(agent: "AgentRow") -> Iterator[str]:
+    yield _line(agent)
+    yield f"tools      {', '.join(agent.tools or ()) or 'none'}"
+    yield f"delegates  {', '.join(agent.delegates or ()) or 'none'}"
+    if agent.temperature is not None:
+        yield f"temperature  {agent.temperature:g}"
+    if agent.max_tokens is not None:
+        yield f"max tokens  {agent.max_tokens:,}"
+    prompt = agent.system_prompt or ""
+    yield prompt if len(prompt) <= SHOWN_CHARS else f"{prompt[:SHOWN_CHARS]}… (--json has all of it)"

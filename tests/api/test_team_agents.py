@@ -1,0 +1,62 @@
+"""Agents of a team at run time: listed as they are used, changed, switched, and refused where they cannot be used."""
+
+import json
+
+from helpers.api import Serve
+from helpers.stage import MemoryServer
+
+AGENTS = "/admin/ai-agent/agents"
+
+
+async def test_the_agents_of_a_team_are_listed_as_they_are_used(serve: Serve, model: MemoryServer) -> None:
+    async with (
+        serve(api_base_url=model.url, model="m", team="advising") as api,
+        api.client("root", role="admin") as root,
+    ):
+        agents = {agent["type"]: agent for agent in (await root.get(AGENTS)).json()}
+        assert list(agents) == ["essay", "orchestrator", "profile", "school", "timeline"]
+        assert "polish_essay" in agents["essay"]["tools"] and agents["essay"]["name"]
+        assert "essay" in agents["orchestrator"]["delegates"] and agents["essay"]["systemPrompt"]
+        change = {"name": "Writing coach", "tools": ["get_profile"], "delegates": ["profile"], "maxTokens": 500}
+        changed = (await root.put(f"{AGENTS}/essay", json=change)).json()
+        assert changed == agents["essay"] | change | {"updatedAt": changed["updatedAt"]}
+        assert (await root.get(f"{AGENTS}/essay")).json() == changed
+        assert (await root.put(f"{AGENTS}/essay/toggle", json={})).json()["enabled"] is False
+
+
+async def test_unknown_fields_tools_and_delegates_are_refused_by_name(serve: Serve) -> None:
+    async with serve(team="advising") as api, api.client("root", role="admin") as root:
+        for body, named in (
+            ({"toolz": []}, "toolz"),
+            ({"tools": ["get_profile", "fly"]}, "'fly' is not the name of a tool; there are "),
+            ({"delegates": ["nobody"]}, "'nobody' is not the name of another agent; there are orchestrator, "),
+            ({"delegates": ["essay"]}, "'essay' is not the name of another agent"),
+        ):
+            refused = await root.put(f"{AGENTS}/essay", json=body)
+            assert refused.status_code == 422 and named in refused.text, refused.text
+        made = await root.put(f"{AGENTS}/visas", json={"systemPrompt": "You know visas.", "delegates": ["essay"]})
+        assert made.json()["delegates"] == ["essay"]
+        assert (await root.put(f"{AGENTS}/essay", json={"delegates": ["visas"]})).status_code == 200
+
+
+async def test_tools_without_a_team_are_refused(serve: Serve) -> None:
+    async with serve() as api, api.client("root", role="admin") as root:
+        for body in ({"tools": ["get_profile"]}, {"delegates": ["orchestrator"]}):
+            refused = await root.put(f"{AGENTS}/essay", json=body)
+            assert (refused.status_code, refused.json()["code"]) == (422, "invalid-agent")
+        assert "TURNLOG_TEAM" in refused.json()["detail"]
+
+
+async def test_a_changed_agent_answers_with_its_new_tools_and_prompt(serve: Serve, model: MemoryServer) -> None:
+    async with (
+        serve("agent", api_base_url=model.url, model="m", team="advising") as api,
+        api.client() as ann,
+        api.client("root", role="admin") as root,
+    ):
+        change = {"systemPrompt": "You are brief.", "tools": ["get_profile"], "delegates": []}
+        assert (await root.put(f"{AGENTS}/essay", json=change)).status_code == 200
+        answer = await ann.post("/ai-agent/agent", json={"message": "Hello", "agentType": "essay"})
+        assert answer.status_code == 200, answer.text
+        [body] = model.asked("answer")
+        assert [tool["function"]["name"] for tool in body["tools"]] == ["get_profile"]
+        assert json.dumps(body["messages"]).count("You are brief.") == 1
