@@ -38,7 +38,7 @@ async def advised(nats_url: str, database_url: str) -> AsyncIterator[tuple[Stage
     """A stage with a user who has the first sample applicant's profile, essays and assessments."""
     async with player(nats_url, database_url, ("projectors",))() as stage:
         records = StoredRecords(stage.runtime, "default", ANN, "advising")
-        await store_applicant(records, applicants()[0])
+        await store_applicant(records, applicants()[0], uuid.uuid4())
         yield stage, Use(ANN, NOW, uuid.uuid4(), records, sample_pages(), edited)
 
 

@@ -6,7 +6,7 @@ from datetime import date
 from functools import cache
 from importlib.resources import files
 from typing import Any, Literal, TypeVar
-from uuid import NAMESPACE_OID, uuid5
+from uuid import UUID
 
 from pydantic import TypeAdapter
 from pydantic_core import to_jsonable_python
@@ -169,11 +169,12 @@ def find_case(id_: str) -> Case:
     raise Mistake(f"there is no case {id_!r}; search_cases lists them, from {cases()[0].id} to {cases()[-1].id}")
 
 
-async def store_applicant(records: Records, applicant: Applicant) -> None:
-    """Stores a sample applicant's profile, essays and assessments as those of a user, once."""
+async def store_applicant(records: Records, applicant: Applicant, effect: UUID) -> None:
+    """Stores a sample applicant's profile, essays and assessments as those of a user. effect: one that is repeated
+    changes nothing."""
 
     async def put(kind: str, key: str, value: dict[str, Any]) -> None:
-        await records.put(kind, key, value, uuid5(NAMESPACE_OID, f"turnlog sample {applicant.id}"))
+        await records.put(kind, key, value, effect)
 
     await put("profile", "profile", applicant.profile)
     for essay in applicant.essays:

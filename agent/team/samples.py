@@ -1,0 +1,39 @@
+"""Sample data for a person, to try the bundled team with: a profile, essays and assessments, all fictional."""
+
+from dataclasses import dataclass
+
+from uuid_utils.compat import uuid7
+
+from turnlog.agent.runtime import Runtime
+from turnlog.agent.team.advising.sample import NOTE, applicants, assessments, store_applicant
+from turnlog.agent.team.records import StoredRecords
+from turnlog.agent.team.teams import bundled_team
+from turnlog.events.errors import NotFound
+from turnlog.events.subjects import check_place
+
+
+@dataclass(frozen=True, slots=True)
+class SampleLoaded:
+    """What is stored of a sample applicant as a user's own. name: of the applicant. note: that all is fictional."""
+
+    user: str
+    applicant: str
+    name: str
+    essays: int
+    assessments: int
+    note: str = NOTE
+
+
+async def load_applicant(runtime: Runtime, tenant: str, user: str, applicant: str | None = None) -> SampleLoaded:
+    """Stores a sample applicant's documents as those of a user, in place of earlier ones with the same keys.
+
+    applicant: its id; None is the first. Raises NotFound, InvalidToken, LogUnavailable.
+    """
+    check_place(tenant, user=user)
+    known = {sample.id: sample for sample in applicants()}
+    chosen = known.get(applicant or next(iter(known)))
+    if chosen is None:
+        raise NotFound(f"there is no sample applicant {applicant!r:.80}; there are {', '.join(known)}")
+    await store_applicant(StoredRecords(runtime, tenant, user, bundled_team().name), chosen, uuid7())
+    taken = sum(assessment.owner == chosen.id for assessment in assessments())
+    return SampleLoaded(user, chosen.id, chosen.profile["name"], len(chosen.essays), taken)
