@@ -19,6 +19,7 @@ from turnlog.agent.access.throttle.shares import in_share
 from turnlog.agent.answering.agents import DEFAULT_AGENT
 from turnlog.agent.answering.asking import Asked, NoAnswer, Piece, ask
 from turnlog.agent.answering.fallback import Locale
+from turnlog.agent.team.agents import check_agent
 from turnlog.consumers.api.principal import Principal, identify
 from turnlog.consumers.api.problems import Stopping, language_of, problem_of
 from turnlog.events.errors import TurnlogError
@@ -176,6 +177,7 @@ class Streams:
         """
         async with in_share(*caller.person, "asks"):
             place = await caller.may_begin(thread)
+        await check_agent(caller.runtime, caller.tenant, agent)
         sent = (caller.tenant, place[2], turn_id)
         running = self._running.get(sent)
         if running is None or running.error is not None:

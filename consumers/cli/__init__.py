@@ -63,6 +63,7 @@ COMMANDS = {
     "usage": ("operating", "Show calls, tokens and cost of language models"),
     "agents": ("agents", "List, configure or switch agents"),
     "runs": ("runs", "Show what agents planned, called and handed over"),
+    "sample": ("sampling", "Store fictional data to try a team with"),
     "limits": ("limits", "Show or change how much users may ask for"),
     "jobs": ("jobs", "List scheduled jobs, or run one now"),
     "rederive": ("rederiving", "Derive memories again with other rules or models"),

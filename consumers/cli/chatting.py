@@ -15,6 +15,7 @@ from turnlog.agent.conversations import labels
 from turnlog.agent.memory import memories, memory_changes
 from turnlog.agent.memory.extraction import extract_now
 from turnlog.agent.settings import Settings
+from turnlog.agent.team import agents
 from turnlog.consumers import roles
 from turnlog.consumers import runtime as composed
 from turnlog.consumers.cli.console import BadOption, check_given, emit, emit_line, err, out, shown, stdin_lines, warn
@@ -74,9 +75,11 @@ async def chat(
     message: Annotated[str | None, typer.Option("--message", "-m", help="One message; then end.")] = None,
     user: Annotated[str | None, typer.Option(help="Who you are.")] = None,
     model: Annotated[str | None, typer.Option(help="Another model than the configured one.")] = None,
+    agent: Annotated[str | None, typer.Option(help="Who answers; `turnlog agents` lists them.")] = None,
 ) -> None:
     """Chat; the answer streams. Without --message every line of stdin is a message.
 
+    Where agents of a team answer, their phases, tools and hand-overs are shown on stderr.
     A conversation without a label gets what its user said first as one, shortened. "Forget my birthday" forgets the one
     memory that it names; "forget everything about me" only tells the commands for it. With --json, `remembered` and
     `forgotten` are what came of such requests, or null.
@@ -94,10 +97,13 @@ async def chat(
             if questions and await questions.take(text):
                 continue
             locale = asking.locale_of_text(text)
+            await agents.check_agent(runtime, place[0], agent and agent.lower())
             gone = await memory_changes.forget_as_asked(runtime, place[0], user, text) if user else None
             flow = Flow(locale)
             try:
-                async for piece in asking.ask(runtime, *place, text, user=user, model=model):
+                async for piece in asking.ask(
+                    runtime, *place, text, user=user, model=model, agent=agent and agent.lower()
+                ):
                     if not as_json:
                         flow.show(piece)
                     if isinstance(piece, asking.Answered):
@@ -240,8 +246,10 @@ class Flow:
     def __init__(self, locale: "Locale") -> None:
         self._column, self._word, self._locale = 0, "", locale
         self._text = asking.Continued(_AGAIN[locale])
+        self._by_team = False
 
     def show(self, piece: "Piece") -> None:
+        self._show_step(piece)
         self._write(shown(self._text.said(piece)))
         if isinstance(piece, asking.Answered):
             if note := piece.note(self._locale):
@@ -250,6 +258,24 @@ class Flow:
             self._word, self._column = "", 0
             sys.stdout.write("\n")
         sys.stdout.flush()
+
+    def _show_step(self, piece: "Piece") -> None:
+        """Prints a step of a team's run on stderr."""
+        match piece:
+            case asking.PhaseChanged(agent=by, phase=phase):
+                self._by_team, step = True, f"{by}: {phase}"
+            case asking.AgentSwitched(agent=by, to=to, task=task):
+                step = f"{by} → {to}: {task}"
+            case asking.ToolUsed(name=name, arguments=arguments) if self._by_team:
+                step = f"  {name} {arguments}"
+            case asking.ToolReturned(name=name, latency_ms=took, is_error=failed) if self._by_team:
+                step = f"  {name} {'failed' if failed else 'returned'} after {took:,} ms"
+            case _:
+                return
+        if self._column:  # the answer so far ends its line
+            self._write("\n")
+            sys.stdout.flush()
+        err.print(step, style="dim", markup=False)
 
     def _write(self, text: str) -> None:
         """Keeps a word at the end, which the next piece may continue."""

@@ -105,8 +105,8 @@ class RemoteThread(Thread):
         forked = await self._http.call("POST", f"{self._path}/forks", Forked, user=self.user, body=body)
         return RemoteThread(self._http, forked.thread, self.user)
 
-    async def ask(self, text: str, *, model: str | None = None) -> AsyncIterator[str]:
-        body, answer = {"message": text, "model": model}, Continued(RESTARTED)
+    async def ask(self, text: str, *, model: str | None = None, agent: str | None = None) -> AsyncIterator[str]:
+        body, answer = {"message": text, "model": model, "agent": agent}, Continued(RESTARTED)
         async with aclosing(self._http.events(f"{self._path}/answers", body, self.user, ("done",))) as events:
             async for event in events:
                 piece = _PIECES.get(event.event)

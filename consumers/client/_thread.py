@@ -21,6 +21,7 @@ from turnlog.agent.conversations.ownership import append_as_owner, check_not_del
 from turnlog.agent.conversations.threads import ThreadInfo
 from turnlog.agent.conversations.transcript import transcript
 from turnlog.agent.runtime import Runtime
+from turnlog.agent.team.agents import check_agent
 from turnlog.consumers.sync_bridge import LoopBound
 from turnlog.events.contracts import TurnOrigin, UsageMetered
 from turnlog.events.publish import Appended
@@ -149,16 +150,18 @@ class Thread(LoopBound):
         asked = {"query": query, "tokens": tokens, "window": window, "hybrid": hybrid, "model": model}
         return await self._context(asked | {"system_prompt": system_prompt, "tools": [dict(tool) for tool in tools]})
 
-    async def ask(self, text: str, *, model: str | None = None) -> AsyncIterator[str]:
+    async def ask(self, text: str, *, model: str | None = None, agent: str | None = None) -> AsyncIterator[str]:
         """Turnlog's own agent answers: pieces of text as they come. The turns and the receipt are on the log then.
 
         Where a stream broke and the answer starts again, it goes on with what was not given yet; a line says so where
-        it is another text. An answer that ended early has a note at its end. Raises NoAnswer, whose `category` says
-        why.
+        it is another text. An answer that ended early has a note at its end. agent: the type of the one that
+        answers; None lets the server choose. Raises NoAnswer, whose `category` says why; NotFound for an unknown
+        agent, AgentDisabled.
         """
         place = (self._runtime, self.tenant, self.id)
         answer = asking.Continued(RESTARTED)
-        async for piece in asking.ask(*place, text, user=self.user, model=model):
+        await check_agent(self._runtime, self.tenant, agent)
+        async for piece in asking.ask(*place, text, user=self.user, model=model, agent=agent):
             if said := shown(answer, piece):
                 yield said
 

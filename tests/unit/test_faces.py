@@ -44,7 +44,7 @@ ASKED_FOR = {
         "user_context",
         "embedding.embed_now",
     ),
-    "team": ("agents", "runs"),
+    "team": ("agents", "runs", "samples"),
     "privacy": (
         "personal_data",
         "keys.key_status",

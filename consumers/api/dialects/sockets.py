@@ -1,6 +1,7 @@
 """The WebSocket chat: one socket per topic, which is a conversation; questions in, answers in pieces out.
 
-In: `{"message": "…"}`, with a `request_id` to ask once however often it is sent. Out: `{"type", "data"}`.
+In: `{"message": "…"}`, with a `request_id` to ask once however often it is sent, and an `agent` to choose who
+answers. Out: `{"type", "data"}`.
 """
 
 from contextlib import ExitStack, aclosing, suppress
@@ -30,6 +31,7 @@ from turnlog.agent.answering.fallback import fallback_of
 from turnlog.agent.answering.request import answer_id
 from turnlog.agent.conversations.transcript import transcript, transcript_in_parts
 from turnlog.agent.runtime import Runtime
+from turnlog.consumers.api.dialects.ai_agent_admin import AGENT_TYPE
 from turnlog.consumers.api.principal import Place, Principal, use_zone
 from turnlog.consumers.api.problems import language_of, problem_of, retry_after
 from turnlog.consumers.api.streams import Running, Streams, one_of_few
@@ -56,6 +58,7 @@ Type = Literal[
 class SentQuestion(BaseModel):
     message: str = Field(min_length=1, max_length=1_000_000)
     request_id: str | None = Field(None, min_length=1, max_length=200)
+    agent: str | None = Field(None, pattern=AGENT_TYPE)
 
 
 @router.websocket("/xyzen/ws/v1/chat/sessions/{session_id}/topics/{topic_id}")
@@ -122,9 +125,9 @@ class _Talk:
             return await self._send("error", code="invalid-request", message=error.errors()[0]["msg"])
         try:
             await self._caller.check()
-            asked, running = await self._streams.ask(
-                self._caller, self._thread, question.message, None, self._turn_id(question.request_id)
-            )
+            agent = question.agent and question.agent.lower()
+            turn_id = self._turn_id(question.request_id)
+            asked, running = await self._streams.ask(self._caller, self._thread, question.message, None, turn_id, agent)
         except Unauthenticated as error:
             await self._error(error)
             await self._socket.close(WS_1008_POLICY_VIOLATION)

@@ -35,16 +35,19 @@ _EVENT_ID = re.compile(r"([0-9a-f]{8})-(\d{1,9})-(\d{1,9})")
 
 
 class NewQuestion(BaseModel):
-    """model: another one than the server's own."""
+    """model: another one than the server's own. agent: the type of the one that answers; null: the server chooses."""
 
     message: str = Field(min_length=1, max_length=1_000_000)
     model: str | None = Field(None, max_length=200)
+    agent: str | None = Field(None, min_length=1, max_length=200)
 
 
 async def begin(
     thread: ThreadId, question: NewQuestion, caller: Asker, write_id: WriteId, request: Request
 ) -> AnswerUnderWay:
-    return await ask_agent(request, caller, thread, question.message, write_id, model=question.model)
+    return await ask_agent(
+        request, caller, thread, question.message, write_id, model=question.model, agent=question.agent
+    )
 
 
 Begin = Annotated[AnswerUnderWay, Depends(begin)]
