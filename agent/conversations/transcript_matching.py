@@ -27,6 +27,7 @@ SYSTEM = ("system", "developer")
 # Parts that a turn keeps as they are; of others (audio, files) it has a note, so the model gets the caller's own.
 KEPT_PARTS = ("text", "image_url")
 CANDIDATES = 8
+TURNS_OF_A_RUN = 20  # at most, of which a client sees the question and the answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +89,7 @@ async def place_of(
     *,
     history: History = "some",
     claims: bool = True,
+    own_tools: bool = False,
 ) -> RequestPlace:
     """Returns where a request's messages belong.
 
@@ -95,6 +97,7 @@ async def place_of(
 
     history: "all" has been sent, "none" of it, or "some": as much as the messages of a named thread show, which are new
     ones where none is of the assistant. claims: a thread without events is to become the user's with its first turn.
+    own_tools: agents answer with tools of their own, whose calls and results the client has not seen.
 
     Raises NotFound for a thread of another user, InvalidToken.
     """
@@ -110,12 +113,15 @@ async def place_of(
         if thread is not None:
             if not await messages_page(conn, tenant, thread, 1):
                 return RequestPlace(thread, given)
-            found = await _best(runtime, conn, tenant, await related(conn, tenant, thread, user, CANDIDATES), given)
+            threads = await related(conn, tenant, thread, user, CANDIDATES)
+            found = await _best(runtime, conn, tenant, threads, given, own_tools=own_tools)
             if found is not None:
                 return found
         texts, calls = _said(given)
-        candidates = await threads_with(conn, tenant, user, texts, calls, len(given), CANDIDATES)
-        return await _best(runtime, conn, tenant, candidates, given, from_start=True) or RequestPlace(None, given)
+        first = len(given) * (TURNS_OF_A_RUN if own_tools else 1)
+        threads = await threads_with(conn, tenant, user, texts, calls, first, CANDIDATES)
+        found = await _best(runtime, conn, tenant, threads, given, from_start=True, own_tools=own_tools)
+        return found or RequestPlace(None, given)
 
 
 async def place_behind(
@@ -150,6 +156,7 @@ async def _best(
     threads: Sequence[str],
     given: Sequence[Wire],
     from_start: bool = False,
+    own_tools: bool = False,
 ) -> RequestPlace | None:
     """Returns the thread that shares most with the messages; among equals one that ends there.
 
@@ -160,6 +167,8 @@ async def _best(
     for thread in threads:
         await restored_if_archived(runtime, conn, tenant, thread)
         turns = await thread_messages(conn, tenant, thread)
+        if own_tools:
+            turns = [turn for turn in turns if not turn.tool_calls and turn.role != "tool"]
         count, end = shared_run(keys, [keys_of_turn(one) for one in turns])
         if from_start and (count != end or not _has_answers(given[:count])):
             continue

@@ -24,6 +24,7 @@ from turnlog.agent.answering.completions import (
 )
 from turnlog.agent.models.protocol import Completion
 from turnlog.consumers.api import idempotency
+from turnlog.consumers.api.dialects.openai.agents import agent_of, complete_by_agent
 from turnlog.consumers.api.dialects.openai.errors import error_body
 from turnlog.consumers.api.principal import Principal
 from turnlog.consumers.api.streams import Running, Streams
@@ -169,6 +170,9 @@ async def start(
         wanted = replace(wanted, memory="read", is_task=True)
     elif wanted.memory == "full" and headers.memory is None:
         wanted = replace(wanted, knows_prompts=True)
+    agent = agent_of(caller.runtime, wanted.chat.model)
+    if agent is not None and wanted.is_task:  # such as a title: the model alone makes it
+        agent, wanted = None, replace(wanted, chat=replace(wanted.chat, model=None))
     person = Person(caller.tenant, caller.user, caller.identity.role)
     streams: Streams = request.app.state.streams
     digest = await _digest(request, caller) if wanted.memory == "full" else None
@@ -180,7 +184,9 @@ async def start(
     else:
         id_ = first[0] if first else id_  # the question that the failed try stored is not stored again
         wanted = replace(wanted, id=id_)
-        if digest is not None and tries is not None:
+        if agent is not None:
+            pieces = complete_by_agent(caller, wanted, agent)
+        elif digest is not None and tries is not None:
             pieces = complete_once(caller.runtime, person, wanted, digest, is_retry)
         else:
             pieces = complete(caller.runtime, person, wanted)

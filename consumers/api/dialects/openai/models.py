@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field
 from turnlog.agent.answering.completions import AGENT, SOURCE
 from turnlog.agent.models.errors import ModelTimedOut, TextTooLong
 from turnlog.agent.models.protocol import Meter, Usage, Vectors, asker_of
+from turnlog.consumers.api.dialects.openai.agents import agent_models
 from turnlog.consumers.api.dialects.openai.begin import cancel_when_left
 from turnlog.consumers.api.dialects.openai.errors import OpenAIRoute, Unusable
 from turnlog.consumers.api.principal import Asker, Principal, identify
@@ -35,15 +36,18 @@ class EmbeddingsBody(BaseModel):
 
 @router.get("/models")
 async def list_models(caller: AnyCaller) -> dict[str, Any]:
-    """Lists the model that answers. A request may name another one that its server has."""
-    return {"object": "list", "data": [_model(caller.runtime.models.chat.model)]}
+    """Lists the model that answers, and the agents of the server's team as `turnlog/…`. A request may name another one
+    that the model's server has."""
+    names = [caller.runtime.models.chat.model, *await agent_models(caller.runtime, caller.tenant)]
+    return {"object": "list", "data": [_model(name) for name in names]}
 
 
 @router.get("/models/{model:path}")
 async def get_model(model: Annotated[str, Path(pattern=r"^[^\n]+$")], caller: AnyCaller) -> dict[str, Any]:
-    """Returns the model that answers, or the one of embeddings."""
+    """Returns the model that answers, the one of embeddings, or an agent."""
     models = caller.runtime.models
-    if model not in (models.chat.model, models.embedder.model):
+    agents = await agent_models(caller.runtime, caller.tenant)
+    if model not in (models.chat.model, models.embedder.model, *agents):
         raise NotFound(f"there is no model {model[:100]!r} here; this server has {models.chat.model!r}")
     return _model(model)
 

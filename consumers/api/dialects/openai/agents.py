@@ -1,0 +1,127 @@
+"""Agents of the server's team as models: `turnlog/essay` runs the agent `essay`, its text is the content."""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import replace
+from uuid import uuid5
+
+from turnlog.agent.answering.asking import Answered, Asked, Continued, ask
+from turnlog.agent.answering.completions import Begun, CompletionRequest, Piece, Text
+from turnlog.agent.answering.request import answer_id
+from turnlog.agent.answering.turns import add_turns, turn_of
+from turnlog.agent.context.plain_text import content_text
+from turnlog.agent.context.wire import with_tool_calls
+from turnlog.agent.conversations.forks import fork_thread
+from turnlog.agent.conversations.ownership import append_as_owner
+from turnlog.agent.conversations.transcript_matching import RequestPlace, place_behind, place_of, split_prompt
+from turnlog.agent.models.protocol import Completion
+from turnlog.agent.runtime import Runtime
+from turnlog.agent.team.agents import check_agent, list_agents
+from turnlog.agent.team.configured import server_team
+from turnlog.consumers.api.dialects.openai.errors import Unusable
+from turnlog.consumers.api.principal import Principal
+from turnlog.consumers.api.streams import throttled
+from turnlog.events.contracts import UsageMetered
+from turnlog.events.errors import InvalidEvent, NotFound
+from turnlog.events.texts import storable
+from turnlog.projectors.models.conversation.message import message_by_event
+
+PREFIX = "turnlog/"
+STARTS_AGAIN = "\n\n"
+
+
+def agent_of(runtime: Runtime, model: str | None) -> str | None:
+    """Returns the agent that a model's name means, None where it is a model of the model server."""
+    if model is None or not model.startswith(PREFIX) or server_team(runtime) is None:
+        return None
+    return model.removeprefix(PREFIX).lower()
+
+
+async def agent_models(runtime: Runtime, tenant: str) -> list[str]:
+    """Returns the names of the team's agents as models, without those that are switched off."""
+    if server_team(runtime) is None:
+        return []
+    return [PREFIX + agent.type for agent in await list_agents(runtime, tenant) if agent.enabled]
+
+
+async def complete_by_agent(caller: Principal, wanted: CompletionRequest, agent: str) -> AsyncGenerator[Piece]:
+    """Yields the pieces of an agent's answer as `complete` does those of a model. The last message is the question.
+
+    Earlier messages that the conversation does not have are stored before it. The agent has its own prompt and tools:
+    the client's system messages are left out. Raises Unusable, and what `ask` and `complete` raise.
+    """
+    if wanted.chat.tools:
+        raise Unusable("tools", f"the agent {agent!r} has tools of its own; send no tools, or name a model")
+    if wanted.memory != "full":
+        raise Unusable("store", "a run of an agent is always stored; name a model for an answer that is not")
+    wanted = replace(wanted, messages=with_tool_calls(storable(wanted.messages)))
+    _, messages = split_prompt(wanted.messages)
+    if not messages or messages[-1].get("role") != "user":
+        raise InvalidEvent("an agent answers a question; the last message must be of a user")
+    await check_agent(caller.runtime, caller.tenant, agent)
+    thread = await _thread_with_earlier(caller, wanted)
+    question = content_text(messages[-1].get("content") or "")
+    turn_id = uuid5(wanted.id, "question")
+    asked = ask(
+        *(caller.runtime, caller.tenant, thread, question),
+        user=caller.user,
+        agent=agent,
+        turn_id=turn_id,
+        admission=throttled(caller, thread, agent),
+    )
+    text = Continued(STARTS_AGAIN)
+    request = answer_id(turn_id, "request")
+    async with aclosing(asked) as pieces:
+        async for piece in pieces:
+            if isinstance(piece, Asked):
+                yield Begun(answer_id(request, "answer"), piece.thread, answer_id(request, "receipt"))
+            elif said := text.said(piece):
+                yield Text(said)
+            if isinstance(piece, Answered):
+                yield await _completion(caller, piece, PREFIX + agent)
+
+
+async def _thread_with_earlier(caller: Principal, wanted: CompletionRequest) -> str:
+    """Returns the conversation of the request, with all messages before the question; a fork where it went on
+    otherwise."""
+    place = await _place(caller, wanted)
+    thread = place.thread or str(uuid5(wanted.id, "thread"))
+    if place.after is not None:
+        thread = (await fork_thread(caller.runtime, caller.tenant, thread, place.after)).thread
+    turns = [
+        replace(turn_of(message), id=uuid5(wanted.id, f"message {at}")) for at, message in enumerate(place.new[:-1])
+    ]
+    if not turns:
+        return thread
+
+    async def append(thread: str, expected: int | None) -> str:
+        await add_turns(caller.runtime, caller.tenant, thread, turns, user=caller.user, expected=expected)
+        return thread
+
+    return await append_as_owner(caller.runtime, caller.tenant, thread, caller.user, append)
+
+
+async def _place(caller: Principal, wanted: CompletionRequest) -> RequestPlace:
+    """Raises NotFound."""
+    _, messages = split_prompt(wanted.messages)
+    if wanted.behind is None or wanted.thread is None:
+        return await place_of(*caller.person, wanted.thread, messages, history=wanted.history, own_tools=True)
+    async with caller.runtime.reading("messages", of=(caller.tenant, wanted.thread)) as conn:
+        answer = await message_by_event(conn, caller.tenant, wanted.thread, wanted.behind)
+    if answer is None:
+        raise NotFound("there is no such earlier response")
+    return await place_behind(*caller.person, wanted.thread, answer.seq, messages)
+
+
+async def _completion(caller: Principal, answered: Answered, model: str) -> Completion:
+    """The answer with what all model calls of the run took."""
+    request = answer_id(answered.question_id, "request")
+    tokens_in, tokens_out, cost_usd = 0, 0, 0.0
+    usages = caller.runtime.log.read_thread(caller.tenant, answered.thread, answered.seq, types=("usage_metered",))
+    async for recorded in usages:
+        data = recorded.event.data
+        if recorded.event.causation == request and isinstance(data, UsageMetered):
+            tokens_in, tokens_out = tokens_in + data.tokens_in, tokens_out + data.tokens_out
+            cost_usd += data.cost_usd
+    reason = answered.finish_reason or "stop"
+    return Completion(answered.answer, (), tokens_in, tokens_out, cost_usd, model, "turnlog", 0.0, finish_reason=reason)
