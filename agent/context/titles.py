@@ -9,10 +9,12 @@ DOCUMENTS = "[DOCUMENTS]"
 EARLIER = "[EARLIER IN THIS CONVERSATION]"
 SUMMARY_TITLE = "[Conversation Summary]"
 TOPICS_TITLE = "[Recallable Topics]"
+TASK = "[TASK FROM ANOTHER AGENT]"
+TOOL_RESULTS = "[TOOL RESULTS]"
 ENTITIES = "People and things:"  # within the memories
 SAID_EARLIER = (OTHER_CONVERSATIONS, EARLIER)
 NOTES = (MEMORIES, DOCUMENTS, *SAID_EARLIER)
-TITLES = (*NOTES, SUMMARY_TITLE, TOPICS_TITLE)
+TITLES = (*NOTES, SUMMARY_TITLE, TOPICS_TITLE, TASK, TOOL_RESULTS)
 
 # Lines within the memories that tell a model how to answer; they are not of the user.
 NOT_KEPT = (

@@ -27,6 +27,7 @@ from turnlog.agent.answering.pieces import (
 )
 from turnlog.agent.answering.recall_tool import ToolResult
 from turnlog.agent.answering.run import check_not_empty, run
+from turnlog.agent.context.titles import TOOL_RESULTS
 from turnlog.agent.models import observed
 from turnlog.agent.models.protocol import ChatModel, ChatRequest, Completion
 from turnlog.agent.team.plans import Delegation, Plan, Result, Step, filled, handed_on, levels, read_plan
@@ -36,7 +37,7 @@ from turnlog.events.contracts import ToolCall
 
 SOLVE_S = 8.0  # kept of an answer's time for the call that solves
 NO_TIME = Result({"error": "there was no time left for it"}, is_error=True)
-RESULTS = "[TOOL RESULTS]\n{}\n[END OF TOOL RESULTS]\nAnswer the question from these results."
+RESULTS = f"{TOOL_RESULTS}\n{{}}\n[END OF TOOL RESULTS]\nAnswer the question from these results."
 
 Made = tuple[ToolCall, ToolResult]
 RequestFor = Callable[[Agent, Delegation | None], Awaitable[ChatRequest]]

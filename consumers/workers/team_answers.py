@@ -11,6 +11,7 @@ from turnlog.agent.answering.prepare import Prepared
 from turnlog.agent.answering.record import Author
 from turnlog.agent.answering.request import answer_id
 from turnlog.agent.answering.run import check_not_empty
+from turnlog.agent.context.titles import TASK
 from turnlog.agent.models.protocol import ChatModel, ChatRequest, Completion, asker_of
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.team.configured import Chosen, ServerTeam
@@ -131,4 +132,4 @@ class TeamRun:
 
 def _handed_over(delegation: Delegation) -> str:
     about = "".join(f"\n{name}: {value}" for name, value in delegation.context.items())
-    return f"[TASK FROM ANOTHER AGENT]\n{delegation.task}{about}\n[END OF TASK]"
+    return f"{TASK}\n{delegation.task}{about}\n[END OF TASK]"
