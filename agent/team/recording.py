@@ -1,11 +1,13 @@
 """A run on the log: each step is an event before the next begins, so that a run that was killed goes on after it."""
 
 import json
+import re
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from uuid import UUID
 
+from turnlog.agent.answering.agents import DEFAULT_AGENT
 from turnlog.agent.answering.pieces import (
     AgentSwitched,
     PhaseChanged,
@@ -38,6 +40,7 @@ from turnlog.events.texts import storable
 
 STEPS = ("run_planned", "run_tool_called", "run_tool_answered", "run_delegated")
 MAX_RESULT_CHARS = 200_000
+AGENT_TYPE = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 
 
 @dataclass(slots=True)
@@ -167,8 +170,10 @@ def solved_event(author: Author, run_id: UUID, end: Solved, rounds: Sequence[Rou
 
 
 def failed_event(author: Author, run_id: UUID, agent: str, code: str) -> Event:
-    """The end of a run without an answer. code: of the error."""
-    return author.event(answer_id(run_id, "run/solved"), RunSolved(run_id=run_id, agent=agent, code=code), run_id)
+    """Returns the end of a run without an answer. code: of the error. agent: as the request names it, which may be no
+    agent's type; the default agent stands for it then, because a failure must always be recorded."""
+    named = agent if AGENT_TYPE.fullmatch(agent) else DEFAULT_AGENT
+    return author.event(answer_id(run_id, "run/solved"), RunSolved(run_id=run_id, agent=named, code=code), run_id)
 
 
 def _planned(piece: Planned, run_id: UUID, depth: int, routed_by: RoutedBy) -> RunPlanned:

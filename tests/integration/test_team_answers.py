@@ -110,6 +110,15 @@ async def test_a_run_without_an_answer_ends_with_its_reason(play: Play, model: O
     assert run.status == "failed" and run.code is not None
 
 
+async def test_a_request_for_what_is_no_agents_name_fails_once(play: Play) -> None:
+    asked = question_events(Question("default", "t", "Hello", "ann", agent="No Such Agent!"))
+    async with play() as stage:
+        await append_question(stage.runtime.log, asked)
+        [failed] = await stage.until("usage_metered", 1)
+        [ended] = await stage.all("run_solved")
+    assert failed.error.startswith("not-found") and ended.code == "not-found"
+
+
 async def test_a_tool_of_another_agent_is_refused_and_the_model_is_told(play: Play, model: OpenAIServer) -> None:
     model.reply(tool_calls=[("polish_essay", {"essay_id": "e1"})])
     model.reply("I cannot polish it.")
