@@ -112,8 +112,8 @@ class AgentSwitched:
 
 @dataclass(frozen=True, slots=True)
 class Solved:
-    """A run of a team has ended. chain: the agents that had the question; tools: that the last one called, in the order
-    of its plan. milliseconds: spent in each phase, over all agents. routed: no model chose the first agent."""
+    """A run of a team has ended. chain: the agents that had the question; tools: that were called, in the order of the
+    plans. milliseconds: spent in each phase, over all agents. routed: no model chose the first agent."""
 
     message: str
     chain: tuple[str, ...]
@@ -151,7 +151,7 @@ class ProgressStep(BaseModel):
     phase: Phase | None = Field(None, description="PLAN, EXECUTE or SOLVE")
     to: str | None = Field(None, description="Of a switch: the agent that takes over")
     chain: list[str] | None = Field(None, description="Of a run that ended: the agents that had the question")
-    tools: list[str] | None = Field(None, description="Of a run that ended: the tools that the last agent called")
+    tools: list[str] | None = Field(None, description="Of a run that ended: the tools that were called")
     milliseconds: dict[Phase, int] | None = Field(None, description="Of a run that ended: spent in each phase")
     routed: bool = Field(False, description="Of a run that ended: rules chose its agent, no model")
 

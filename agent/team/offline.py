@@ -48,10 +48,10 @@ class OfflinePlanner:
         yield Delta(final=final)
 
     async def complete(self, request: ChatRequest) -> Completion:
-        question = _question(request.messages)
+        question, after = _question(request.messages)
         language = "zh" if is_chinese(question) else "en"
-        calls = self._calls(question, request.tools) if request.tools else ()
-        results = [message for message in request.messages if message.get("role") == "tool"]
+        results = [message for message in after if message.get("role") == "tool"]
+        calls = self._calls(question, request.tools) if request.tools and not results else ()
         lines = [f"- {str(message.get('content'))[:400]}" for message in results]
         text = "" if calls else "\n".join([_SAID[language], *lines]) if lines else _NOTHING[language]
         return Completion(text, calls, 0, 0, 0.0, MODEL, PROVIDER, 0.0, finish_reason="tool_calls" if calls else "stop")
@@ -76,9 +76,10 @@ class OfflinePlanner:
         )
 
 
-def _question(messages: Sequence[Mapping[str, Any]]) -> str:
-    asked = [message for message in messages if message.get("role") == "user"]
-    return content_text(asked[-1].get("content") or "") if asked else ""
+def _question(messages: Sequence[Mapping[str, Any]]) -> tuple[str, Sequence[Mapping[str, Any]]]:
+    """The last words of a user, and the messages after them."""
+    at = next((at for at in reversed(range(len(messages))) if messages[at].get("role") == "user"), None)
+    return ("", ()) if at is None else (content_text(messages[at].get("content") or ""), messages[at + 1 :])
 
 
 def _call(name: str, arguments: Mapping[str, Any]) -> ToolCall:

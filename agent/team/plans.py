@@ -82,43 +82,56 @@ class Result:
     is_error: bool = False
 
 
-def read_plan(text: str, calls: Sequence[ToolCall], tools: Collection[str] = ()) -> Plan:
-    """Returns the plan of a model's answer. tools: the names that a plan in JSON text may use.
+def read_plan(text: str, calls: Sequence[ToolCall], tools: Collection[str] = (), first: int = 1) -> Plan:
+    """Returns the plan of a model's answer. tools: the names that a plan in JSON text may use. first: the number of its
+    first step.
 
     Without calls, a text that is a JSON plan is read as one; any other text is the answer. A call of the tool that
-    delegates makes the whole plan a delegation. Of several calls of one tool the first stays, as later ones would be
-    made without having seen its result. A call without an id of its own gets one. Arguments that are no JSON object
-    make a step that has failed already.
+    delegates makes the whole plan a delegation. A call that repeats another one, with the same arguments, is left out.
+    A call without an id of its own gets one. Arguments that are no JSON object make a step that has failed already.
     """
-    wanted, thought = _with_ids(calls), text
+    wanted, thought = [_Call(call.name, call.id, call.arguments) for call in with_own_ids(calls)], text
     if not wanted and (written := _written_plan(text, tools)) is not None:
         thought, wanted = written
     for call in wanted:
         if call.tool == DELEGATE_TOOL and (delegation := _delegation(call)) is not None:
             return Plan(thought, delegation=delegation)
-    steps, left_out, same = dict[str, Step](), list[LeftOut](), dict[int, int]()
-    for number, call in enumerate(wanted, 1):
+    steps, left_out, same = dict[tuple[str, str], Step](), list[LeftOut](), dict[int, int]()
+    for number, call in enumerate(wanted, first):
         step = _step(number, call)
-        if call.tool in steps:
+        key = (call.tool, json.dumps([step.arguments, step.error], sort_keys=True))
+        if key in steps:
             left_out.append(LeftOut(call.tool, "repeated"))
-            if step.arguments == steps[call.tool].arguments:
-                same[number] = steps[call.tool].number
+            same[number] = steps[key].number
         elif len(steps) == MAX_STEPS:
             left_out.append(LeftOut(call.tool, "too many"))
         else:
-            steps[call.tool] = step
+            steps[key] = step
     return Plan(thought, tuple(_renumbered(step, same) for step in steps.values()), left_out=tuple(left_out))
 
 
-def levels(steps: Sequence[Step]) -> tuple[tuple[Step, ...], ...]:
+def with_own_ids(calls: Sequence[ToolCall], taken: Collection[str] = ()) -> tuple[ToolCall, ...]:
+    """Returns the calls, each with an id that no other one has. taken: ids of earlier calls."""
+    ids, named = set(taken), list[ToolCall]()
+    for call in calls:
+        id_, number = call.id, len(ids)
+        while not id_ or id_ in ids:
+            number += 1
+            id_ = f"call_{number}"
+        ids.add(id_)
+        named.append(call if id_ == call.id else call.model_copy(update={"id": id_}))
+    return tuple(named)
+
+
+def levels(steps: Sequence[Step], before: Collection[int] = ()) -> tuple[tuple[Step, ...], ...]:
     """Returns the steps in groups that run one after another; steps of a group do not depend on each other.
 
-    A step that names a result there will not be, or waits for itself over others, comes in the first group, with the
-    reason as its error.
+    before: numbers of steps of earlier plans, which have results. A step that names a result there will not be, or
+    waits for itself over others, comes in the first group, with the reason as its error.
     """
-    numbers = {step.number for step in steps}
+    numbers = {*before, *(step.number for step in steps)}
     checked = [_with_missing(step, numbers) for step in steps]
-    groups, done = list[tuple[Step, ...]](), set[int]()
+    groups, done = list[tuple[Step, ...]](), set(before)
     waiting = checked
     while waiting:
         ready = [step for step in waiting if step.error is not None or step.needs <= done]
@@ -181,15 +194,6 @@ class _Call:
             return json.loads(self.arguments or "{}")
         except (ValueError, RecursionError):
             return self.arguments
-
-
-def _with_ids(calls: Sequence[ToolCall]) -> list[_Call]:
-    named, wanted = set[str](), list[_Call]()
-    for number, call in enumerate(calls, 1):
-        id_ = call.id if call.id and call.id not in named else f"call_{number}"
-        named.add(id_)
-        wanted.append(_Call(call.name, id_, call.arguments))
-    return wanted
 
 
 def _step(number: int, call: _Call) -> Step:

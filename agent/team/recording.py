@@ -45,26 +45,32 @@ AGENT_TYPE = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 
 @dataclass(slots=True)
 class Journal:
-    """What the log has of a run: plans by depth, results by depth and call. entry: the agent that had it first."""
+    """What the log has of a run: plans by depth, in their order, results by depth and call. entry: the agent that had
+    it first. seen: ids of events that are there, as one may be stored twice."""
 
     provider: str
     entry: str | None = None
-    plans: dict[int, RunPlanned] = field(default_factory=dict)
+    plans: dict[int, list[RunPlanned]] = field(default_factory=dict)
     results: dict[tuple[int, str], RunToolAnswered] = field(default_factory=dict)
+    seen: set[UUID] = field(default_factory=set)
 
-    def add(self, data: EventData) -> None:
-        match data:
+    def add(self, event: Event) -> None:
+        if event.id in self.seen:
+            return
+        self.seen.add(event.id)
+        match data := event.data:
             case RunPlanned():
-                self.plans.setdefault(data.depth, data)
+                self.plans.setdefault(data.depth, []).append(data)
                 if data.depth == 0:
                     self.entry = data.agent
             case RunToolAnswered():
                 self.results.setdefault((data.depth, data.call_id), data)
 
-    def plan(self, depth: int) -> Completion | None:
-        """Returns the model's answer that planned at this depth, as it was recorded."""
-        if (planned := self.plans.get(depth)) is None:
+    def plan(self, depth: int, at: int) -> Completion | None:
+        """Returns the model's answer that planned at this depth, as it was recorded. at: 0 is the first plan there."""
+        if not self.has_plan(depth, at):
             return None
+        planned = self.plans[depth][at]
         calls = tuple(
             ToolCall(id=call.id, name=call.name, arguments=arguments)
             for call, arguments in zip(planned.calls, planned.arguments, strict=False)
@@ -80,6 +86,9 @@ class Journal:
             latency_ms=planned.latency_ms,
             finish_reason="tool_calls" if calls else "stop",
         )
+
+    def has_plan(self, depth: int, at: int) -> bool:
+        return at < len(self.plans.get(depth, ()))
 
     def result(self, depth: int, call_id: str) -> Result | None:
         """Returns what a call of this depth returned."""
@@ -103,7 +112,7 @@ async def journal_of(log: Log, request: Event, seq: int, provider: str) -> Journ
     async for recorded in log.read_thread(request.tenant, request.thread, seq, types=STEPS):
         data = recorded.event.data
         if isinstance(data, RunPlanned | RunToolAnswered) and data.run_id == request.id:
-            journal.add(data)
+            journal.add(recorded.event)
     return journal
 
 
@@ -120,7 +129,7 @@ async def recorded_run(
     A tool that reads is recorded when it has answered, one that writes also before. The end is recorded with the
     answer, by solved_event. Raises what the pieces raise, EventTooLarge, LogFull, LogUnavailable.
     """
-    depth, agent, calls = 0, "", dict[str, ToolUsed]()
+    depth, plans, agent, calls = 0, 0, "", dict[str, ToolUsed]()
 
     async def append(*made: tuple[str, EventData]) -> None:
         await runtime.log.append_many([author.event(answer_id(run_id, part), data, run_id) for part, data in made])
@@ -130,10 +139,13 @@ async def recorded_run(
             match piece:
                 case PhaseChanged():
                     agent = piece.agent
-                case Planned() if depth not in journal.plans:
-                    await append((f"run/{depth}/plan", _planned(piece, run_id, depth, routed_by)))
+                case Planned():
+                    if not journal.has_plan(depth, plans):
+                        part = f"run/{depth}/plan" + (f"-{plans}" if plans else "")
+                        await append((part, _planned(piece, run_id, depth, routed_by)))
+                    plans += 1
                 case AgentSwitched():
-                    depth += 1
+                    depth, plans = depth + 1, 0
                     handed = RunDelegated(
                         run_id=run_id, from_agent=piece.agent, to_agent=piece.to, depth=depth, task=piece.task
                     )
@@ -154,7 +166,7 @@ async def recorded_run(
 def solved_event(author: Author, run_id: UUID, end: Solved, rounds: Sequence[Round], took_ms: float) -> Event:
     """The end of a run, to be recorded with its answer. What its plans spent stands with them."""
     last = rounds[-1].completion
-    is_plan = len(rounds) == 1
+    is_plan = "SOLVE" not in end.milliseconds
     data = RunSolved(
         run_id=run_id,
         agent=end.chain[-1],

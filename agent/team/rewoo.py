@@ -1,7 +1,8 @@
 """ReWOO: an agent plans all its tool calls at once, they run by what depends on what, and one more call answers.
 
 PLAN, EXECUTE and SOLVE are steps of one answer; a plan may hand the question to another agent instead, which then plans
-itself. Nothing is recorded here: the pieces have all that a recorder needs.
+itself. An agent with the policy "loop" plans again after each EXECUTE, until its plan is the answer. Nothing is
+recorded here: the pieces have all that a recorder needs.
 """
 
 import asyncio
@@ -30,7 +31,17 @@ from turnlog.agent.answering.run import check_not_empty, run
 from turnlog.agent.context.titles import TOOL_RESULTS
 from turnlog.agent.models import observed
 from turnlog.agent.models.protocol import ChatModel, ChatRequest, Completion
-from turnlog.agent.team.plans import Delegation, Plan, Result, Step, filled, handed_on, levels, read_plan
+from turnlog.agent.team.plans import (
+    Delegation,
+    Plan,
+    Result,
+    Step,
+    filled,
+    handed_on,
+    levels,
+    read_plan,
+    with_own_ids,
+)
 from turnlog.agent.team.teams import DELEGATE_TOOL, Agent, Team
 from turnlog.agent.team.tools import Registry, Use
 from turnlog.events.contracts import ToolCall
@@ -47,7 +58,9 @@ UseFor = Callable[[Agent, int, Step], Use]
 class Known(Protocol):
     """What an earlier attempt at the same run has made."""
 
-    def plan(self, depth: int) -> Completion | None: ...
+    def plan(self, depth: int, at: int) -> Completion | None:
+        """Returns a plan of the agent at this depth. at: 0 is its first."""
+        ...
 
     def result(self, depth: int, call_id: str) -> Result | None: ...
 
@@ -69,30 +82,30 @@ async def run_team(
     results of a Round fit each other, so that it can be recorded as turns. Raises ModelError, EmptyAnswer.
     """
     course = _Course(model, team, tools, use_for, known, [entry])
-    delegation: Delegation | None = None
-    while True:
-        request = await request_for(course.agent, delegation)
+    request = await request_for(course.agent, None)
+    while course.answer is None:
         async with aclosing(course.plan(request)) as pieces:
             async for piece in pieces:
                 yield piece
-        if course.answer is not None:
-            break
-        if (delegation := course.handed) is not None:
-            continue
-        async with aclosing(course.execute(request.ends_at)) as pieces:
-            async for piece in pieces:
-                yield piece
-        async with aclosing(course.solve(request)) as pieces:
-            async for piece in pieces:
-                yield piece
-        break
+        if course.handed is not None:
+            request = await request_for(course.agent, course.handed)
+        elif course.answer is None:
+            async with aclosing(course.execute(request.ends_at)) as pieces:
+                async for piece in pieces:
+                    yield piece
+            if not course.plans_again(request.ends_at):
+                async with aclosing(course.solve(request)) as pieces:
+                    async for piece in pieces:
+                        yield piece
     yield course.solved()
 
 
 @dataclass(slots=True)
 class _Course:
-    """How a run goes. chain: the agents that had the question, the present one last. made: the completion that planned;
-    results: of the plan's steps by number. handed: set where the plan handed the question on; answer: at the end."""
+    """How a run goes. chain: the agents that had the question, the present one last. plans, values, told: of the
+    present agent: how many plans it made, results by step, and the messages of both for the model. made: the completion
+    that planned; results: of its steps by number. handed: set where the plan handed the question on; answer: at the
+    end. used: tools that ran."""
 
     model: ChatModel
     team: Team
@@ -103,6 +116,11 @@ class _Course:
     planned: Plan = field(default_factory=lambda: Plan(""))
     made: Completion | None = None
     results: dict[int, Made] = field(default_factory=dict)
+    plans: int = 0
+    values: dict[int, Result] = field(default_factory=dict)
+    told: list[dict[str, Any]] = field(default_factory=list)
+    call_ids: set[str] = field(default_factory=set)
+    used: list[str] = field(default_factory=list)
     handed: Delegation | None = None
     answer: str | None = None
     spent: dict[Phase, float] = field(default_factory=dict)
@@ -114,65 +132,89 @@ class _Course:
 
     def solved(self) -> Solved:
         assert self.answer is not None, "a run that ends has an answer"
-        used = tuple(step.tool for step in self.planned.steps)
         milliseconds: dict[Phase, int] = {phase: round(seconds * 1000) for phase, seconds in self.spent.items()}
-        return Solved(self.answer, tuple(self.chain), used, milliseconds)
+        return Solved(self.answer, tuple(self.chain), tuple(self.used), milliseconds)
+
+    def plans_again(self, ends_at: float | None) -> bool:
+        """Whether the agent may call more tools after these results: in a loop, while rounds and time are left."""
+        if self.agent.policy != "loop" or not self.results or self.plans >= self.agent.rounds - 1:
+            return False
+        return ends_at is None or asyncio.get_running_loop().time() < ends_at - SOLVE_S
 
     @property
     def depth(self) -> int:
         return len(self.chain) - 1
 
     async def plan(self, request: ChatRequest) -> AsyncGenerator[TeamPiece]:
-        """Asks for a plan. Its text is shown once it is known to be the answer."""
-        agent, started = self.agent, time.perf_counter()
+        """Asks for a plan. Its text is shown once it is known to be the answer; in a loop at once."""
+        agent, started, shown = self.agent, time.perf_counter(), ""
+        is_loop = agent.policy == "loop"
         yield PhaseChanged(agent.type, "PLAN")
-        made = self.known.plan(self.depth) if self.known else None
+        made = self.known.plan(self.depth, self.plans) if self.known else None
         if made is None:
-            async with aclosing(run(self.model, replace(request, tools=self.tools.schemas(agent)))) as pieces:
+            planning = replace(request, messages=[*request.messages, *self.told], tools=self.tools.schemas(agent))
+            async with aclosing(run(self.model, planning)) as pieces:
                 async for piece in pieces:
-                    made = piece.completion if isinstance(piece, Round) else made
+                    if isinstance(piece, Round):
+                        made = piece.completion
+                    elif is_loop and isinstance(piece, Text | Restarted):
+                        shown = shown + piece.text if isinstance(piece, Text) else ""
+                        yield piece
         assert made is not None, "a run ends with its round"
-        self.made, self.handed = made, None
-        plan = read_plan(made.text, made.tool_calls, agent.all_tools)
+        made = replace(made, tool_calls=with_own_ids(made.tool_calls, self.call_ids))
+        self.call_ids |= {call.id for call in made.tool_calls}
+        self.made, self.handed, self.results = made, None, {}
+        self.plans += 1
+        first = max(self.values, default=0) + 1
+        plan = read_plan(made.text, made.tool_calls, () if is_loop else agent.all_tools, first)
         self._spend("PLAN", started)
         ids = {step.number: step.call_id for step in plan.steps}
         after = {step.call_id: tuple(ids[number] for number in sorted(step.needs & ids.keys())) for step in plan.steps}
         yield Planned(agent.type, plan.thought, made, after)
         if plan.is_answer and plan.thought.strip():
             self.planned, self.answer = plan, plan.thought
-            yield Text(plan.thought)
+            if shown.strip() != plan.thought.strip():
+                if shown:
+                    yield Restarted()
+                yield Text(plan.thought)
             yield Round(replace(made, text=plan.thought), agent=agent.type)
         elif plan.delegation is not None:
             call = _delegating(plan.delegation)
             to = handed_on(self.team, self.chain, plan.delegation)
             if isinstance(to, Agent):
+                if shown:
+                    yield Restarted()
                 yield self._round(plan, [(call, ToolResult(f"handed over to {to.type}"))])
                 yield AgentSwitched(agent.type, to.type, plan.delegation.task)
                 self.chain.append(to.type)
-                self.handed = plan.delegation
+                self.handed, self.plans, self.told = plan.delegation, 0, []
+                self.values.clear()
+                self.call_ids.clear()
             else:
-                self.planned = Plan(plan.thought, (Step(1, call.name, json.loads(call.arguments), call.id, to),))
+                self.planned = Plan(plan.thought, (Step(first, call.name, json.loads(call.arguments), call.id, to),))
         else:
             self.planned = plan
 
     async def execute(self, ends_at: float | None) -> AsyncGenerator[TeamPiece]:
         """Runs the plan's steps, those at once that do not depend on each other. ends_at: as of a ChatRequest."""
-        started, values = time.perf_counter(), dict[int, Result]()
+        started = time.perf_counter()
         if not self.planned.steps:
             return
         yield PhaseChanged(self.agent.type, "EXECUTE")
-        for group in levels(self.planned.steps):
-            ready = [filled(step, values) for step in group]
+        for group in levels(self.planned.steps, self.values.keys()):
+            ready = [filled(step, self.values) for step in group]
             for step in ready:
                 writes = step.tool in self.tools.names and self.tools[step.tool].writes
                 yield ToolUsed(step.call_id, step.tool, _json(step.arguments), writes)
             async with aclosing(self._at_once(ready, ends_at)) as finished:
                 async for step, result, took in finished:
-                    values[step.number] = result
+                    self.values[step.number] = result
                     text = _json(result.value)
                     call = ToolCall(id=step.call_id, name=step.tool, arguments=_json(step.arguments))
                     self.results[step.number] = (call, ToolResult(text, is_error=result.is_error))
                     yield ToolReturned(step.call_id, step.tool, text, took, result.is_error)
+        self.used += [step.tool for step in self.planned.steps]
+        self.told += self._messages()
         self._spend("EXECUTE", started)
         yield self._round(self.planned, [self.results[step.number] for step in self.planned.steps])
 
@@ -180,7 +222,7 @@ class _Course:
         """Asks for the answer, without tools. A stream without text is asked for once more, not as a stream."""
         started, text = time.perf_counter(), ""
         yield PhaseChanged(self.agent.type, "SOLVE")
-        solving = replace(request, messages=[*request.messages, *self._messages()], tools=())
+        solving = replace(request, messages=[*request.messages, *self.told], tools=())
         made: Completion | None = None
         async with aclosing(run(self.model, solving)) as pieces:
             async for piece in pieces:

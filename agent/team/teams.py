@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic_core import ErrorDetails
 
+from turnlog.agent.answering.run import MAX_ROUNDS
 from turnlog.agent.team.router import Rule, SimpleAnswer
 from turnlog.events.errors import TurnlogError
 
@@ -57,8 +58,8 @@ class Routing(_Part):
 
 class Agent(_Part):
     """An agent of a team. type: its file's name. policy: "rewoo" plans all its tool calls at once, "loop" calls the
-    model after each. delegates: types of the agents it may hand a question to. model, temperature, max_tokens: None
-    takes the server's settings."""
+    model after each, `rounds` times at most. delegates: types of the agents it may hand a question to. model,
+    temperature, max_tokens: None takes the server's settings."""
 
     type: str
     name: str = Field(min_length=1)
@@ -67,6 +68,7 @@ class Agent(_Part):
     temperature: float | None = Field(None, ge=0, le=2)
     max_tokens: int | None = Field(None, ge=1, le=1_000_000)
     policy: Policy = "rewoo"
+    rounds: int = Field(MAX_ROUNDS, ge=1, le=20)
     enabled: bool = True
     tools: tuple[ToolName, ...] = ()
     delegates: tuple[str, ...] = ()

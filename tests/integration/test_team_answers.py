@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from typing import Any
+from pathlib import Path
 from uuid import UUID
 
 import pytest
@@ -100,6 +100,37 @@ async def test_a_killed_run_goes_on_after_its_last_step(play: Play, model: OpenA
     assert [message["role"] for message in solving["messages"]][-2:] == ["assistant", "tool"]
 
 
+async def test_a_killed_loop_goes_on_after_its_last_round(
+    nats_url: str, database_url: str, model: OpenAIServer, tmp_path: Path
+) -> None:
+    """Two rounds are on the log when the process ends; their calls have the same id from the server."""
+    (tmp_path / "team.toml").write_text('name = "loops"\nentry = "one"\ntools_from = ["helpers.support_desk"]\n')
+    agent = 'name = "One"\nprompt = "p"\npolicy = "loop"\ntools = ["find_order", "refund_order"]\n'
+    (tmp_path / "one.toml").write_text(agent)
+    given = {"api_base_url": model.url, "api_key": model.key, "model": "test-model", "team": str(tmp_path)}
+    play = player(nats_url, database_url, ROLES, **given)
+    model.reply(tool_calls=[("find_order", {"number": "A101"})])
+    model.reply(tool_calls=[("refund_order", {"number": "A101", "usd": 5})])
+    model.hang()
+    async with play() as stage:
+        await append_question(stage.runtime.log, question_events(Question("default", "t", "Refund 5", "ann")))
+        await eventually(lambda: _asked(model, 3))
+    model.stop()
+    model.start()
+    model.reply("I refunded 5 USD.")
+    async with play() as stage:
+        await eventually(lambda: _has(stage, "answer_receipt"), 60)
+        types = await kinds(stage)
+        [run] = await list_runs(stage.runtime, "default", "ann")
+        steps = (await show_run(stage.runtime, "default", run.run_id)).steps
+        puts = await _puts(stage.runtime.log, "store/loops.ann.refunds")
+    assert types.count("run_planned") == 3 and types.count("run_tool_answered") == 2 and len(puts) == 1
+    assert [step.kind for step in steps] == ["plan", "call", "result", "plan", "call", "result", "plan", "end"]
+    ending = model.bodies("chat")[-1]
+    assert [message["role"] for message in ending["messages"]][-4:] == ["assistant", "tool"] * 2
+    assert (run.status, run.tokens_in) == ("solved", sum(step.tokens_in for step in steps[:-1])), "counted once"
+
+
 async def test_a_run_without_an_answer_ends_with_its_reason(play: Play, model: OpenAIServer) -> None:
     model.reply("I look.", tool_calls=[("get_profile", {})])
     model.fail(400, times=9, message="no", code="bad_request")
@@ -150,7 +181,6 @@ async def _asked(model: OpenAIServer, times: int) -> bool:
     return len(model.bodies("chat")) >= times
 
 
-async def _puts(log: Log) -> list[UUID]:
+async def _puts(log: Log, thread: str = "store/advising.ann.profile") -> list[UUID]:
     """Ids of the documents that tools have stored, each once."""
-    thread: Any = "store/advising.ann.profile"
     return [one.event.id async for one in log.read_thread("default", thread)]

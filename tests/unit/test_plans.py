@@ -20,6 +20,7 @@ from turnlog.agent.team.plans import (
     handed_on,
     levels,
     read_plan,
+    with_own_ids,
 )
 from turnlog.agent.team.teams import Agent, Team, bundled_team
 from turnlog.events.contracts import ToolCall
@@ -72,20 +73,33 @@ def test_a_delegation_without_agent_or_task_is_a_step_that_is_told_so(wanted: ob
     assert plan.delegation is None and [known.tool for known in plan.steps] == ["delegate_to_agent"]
 
 
-def test_of_several_calls_of_a_tool_the_first_stays() -> None:
-    plan = read_plan("", [call("get_profile", {"a": 1}), call("get_profile", {"a": 2}), call("search_schools")])
-    assert [(known.number, known.arguments) for known in plan.steps] == [(1, {"a": 1}), (3, {})]
+def test_of_calls_of_a_tool_with_the_same_arguments_the_first_stays() -> None:
+    same, other = [call("get_profile", {"a": 1, "b": 2}), call("get_profile", {"b": 2, "a": 1})], {"a": 2}
+    plan = read_plan("", [*same, call("get_profile", other), call("search_schools")])
+    assert [(known.number, known.arguments) for known in plan.steps] == [(1, {"a": 1, "b": 2}), (3, other), (4, {})]
     assert plan.left_out == (LeftOut("get_profile", "repeated"),)
+
+
+def test_every_call_gets_an_id_of_its_own() -> None:
+    calls = [ToolCall(id=id_, name="get_profile", arguments="{}") for id_ in ("call_2", "", "c", "c", "x")]
+    named = with_own_ids(calls, {"x"})
+    ids = [known.id for known in named]
+    assert (ids[0], ids[2]) == ("call_2", "c") and len({*ids, "x"}) == 6
+    assert with_own_ids(named) == named
+
+
+def test_a_later_plan_may_name_results_of_an_earlier_one() -> None:
+    plan = read_plan("", [call("search_schools", {"near": "#E2.city"})], first=3)
+    assert [step.number for step in plan.steps] == [3]
+    (group,) = levels(plan.steps, before={1, 2})
+    assert filled(group[0], {2: Result({"city": "Bath"})}).arguments == {"near": "Bath"}
 
 
 def test_the_result_of_a_repeated_call_is_that_of_the_same_one_before() -> None:
     same = [call("get_profile"), call("get_profile"), call("search_schools", {"near": "#E2.city"})]
     assert read_plan("", same).steps[1].arguments == {"near": "#E1.city"}
-    other = [call("get_profile"), call("get_profile", {"of": "Ann"}), call("search_schools", {"near": "#E2.city"})]
-    assert [known.error for known in levels(read_plan("", other).steps)[0]] == [
-        None,
-        "the arguments name the result of #E2, which the plan does not have",
-    ]
+    missing = read_plan("", [call("search_schools", {"near": "#E2.city"})])
+    assert levels(missing.steps)[0][0].error == "the arguments name the result of #E2, which the plan does not have"
 
 
 def test_a_plan_has_at_most_sixteen_steps() -> None:
@@ -225,9 +239,9 @@ def test_a_filled_step_runs_or_says_why_not(steps: tuple[Step, ...], value: Any)
 @given(st.text(), st.lists(st.tuples(st.sampled_from(TOOLS), st.text() | ARGUMENTS.map(json.dumps))))
 def test_any_answer_of_a_model_is_a_plan(text: str, wanted: list[tuple[str, str]]) -> None:
     plan = read_plan(text, [ToolCall(id=str(at), name=tool, arguments=a) for at, (tool, a) in enumerate(wanted)], TOOLS)
-    names = [known.tool for known in plan.steps]
-    assert len(names) == len(set(names)) == len({tool for tool, _ in wanted})
-    assert len(plan.left_out) == len(wanted) - len(names)
+    made = [(known.tool, json.dumps(known.arguments), known.error) for known in plan.steps]
+    assert len(made) == len(set(made)) and {name for name, *_ in made} <= {tool for tool, _ in wanted}
+    assert len(plan.left_out) == len(wanted) - len(made)
 
 
 @given(ARGUMENTS)

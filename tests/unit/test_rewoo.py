@@ -18,6 +18,7 @@ from turnlog.agent.answering.pieces import (
     AgentSwitched,
     PhaseChanged,
     Planned,
+    Restarted,
     Round,
     Solved,
     TeamPiece,
@@ -140,13 +141,66 @@ async def test_tools_run_between_the_plan_and_an_answer_without_tools(desk: Desk
 
 
 async def test_a_call_that_was_left_out_is_not_told_or_recorded(desk: Desk) -> None:
-    calls = [("find_order", {"number": "A101"}), ("find_order", {"number": "A100"})]
-    desk.server.reply(tool_calls=calls)
+    desk.server.reply(tool_calls=[("find_order", {"number": "A101"})] * 2)
     desk.server.reply("Done.")
     pieces = await desk.ask()
     first = next(piece for piece in pieces if isinstance(piece, Round))
     assert len(first.completion.tool_calls) == len(first.results) == 1
     assert len(desk.bodies[1]["messages"][-2]["tool_calls"]) == 1
+
+
+async def test_two_calls_of_a_tool_with_other_arguments_both_run(desk: Desk) -> None:
+    desk.server.reply(tool_calls=[("find_order", {"number": "A101"}), ("find_order", {"number": "A100"})])
+    desk.server.reply("Done.")
+    pieces = await desk.ask()
+    results = [json.loads(piece.result)["item"] for piece in pieces if isinstance(piece, ToolReturned)]
+    assert sorted(results) == ["bell", "blue bicycle"] and solved(pieces).tools == ("find_order", "find_order")
+    assert [message["role"] for message in desk.bodies[1]["messages"][-3:]] == ["assistant", "tool", "tool"]
+
+
+async def test_a_loop_sees_results_before_it_calls_more_tools(desk: Desk) -> None:
+    """The agent "refunds" has the policy "loop". Ids of calls repeat, as some servers give them."""
+    desk.server.reply("I look.", tool_calls=[("find_order", {"number": "A101"})])
+    desk.server.reply("And the other.", tool_calls=[("find_order", {"number": "#E1.number"}), ("search_articles", {})])
+    desk.server.reply("Your bicycle is on its way.")
+    pieces = await desk.ask("refunds")
+    assert phases(pieces) == ["PLAN", "EXECUTE", "PLAN", "EXECUTE", "PLAN"]
+    assert text(pieces) == "I look.And the other.Your bicycle is on its way."
+    assert solved(pieces).message == "Your bicycle is on its way."
+    used = [piece for piece in pieces if isinstance(piece, ToolUsed)]
+    assert len({piece.id for piece in used}) == 3
+    assert "has no number" in returned(pieces)["find_order"]["error"], "a later step names an earlier result"
+    assert "refunds has no tool" in returned(pieces)["search_articles"]["error"]
+    first, second, third = desk.bodies
+    assert first["tools"] == second["tools"] == third["tools"]
+    assert [message["role"] for message in third["messages"][len(first["messages"]) :]] == [
+        *("assistant", "tool"),
+        *("assistant", "tool", "tool"),
+    ]
+    rounds = [piece for piece in pieces if isinstance(piece, Round)]
+    assert [len(piece.results) for piece in rounds] == [1, 2, 0]
+
+
+async def test_a_loop_ends_after_its_rounds_with_an_answer_without_tools(desk: Desk) -> None:
+    refunds = SUPPORT.agents["refunds"].model_copy(update={"rounds": 2})
+    team = SUPPORT.model_copy(update={"agents": {**SUPPORT.agents, "refunds": refunds}})
+    desk.server.reply(tool_calls=[("find_order", {"number": "A101"})])
+    desk.server.reply("On its way.")
+    pieces = await desk.ask("refunds", team=team)
+    assert phases(pieces) == ["PLAN", "EXECUTE", "SOLVE"] and text(pieces) == "On its way."
+    assert "tools" in desk.bodies[0] and "tools" not in desk.bodies[1]
+
+
+async def test_a_loop_streams_its_answer_and_takes_back_words_before_it_hands_over(desk: Desk) -> None:
+    wanted = {"agent_type": "desk", "task_description": "find it"}
+    desk.server.reply("Let me ask the desk.", tool_calls=[("delegate_to_agent", wanted)])
+    desk.server.reply("It is on its way.")
+    pieces = await desk.ask("refunds")
+    assert solved(pieces).chain == ("refunds", "desk")
+    kinds = [type(piece) for piece in pieces]
+    assert kinds.index(Restarted) < kinds.index(AgentSwitched)
+    desk.server.reply("One two three.")
+    assert len([piece for piece in await desk.ask("refunds") if isinstance(piece, Text)]) > 1
 
 
 async def test_a_failed_tool_is_marked_and_the_answer_is_made_of_the_rest(desk: Desk) -> None:
