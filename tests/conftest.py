@@ -1,7 +1,6 @@
 """Real servers for every test: those of the environment, or containers, or the embedded ones."""
 
 import asyncio
-import contextlib
 import gc
 import os
 import shutil
@@ -22,7 +21,7 @@ from helpers.api import Api, Serve, server
 from helpers.databases import Databases
 from helpers.key_rings import keks
 from helpers.prepared_home import copy_database, make_prepared_home, shared_by_workers
-from helpers.servers import database_at, execute, processes_left_in, running_projector
+from helpers.servers import database_at, empty_nats, execute, processes_left_in, running_projector
 from helpers.slow_callbacks import SlowCallbacks
 from helpers.stage import MemoryServer
 from nats.js.errors import NotFoundError
@@ -38,7 +37,7 @@ from turnlog.consumers.servers.postgres_server import DATABASE
 from turnlog.consumers.workers import answering, durable_consumer
 from turnlog.events.log import Log
 from turnlog.events.stream import StreamOptions
-from turnlog.events.subjects import KEYS_STREAM, SESSION_BUCKET, STREAM
+from turnlog.events.subjects import STREAM
 from turnlog.migrations.upgrade import upgrade
 from turnlog.projectors.engine.database import connect
 from turnlog.projectors.engine.engine import Runner
@@ -214,10 +213,7 @@ async def empty_database_url(databases: Databases) -> AsyncIterator[str]:
 @pytest.fixture
 async def nats_url(servers: TestServers) -> str:
     """The NATS server without any log or session: tests run one after another, so each gets an empty one."""
-    async with await nats.connect(servers.nats_url, connect_timeout=60) as client:
-        for stream in (STREAM, KEYS_STREAM, f"KV_{SESSION_BUCKET}"):
-            with contextlib.suppress(NotFoundError):
-                await client.jetstream().delete_stream(stream)
+    await empty_nats(servers.nats_url)
     return servers.nats_url
 
 

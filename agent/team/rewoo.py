@@ -161,6 +161,7 @@ class _Course:
                         shown = shown + piece.text if isinstance(piece, Text) else ""
                         yield piece
         assert made is not None, "a run ends with its round"
+        _check_not_withheld(made)
         made = replace(made, tool_calls=with_own_ids(made.tool_calls, self.call_ids))
         self.call_ids |= {call.id for call in made.tool_calls}
         self.made, self.handed, self.results = made, None, {}
@@ -232,6 +233,7 @@ class _Course:
                     text = text + piece.text if isinstance(piece, Text) else ""
                     yield piece
         assert made is not None, "a run ends with its round"
+        _check_not_withheld(made)
         if self.made is not None and not self.results:  # the plan was empty, and no round of its own
             made = _with_usage_of(made, self.made)
         if not text.strip():
@@ -303,6 +305,12 @@ class _Course:
 
     def _spend(self, phase: Phase, since: float) -> None:
         self.spent[phase] = self.spent.get(phase, 0.0) + time.perf_counter() - since
+
+
+def _check_not_withheld(completion: Completion) -> None:
+    """Raises ModelModerated: the model would not say more if it was asked again."""
+    if completion.finish_reason == "content_filter":
+        check_not_empty(completion)
 
 
 def _delegating(delegation: Delegation) -> ToolCall:

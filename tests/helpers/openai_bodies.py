@@ -15,12 +15,13 @@ from typing import Any
 @dataclass
 class Step:
     """What one request gets. until: not before it is set; in a stream the chunks from number `after` on.
-    thinking: words of reasoning before the text, in the field `thinks_in` of the chunks. whole: the body."""
+    tool_calls: names with arguments, a text of which is sent as it is. thinking: words of reasoning before the text, in
+    the field `thinks_in` of the chunks. whole: the body."""
 
     text: str = ""
     thinking: str = ""
     thinks_in: str = "reasoning_content"
-    tool_calls: Sequence[tuple[str, dict[str, Any]]] = ()
+    tool_calls: Sequence[tuple[str, dict[str, Any] | str]] = ()
     usage: bool = True
     delay: float = 0.0
     between: float = 0.0
@@ -70,9 +71,13 @@ def last_user(body: dict[str, Any]) -> str:
 
 def _tool_calls(step: Step) -> list[dict[str, Any]]:
     return [
-        {"id": f"call_{i}", "type": "function", "function": {"name": n, "arguments": json.dumps(a)}}
-        for i, (n, a) in enumerate(step.tool_calls)
+        {"id": f"call_{i}", "type": "function", "function": {"name": name, "arguments": _as_json(arguments)}}
+        for i, (name, arguments) in enumerate(step.tool_calls)
     ]
+
+
+def _as_json(arguments: dict[str, Any] | str) -> str:
+    return arguments if isinstance(arguments, str) else json.dumps(arguments)
 
 
 def _usage(step: Step, body: dict[str, Any]) -> dict[str, int]:

@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
+import nats
 import psutil
 import psycopg
 from helpers.sample_events import turn
+from nats.js.errors import NotFoundError
 
 from turnlog.consumers.servers.processes import wait_until
 from turnlog.events.log import Log
-from turnlog.events.subjects import STREAM
+from turnlog.events.subjects import KEYS_STREAM, SESSION_BUCKET, STREAM
 from turnlog.projectors.engine.engine import Runner
 from turnlog.projectors.engine.projection import Projection
 from turnlog.projectors.engine.writer import Connection
@@ -30,6 +32,14 @@ def now() -> datetime:
 def database_at(database_url: str, name: str) -> str:
     """The URL of another database on the same server."""
     return urlunsplit(urlsplit(database_url)._replace(path=f"/{name}"))
+
+
+async def empty_nats(nats_url: str) -> None:
+    """Deletes the log, the users' keys and the sessions of a server."""
+    async with await nats.connect(nats_url, connect_timeout=60) as client:
+        for stream in (STREAM, KEYS_STREAM, f"KV_{SESSION_BUCKET}"):
+            with contextlib.suppress(NotFoundError):
+                await client.jetstream().delete_stream(stream)
 
 
 async def execute(database_url: str, statement: str) -> None:
