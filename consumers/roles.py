@@ -17,6 +17,7 @@ from turnlog.agent.models.errors import ModelError
 from turnlog.agent.models.lanes import telling_other_processes
 from turnlog.agent.models.protocol import Embedder
 from turnlog.agent.operations.all_processes import answering_for_this_process
+from turnlog.agent.operations.breakers import sharing_breakers
 from turnlog.agent.operations.gauges import measuring
 from turnlog.agent.operations.jobs.job import keep_jobs
 from turnlog.agent.operations.jobs.job_states import all_jobs
@@ -82,6 +83,8 @@ async def playing(
         stack.enter_context(metrics.served(metrics_port))
         if not {"reactors", "agent", "api"}.isdisjoint(roles):
             await asyncio.to_thread(lambda: runtime.models)  # building clients would block the event loop
+        if not {"agent", "api"}.isdisjoint(roles):
+            await stack.enter_async_context(sharing_breakers(runtime))
         if roles:
             await stack.enter_async_context(registered(runtime, roles))
         if metrics_port is not None:

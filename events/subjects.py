@@ -7,6 +7,7 @@ hot sessions are    in the bucket turnlog_sessions under <tenant>.<thread>
 tickets are in the   bucket turnlog_tickets under their digests
 given receipts are in the bucket turnlog_receipts under <tenant>.<user>.<id>
 metrics, traces and circuit breakers of all processes are asked on turnlog.processes (core NATS)
+they tell each other on turnlog.breakers which breakers open and close (core NATS)
 processes tell each other on turnlog.answering which model servers they want answers of (core NATS)
 users' keys are on  turnlog.keys.<key id>                              (a stream of their own)
 tenants' own durables sub~<tenant>~<name>
@@ -31,6 +32,7 @@ KEYS_STREAM = "TURNLOG_KEYS"
 KEYS = "turnlog.keys.*"
 PROCESSES = "turnlog.processes"
 ANSWERING = "turnlog.answering"
+BREAKERS = "turnlog.breakers"
 THREAD_TURNS = "turnlog.turns"
 SUBSCRIBER = "sub"
 # Under this name, as JetStream's domain, subscribers in accounts of their own reach the API of their durable.

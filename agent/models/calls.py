@@ -63,6 +63,7 @@ class Breaker:
         self._name, self._limit, self._open_s, self._trials, self._clock = name, failures, open_s, trials, clock
         self._circuits: dict[str | None, _Circuit] = {}  # None: of all; those without failures are left out
         self._running = 0
+        self.on_change: Callable[[bool], None] | None = None  # told when the circuit of all opens (True) or closes
 
     @property
     def state(self) -> State:
@@ -98,6 +99,8 @@ class Breaker:
                 found.passed += 1
             if found is not None and (state == "closed" or found.passed >= self._trials):
                 del self._circuits[whose]
+                if whose is None and found.opened_at is not None:
+                    self._tell(False)
 
     def failed(self, asker: str | None = None) -> None:
         self.released()
@@ -114,11 +117,31 @@ class Breaker:
         found.failures, found.failed_at = found.failures + 1, self._clock()
         if found.failures >= self._limit and state != "open":
             found.opened_at, found.passed = found.failed_at, 0
+            if whose is None:
+                self._tell(True)
         return found.failures
 
     def reset(self) -> None:
         """Forgets all failures; calls under way still count."""
         self._circuits = {}
+
+    @property
+    def open_for_s(self) -> float | None:
+        """For how long the circuit of all has been open, None where it is not."""
+        opened_at = self._circuits[None].opened_at if self._state(None) == "open" else None
+        return None if opened_at is None else self._clock() - opened_at
+
+    def follow(self, open_for_s: float | None) -> None:
+        """Takes over the circuit of all from another process, where it has been open for so long; None: it closed."""
+        if open_for_s is None:
+            self._circuits.pop(None, None)
+        elif self._state(None) != "open":
+            opened_at = self._clock() - open_for_s
+            self._circuits[None] = _Circuit(self._limit, opened_at, opened_at)
+
+    def _tell(self, is_open: bool) -> None:
+        if self.on_change is not None:
+            self.on_change(is_open)
 
     def released(self) -> None:
         """For a call whose end does not show the server's health (cancelled, rate limited)."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 import re
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -16,7 +17,7 @@ from openai.types.chat import ChatCompletion
 from turnlog.agent.context.window import output_reserve, window_for
 from turnlog.agent.context.wire import with_custom_calls
 from turnlog.agent.models import observed
-from turnlog.agent.models.calls import Caller
+from turnlog.agent.models.calls import Breaker, Caller
 from turnlog.agent.models.errors import ModelError, ModelRefused, ModelTimedOut, ModelUnavailable, NotAnAPI
 from turnlog.agent.models.lanes import Lane
 from turnlog.agent.models.openai_answer import Answer
@@ -86,6 +87,10 @@ class OpenAIChat:
         self._asks_usage = True
 
     @property
+    def breaker(self) -> Breaker:
+        return self._caller.breaker
+
+    @property
     def json_form(self) -> str:
         """The richest of structured.FORMS that the server has not refused for this model."""
         return accepted_form(self._caller.url, self.model)
@@ -107,10 +112,10 @@ class OpenAIChat:
 
     async def _complete(self, request: ChatRequest) -> Completion:
         answer = Answer(time.perf_counter())
-        within_s = None if request.ends_at is None else request.ends_at - _now()
+        within_s = min(request.silence_s, math.inf if request.ends_at is None else request.ends_at - _now())
         if self._background and self._lane is not None:
             # As a stream, whose end llama.cpp notices at once; a whole answer is made though its client has left.
-            ends_at = _now() + (self._caller.timeout_s if within_s is None else within_s)
+            ends_at = _now() + (self._caller.timeout_s if within_s == math.inf else within_s)
             async with aclosing(self._pieces(request, answer, ends_at)) as pieces:
                 async for _ in pieces:
                     pass
@@ -160,7 +165,8 @@ class OpenAIChat:
         repetition = Repetition()
         room = _CHARS_PER_TOKEN * (request.max_tokens or self._reserve(request.model or self.model))
         attempt = partial(self._first_token, request, answer)
-        chunks, delta = await self._caller.open(attempt, request.asker, ends_at - _now())
+        silence_s = min(self._caller.timeout_s, request.silence_s)
+        chunks, delta = await self._caller.open(attempt, request.asker, min(silence_s, ends_at - _now()))
         settled = False
         try:
             while True:
@@ -173,7 +179,7 @@ class OpenAIChat:
                     break
                 if _now() >= ends_at:  # a timeout alone is not noticed while chunks wait to be read
                     raise TimeoutError
-                async with asyncio.timeout(min(self._caller.timeout_s, ends_at - _now())):
+                async with asyncio.timeout(min(silence_s, ends_at - _now())):
                     chunk = await anext(chunks, None)
                 if chunk is None:
                     break

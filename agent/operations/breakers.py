@@ -1,15 +1,27 @@
-"""Circuit breakers of all processes: their states, and closing them by hand.
+"""Circuit breakers of all processes: their states, closing them by hand, and telling other processes of them.
 
-A breaker is in the memory of the process that calls the model.
+A breaker is in the memory of the process that calls the model or the tool. What opens or closes one does so in all
+processes; a failure there would be found out by each of them again. The breakers of background work stay apart.
 """
 
-from collections.abc import Sequence
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+
+from nats.aio.msg import Msg
+from nats.errors import Error as NatsError
 
 from turnlog.agent.metrics import BREAKER_STATES, BreakerState
+from turnlog.agent.models.calls import Breaker
 from turnlog.agent.operations.all_processes import Reply, ask_processes
 from turnlog.agent.runtime import Runtime
+from turnlog.agent.team.configured import server_team
 from turnlog.events.errors import NotFound
+from turnlog.events.subjects import BREAKERS
+from turnlog.events.tasks import cancel
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +47,59 @@ async def reset_breaker(runtime: Runtime, service: str) -> Circuit:
         if one.service == service:
             return one
     raise NotFound(f"there is no circuit breaker {service[:80]!r}; GET /admin/ai-agent/circuit-breakers lists them")
+
+
+@contextlib.asynccontextmanager
+async def sharing_breakers(runtime: Runtime) -> AsyncIterator[None]:
+    """This process follows the breakers of the others, and tells them of its own, while the block runs.
+
+    One that begins asks which are open. A message that is lost only means that this process finds out by itself. Raises
+    InvalidTeam.
+    """
+    me, nc, own = str(runtime.process_id), runtime.log.nc, _breakers_of(runtime)
+    changes: asyncio.Queue[dict[str, str | float | None]] = asyncio.Queue()
+
+    def changed(service: str, is_open: bool) -> None:
+        changes.put_nowait({"service": service, "open_for_s": 0.0 if is_open else None})
+
+    async def tell() -> None:
+        while True:
+            said = json.dumps({"process": me, **await changes.get()}).encode()
+            with contextlib.suppress(NatsError, OSError):
+                await nc.publish(BREAKERS, said)
+
+    async def hear(message: Msg) -> None:
+        with contextlib.suppress(ValueError, TypeError, KeyError):  # anything may be on the wire
+            said = json.loads(message.data)
+            if said["process"] == me:
+                return
+            if "service" not in said:  # a process that has begun
+                for service, breaker in own.items():
+                    if (open_for_s := breaker.open_for_s) is not None:
+                        changes.put_nowait({"service": service, "open_for_s": open_for_s})
+            elif (known := own.get(said["service"])) is not None:
+                open_for_s = said["open_for_s"]
+                known.follow(None if open_for_s is None else float(open_for_s))
+
+    for service, breaker in own.items():
+        breaker.on_change = partial(changed, service)
+    watching, telling = await nc.subscribe(BREAKERS, cb=hear), asyncio.create_task(tell(), name="breakers")
+    try:
+        await nc.publish(BREAKERS, json.dumps({"process": me}).encode())
+        yield
+    finally:
+        for breaker in own.values():
+            breaker.on_change = None
+        await cancel(telling)
+        with contextlib.suppress(NatsError, OSError):  # it ended with its connection
+            await watching.unsubscribe()
+
+
+def _breakers_of(runtime: Runtime) -> Mapping[str, Breaker]:
+    """The breakers of what answers need, by service."""
+    server, model = server_team(runtime), getattr(runtime.models.chat, "breaker", None)
+    tools = {} if server is None else server.tools.breakers
+    return {**tools, "llm": model} if isinstance(model, Breaker) else tools
 
 
 def _merged(replies: Sequence[Reply]) -> list[Circuit]:

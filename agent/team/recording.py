@@ -181,11 +181,13 @@ def solved_event(author: Author, run_id: UUID, end: Solved, rounds: Sequence[Rou
     return author.event(answer_id(run_id, "run/solved"), data, run_id)
 
 
-def failed_event(author: Author, run_id: UUID, agent: str, code: str) -> Event:
-    """Returns the end of a run without an answer. code: of the error. agent: as the request names it, which may be no
-    agent's type; the default agent stands for it then, because a failure must always be recorded."""
-    named = agent if AGENT_TYPE.fullmatch(agent) else DEFAULT_AGENT
-    return author.event(answer_id(run_id, "run/solved"), RunSolved(run_id=run_id, agent=named, code=code), run_id)
+def failed_event(author: Author, run_id: UUID, chain: Sequence[str], code: str) -> Event:
+    """Returns the end of a run without an answer. code: of the error. chain: the agents that had the question, or the
+    one that the request names, which may be no agent's type; the default agent stands for it then, because a failure
+    must always be recorded."""
+    agents = tuple(agent if AGENT_TYPE.fullmatch(agent) else DEFAULT_AGENT for agent in chain or (DEFAULT_AGENT,))
+    data = RunSolved(run_id=run_id, agent=agents[-1], agents=agents, code=code)
+    return author.event(answer_id(run_id, "run/solved"), data, run_id)
 
 
 def _planned(piece: Planned, run_id: UUID, depth: int, routed_by: RoutedBy) -> RunPlanned:

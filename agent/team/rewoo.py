@@ -7,6 +7,7 @@ recorded here: the pieces have all that a recorder needs.
 
 import asyncio
 import json
+import math
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing, nullcontext
@@ -30,7 +31,8 @@ from turnlog.agent.answering.recall_tool import ToolResult
 from turnlog.agent.answering.run import check_not_empty, run
 from turnlog.agent.context.titles import TOOL_RESULTS
 from turnlog.agent.models import observed
-from turnlog.agent.models.protocol import ChatModel, ChatRequest, Completion
+from turnlog.agent.models.errors import ModelUnavailable
+from turnlog.agent.models.protocol import CallPiece, ChatModel, ChatRequest, Completion
 from turnlog.agent.team.plans import (
     Delegation,
     Plan,
@@ -73,15 +75,17 @@ async def run_team(
     request_for: RequestFor,
     use_for: UseFor,
     known: Known | None = None,
+    patience_s: float = math.inf,
 ) -> AsyncGenerator[TeamPiece]:
     """Yields the pieces of an answer by the agent `entry` of a team, and by those it hands the question to.
 
     request_for: what the model is asked for an agent, without tools; the delegation is what brought the question to it.
     use_for: who uses a tool, by agent, how often the question was handed on, and step. known: plans and results of an
-    earlier attempt, which are not made again. A tool that fails ends nothing, the model is told. The calls and
-    results of a Round fit each other, so that it can be recorded as turns. Raises ModelError, EmptyAnswer.
+    earlier attempt, which are not made again. patience_s: how long the model may take, all its calls together, until
+    text comes. A tool that fails ends nothing, the model is told. The calls and results of a Round fit each other, so
+    that it can be recorded as turns. Raises ModelError, EmptyAnswer.
     """
-    course = _Course(model, team, tools, use_for, known, [entry])
+    course = _Course(model, team, tools, use_for, known, [entry], patience_s)
     request = await request_for(course.agent, None)
     while course.answer is None:
         async with aclosing(course.plan(request)) as pieces:
@@ -105,7 +109,7 @@ class _Course:
     """How a run goes. chain: the agents that had the question, the present one last. plans, values, told: of the
     present agent: how many plans it made, results by step, and the messages of both for the model. made: the completion
     that planned; results: of its steps by number. handed: set where the plan handed the question on; answer: at the
-    end. used: tools that ran."""
+    end. used: tools that ran. slowest_s: of the calls of the model."""
 
     model: ChatModel
     team: Team
@@ -113,6 +117,7 @@ class _Course:
     use_for: UseFor
     known: Known | None
     chain: list[str]
+    patience_s: float
     planned: Plan = field(default_factory=lambda: Plan(""))
     made: Completion | None = None
     results: dict[int, Made] = field(default_factory=dict)
@@ -124,6 +129,7 @@ class _Course:
     handed: Delegation | None = None
     answer: str | None = None
     spent: dict[Phase, float] = field(default_factory=dict)
+    slowest_s: float = 0.0
     writing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
@@ -152,14 +158,19 @@ class _Course:
         yield PhaseChanged(agent.type, "PLAN")
         made = self.known.plan(self.depth, self.plans) if self.known else None
         if made is None:
-            planning = replace(request, messages=[*request.messages, *self.told], tools=self.tools.schemas(agent))
+            messages, has_calls = [*request.messages, *self.told], False
+            tools, silence_s = self.tools.schemas(agent), self._silence_s()
+            planning = replace(request, messages=messages, tools=tools, silence_s=silence_s)
             async with aclosing(run(self.model, planning)) as pieces:
                 async for piece in pieces:
+                    has_calls = has_calls or isinstance(piece, CallPiece)
                     if isinstance(piece, Round):
                         made = piece.completion
                     elif is_loop and isinstance(piece, Text | Restarted):
                         shown = shown + piece.text if isinstance(piece, Text) else ""
                         yield piece
+            if made is not None and made.ended_early and has_calls:
+                raise ModelUnavailable("The plan broke off among its calls of tools.")
         assert made is not None, "a run ends with its round"
         _check_not_withheld(made)
         made = replace(made, tool_calls=with_own_ids(made.tool_calls, self.call_ids))
@@ -223,7 +234,7 @@ class _Course:
         """Asks for the answer, without tools. A stream without text is asked for once more, not as a stream."""
         started, text = time.perf_counter(), ""
         yield PhaseChanged(self.agent.type, "SOLVE")
-        solving = replace(request, messages=[*request.messages, *self.told], tools=())
+        solving = replace(request, messages=[*request.messages, *self.told], tools=(), silence_s=self._silence_s())
         made: Completion | None = None
         async with aclosing(run(self.model, solving)) as pieces:
             async for piece in pieces:
@@ -237,7 +248,9 @@ class _Course:
         if self.made is not None and not self.results:  # the plan was empty, and no round of its own
             made = _with_usage_of(made, self.made)
         if not text.strip():
-            whole = await self.model.complete(solving)
+            self._spend("SOLVE", started)
+            started = time.perf_counter()
+            whole = await self.model.complete(replace(solving, silence_s=self._silence_s()))
             made = _with_usage_of(whole, made)
             check_not_empty(replace(made, tool_calls=()))
             text = made.text
@@ -304,7 +317,17 @@ class _Course:
         return Round(replace(self.made, text=plan.thought, tool_calls=calls), tuple(results), self.agent.type)
 
     def _spend(self, phase: Phase, since: float) -> None:
-        self.spent[phase] = self.spent.get(phase, 0.0) + time.perf_counter() - since
+        took_s = time.perf_counter() - since
+        self.spent[phase] = self.spent.get(phase, 0.0) + took_s
+        if phase != "EXECUTE":
+            self.slowest_s = max(self.slowest_s, took_s)
+
+    def _silence_s(self) -> float:
+        """How long the next call may be silent: what is left of the patience, so that whoever waits is told of a server
+        that hangs in the middle of a run as soon as of one that hangs at its beginning. A server that is slow as a
+        rule may be so again, and has SOLVE_S in any case."""
+        spent_s = self.spent.get("PLAN", 0.0) + self.spent.get("SOLVE", 0.0)
+        return max(min(SOLVE_S, self.patience_s), self.slowest_s, self.patience_s - spent_s)
 
 
 def _check_not_withheld(completion: Completion) -> None:

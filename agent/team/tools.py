@@ -6,14 +6,19 @@ import inspect
 import json
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Annotated, Any, Protocol, TypeVar, get_type_hints, overload
 from uuid import UUID
 
+import httpx2
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
+from turnlog.agent import metrics
+from turnlog.agent.answering.fallback import Category, category_of
+from turnlog.agent.models.calls import Breaker
+from turnlog.agent.models.errors import BreakerOpen, ModelError
 from turnlog.agent.team.plans import Result
 from turnlog.agent.team.teams import DELEGATE_TOOL, Agent
 from turnlog.events.errors import TurnlogError
@@ -73,7 +78,8 @@ class Use:
     """Who uses a tool, when and for what. A function gets it as the parameter that is annotated with this type.
 
     effect: an id of the call; what the call writes is stored once under it, however often it is tried. write: a text
-    by a language model from an instruction and a text; None where there is no model.
+    by a language model from an instruction and a text; None where there is no model. asker: whose failures count
+    together, as of a ChatRequest.
     """
 
     user: str
@@ -82,12 +88,14 @@ class Use:
     records: Records
     web: WebSearch
     write: Write | None = None
+    asker: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Tool:
     """A tool. schema: as the OpenAI API takes it. retries: after failures, not after mistakes; 0 for what must not
-    happen twice. timeout_s: of all tries together. writes: it changes what is stored."""
+    happen twice. timeout_s: of all tries together. writes: it changes what is stored. service: what it needs, such as a
+    provider that other tools need too; they share a circuit breaker."""
 
     name: str
     description: str
@@ -98,6 +106,7 @@ class Tool:
     retries: int = RETRIES
     timeout_s: float = TIMEOUT_S
     writes: bool = False
+    service: str = ""
 
     async def run(self, arguments: BaseModel, use: Use) -> Any:
         """Returns what the function returns, as a JSON value. A function that is not async runs in a thread."""
@@ -114,12 +123,24 @@ class Tool:
 @overload
 def tool(function: Function, /) -> Function: ...
 @overload
-def tool(*, retries: int = ..., timeout_s: float = ..., writes: bool = ...) -> Callable[[Function], Function]: ...
-def tool(function: Any = None, /, *, retries: int = RETRIES, timeout_s: float = TIMEOUT_S, writes: bool = False) -> Any:
-    """Marks a function as a tool; it stays callable as it was. Raises InvalidTool."""
+def tool(
+    *, retries: int = ..., timeout_s: float = ..., writes: bool = ..., service: str | None = ...
+) -> Callable[[Function], Function]: ...
+def tool(
+    function: Any = None,
+    /,
+    *,
+    retries: int = RETRIES,
+    timeout_s: float = TIMEOUT_S,
+    writes: bool = False,
+    service: str | None = None,
+) -> Any:
+    """Marks a function as a tool; it stays callable as it was. service: None is a service of its own. Raises
+    InvalidTool."""
 
     def marked(function: Function) -> Function:
-        function.__tool__ = _tool(function, retries, timeout_s, writes)  # type: ignore[attr-defined]
+        made = _tool(function, retries, timeout_s, writes)
+        function.__tool__ = replace(made, service=service or made.service)  # type: ignore[attr-defined]
         return function
 
     return marked if function is None else marked(function)
@@ -143,6 +164,12 @@ class Registry:
             if known.name in self._tools:
                 raise InvalidTool(f"there are two tools {known.name!r}")
             self._tools[known.name] = known
+        self.breakers = {
+            service: Breaker(f"The service {service!r}")
+            for service in sorted({known.service for known in self._tools.values()})
+        }
+        for service, breaker in self.breakers.items():
+            metrics.watch(service, breaker)
 
     def __getitem__(self, name: str) -> Tool:
         return self._tools[name]
@@ -160,8 +187,8 @@ class Registry:
     async def call(self, agent: Agent, name: str, arguments: str | Mapping[str, Any], use: Use) -> Result:
         """Returns the result of an agent's call. arguments: JSON text as a model wrote it, or an object.
 
-        A tool that the agent may not use, arguments that do not fit, a tool that fails or takes too long: each is a
-        result that says so.
+        A tool that the agent may not use, arguments that do not fit, a tool that fails or takes too long, a service
+        whose breaker is open: each is a result that says so. The time limit is around the breaker around the tries.
         """
         known = self._tools.get(name)
         if known is None or not agent.may_use(name):
@@ -174,15 +201,38 @@ class Registry:
         except ValueError as error:
             return _failed(f"the arguments are not JSON: {error}")
         try:
-            async with asyncio.timeout(known.timeout_s):
-                return Result(await _tried(known, parsed, use))
+            return Result(await self._guarded(known, parsed, use))
         except Mistake as mistake:
             return _failed(str(mistake))
+        except BreakerOpen as error:
+            return _failed(f"{name} was not called: {error}", "circuit_open")
         except TimeoutError:
-            return _failed(f"{name} did not answer within {known.timeout_s:g} s")
+            return _failed(f"{name} did not answer within {known.timeout_s:g} s", "timeout")
         except Exception as error:  # a tool may be anybody's code
             logger.warning("the tool %s failed", name, exc_info=error)
-            return _failed(f"{name} failed ({type(error).__name__})")
+            return _failed(f"{name} failed ({type(error).__name__})", category_of_failure(error))
+
+    async def _guarded(self, known: Tool, arguments: BaseModel, use: Use) -> Any:
+        """Raises BreakerOpen without a call while the tool's service is left alone, and what the tool raises."""
+        breaker = self.breakers[known.service]
+        breaker.admit(use.asker)
+        try:
+            async with asyncio.timeout(known.timeout_s):
+                value = await _tried(known, arguments, use)
+        except (Mistake, PydanticSerializationError):
+            breaker.succeeded(use.asker)  # the service answered
+            raise
+        except ModelError:
+            breaker.released()  # the model has a breaker of its own
+            raise
+        except Exception:
+            breaker.failed(use.asker)
+            raise
+        except BaseException:
+            breaker.released()  # the run ended meanwhile
+            raise
+        breaker.succeeded(use.asker)
+        return value
 
 
 def registry_of(functions: Iterable[Callable[..., Any]]) -> Registry:
@@ -194,7 +244,7 @@ async def _tried(known: Tool, arguments: BaseModel, use: Use) -> Any:
     for attempt in range(known.retries):
         try:
             return await known.run(arguments, use)
-        except (Mistake, PydanticSerializationError):
+        except (Mistake, PydanticSerializationError, ModelError):  # a model's client has tried again itself
             raise
         except Exception as error:
             logger.info("the tool %s failed and is tried again", known.name, exc_info=error)
@@ -221,7 +271,7 @@ def _tool(function: Callable[..., Any], retries: int, timeout_s: float, writes: 
     parameters = create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
     description = " ".join(description.split())
     schema = _schema(name, description, parameters)
-    return Tool(name, description, schema, parameters, function, wants_use, retries, timeout_s, writes)
+    return Tool(name, description, schema, parameters, function, wants_use, retries, timeout_s, writes, f"tool:{name}")
 
 
 def _schema(name: str, description: str, parameters: type[BaseModel]) -> dict[str, Any]:
@@ -256,8 +306,23 @@ def _mistakes(error: ValidationError) -> str:
     return f"the arguments do not fit: {'; '.join(mistakes)}"
 
 
-def _failed(why: str) -> Result:
-    return Result({"error": why}, is_error=True)
+def category_of_failure(error: Exception) -> Category:
+    """Returns the kind of a tool's failure, as answers that failed have it."""
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if isinstance(error, TurnlogError):
+        return category_of(error.code)
+    if isinstance(error, TimeoutError | httpx2.TimeoutException):
+        return "timeout"
+    if status in _CATEGORY_OF_STATUS:
+        return _CATEGORY_OF_STATUS[status]
+    return "network" if status is not None or isinstance(error, OSError | httpx2.TransportError) else "unknown"
+
+
+_CATEGORY_OF_STATUS: Mapping[int | None, Category] = {402: "quota", 429: "rate_limit", 503: "network", 504: "timeout"}
+
+
+def _failed(why: str, category: Category | None = None) -> Result:
+    return Result({"error": why} | ({"category": category} if category else {}), is_error=True)
 
 
 def _with_parts(schema: Any, parts: Mapping[str, Any]) -> Any:

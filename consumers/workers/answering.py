@@ -185,7 +185,11 @@ class AgentConsumer:
                 return await self._prepared(conn, request, seq, row, data.model or agent.model, tools, notes)
 
         run_ = TeamRun(self._runtime, server, request, seq, _author(request), progress, ends_at, prepared)
-        await run_.make(chosen)
+        try:
+            await run_.make(chosen)
+        except FINAL as error:
+            await self._runtime.log.append_many(run_.ended_by(error.code))
+            raise
         assert run_.prepared is not None, "a run that ends has asked for a context"
         await self._finish(request, data, seq, progress, run_.prepared, run_.rounds, run_.extra)
 
@@ -295,7 +299,7 @@ class AgentConsumer:
         author = _author(request)
         events = [author.event(answer_id(request.id, FAILURE), failed, request.id)]
         if self._runtime.settings.team is not None:
-            events.append(failed_event(author, request.id, _agent_of(request), error.code))
+            events.append(failed_event(author, request.id, [_agent_of(request)], error.code))
         await self._runtime.log.append_many(events)
 
 

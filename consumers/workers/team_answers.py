@@ -6,7 +6,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from uuid import uuid5
 
-from turnlog.agent.answering.pieces import Progress, Restarted, Round, Solved, Text
+from turnlog.agent.answering.pieces import PhaseChanged, Progress, Restarted, Round, Solved, Text
 from turnlog.agent.answering.prepare import Prepared
 from turnlog.agent.answering.record import Author
 from turnlog.agent.answering.request import answer_id
@@ -17,15 +17,16 @@ from turnlog.agent.runtime import Runtime
 from turnlog.agent.team.configured import Chosen, ServerTeam
 from turnlog.agent.team.offline import OfflinePlanner
 from turnlog.agent.team.plans import Delegation, Step
-from turnlog.agent.team.recording import journal_of, recorded_run, solved_event
+from turnlog.agent.team.recording import failed_event, journal_of, recorded_run, solved_event
 from turnlog.agent.team.records import StoredRecords
 from turnlog.agent.team.rewoo import run_team
 from turnlog.agent.team.teams import Agent
 from turnlog.agent.team.tools import Use
-from turnlog.events.contracts import Event
+from turnlog.events.contracts import Event, UsageMetered
 
 Prepare = Callable[[Agent, Sequence[str]], Awaitable[Prepared]]
 RULES = "rules"  # the model and provider of a fixed answer
+PATIENCE = 29 / 30  # of the model's time: a failure reaches who asked within the whole of it
 
 
 @dataclass(slots=True)
@@ -33,6 +34,7 @@ class TeamRun:
     """One run for a request. prepare: builds the context for an agent, with notes for it.
 
     prepared: what the agent that answered was given. rounds and extra: what is to be recorded, once `make` has ended.
+    chain: the agents that had the question.
     """
 
     runtime: Runtime
@@ -46,6 +48,7 @@ class TeamRun:
     prepared: Prepared | None = None
     rounds: list[Round] = field(default_factory=list)
     extra: list[Event] = field(default_factory=list)
+    chain: list[str] = field(default_factory=list)
 
     async def make(self, chosen: Chosen) -> None:
         """Makes the answer. Steps that the log has are not made again.
@@ -66,11 +69,14 @@ class TeamRun:
             self._request_for,
             self._use_for,
             journal,
+            self.runtime.settings.model_timeout_s * PATIENCE,
         )
         recorded = recorded_run(self.runtime, self.author, self.request.id, journal, chosen.by, pieces)
         async with aclosing(recorded) as steps:
             async for piece in steps:
-                if isinstance(piece, Round):
+                if isinstance(piece, PhaseChanged) and piece.agent not in self.chain[-1:]:
+                    self.chain.append(piece.agent)
+                elif isinstance(piece, Round):
                     if not piece.results:
                         check_not_empty(piece.completion)
                     self.rounds.append(piece)
@@ -79,6 +85,15 @@ class TeamRun:
                     took_ms = (time.perf_counter() - began) * 1000
                     self.extra.append(solved_event(self.author, self.request.id, piece, self.rounds, took_ms))
                 await self.progress.show(piece)
+
+    def ended_by(self, code: str) -> list[Event]:
+        """Returns the end of a run without an answer, with the usage of what it has spent. code: of the error."""
+        used = list[Event]()
+        for number, made in enumerate(self.rounds):
+            usage = made.completion.metered(made.agent or self.chain[-1])
+            used.append(self.author.event(answer_id(self.request.id, f"usage-{number}"), usage, self.request.id))
+        tools = [event for event in self.extra if isinstance(event.data, UsageMetered)]
+        return [*used, *tools, failed_event(self.author, self.request.id, self.chain, code)]
 
     def _model(self) -> ChatModel:
         return OfflinePlanner(self.server.team) if self.runtime.settings.offline else self.runtime.models.chat
@@ -112,7 +127,8 @@ class TeamRun:
         records = StoredRecords(self.runtime, self.request.tenant, self._user, self.server.team.name)
         offline = self.runtime.settings.offline
         write = None if offline else lambda instruction, text: self._write(agent, step, instruction, text)
-        return Use(self._user, self.request.time, effect, records, self.server.web, write)
+        asker = asker_of(self.request.tenant, self._user)
+        return Use(self._user, self.request.time, effect, records, self.server.web, write, asker)
 
     async def _write(self, agent: Agent, step: Step, instruction: str, text: str) -> str:
         """A text by the model for a tool; its usage is recorded with the answer."""

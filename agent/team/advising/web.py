@@ -12,14 +12,14 @@ Query = Annotated[str, Field(min_length=2, max_length=300, description="in Engli
 Limit = Annotated[int, Field(ge=1, le=10)]
 
 
-@tool
+@tool(service="search")
 async def web_search(use: Use, query: Query, limit: Limit = 5) -> dict[str, Any]:
     """Searches the web for what is current, such as visa rules and policies. Cite the links. The result says what was
     searched; sample pages are not the web."""
     return _told(use.web, await use.web.search(query, None, limit))
 
 
-@tool
+@tool(service="search")
 async def search_school_website(
     use: Use,
     schoolName: Annotated[str, Field(description="the school's English name")],

@@ -18,11 +18,15 @@ from uuid_utils.compat import uuid7
 from turnlog.agent.access.access import Access
 from turnlog.agent.access.identity import Unauthenticated
 from turnlog.agent.answering.asking import (
+    AgentSwitched,
     Answered,
     Asked,
     NoAnswer,
+    PhaseChanged,
     Piece,
+    PlanShown,
     Restarted,
+    Solved,
     Text,
     ToolReturned,
     ToolUsed,
@@ -50,6 +54,10 @@ Type = Literal[
     "streaming_end",
     "tool_call_request",
     "tool_call_response",
+    "phase_change",
+    "plan_content",
+    "agent_switch",
+    "run",
     "message_saved",
     "error",
 ]
@@ -164,6 +172,16 @@ class _Talk:
                         case ToolReturned(id=call):
                             result = {name: value for name, value in asdict(piece).items() if name != "id"}
                             await self._send("tool_call_response", stream_id=stream, call_id=call, **result)
+                        case PhaseChanged():
+                            await self._send("phase_change", stream_id=stream, agent=piece.agent, phase=piece.phase)
+                        case PlanShown():
+                            await self._send("plan_content", stream_id=stream, agent=piece.agent, content=piece.thought)
+                        case AgentSwitched():
+                            about = {"from": piece.agent, "to": piece.to, "task": piece.task}
+                            await self._send("agent_switch", stream_id=stream, **about)
+                        case Solved():
+                            about = {name: value for name, value in asdict(piece).items() if name != "message"}
+                            await self._send("run", stream_id=stream, **about)
                         case Answered():
                             await self._end(stream, seq, piece)
         except TurnlogError as error:

@@ -58,8 +58,8 @@ WHERE tenant = %(tenant)s AND (%(user)s::text IS NULL OR user_id = %(user)s)
        OR (started_at = %(since)s AND run_id > %(after)s::uuid))
 ORDER BY started_at DESC, run_id LIMIT %(limit)s"""
 _STEPS = """
-SELECT seq, kind, agent, depth, name, call_id, text, calls, is_error, latency_ms, tokens_in, tokens_out,
-       cost_micro_usd / 1e6::float AS cost_usd, at
+SELECT seq, kind, agent, CASE kind WHEN 'end' THEN max(depth) OVER () ELSE depth END AS depth, name, call_id, text,
+       calls, is_error, latency_ms, tokens_in, tokens_out, cost_micro_usd / 1e6::float AS cost_usd, at
 FROM agent_run_steps WHERE tenant = %s AND thread_id = %s AND run_id = %s ORDER BY seq"""
 
 

@@ -14,6 +14,7 @@ from psycopg_pool import PoolTimeout
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
+from turnlog.agent.answering.asking import NoAnswer
 from turnlog.agent.answering.fallback import fallback_of
 from turnlog.agent.models.errors import ModelError, ModelRefused
 from turnlog.consumers.api.idempotency import Repeated
@@ -93,14 +94,16 @@ class Unusable(TurnlogError):
 def response_of(error: Exception, request: Request) -> JSONResponse:
     """Returns an error with the status and headers of problem details, but 400 for 422, or with those of the model.
 
-    A model's error begins with what a person reads, in the language of the request.
+    An error of a model, or of an agent that could not answer, begins with what a person reads, in the language of the
+    request.
     """
-    if isinstance(error, ModelError):
+    if isinstance(error, ModelError | NoAnswer):
         said = fallback_of(error, language_of(request))
         own = isinstance(error, ModelRefused) and error.status in _OWN_FAULT
         status = error.status if own and isinstance(error, ModelRefused) and error.status else said.status
         wait = said.retry_after_s if said.should_retry and not own else None
-        answer = problem(status, error.code, f"{said.message} ({error})", retry_after=wait)
+        code = getattr(error, "cause", None) or error.code
+        answer = problem(status, code, f"{said.message} ({error})", retry_after=wait)
     elif isinstance(error, TurnlogError):
         answer = problem_of(error)
     elif isinstance(error, HTTPException):

@@ -1,0 +1,185 @@
+"""A model that fails in the middle of a team's run: what people read on each face, and that what was done stands."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import openai
+import pytest
+from helpers.api import Api, Serve, openai_client, server_events
+from helpers.callers import socket
+from helpers.cli import commands, environment_of
+from helpers.openai_bodies import Step
+from helpers.stage import MemoryServer
+
+from turnlog import connect as memory_at
+from turnlog.agent import metrics
+from turnlog.agent.answering.asking import NoAnswer
+from turnlog.agent.answering.fallback import Category, fallback_of
+from turnlog.agent.models import calls
+from turnlog.agent.models.errors import ModelQuotaExceeded
+from turnlog.events.contracts import UsageMetered
+
+SET = ("update_profile", {"fields": {"gpa": 3.8}})
+PLAN = Step(text="I note it.", tool_calls=[SET])
+DELEGATE = Step(
+    text="The profile agent knows.",
+    tool_calls=[("delegate_to_agent", {"agent_type": "profile", "task_description": "Set the GPA to 3.8"})],
+)
+# Where the model fails: what it answers before, who is asked, and the steps that the run has then.
+BEFORE: dict[str, tuple[list[Step], str, list[str]]] = {
+    "plan": ([], "profile", []),
+    "solve": ([PLAN], "profile", ["plan", "call", "result"]),
+    "delegate": ([DELEGATE], "orchestrator", ["plan", "delegation"]),
+    "delegate's solve": ([DELEGATE, PLAN], "orchestrator", ["plan", "delegation", "plan", "call", "result"]),
+}
+CUT, BAD = Step(text="I note it.", tool_calls=[SET], drop_after=5), Step(tool_calls=[SET], malformed=True)
+FAILURES: dict[str, tuple[Step, Category]] = {
+    "429": (Step(status=429), "rate_limit"),
+    "500": (Step(status=500), "network"),
+    "hang": (Step(hang_after=0), "timeout"),
+    "quota": (Step(status=429, code="insufficient_quota"), "quota"),
+    "bad JSON": (BAD, "unknown"),
+    "cut": (CUT, "network"),
+}
+CODES = {"rate_limit": "model-rate-limited", "timeout": "model-timed-out", "quota": "model-quota-exceeded"}
+CODES |= {"network": "model-unavailable", "unknown": "model-malformed"}
+ZH, EN = fallback_of(ModelQuotaExceeded("x"), "zh").message, fallback_of(ModelQuotaExceeded("x"), "en").message
+NO_CREDIT = Step(status=429, code="insufficient_quota")
+
+
+def settings(model: MemoryServer, **more: Any) -> dict[str, Any]:
+    return {"api_base_url": model.url, "model": "m", "team": "advising", "recall_top_k": 1, **more}
+
+
+@pytest.mark.parametrize("failure", ["hang", "others"])
+async def test_a_run_that_fails_says_why_and_keeps_what_was_done(
+    serve: Serve, model: MemoryServer, monkeypatch: pytest.MonkeyPatch, failure: str
+) -> None:
+    monkeypatch.setattr(calls, "FIRST_PAUSE_S", 120.0)  # no second try fits
+    timeout_s = 1.5 if failure == "hang" else 60.0
+    async with (
+        serve("agent", **settings(model, model_timeout_s=timeout_s)) as api,
+        api.client(role="admin") as ann,
+    ):
+        for name in ["hang"] if failure == "hang" else [name for name in FAILURES if name != "hang"]:
+            for place in BEFORE:
+                await check(api, ann, model, name, place)
+        puts = [one async for one in api.runtime.log.read_thread("default", "store/advising.ann.profile")]
+        assert len(puts) == 2 * (1 if failure == "hang" else len(FAILURES) - 1), "each effect once"
+
+
+async def check(api: Api, ann: httpx2.AsyncClient, model: MemoryServer, name: str, place: str) -> None:
+    step, category = FAILURES[name]
+    before, agent, steps = BEFORE[place]
+    if name in ("cut", "bad JSON") and "solve" in place:  # an answer has no calls
+        step = Step(drop_after=1) if name == "cut" else Step(thinking="hm hm hm", malformed=True)
+    metrics.reset_breakers("llm")
+    model.first["answer"] = [*before, *[step] * 4]
+    thread = f"{name}-{place}".replace(" ", "-").replace("'", "")
+    body = {"message": "My GPA is 3.8", "agent": agent}
+    said = await ann.post(f"/api/threads/{thread}/answers", json=body, headers={"Accept-Language": "zh"})
+    problem = said.json()
+    assert (problem["category"], problem["shouldRetry"]) == (category, category != "quota"), thread
+    assert problem["message"] == fallback_of(NoAnswer("x", CODES[category]), "zh").message
+    [run] = (await ann.get("/api/runs", params={"thread": thread})).json()["items"]
+    made = (await ann.get(f"/api/runs/{run['run_id']}")).json()["steps"]
+    assert run["status"] == "failed" and [one["kind"] for one in made] == [*steps, "end"], thread
+    depth = int("delegate" in place)
+    assert (made[-1]["agent"], made[-1]["depth"]) == ("profile", depth) and not any(
+        one["is_error"] for one in made[:-1]
+    )
+    metered = [one.event.data async for one in api.runtime.log.read_thread("default", thread, types=("usage_metered",))]
+    spent = [data.tokens_in for data in metered if isinstance(data, UsageMetered) and data.error is None]
+    assert len(spent) == len(before) and all(spent), "what was spent counts"
+
+
+async def test_every_face_says_why_a_run_has_failed_in_both_languages(serve: Serve, model: MemoryServer) -> None:
+    zh = {"Accept-Language": "zh-CN,zh;q=0.9"}
+    async with serve("agent", **settings(model)) as api, api.client(role="admin") as ann:
+
+        def fails() -> None:
+            model.first["answer"] = [PLAN, NO_CREDIT]
+
+        body = {"message": "My GPA is 3.8", "agent": "profile"}
+        async with ann.stream("POST", "/api/threads/sse/answers/stream", json=body, headers=zh) as response:
+            fails()
+            events = [one async for one in server_events(response)]
+        assert [one["event"] for one in events if one["event"] in ("phase_change", "tool_end", "error")] == [
+            *["phase_change"] * 2,
+            "tool_end",
+            "phase_change",
+            "error",
+        ]
+        assert events[-1]["data"]["message"] == ZH
+        for asked, path in (({}, "/ai-agent/chat"), ({"locale": "en"}, "/ai-agent/agent")):
+            fails()
+            question = {"message": "My GPA is 3.8", "agentType": "profile", **asked}
+            said = await ann.post(path, json=question)
+            assert (said.status_code, said.json()["message"]) == (402, EN if asked else ZH)
+        fails()
+        streamed = {"message": "My GPA is 3.8", "agentType": "profile", "stream": True, "locale": "en"}
+        async with ann.stream("POST", "/ai-agent/chat", json=streamed) as response:
+            last = [one async for one in server_events(response)][-1]
+        assert (last["event"], last["data"]["message"], last["data"]["action"]) == ("error", EN, "upgrade")
+        fails()
+        heard = await by_socket(api)
+        assert [one["type"] for one in heard if one["type"] != "message_saved"] == [
+            "streaming_start",
+            "phase_change",
+            "plan_content",
+            "phase_change",
+            "tool_call_request",
+            "tool_call_response",
+            "phase_change",
+            "error",
+        ]
+        assert (heard[-1]["data"]["category"], heard[-1]["data"]["text"]) == ("quota", EN)
+        async with memory_at(api.url, key=api.token("ann", role="admin")) as memory:
+            fails()
+            with pytest.raises(NoAnswer) as none:
+                [piece async for piece in memory.thread("python").ask("My GPA is 3.8", agent="profile")]
+        assert vars(none.value)["category"] == "quota"
+        async with openai_client(api, role="admin") as client:
+            asking: Any = {"model": "turnlog/profile", "messages": [{"role": "user", "content": "My GPA is 3.8"}]}
+            fails()
+            with pytest.raises(openai.APIStatusError) as refused:
+                await client.chat.completions.create(**asking, extra_headers=zh)
+            assert (refused.value.status_code, refused.value.code) == (402, "insufficient_quota")
+            assert ZH in str(refused.value)
+            fails()
+            with pytest.raises(openai.APIError) as cut:
+                async for _ in await client.chat.completions.create(**asking, stream=True):
+                    pass
+            assert EN in str(cut.value)
+            fails()
+            with pytest.raises(openai.APIStatusError) as refused:
+                await client.responses.create(model="turnlog/profile", input="My GPA is 3.8", extra_headers=zh)
+            assert refused.value.status_code == 402 and ZH in str(refused.value)
+            fails()
+            stream = await client.responses.create(model="turnlog/profile", input="My GPA is 3.8", stream=True)
+            end = [event async for event in stream][-1]
+            assert end.type == "response.failed" and end.response.error is not None
+            assert EN in end.response.error.message
+
+
+async def by_socket(api: Api) -> list[dict[str, Any]]:
+    heard: list[dict[str, Any]] = []
+    async with socket(api, "ws", f"?token={api.token('ann', role='admin')}") as ws:
+        await ws.send(json.dumps({"message": "My GPA is 3.8", "agent": "profile"}))
+        while not heard or heard[-1]["type"] != "error":
+            heard.append(json.loads(await ws.recv()))
+    return heard
+
+
+async def test_the_command_line_says_why_a_run_has_failed(nats_url: str, database_url: str, tmp_path: Path) -> None:
+    with MemoryServer() as model:
+        environment = environment_of(nats_url, database_url, tmp_path) | {"API_BASE_URL": model.url, "API_KEY": "k"}
+        for text, said in (("我的绩点是 3.8", ZH), ("My GPA is 3.8", EN)):
+            model.first["answer"] = [PLAN, NO_CREDIT]
+            told = await commands(environment | {"TURNLOG_TEAM": "advising"})(
+                *("chat", "t", "--agent", "profile", "-m", text)
+            )
+            shown = " ".join(told.err.split())
+            assert told.code == 1 and said in shown and "profile: SOLVE" in shown, told.err
