@@ -4,11 +4,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from turnlog.agent.team.router import Rule
+from turnlog.agent.team.router import route as route_by_rules
 from turnlog.events.errors import TurnlogError
 from turnlog.projectors.models.store.lookup import MEMORIES as MEMORIES_LABEL
 
 GENERAL = "general"
-THRESHOLD, PATTERN_SCORE, KEYWORD_SCORE, MANY_KEYWORDS, MANY_SCORE = 0.7, 0.5, 0.15, 3, 0.2
 
 
 class InvalidRoute(TurnlogError, ValueError):
@@ -20,13 +21,15 @@ class InvalidRoute(TurnlogError, ValueError):
 @dataclass(frozen=True, slots=True)
 class Route:
     """Who answers, and from which documents. patterns: regular expressions, case does not matter; keywords: words, in
-    any language. kb_prefix: the store's namespace of its documents; empty or `general`: none. Raises InvalidRoute."""
+    any language; confidence: how far the route is trusted, 0 to 1. kb_prefix: the store's namespace of its documents;
+    empty or `general`: none. Raises InvalidRoute."""
 
     name: str
     keywords: tuple[str, ...] = ()
     patterns: tuple[str, ...] = ()
     kb_prefix: str = ""
     agent_type: str = GENERAL
+    confidence: float = 0.9
 
     def __post_init__(self) -> None:
         if "." in self.kb_prefix or self.kb_prefix == MEMORIES_LABEL:
@@ -41,22 +44,10 @@ class Route:
                 problem = f"route {self.name!r} has a pattern {pattern!r} that is not a regular expression: {error}"
                 raise InvalidRoute(problem) from error
 
-    def score(self, text: str) -> float:
-        """Returns 0 to 1: a pattern that matches counts 0.5, each keyword 0.15, three or more keywords 0.2 more.
-
-        Latin keywords are found whole ("ps" is not in "tips"), also right beside Chinese.
-        """
-        words = (
-            rf"(?<![a-z0-9]){re.escape(word)}(?![a-z0-9])" if word.isascii() else re.escape(word)
-            for word in self.keywords
-        )
-        found = sum(bool(re.search(word, text, re.IGNORECASE | re.ASCII)) for word in words)
-        matches = any(re.search(pattern, text, re.IGNORECASE) for pattern in self.patterns)
-        total = PATTERN_SCORE * matches + KEYWORD_SCORE * found + MANY_SCORE * (found >= MANY_KEYWORDS)
-        return min(1.0, total)
-
 
 def best_route(routes: Sequence[Route], text: str) -> Route:
-    """Returns the first route of the highest score of at least THRESHOLD, or else the general one."""
-    best = max(routes, key=lambda route: route.score(text), default=None)
-    return best if best is not None and best.score(text) >= THRESHOLD else Route(GENERAL)
+    """Returns the first route of the highest confidence that the fast router is sure of, or else the general one."""
+    rules = [Rule(str(at), route.patterns, route.keywords, route.confidence) for at, route in enumerate(routes)]
+    decision = route_by_rules(text, rules)
+    is_sure = decision.agent is not None and not decision.should_use_llm
+    return routes[int(decision.agent or 0)] if is_sure else Route(GENERAL)

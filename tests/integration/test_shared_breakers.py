@@ -1,0 +1,61 @@
+"""Circuit breakers of two processes on one log: what opens one opens the other, and one reset closes both."""
+
+from helpers.servers import eventually
+from helpers.stage import MemoryServer, Stage, player
+
+from turnlog.agent.models.calls import Breaker
+from turnlog.agent.operations.breakers import list_breakers, reset_breaker
+from turnlog.agent.team.configured import server_team
+
+
+def breakers(stage: Stage) -> dict[str, Breaker]:
+    """Of the model and of a tool."""
+    server = server_team(stage.runtime)
+    assert server is not None
+    return {"llm": stage.runtime.models.chat.breaker, "search": server.tools.breakers["search"]}  # type: ignore[attr-defined]
+
+
+def fail(breaker: Breaker) -> None:
+    for _ in range(5):
+        breaker.admit()
+        breaker.failed()
+
+
+async def test_other_processes_follow_a_breaker_also_those_that_begin_later(
+    nats_url: str, database_url: str, model: MemoryServer
+) -> None:
+    play = player(nats_url, database_url, ("agent",), api_base_url=model.url, team="advising")
+    async with play() as here, play() as there:
+        for service, breaker in breakers(here).items():
+            fail(breaker)
+            await eventually(lambda of=service: _is(there, of, "open"))
+        async with play() as later:
+            for service in ("llm", "search"):
+                await eventually(lambda of=service: _is(later, of, "open"))
+        circuits = {circuit.service: circuit for circuit in await list_breakers(here.runtime)}
+        assert circuits["llm"].state == circuits["search"].state == "open"
+        await reset_breaker(here.runtime, "search")
+        assert {one.service: one.state for one in await list_breakers(there.runtime)}["search"] == "closed"
+        assert breakers(there)["llm"].state == "open"
+
+
+async def test_a_breaker_that_closes_after_its_trials_closes_elsewhere(
+    nats_url: str, database_url: str, model: MemoryServer
+) -> None:
+    play = player(nats_url, database_url, ("agent",), api_base_url=model.url, team="advising")
+    async with play() as here, play() as there:
+        ours, theirs = breakers(here)["llm"], breakers(there)["llm"]
+        fail(ours)
+        await eventually(lambda: _is(there, "llm", "open"))
+        ours.follow(None)
+        ours.follow(31.0)  # its 30 s are over
+        for _ in range(2):
+            ours.admit()
+            ours.succeeded()
+        await eventually(lambda: _is(there, "llm", "closed"))
+        theirs.admit()
+        theirs.released()
+
+
+async def _is(stage: Stage, service: str, state: str) -> bool:
+    return breakers(stage)[service].state == state

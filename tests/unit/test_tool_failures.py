@@ -1,0 +1,130 @@
+"""Tools whose service fails: kinds of failures, and a breaker for each service."""
+
+import asyncio
+import uuid
+from datetime import UTC, datetime
+from typing import Any
+
+import httpx2
+import pytest
+
+from turnlog.agent import metrics
+from turnlog.agent.models.errors import ModelQuotaExceeded
+from turnlog.agent.team.local_pages import LocalPages
+from turnlog.agent.team.teams import Agent
+from turnlog.agent.team.tools import Mistake, Registry, Use, category_of_failure, registry_of, tool
+
+calls: list[str] = []
+
+
+def use(asker: str | None = None) -> Use:
+    return Use("bob", datetime.now(UTC), uuid.uuid4(), None, LocalPages("none", []), asker=asker)  # type: ignore[arg-type]
+
+
+@tool(retries=0, service="orders")
+async def find_order(number: str) -> str:
+    """Finds an order."""
+    calls.append(number)
+    if number == "unknown":
+        raise Mistake("there is no such order")
+    if number == "slow":
+        await asyncio.sleep(60)
+    raise ConnectionError("orders are away")
+
+
+@tool(retries=0, service="orders")
+async def list_orders() -> list[str]:
+    """Lists orders."""
+    calls.append("list")
+    return []
+
+
+@tool
+async def write_letter() -> str:
+    """Writes a letter with the model."""
+    calls.append("letter")
+    raise ModelQuotaExceeded("no credit")
+
+
+@pytest.fixture(autouse=True)
+def no_calls() -> None:
+    calls.clear()
+
+
+def registry() -> Registry:
+    return registry_of([find_order, list_orders, write_letter])
+
+
+AGENT = Agent(type="desk", name="Desk", prompt="p", tools=("find_order", "list_orders", "write_letter"))
+
+
+async def called(tools: Registry, name: str, asker: str | None = None, **arguments: Any) -> Any:
+    return (await tools.call(AGENT, name, arguments, use(asker))).value
+
+
+async def test_after_five_failures_no_tool_of_the_service_is_called() -> None:
+    tools = registry()
+    for asker in "abcde":
+        failed = await called(tools, "find_order", asker, number="A1")
+        assert failed["category"] == "network"
+    held_back = await called(tools, "list_orders", "f")
+    assert held_back["category"] == "circuit_open" and "was not called" in held_back["error"]
+    assert calls == ["A1"] * 5 and metrics.breakers()["orders"] == "open"
+    assert tools.breakers["tool:write_letter"].state == "closed"
+    tools.breakers["orders"].reset()
+    assert await called(tools, "list_orders", "f") == []
+
+
+async def test_one_person_alone_does_not_close_a_service_to_others() -> None:
+    tools = registry()
+    for _ in range(5):
+        await called(tools, "find_order", "ann", number="A1")
+    assert (await called(tools, "list_orders", "ann"))["category"] == "circuit_open"
+    assert await called(tools, "list_orders", "bob") == []
+
+
+async def test_a_mistake_is_an_answer_of_the_service() -> None:
+    tools = registry()
+    for asker in "abcdefg":
+        assert await called(tools, "find_order", asker, number="unknown") == {"error": "there is no such order"}
+    assert tools.breakers["orders"].state == "closed"
+
+
+async def test_a_run_that_ends_meanwhile_says_nothing_of_the_service() -> None:
+    tools = registry()
+    for asker in "abcdefg":
+        task = asyncio.create_task(called(tools, "find_order", asker, number="slow"))
+        while not calls:
+            await asyncio.sleep(0)
+        calls.clear()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    assert tools.breakers["orders"].state == "closed"
+
+
+async def test_a_failure_of_the_model_is_not_tried_again_by_the_tool() -> None:
+    tools = registry()
+    for asker in "abcdef":
+        assert (await called(tools, "write_letter", asker))["category"] == "quota"
+    assert len(calls) == 6 and tools.breakers["tool:write_letter"].state == "closed"
+
+
+REQUEST = httpx2.Request("GET", "http://example.test")
+
+
+@pytest.mark.parametrize(
+    ("error", "category"),
+    [
+        (TimeoutError(), "timeout"),
+        (httpx2.ReadTimeout("x"), "timeout"),
+        (httpx2.ConnectError("x"), "network"),
+        (ConnectionRefusedError(), "network"),
+        (httpx2.HTTPStatusError("x", request=REQUEST, response=httpx2.Response(429)), "rate_limit"),
+        (httpx2.HTTPStatusError("x", request=REQUEST, response=httpx2.Response(402)), "quota"),
+        (httpx2.HTTPStatusError("x", request=REQUEST, response=httpx2.Response(500)), "network"),
+        (ModelQuotaExceeded("x"), "quota"),
+        (ZeroDivisionError(), "unknown"),
+    ],
+)
+def test_failures_have_the_categories_of_answers(error: Exception, category: str) -> None:
+    assert category_of_failure(error) == category
