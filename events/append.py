@@ -13,7 +13,7 @@ from nats.aio.client import Client
 from nats.errors import Error as NatsError
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
-from turnlog.events.contracts import Event
+from turnlog.events.contracts import Event, ThreadDeleted
 from turnlog.events.errors import WAYS_OUT, GapInLog, LogClosed, LogUnavailable, OtherLog, WrongExpectedVersion, cause
 from turnlog.events.publish import (
     DUPLICATE,
@@ -151,15 +151,21 @@ class Appender:
             done.extend(await self._store(batch, fresh=fresh))
         return done
 
-    async def append_in_order(self, events: Sequence[Event]) -> list[Appended]:
+    async def append_in_order(self, events: Sequence[Event], last_deletion: int | None = None) -> list[Appended]:
         """Appends as append_many does, but sends a few events one by one: after an error or a crash only the first ones
         may be stored.
 
-        For events that are valid without the ones after them.
+        For events of one thread that are valid without the ones after them. last_deletion: the sequence of the thread's
+        last deletion as the caller knows it, 0 for none; after another one nothing more is stored, and
+        WrongExpectedVersion is raised.
         """
-        if len(events) > FEW:
-            return await self.append_many(events)
-        return [done for out in await self._all_outgoing(events) for done in await self._store([out])]
+        outs = await self._all_outgoing(events)
+        if last_deletion is not None:
+            outs = [out._replace(expected=last_deletion, expected_type=ThreadDeleted().type) for out in outs]
+        done: list[Appended] = []
+        for batch in _batches(outs) if len(events) > FEW else ([out] for out in outs):
+            done.extend(await self._store([batch[0], *(out._replace(expected=None) for out in batch[1:])]))
+        return done
 
     async def append_atomic(self, events: Sequence[Event]) -> bool:
         """Stores the events as one atomic batch, or nothing if any of their ids is stored already.

@@ -159,8 +159,8 @@ class Log:
     ) -> list[Appended]:
         return await self.appender.append_many(events, expected, fresh)
 
-    async def append_in_order(self, events: Sequence[Event]) -> list[Appended]:
-        return await self.appender.append_in_order(events)
+    async def append_in_order(self, events: Sequence[Event], last_deletion: int | None = None) -> list[Appended]:
+        return await self.appender.append_in_order(events, last_deletion)
 
     async def append_atomic(self, events: Sequence[Event]) -> bool:
         return await self.appender.append_atomic(events)

@@ -49,7 +49,8 @@ class Key(NamedTuple):
 
 
 class Outgoing(NamedTuple):
-    """An encoded event on its way. expected: the last sequence its thread must have, or None.
+    """An encoded event on its way. expected: the last sequence its thread must have, or None; with expected_type, the
+    last sequence of the thread's events of that type.
 
     suffix: of its message id, which is the event's id but where a message on another thread has that one (0024).
     """
@@ -62,6 +63,7 @@ class Outgoing(NamedTuple):
     expected: int | None
     suffix: str = ""
     traceparent: str | None = None
+    expected_type: str | None = None
 
     @property
     def key(self) -> Key:
@@ -76,7 +78,9 @@ class Outgoing(NamedTuple):
         headers = {"Nats-Msg-Id": f"{self.id}{self.suffix}", "Content-Type": CONTENT_TYPE}
         if self.expected is not None:
             headers["Nats-Expected-Last-Subject-Sequence"] = str(self.expected)
-            headers["Nats-Expected-Last-Subject-Sequence-Subject"] = thread_filter(self.tenant, self.thread)
+            headers["Nats-Expected-Last-Subject-Sequence-Subject"] = thread_filter(
+                self.tenant, self.thread, self.expected_type
+            )
         if self.traceparent is not None:
             headers[tracing.HEADER] = self.traceparent  # reactors get no bodies
         return headers

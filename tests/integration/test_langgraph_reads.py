@@ -1,5 +1,6 @@
 """What a read hands out is the reader's own: whatever is done to it, the thread and the other readers keep theirs."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any, cast
 
@@ -149,6 +150,28 @@ async def test_a_thread_deleted_while_a_run_goes_on_stays_deleted(
     for run, reader in enumerate((deleting, saver)):  # the name is free for new runs, of every process
         result = await chat(reader).ainvoke({"messages": [HumanMessage("three")]}, config())
         assert [message.content for message in result["messages"]][::2] == ["three"] * (run + 1)
+
+
+async def test_what_a_deletion_elsewhere_overtakes_is_not_stored(log: Log, pool: Pool, db: Connection) -> None:
+    saver = TurnlogSaver(log, pool)
+    await chat(saver).ainvoke({"messages": [HumanMessage("one")]}, config())
+    old = await saver.aget_tuple(config())
+    assert old is not None
+    later = cast(Checkpoint, {**old.checkpoint, "id": str(uuid6())})
+    held = saver._threads.get("t")
+    async with held.lock:  # both are checked and wait to be sent
+        writing = asyncio.create_task(saver.aput_writes(old.config, [("messages", AIMessage("late"))], "task"))
+        putting = asyncio.create_task(saver.aput(old.config, later, {"source": "loop", "step": 9, "parents": {}}, {}))
+        while len(held.queue) < 2:
+            await asyncio.sleep(0)
+        await TurnlogSaver(log, pool).adelete_thread("t")
+    for late in (writing, putting):
+        with pytest.raises(NotWritten, match="was deleted after this run began"):
+            await late
+    assert (await chat(saver).aget_state(config())).values == {}
+    assert await turns(db) == []
+    result = await chat(saver).ainvoke({"messages": [HumanMessage("two")]}, config())
+    assert [message.content for message in result["messages"]] == ["two", "I saw 1"]
 
 
 async def test_late_writes_of_a_run_before_a_deletion_stay_out_of_the_run_after_it(log: Log, pool: Pool) -> None:

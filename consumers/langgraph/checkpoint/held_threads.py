@@ -15,6 +15,7 @@ from turnlog.consumers.langgraph.checkpoint.growth import Known
 from turnlog.consumers.langgraph.checkpoint.items import Item
 from turnlog.consumers.langgraph.checkpoint.recorded import RecordedMessages
 from turnlog.events.contracts import Event
+from turnlog.events.errors import WrongExpectedVersion
 from turnlog.events.personal_data_caches import holds_words
 
 WriteKey = tuple[str, int]
@@ -23,11 +24,15 @@ GRACE_S = 0.25  # the time between storing one checkpoint and the put of the nex
 
 @dataclass(slots=True)
 class Put:
-    """Events that must be stored together and in order, and the state in memory after that."""
+    """Events that must be stored together and in order, and the state in memory after that.
+
+    deletion: sequence of the thread's last deletion that the writer knows of; after a later one it is not stored.
+    """
 
     events: list[Event]
     done: Callable[[], None]
     future: "asyncio.Future[None]"
+    deletion: int | None = None
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
@@ -114,9 +119,11 @@ class HeldThread:
 
     @contextlib.contextmanager
     def putting(self, ns: str, checkpoint_id: str) -> Iterator[None]:
-        """Marks the checkpoint as lost if the block cannot put it."""
+        """Marks the checkpoint as lost if the block cannot put it; not after a deletion, which ends its run anyhow."""
         try:
             yield
+        except WrongExpectedVersion:
+            raise
         except Exception:
             if ns == ROOT:
                 self.lost, self.regained = min(checkpoint_id, self.lost or checkpoint_id), None

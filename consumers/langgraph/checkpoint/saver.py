@@ -61,6 +61,7 @@ from turnlog.consumers.sync_bridge import (
     waited_for,
 )
 from turnlog.events.contracts import Event, EventData, ThreadDeleted
+from turnlog.events.errors import WrongExpectedVersion
 from turnlog.events.log import Log
 from turnlog.events.subjects import check_conversation, check_tenant, parse_stored
 from turnlog.projectors.models.conversation.thread_lookup import Overview, thread_overview
@@ -218,16 +219,17 @@ class TurnlogSaver(BaseCheckpointSaver[str]):
         callers = metadata.get("parents", {}).values()
         if held.builds_on_deleted(checkpoint["id"], *callers, *([parent_id] if parent_id else ())):
             raise _deleted(thread)
+        deletion = held.deletion
         snapshots = [name for name, value in checkpoint["channel_values"].items() if isinstance(value, _DeltaSnapshot)]
         if snapshots and ns == ROOT and not held.is_history_read:
             await self.aget_delta_channel_history(config=config, channels=snapshots)
             held.is_history_read = True
         put = NewCheckpoint(ns, parent_id, checkpoint, plain_metadata(config, metadata), new_versions)
-        with held.putting(ns, checkpoint["id"]):
+        with _not_after_deletion(thread), held.putting(ns, checkpoint["id"]):
             events, saved = _or_forgotten(held, lambda: self._writer(held, config).checkpoint(put))
             held.put(ns, saved.checkpoint_id)
             versions = dict(checkpoint["channel_versions"])
-            await self._sender.put(held, events, lambda: held.saved(saved, versions))
+            await self._sender.put(held, events, lambda: held.saved(saved, versions), deletion)
         return config_of(config["configurable"]["thread_id"], ns, checkpoint["id"])
 
     @in_own_loop
@@ -251,12 +253,15 @@ class TurnlogSaver(BaseCheckpointSaver[str]):
         if held.builds_on_deleted(checkpoint_id):
             held.begin(None)
             raise _deleted(thread)
+        deletion = held.deletion
         failures = held.failures
         if ns == ROOT and len(events) > 1:
             await held.after(checkpoint_id)
         if held.failures != failures or held.builds_on_lost(ns, checkpoint_id):
             raise _behind(thread)
-        await self._sender.put(held, events, lambda: held.wrote(ns, checkpoint_id, written, is_replacing))
+        with _not_after_deletion(thread):
+            done = functools.partial(held.wrote, ns, checkpoint_id, written, is_replacing)
+            await self._sender.put(held, events, done, deletion)
 
     @in_own_loop
     async def adelete_thread(self, thread_id: str) -> None:
@@ -372,6 +377,14 @@ def _deleted(thread: str) -> NotWritten:
     return NotWritten(
         f"thread {thread!r} was deleted after this run began, so nothing more of it is stored. A new run begins it anew"
     )
+
+
+@contextlib.contextmanager
+def _not_after_deletion(thread: str) -> Iterator[None]:
+    try:
+        yield
+    except WrongExpectedVersion:
+        raise _deleted(thread) from None
 
 
 def _or_forgotten(held: HeldThread, work: Callable[[], T]) -> T:

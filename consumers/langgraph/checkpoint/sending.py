@@ -21,9 +21,14 @@ class Sender:
     def __init__(self, log: Log) -> None:
         self._log = log
 
-    def put(self, held: HeldThread, events: list[Event], done: Callable[[], None]) -> "asyncio.Future[None]":
-        """Queues events. done: called when they are stored, before the future gets its result."""
-        put = Put(events, done, asyncio.get_running_loop().create_future())
+    def put(
+        self, held: HeldThread, events: list[Event], done: Callable[[], None], deletion: int | None = None
+    ) -> "asyncio.Future[None]":
+        """Queues events. done: called when they are stored, before the future gets its result.
+
+        The future raises WrongExpectedVersion if the thread is deleted again after the given deletion.
+        """
+        put = Put(events, done, asyncio.get_running_loop().create_future(), deletion)
         held.queue.append(put)
         if not held.is_sending:
             held.sender = asyncio.create_task(self._send(held))
@@ -39,8 +44,11 @@ class Sender:
                     held.stir()
 
     async def _batch(self, held: HeldThread, batch: list[Put]) -> None:
+        if len({put.deletion for put in batch}) > 1:
+            await self._one_by_one(held, batch)
+            return
         try:
-            await self._log.append_in_order([event for put in batch for event in put.events])
+            await self._log.append_in_order([event for put in batch for event in put.events], batch[0].deletion)
         except (InvalidEvent, EventTooLarge) as error:  # nothing was sent, because of one of them
             if len(batch) == 1:
                 _fail(held, batch, error)
