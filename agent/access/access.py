@@ -28,7 +28,7 @@ from turnlog.agent.access.identity import (
 )
 from turnlog.agent.access.keys import PREFIX, identified, is_revoked
 from turnlog.agent.access.secret import secret_of
-from turnlog.agent.access.tickets import Tickets
+from turnlog.agent.access.tickets import Tickets, sign_in_tickets
 from turnlog.agent.access.tokens import OWN_ISSUER, OwnIssuer, expiry, peek, text_claim, verified, wrong_type
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.settings import InvalidSetting, Settings
@@ -193,6 +193,7 @@ class Access:
         self._verified: LRUCache[str, Identity] = LRUCache(REMEMBERED)
         self._outside = outside_issuer(runtime.settings)
         self._tickets = Tickets(runtime.log, runtime.settings.replicas)
+        self.sign_in_tickets = sign_in_tickets(runtime.log, runtime.settings.replicas)
 
     @property
     def jwks(self) -> dict[str, list[dict[str, Any]]]:

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from psycopg.rows import class_row
 
+from turnlog.agent.access.access import Access
 from turnlog.agent.access.identity import ROLES, Forbidden, Identity, InvalidGrant, Role, granted
 from turnlog.agent.access.keys import digest_of, new_key
 from turnlog.agent.access.secret import secret_of
@@ -70,6 +71,13 @@ def issue_token(
     grant = granted(tenant, user, role, scopes, _after(ttl), key=False)
     token = OwnIssuer(secret_of(settings)).issue(grant, ttl)
     return NewToken(token, user, role, sorted(grant.scopes), grant.expires_at)
+
+
+async def issue_sign_in_ticket(runtime: Runtime, tenant: str, user: str) -> str:
+    """Returns a ticket that signs a user in to the web page as an admin of the tenant; good once, for ten minutes.
+    Raises InvalidToken, LogUnavailable."""
+    grant = granted(tenant, user, "admin", None, None, key=False)
+    return await runtime.kept(Access).sign_in_tickets.issue(grant)
 
 
 async def create_key(

@@ -1,4 +1,4 @@
-"""Tickets: what opens one WebSocket within a minute, where a browser can send no header. Each is good once.
+"""Tickets, each good once: for a WebSocket, where a browser can send no header, and for a link to the web page.
 
 A ticket is random text; its claims are in a JetStream bucket whose entries end by themselves, under its digest.
 """
@@ -15,9 +15,10 @@ from pydantic import TypeAdapter
 from turnlog.agent.access.identity import Identity, Unauthenticated
 from turnlog.events.errors import LogUnavailable, cause
 from turnlog.events.log import Log
-from turnlog.events.subjects import TICKET_BUCKET
+from turnlog.events.subjects import SIGN_IN_BUCKET, TICKET_BUCKET
 
 TICKET_S = 60
+SIGN_IN_S = 600
 MAX_BUCKET_BYTES = 16 * 1024 * 1024
 WRONG_LAST_SEQUENCE = (10071, 10164)
 _IDENTITIES = TypeAdapter(Identity)
@@ -26,8 +27,10 @@ _IDENTITIES = TypeAdapter(Identity)
 class Tickets:
     """Issued by one process and redeemed by any. Raises LogUnavailable when NATS does not answer."""
 
-    def __init__(self, log: Log, replicas: int) -> None:
-        self._log, self._replicas = log, replicas
+    def __init__(
+        self, log: Log, replicas: int, bucket: str = TICKET_BUCKET, seconds: int = TICKET_S, use: str = "WebSockets"
+    ) -> None:
+        self._log, self._replicas, self._bucket_name, self._seconds, self._use = log, replicas, bucket, seconds, use
         self._kv: KeyValue | None = None
 
     async def issue(self, identity: Identity) -> str:
@@ -46,10 +49,10 @@ class Tickets:
             found = await kv.get(key)
             await kv.delete(key, last=found.revision)
         except KeyNotFoundError:
-            raise _spent() from None
+            raise self._spent() from None
         except APIError as error:
             if error.err_code in WRONG_LAST_SEQUENCE:  # another process was first
-                raise _spent() from None
+                raise self._spent() from None
             raise LogUnavailable(f"tickets cannot be read now: {cause(error)}") from error
         except (NatsError, TimeoutError) as error:
             raise LogUnavailable(f"tickets cannot be read now: {cause(error)}") from error
@@ -59,9 +62,9 @@ class Tickets:
         if self._kv is None:
             self._kv = await self._log.nc.jetstream().create_key_value(
                 KeyValueConfig(
-                    bucket=TICKET_BUCKET,
-                    description="turnlog: tickets for WebSockets",
-                    ttl=TICKET_S,
+                    bucket=self._bucket_name,
+                    description=f"turnlog: tickets for {self._use}",
+                    ttl=self._seconds,
                     max_bytes=MAX_BUCKET_BYTES,
                     storage=StorageType.MEMORY,
                     replicas=self._replicas,
@@ -69,10 +72,14 @@ class Tickets:
             )
         return self._kv
 
+    def _spent(self) -> Unauthenticated:
+        return Unauthenticated(f"the ticket was used or is older than {self._seconds} s; get a new one")
+
 
 def _digest(ticket: str) -> str:
     return sha256(ticket.encode(errors="replace")).hexdigest()
 
 
-def _spent() -> Unauthenticated:
-    return Unauthenticated(f"the ticket was used or is older than {TICKET_S} s; get a new one")
+def sign_in_tickets(log: Log, replicas: int) -> Tickets:
+    """Returns the tickets of links to the web page."""
+    return Tickets(log, replicas, SIGN_IN_BUCKET, SIGN_IN_S, "the web page")

@@ -1,5 +1,6 @@
 """Conversations: list, look up, open, rename, delete."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -12,7 +13,7 @@ from turnlog.events.contracts import Event, EventData, ThreadDeleted, ThreadOpen
 from turnlog.events.errors import NotFound
 from turnlog.events.publish import Appended
 from turnlog.events.subjects import check_place
-from turnlog.projectors.models.conversation.thread_lookup import archived_threads, one_thread
+from turnlog.projectors.models.conversation.thread_lookup import archived_threads, one_thread, thread_marks
 from turnlog.projectors.models.conversation.thread_lookup import list_threads as activity
 
 SOURCE = "turnlog/threads"
@@ -34,6 +35,15 @@ class ThreadInfo:
     created_at: datetime | None = None
     summary: str | None = None
     metadata: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadMarks:
+    """tokens: that models took for its answers. parked: an event of it could not be applied, and later ones wait."""
+
+    thread: str
+    tokens: int
+    parked: bool
 
 
 async def list_threads(
@@ -74,6 +84,14 @@ async def find_threads(
             break
         after = (page[-1].last_active_at, page[-1].thread)
     return found[:limit]
+
+
+async def marks_of(runtime: Runtime, tenant: str, user: str, threads: Sequence[str]) -> list[ThreadMarks]:
+    """Returns what a list shows beside conversations of a user; unknown ones are left out. Raises InvalidToken."""
+    for thread in threads:
+        check_place(tenant, thread, user)
+    async with runtime.pool.connection() as conn:
+        return [ThreadMarks(*marks) for marks in await thread_marks(conn, tenant, user, threads)]
 
 
 async def get_thread(runtime: Runtime, tenant: str, thread: str) -> ThreadInfo:

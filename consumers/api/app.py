@@ -30,6 +30,7 @@ from turnlog.consumers.api.idempotency import READ_ONLY, Answers
 from turnlog.consumers.api.jobs import Jobs
 from turnlog.consumers.api.mcp.mounted import mount
 from turnlog.consumers.api.measuring import Measured
+from turnlog.consumers.api.page import mount_page
 from turnlog.consumers.api.paths import PathsInParts
 from turnlog.consumers.api.principal import write_id
 from turnlog.consumers.api.request_limits import LOOPBACK, RequestLimits
@@ -43,6 +44,7 @@ from turnlog.consumers.api.routes import (
     personal,
     recall,
     runs,
+    signing_in,
     threads,
     timeline,
     turns,
@@ -51,7 +53,7 @@ from turnlog.consumers.api.streams import Streams
 from turnlog.events import tracing
 
 TITLES: dict[str, Any] = {"title": "turnlog", "version": "1", "summary": "Event-sourced memory for chat agents"}
-WITHOUT_WRITES = (health, sockets)
+WITHOUT_WRITES = (health, signing_in, sockets)
 MODULES = (
     threads,
     turns,
@@ -109,6 +111,7 @@ def create_app(runtime: Runtime, react: React) -> FastAPI:
     assert app.openapi_url is not None
     app.router.routes.insert(0, Route(app.openapi_url, _as_json, include_in_schema=False))
     mount(app, runtime)
+    mount_page(app)
     app.add_middleware(Answers)
     origins = names_in(settings.api_origins)
     if origins:

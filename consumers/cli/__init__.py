@@ -20,6 +20,7 @@ from typer.core import TyperGroup
 # Name: (module in this package, what `turnlog --help` says).
 COMMANDS = {
     "up": ("running", "Start the servers and play every role until Ctrl-C"),
+    "page": ("running", "Open the web page, or print a link that signs in"),
     "down": ("running", "Stop what `up` started; data stays"),
     "serve": ("running", "Serve the HTTP API in this process until a signal"),
     "mcp": ("mcp", "Give a model turnlog's memory as tools (MCP)"),

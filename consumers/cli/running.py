@@ -3,8 +3,10 @@
 import asyncio
 import contextlib
 import gc
+import getpass
 import shlex
 import signal
+import webbrowser
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
@@ -12,13 +14,14 @@ from urllib.parse import unquote, urlsplit
 
 import typer
 
+from turnlog.agent.access import api_keys
 from turnlog.agent.operations import checkup, model_checkup
 from turnlog.agent.privacy.keys import key_status
 from turnlog.agent.settings import Settings
 from turnlog.consumers import roles, runtime, servers
 from turnlog.consumers.cli.console import Result, emit, err, report, rows
 from turnlog.consumers.cli.options import commands, given
-from turnlog.consumers.cli.runner import command, run
+from turnlog.consumers.cli.runner import Runtime, command, run
 from turnlog.consumers.servers import background
 from turnlog.events.errors import LogUnavailable, TurnlogError
 
@@ -35,6 +38,7 @@ app = commands()
 async def up(
     settings: Settings,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="In the background; `turnlog down` ends it.")] = False,
+    open_page: Annotated[bool, typer.Option("--open", help="Open the web page in a browser.")] = False,
 ) -> None:
     """Start the servers (where none are given) and play every role until Ctrl-C or `turnlog down`."""
     key_status.refuse_plaintext(settings)
@@ -42,7 +46,10 @@ async def up(
         pid, url = await background.start(settings)
         log = str(background.log_path(settings))
         where = {"pid": pid, "home": str(settings.home), "log": log, "api_url": url}
-        report(where, f"turnlog runs in the background at {url} (pid {pid}); log: {log}")
+        report(where, f"turnlog runs in the background at {url} (pid {pid}); log: {log}; `turnlog page` opens it")
+        if open_page:
+            async with runtime.opened(settings, "turnlog-page") as rt:
+                webbrowser.open(await page_link(rt, url))
         return
     port_file = None if "api_port" in settings.model_fields_set else settings.home.expanduser() / "api-port"
     with background.only_one(settings) as say_ready:
@@ -54,12 +61,47 @@ async def up(
         ):
             say_ready(rt.api_url or "")
             ready = {"nats_url": rt.nats_url.rsplit("@", 1)[-1], "home": str(settings.home), "roles": list(roles.ROLES)}
+            link = await page_link(rt, rt.api_url or "")
             said = f"turnlog is up ({', '.join(roles.ROLES)}) at {rt.api_url}; Ctrl-C ends it"
-            report(ready | {"api_url": rt.api_url}, said)
+            report(ready | {"api_url": rt.api_url, "page": link}, f"{said}\n{_page_line(link)}")
+            if open_page:
+                webbrowser.open(link)
             await _ended(stopped, rt.log)
             err.print("finishing what is under way …")
         if not settings.nats_url or not settings.database_url:
             await servers.stop(settings.home)
+
+
+@command(app)
+async def page(
+    rt: Runtime,
+    user: Annotated[str | None, typer.Option("--user", "-u", help="Whom it is for; your login name.")] = None,
+    url: Annotated[str | None, typer.Option(help="Where the API is; that of this home's `turnlog up`.")] = None,
+    open_page: Annotated[bool, typer.Option("--open", help="Open it in a browser.")] = False,
+) -> Result:
+    """Print a link that signs in to the web page: good once, for ten minutes."""
+    link = await page_link(rt, url or background.running_url(rt.settings), user)
+    if open_page:
+        webbrowser.open(link)
+    return Result({"page": link}, link)
+
+
+async def page_link(rt: Runtime, url: str, user: str | None = None) -> str:
+    """Returns a link to the page of the API at a URL, which signs in as an admin of the tenant. user: None is the
+    name of whoever runs this. The ticket follows a #, which a browser does not send and no log has."""
+    ticket = await api_keys.issue_sign_in_ticket(rt, rt.settings.tenant, login_name() if user is None else user)
+    return f"{url}/page/#ticket={ticket}"
+
+
+def login_name() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a user without a name, as in some containers
+        return "me"
+
+
+def _page_line(link: str) -> str:
+    return f"web page, for the next ten minutes (later: turnlog page): {link}"
 
 
 @command(app, tenant=False)

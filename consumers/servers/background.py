@@ -43,6 +43,12 @@ class AlreadyUp(TurnlogError):
     code = "already-up"
 
 
+class NotUp(TurnlogError):
+    """`turnlog up` does not run for this data folder."""
+
+    code = "not-up"
+
+
 def lock_path(settings: Settings) -> Path:
     """This home's `up` holds its lock from before the start to the end. It says "PID", then "PID API-URL"."""
     return home_at(settings.home).path / "up"
@@ -61,6 +67,15 @@ def running_pid(settings: Settings) -> int | None:
         return process.pid if any(file.path == str(path) for file in process.open_files()) else None
     except (OSError, ValueError, IndexError, psutil.Error):
         return None
+
+
+def running_url(settings: Settings) -> str:
+    """Returns the URL of the API of this home's `up`. Raises NotUp."""
+    said = lock_path(settings).read_text("utf-8") if running_pid(settings) is not None else ""
+    _, _, url = said.partition(" ")
+    if not url:
+        raise NotUp(f"`turnlog up` does not run for {settings.home}; start it, or say where the API is with --url")
+    return url
 
 
 @contextlib.contextmanager

@@ -65,6 +65,46 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/sign-in": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Sign In
+         * @description Exchanges the ticket of a printed link, which is good once and for ten minutes, for a token of twelve hours.
+         */
+        post: operations["sign_in_api_sign_in_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/caller": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Show Caller
+         * @description Returns whom the credential is for, and what it may do.
+         */
+        get: operations["show_caller_api_caller_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/threads": {
         parameters: {
             query?: never;
@@ -252,6 +292,46 @@ export interface paths {
          * @description Streams what is still to come of an answer after the event `Last-Event-ID`; without one all of it.
          */
         get: operations["rest_api_threads__thread__answers__seq__get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/runs": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Runs
+         * @description Lists runs, newest first.
+         */
+        get: operations["list_runs_api_runs_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/runs/{run}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Show Run
+         * @description Returns a run with its plans, tool calls, results and delegations, in the order of the log.
+         */
+        get: operations["show_run_api_runs__run__get"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1085,6 +1165,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/thread-marks": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Thread Marks
+         * @description Returns what a list shows beside conversations: tokens of models, and whether events wait to be applied.
+         */
+        get: operations["thread_marks_api_thread_marks_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/chat/history": {
         parameters: {
             query?: never;
@@ -1751,7 +1851,7 @@ export interface paths {
         };
         /**
          * List Agents
-         * @description Lists the agent that answers where none is named, and those that were made.
+         * @description Lists the agents of the server's team, or the one that answers without a team, and those that were made.
          */
         get: operations["list_agents_admin_ai_agent_agents_get"];
         put?: never;
@@ -2093,7 +2193,8 @@ export interface paths {
         };
         /**
          * List Models
-         * @description Lists the model that answers. A request may name another one that its server has.
+         * @description Lists the model that answers, and the agents of the server's team as `turnlog/…`. A request may name another one
+         *     that the model's server has.
          */
         get: operations["list_models_v1_models_get"];
         put?: never;
@@ -2113,7 +2214,7 @@ export interface paths {
         };
         /**
          * Get Model
-         * @description Returns the model that answers, or the one of embeddings.
+         * @description Returns the model that answers, the one of embeddings, or an agent.
          */
         get: operations["get_model_v1_models__model__get"];
         put?: never;
@@ -2261,7 +2362,8 @@ export interface components {
         };
         /**
          * AgentChange
-         * @description All of an agent; what is left out is as the server's settings. temperature: of the model, 0 to 2.
+         * @description All of an agent; what is left out is as its team or the server's settings say. temperature: of the model, 0 to 2.
+         *     tools, delegates: names of what it may call and of the agents it may hand a question to.
          */
         AgentChange: {
             /** Systemprompt */
@@ -2272,31 +2374,36 @@ export interface components {
             maxTokens?: number | null;
             /** Model */
             model?: string | null;
+            /** Name */
+            name?: string | null;
+            /** Tools */
+            tools?: string[] | null;
+            /** Delegates */
+            delegates?: string[] | null;
         };
         /**
          * AgentConfig
-         * @description systemPrompt, model: as they are used. temperature, maxTokens: null leaves them to the model's server.
+         * @description An agent as it is used. temperature, maxTokens: null leaves them to the model's server.
          */
         AgentConfig: {
-            /** Systemprompt */
-            systemPrompt?: string | null;
-            /** Temperature */
-            temperature?: number | null;
-            /** Maxtokens */
-            maxTokens?: number | null;
-            /** Model */
-            model?: string | null;
             /** Type */
             type: string;
+            /** Name */
+            name: string;
             /** Enabled */
             enabled: boolean;
-            /**
-             * Tools
-             * @default [
-             *       "recall_memory"
-             *     ]
-             */
-            tools?: string[];
+            /** Systemprompt */
+            systemPrompt: string;
+            /** Temperature */
+            temperature: number | null;
+            /** Maxtokens */
+            maxTokens: number | null;
+            /** Model */
+            model: string;
+            /** Tools */
+            tools: string[];
+            /** Delegates */
+            delegates: string[];
             /** Updatedat */
             updatedAt: string | null;
         };
@@ -2322,6 +2429,40 @@ export interface components {
             delegatedTo: string | null;
             /** Suggestions */
             suggestions: string[];
+        };
+        /**
+         * AgentRun
+         * @description A run. agent: who spoke last. status: running, solved or failed, with `code`. cost_usd: of its model calls.
+         */
+        AgentRun: {
+            /**
+             * Run Id
+             * Format: uuid
+             */
+            run_id: string;
+            /** Thread */
+            thread: string;
+            /** User */
+            user: string | null;
+            /** Agent */
+            agent: string;
+            /** Status */
+            status: string;
+            /** Code */
+            code: string | null;
+            /**
+             * Started At
+             * Format: date-time
+             */
+            started_at: string;
+            /** Ended At */
+            ended_at: string | null;
+            /** Tokens In */
+            tokens_in: number;
+            /** Tokens Out */
+            tokens_out: number;
+            /** Cost Usd */
+            cost_usd: number;
         };
         /** Alive */
         Alive: {
@@ -2510,6 +2651,25 @@ export interface components {
             /** Projections */
             projections: components["schemas"]["Lag"][];
             embedding: components["schemas"]["Backlog"];
+        };
+        /**
+         * Caller
+         * @description expires_at: of the credential; null for an API key without an end.
+         */
+        Caller: {
+            /** Tenant */
+            tenant: string;
+            /** User */
+            user: string;
+            /**
+             * Role
+             * @enum {string}
+             */
+            role: "user" | "vip" | "admin";
+            /** Scopes */
+            scopes: string[];
+            /** Expires At */
+            expires_at: string | null;
         };
         /**
          * Chat
@@ -3335,8 +3495,8 @@ export interface components {
         };
         /**
          * KnownOfUser
-         * @description What the block of long-term memories shows besides memories, line by line. message_count: turns of the
-         *     conversation. turns: ids of the chunks of the user's other conversations that are shown; None without any.
+         * @description The lines of the block of long-term memories besides the memories. message_count: turns of the conversation.
+         *     turns: ids of the shown chunks of the user's other conversations; None without any.
          */
         KnownOfUser: {
             /**
@@ -3891,13 +4051,15 @@ export interface components {
         };
         /**
          * NewQuestion
-         * @description model: another one than the server's own.
+         * @description model: another one than the server's own. agent: the type of the one that answers; null: the server chooses.
          */
         NewQuestion: {
             /** Message */
             message: string;
             /** Model */
             model?: string | null;
+            /** Agent */
+            agent?: string | null;
         };
         /**
          * NewSession
@@ -3947,6 +4109,13 @@ export interface components {
             conflict_id?: string | null;
             /** Question */
             question?: string | null;
+        };
+        /** Page[AgentRun] */
+        Page_AgentRun_: {
+            /** Items */
+            items: components["schemas"]["AgentRun"][];
+            /** Next */
+            next?: string | null;
         };
         /** Page[Conflict] */
         Page_Conflict_: {
@@ -4289,7 +4458,7 @@ export interface components {
         };
         /**
          * ReceiptTier
-         * @description What one tier held: its turns, its tokens, and for tier 1 the sources of its text.
+         * @description The contents of one tier: its turns, its tokens, and for tier 1 the sources of its text.
          */
         ReceiptTier: {
             /**
@@ -4401,6 +4570,55 @@ export interface components {
             memory: string;
             /** Content */
             content: string;
+        };
+        /**
+         * RunShown
+         * @description A run with its steps in the order of the log.
+         */
+        RunShown: {
+            run: components["schemas"]["AgentRun"];
+            /** Steps */
+            steps: components["schemas"]["RunStep"][];
+        };
+        /**
+         * RunStep
+         * @description A step. kind: plan, call, result, delegation or end. name: of the tool, or of the agent that takes over. text:
+         *     the plan, arguments, result or task. calls: of a plan, {"id", "name", "arguments", "after"} each.
+         */
+        RunStep: {
+            /** Seq */
+            seq: number;
+            /** Kind */
+            kind: string;
+            /** Agent */
+            agent: string;
+            /** Depth */
+            depth: number;
+            /** Name */
+            name: string | null;
+            /** Call Id */
+            call_id: string | null;
+            /** Text */
+            text: string;
+            /** Calls */
+            calls: {
+                [key: string]: unknown;
+            }[] | null;
+            /** Is Error */
+            is_error: boolean;
+            /** Latency Ms */
+            latency_ms: number | null;
+            /** Tokens In */
+            tokens_in: number;
+            /** Tokens Out */
+            tokens_out: number;
+            /** Cost Usd */
+            cost_usd: number;
+            /**
+             * At
+             * Format: date-time
+             */
+            at: string;
         };
         /**
          * Score
@@ -4552,6 +4770,14 @@ export interface components {
             ][];
         };
         /**
+         * SignIn
+         * @description ticket: of the link that `turnlog up` and `turnlog page` print.
+         */
+        SignIn: {
+            /** Ticket */
+            ticket: string;
+        };
+        /**
          * SignedBasis
          * @description As it goes to a client and comes back. signature: of the server, so that nothing in it is changed. id: may come
          *     back in its place for a while; None where the server does not keep it.
@@ -4588,6 +4814,15 @@ export interface components {
             signature?: string;
             /** Id */
             id?: string | null;
+        };
+        /**
+         * SignedIn
+         * @description token: goes into `Authorization: Bearer …`.
+         */
+        SignedIn: {
+            /** Token */
+            token: string;
+            caller: components["schemas"]["Caller"];
         };
         /** SpanLog */
         SpanLog: {
@@ -4667,6 +4902,18 @@ export interface components {
             metadata?: {
                 [key: string]: unknown;
             } | null;
+        };
+        /**
+         * ThreadMarks
+         * @description tokens: that models took for its answers. parked: an event of it could not be applied, and later ones wait.
+         */
+        ThreadMarks: {
+            /** Thread */
+            thread: string;
+            /** Tokens */
+            tokens: number;
+            /** Parked */
+            parked: boolean;
         };
         /**
          * Ticket
@@ -5197,6 +5444,91 @@ export interface operations {
             };
         };
     };
+    sign_in_api_sign_in_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["SignIn"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SignedIn"];
+                };
+            };
+            /** @description Client Error */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Server Error */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    show_caller_api_caller_get: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Caller"];
+                };
+            };
+            /** @description Client Error */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Server Error */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     list_threads_api_threads_get: {
         parameters: {
             query?: {
@@ -5204,6 +5536,8 @@ export interface operations {
                 limit?: number;
                 /** @description `next` of the page before. */
                 cursor?: string | null;
+                /** @description Only those with this in their label or id. */
+                query?: string | null;
             };
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
@@ -5900,6 +6234,107 @@ export interface operations {
                 };
                 content: {
                     "text/event-stream": unknown;
+                };
+            };
+            /** @description Client Error */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Server Error */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    list_runs_api_runs_get: {
+        parameters: {
+            query?: {
+                /** @description Only those of this conversation. */
+                thread?: string | null;
+                /** @description Another user's, for operators of the tenant. */
+                user?: string | null;
+                /** @description At most so many. */
+                limit?: number;
+                /** @description `next` of the page before. */
+                cursor?: string | null;
+            };
+            header?: {
+                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Page_AgentRun_"];
+                };
+            };
+            /** @description Client Error */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Server Error */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    show_run_api_runs__run__get: {
+        parameters: {
+            query?: {
+                /** @description Another user's, for operators of the tenant. */
+                user?: string | null;
+            };
+            header?: {
+                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
+            };
+            path: {
+                /** @description The run's id. */
+                run: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RunShown"];
                 };
             };
             /** @description Client Error */
@@ -8256,6 +8691,52 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Conversation"][];
+                };
+            };
+            /** @description Client Error */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Server Error */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    thread_marks_api_thread_marks_get: {
+        parameters: {
+            query: {
+                /** @description Ids of conversations; unknown ones are left out. */
+                thread: string[];
+            };
+            header?: {
+                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ThreadMarks"][];
                 };
             };
             /** @description Client Error */

@@ -48,6 +48,7 @@ WORDS = {
     "memories show": ("tea",),
     "memories stats": (),
     "messages": ("t",),
+    "page": ("--url", "http://127.0.0.1:1"),
     "preferences": (),
     "rate": ("tea", "0.5"),
     "rebuild": ("messages",),

@@ -15,7 +15,7 @@ from turnlog.events.progress import no_progress
 
 T = TypeVar("T")
 
-WITHOUT_TOKEN = {"/health/live", "/health/ready", "/.well-known/jwks.json"}
+WITHOUT_TOKEN = {"/health/live", "/health/ready", "/.well-known/jwks.json", "/api/sign-in"}
 # With a body that is too long for a URL, or a method that a dialect names.
 READS = {"/api/recall", "/api/threads/x/context", "/short-memory/query", "/ai-agent/refresh-context"}
 CHANGES = {
@@ -33,7 +33,9 @@ CHANGES = {
 LIKE_IDS = {"/api/memories/forget", "/api/operations/dead-letters/retry"}
 ONE_SCOPES = ("read", "write", "ask", "erase", "operate", "keys")
 # What a request says of the caller's own jobs, and of the server.
-TO_ALL = {("GET", path) for path in ("/api/jobs", "/api/jobs/x", "/api/jobs/x/events", "/v1/models", "/v1/models/x")}
+TO_ALL = {
+    ("GET", path) for path in ("/api/jobs", "/api/jobs/x", "/api/jobs/x/events", "/v1/models", "/v1/models/x")
+} | {("GET", "/api/caller")}
 DECAYING = {"importance", "importance_at", "score"}
 METHODS = {"get", "post", "put", "patch", "delete"}
 

@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Response
+from fastapi import APIRouter, Path, Query, Response
 from pydantic import BaseModel, Field
 
 from turnlog.agent.conversations import forks, labels, threads
@@ -14,6 +14,8 @@ from turnlog.consumers.api.principal import Reader, WriteId, Writer
 
 router = APIRouter(prefix="/api/threads", tags=["threads"])
 ThreadId = Annotated[str, Path(min_length=1, max_length=255, description="The conversation's id.")]
+
+Named = Annotated[str | None, Query(max_length=200, description="Only those with this in their label or id.")]
 
 # The conversation's version: the sequence of its last event.
 VERSIONED: dict[int | str, dict[str, Any]] = {
@@ -45,9 +47,11 @@ class ForkAt(BaseModel):
 
 
 @router.get("")
-async def list_threads(caller: Reader, limit: Limit = 50, cursor: Cursor = None) -> Page[ThreadInfo]:
+async def list_threads(
+    caller: Reader, limit: Limit = 50, cursor: Cursor = None, query: Named = None
+) -> Page[ThreadInfo]:
     """Lists conversations, most recently active first."""
-    listed = await threads.list_threads(*caller.person, limit + 1, place_of(cursor, datetime, str))
+    listed = await threads.find_threads(*caller.person, query, limit + 1, place_of(cursor, datetime, str))
     return page_of(listed, limit, lambda thread: (moment(thread.last_active_at), thread.thread))
 
 

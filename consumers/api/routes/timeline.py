@@ -13,6 +13,7 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import TypeAdapter
 
 from turnlog.agent.access.identity import Unauthenticated
+from turnlog.agent.conversations.threads import ThreadMarks, marks_of
 from turnlog.agent.conversations.transcript import blocks_of, transcript_in_parts
 from turnlog.agent.operations.tailing import tail
 from turnlog.consumers.api.pages import Cursor, Limit
@@ -57,6 +58,15 @@ async def list_conversations(
         following = request.url.include_query_params(limit=limit, cursor=page.next)
         response.headers["Link"] = f'<{following.path}?{following.query}>; rel="next"'
     return [Conversation(thread.thread, thread.label, thread.last_active_at) for thread in page.items]
+
+
+@router.get("/thread-marks")
+async def thread_marks(
+    caller: Reader,
+    thread: Annotated[list[str], Query(max_length=100, description="Ids of conversations; unknown ones are left out.")],
+) -> list[ThreadMarks]:
+    """Returns what a list shows beside conversations: tokens of models, and whether events wait to be applied."""
+    return await marks_of(*caller.person, thread)
 
 
 @router.get("/chat/history", response_model=list[TimelineTurn])

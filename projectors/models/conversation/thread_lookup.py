@@ -1,11 +1,13 @@
 """Looks up conversations: the list, the archive, and all that a context needs of a thread except its turns."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from psycopg.rows import dict_row
 
+from turnlog.events.subjects import thread_token
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.conversation.forks import LINEAGE
 
@@ -95,6 +97,23 @@ async def one_thread(conn: Connection, tenant: str, thread: str) -> dict[str, An
     cursor = conn.cursor(row_factory=dict_row)
     await cursor.execute(f"{_LISTED} WHERE t.tenant = %s AND t.thread_id = %s", (tenant, thread))
     return await cursor.fetchone()
+
+
+async def thread_marks(
+    conn: Connection, tenant: str, user: str | None, threads: Sequence[str]
+) -> list[tuple[str, int, bool]]:
+    """Returns id, tokens that models took for it, and whether an event of it is parked, of those threads of a user."""
+    rows = await conn.execute(
+        "SELECT t.thread_id, "
+        "coalesce((SELECT sum(coalesce(m.tokens_in, 0) + coalesce(m.tokens_out, 0)) FROM messages m "
+        "WHERE m.tenant = t.tenant AND m.thread_id = t.thread_id AND m.role = 'assistant'), 0)::bigint, "
+        "EXISTS (SELECT FROM dead_letters d JOIN unnest(%(threads)s::text[], %(tokens)s::text[]) a (thread, token) "
+        "ON a.token = d.thread_token WHERE a.thread = t.thread_id AND d.tenant = t.tenant AND d.build = 'live' "
+        "AND d.status = 'parked') FROM thread_activity t "
+        "WHERE t.tenant = %(tenant)s AND t.user_id = %(user)s AND t.thread_id = ANY(%(threads)s)",
+        {"tenant": tenant, "user": user, "threads": list(threads), "tokens": [thread_token(each) for each in threads]},
+    )
+    return [(str(thread), int(tokens), bool(parked)) for thread, tokens, parked in await rows.fetchall()]
 
 
 async def owner_of(conn: Connection, tenant: str, thread: str, partition: int) -> tuple[bool, str | None, int]:

@@ -1,0 +1,38 @@
+"""Serves the web page: static files of consumers/page, under /page."""
+
+from pathlib import Path
+
+from starlette.applications import Starlette
+from starlette.responses import RedirectResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import Message, Receive, Scope, Send
+
+FOLDER = Path(__file__).resolve().parent.parent / "page"  # an editable install links modules, not the folder
+# Nothing is loaded from elsewhere, no script or style stands in the HTML, and no other page may frame this one.
+HEADERS = {
+    b"content-security-policy": b"default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; "
+    b"form-action 'none'; frame-ancestors 'none'",
+    b"x-content-type-options": b"nosniff",
+    b"referrer-policy": b"no-referrer",
+    b"cross-origin-opener-policy": b"same-origin",
+    b"cache-control": b"no-cache",  # asked again with its ETag: a new version is seen at once
+}
+
+
+class PageFiles(StaticFiles):
+    """The files, with the headers of a page that trusts none of the texts it shows."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], *HEADERS.items()]
+            await send(message)
+
+        await super().__call__(scope, receive, with_headers)
+
+
+def mount_page(app: Starlette) -> None:
+    """Adds the page to an application; its root redirects there."""
+    app.router.routes.append(Route("/", lambda _: RedirectResponse("/page/"), include_in_schema=False))
+    app.router.routes.append(Mount("/page", PageFiles(directory=FOLDER, html=True)))

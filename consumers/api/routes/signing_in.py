@@ -1,0 +1,65 @@
+"""Signing in to the web page: who a token is for, and a token for the ticket of a printed link."""
+
+from datetime import datetime, timedelta
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request
+from pydantic import BaseModel, Field
+
+from turnlog.agent.access.access import Access
+from turnlog.agent.access.api_keys import issue_token
+from turnlog.agent.access.identity import Identity, Role
+from turnlog.agent.runtime import Runtime
+from turnlog.consumers.api.principal import Principal, identify
+
+router = APIRouter(prefix="/api", tags=["access"])
+SESSION = timedelta(hours=12)
+
+
+class SignIn(BaseModel):
+    """ticket: of the link that `turnlog up` and `turnlog page` print."""
+
+    ticket: str = Field(min_length=1, max_length=200)
+
+
+class Caller(BaseModel):
+    """expires_at: of the credential; null for an API key without an end."""
+
+    tenant: str
+    user: str
+    role: Role
+    scopes: list[str]
+    expires_at: datetime | None
+
+    @classmethod
+    def of(cls, identity: Identity) -> "Caller":
+        return cls(
+            tenant=identity.tenant,
+            user=identity.user,
+            role=identity.role,
+            scopes=sorted(identity.scopes),
+            expires_at=identity.expires_at,
+        )
+
+
+class SignedIn(BaseModel):
+    """token: goes into `Authorization: Bearer …`."""
+
+    token: str
+    caller: Caller
+
+
+@router.post("/sign-in")
+async def sign_in(body: SignIn, request: Request) -> SignedIn:
+    """Exchanges the ticket of a printed link, which is good once and for ten minutes, for a token of twelve hours."""
+    runtime: Runtime = request.app.state.runtime
+    identity = await runtime.kept(Access).sign_in_tickets.redeem(body.ticket)
+    made = issue_token(runtime.settings, identity.tenant, identity.user, identity.role, SESSION, identity.scopes)
+    signed_in = await runtime.kept(Access).identify(made.token)
+    return SignedIn(token=made.token, caller=Caller.of(signed_in))
+
+
+@router.get("/caller")
+async def show_caller(caller: Annotated[Principal, Depends(identify)]) -> Caller:
+    """Returns whom the credential is for, and what it may do."""
+    return Caller.of(caller.identity)

@@ -1,0 +1,80 @@
+// What a screen reads: one value, or a list page by page.
+import { useCallback, useEffect, useRef, useState } from "./html.js";
+import { get } from "./api.js";
+
+/**
+ * Reads again whenever a dependency changes or `reload` is called; the value before stays until the new one is there.
+ * @template T
+ * @param {(signal: AbortSignal) => Promise<T>} read
+ * @param {any[]} dependencies
+ * @returns {{value: T | undefined, error: Error | null, loading: boolean, reload: () => void, set: (value: T) => void}}
+ */
+export function useLoad(read, dependencies) {
+  const [state, setState] = useState(/** @type {{value: any, error: any, loading: boolean}} */ ({ value: undefined, error: null, loading: true }));
+  const [round, setRound] = useState(0);
+  useEffect(() => {
+    const aborter = new AbortController();
+    setState((before) => ({ ...before, loading: true }));
+    read(aborter.signal).then(
+      (value) => aborter.signal.aborted || setState({ value, error: null, loading: false }),
+      (error) => aborter.signal.aborted || setState((before) => ({ ...before, error, loading: false })),
+    );
+    return () => aborter.abort();
+  }, [...dependencies, round]);
+  const reload = useCallback(() => setRound((before) => before + 1), []);
+  const set = useCallback((/** @type {T} */ value) => setState({ value, error: null, loading: false }), []);
+  return { ...state, reload, set };
+}
+
+/**
+ * Reads a list of the API page by page: `more` reads the next one, and is for the end of a windowed list.
+ * @param {string | null} address null reads nothing
+ * @param {Record<string, any>} query
+ * @returns {{items: any[], error: Error | null, loading: boolean, complete: boolean, more: () => void, reload: () => void,
+ *   change: (items: any[]) => void}}
+ */
+export function usePages(address, query) {
+  const key = JSON.stringify([address, query]);
+  const [state, setState] = useState({ items: /** @type {any[]} */ ([]), error: null, loading: true, complete: false });
+  const [round, setRound] = useState(0);
+  const reading = useRef(/** @type {{busy: boolean, next: string | null, aborter: AbortController}} */ ({ busy: false, next: null, aborter: new AbortController() }));
+  const readPage = useCallback(async (/** @type {boolean} */ first) => {
+    const own = reading.current;
+    if (address === null || own.busy) return;
+    own.busy = true;
+    setState((before) => ({ ...before, loading: true }));
+    try {
+      const page = await get(address, { query: { ...query, cursor: first ? null : own.next }, signal: own.aborter.signal });
+      if (own.aborter.signal.aborted) return;
+      own.next = page.next;
+      setState((before) => ({
+        items: first ? page.items : [...before.items, ...page.items], error: null, loading: false, complete: page.next === null,
+      }));
+    } catch (/** @type {any} */ error) {
+      if (!own.aborter.signal.aborted) setState((before) => ({ ...before, error, loading: false }));
+    } finally {
+      own.busy = false;
+    }
+  }, [key]);
+  useEffect(() => {
+    reading.current = { busy: false, next: null, aborter: new AbortController() };
+    readPage(true);
+    return () => reading.current.aborter.abort();
+  }, [key, round]);
+  const more = useCallback(() => reading.current.next !== null && readPage(false), [readPage]);
+  return {
+    ...state,
+    more,
+    reload: useCallback(() => setRound((before) => before + 1), []),
+    change: useCallback((/** @type {any[]} */ items) => setState((before) => ({ ...before, items })), []),
+  };
+}
+
+/** Calls `act` as long as the screen is there and the tab is visible, every so many seconds.
+ * @param {() => void} act @param {number} seconds @param {any[]} dependencies */
+export function useEvery(act, seconds, dependencies) {
+  useEffect(() => {
+    const timer = setInterval(() => document.hidden || act(), seconds * 1000);
+    return () => clearInterval(timer);
+  }, dependencies);
+}

@@ -1,0 +1,45 @@
+// Bars to scale. Their widths are set as properties of elements: the page allows no styles in its HTML.
+import { html } from "../html.js";
+import { number } from "./format.js";
+
+/** @typedef {{key: string, label: string, value: number, kind: string, title?: string}} Part kind: a class of `bar-…` for its colour */
+
+/**
+ * Parts of a whole side by side. active: the key of the one to stand out; onActive: pointed at, focused or chosen.
+ * @param {{parts: Part[], total?: number, label: string, active?: string | null, onActive?: (key: string | null) => void, thick?: boolean}} props
+ */
+export function StackedBar({ parts, total, label, active, onActive, thick = false }) {
+  const whole = total ?? (parts.reduce((sum, part) => sum + part.value, 0) || 1);
+  return html`<div class="stacked ${thick ? "thick" : ""}" role=${onActive ? "group" : "img"} aria-label=${label} onMouseLeave=${onActive && (() => onActive(null))}>
+    ${parts.filter((part) => part.value > 0).map((part) => {
+      const common = {
+        key: part.key,
+        class: `stacked-part bar-${part.kind} ${active && active !== part.key ? "dim" : ""}`,
+        title: part.title ?? `${part.label}: ${number(part.value)}`,
+        style: { flexGrow: part.value / whole },
+      };
+      return onActive
+        ? html`<button type="button" ...${common} aria-label=${common.title} aria-pressed=${active === part.key}
+            onMouseEnter=${() => onActive(part.key)} onFocus=${() => onActive(part.key)} onBlur=${() => onActive(null)} onClick=${() => onActive(part.key)} />`
+        : html`<span ...${common} />`;
+    })}
+  </div>`;
+}
+
+/** What the colours of a bar mean. @param {{parts: Part[], active?: string | null, onActive?: (key: string | null) => void}} props */
+export function Legend({ parts, active, onActive }) {
+  return html`<ul class="legend">${parts.map((part) => html`<li key=${part.key} class=${active && active !== part.key ? "dim" : ""}
+      onMouseEnter=${() => onActive?.(part.key)} onMouseLeave=${() => onActive?.(null)}>
+    <i class="swatch bar-${part.kind}" /><span>${part.label}</span><b class="number">${number(part.value)}</b>
+  </li>`)}</ul>`;
+}
+
+/** One value of at most `most`, with its number. @param {{value: number, most?: number, kind?: string, label: string, text?: string}} props */
+export function Meter({ value, most = 1, kind = "accent", label, text }) {
+  const share = Math.max(0, Math.min(1, value / (most || 1)));
+  return html`<div class="meter" role="img" aria-label=${`${label}: ${text ?? number(value, 2)}`}>
+    <span class="meter-label">${label}</span>
+    <span class="meter-track"><span class="meter-fill bar-${kind}" style=${{ width: `${share * 100}%` }} /></span>
+    <span class="meter-value number">${text ?? number(value, 2)}</span>
+  </div>`;
+}

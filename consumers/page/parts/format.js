@@ -1,0 +1,43 @@
+// Numbers and times as people read them.
+import { language } from "../session.js";
+
+/** @param {number | null | undefined} value @param {number} [digits] */
+export const number = (value, digits = 0) =>
+  value === null || value === undefined ? "–" : value.toLocaleString(language.get(), { maximumFractionDigits: digits, minimumFractionDigits: digits });
+
+/** Returns 1.2k for 1,234. @param {number | null | undefined} value */
+export const short = (value) =>
+  value === null || value === undefined ? "–" : value.toLocaleString(language.get() === "zh" ? "en" : language.get(), { notation: "compact", maximumFractionDigits: 1 });
+
+/** @param {number} share 0 to 1 */
+export const percent = (share) => share.toLocaleString(language.get(), { style: "percent", maximumFractionDigits: 0 });
+
+/** @param {number | null | undefined} usd */
+export const cost = (usd) =>
+  usd === null || usd === undefined ? "–" : usd.toLocaleString(language.get(), { style: "currency", currency: "USD", maximumFractionDigits: usd < 1 ? 4 : 2 });
+
+/** @param {string | number | Date | null | undefined} time */
+export const moment = (time) =>
+  time ? new Date(time).toLocaleString(language.get(), { dateStyle: "medium", timeStyle: "short" }) : "–";
+
+/** @param {string | number | Date | null | undefined} time */
+export const day = (time) => (time ? new Date(time).toLocaleDateString(language.get(), { dateStyle: "medium" }) : "–");
+
+/** @param {string | number | Date} time */
+export const clock = (time) => new Date(time).toLocaleTimeString(language.get(), { hour: "2-digit", minute: "2-digit" });
+
+const STEPS = /** @type {[Intl.RelativeTimeFormatUnit, number][]} */ ([["year", 31_536_000], ["month", 2_592_000], ["week", 604_800], ["day", 86_400], ["hour", 3_600], ["minute", 60]]);
+
+/** Returns "3 hours ago". @param {string | number | Date} time */
+export function ago(time) {
+  const seconds = (new Date(time).getTime() - Date.now()) / 1000;
+  const format = new Intl.RelativeTimeFormat(language.get(), { numeric: "auto", style: "short" });
+  for (const [unit, length] of STEPS) if (Math.abs(seconds) >= length) return format.format(Math.round(seconds / length), unit);
+  return format.format(0, "second");
+}
+
+/** Returns the beginning of a text, for a line of a list. @param {string | null | undefined} text @param {number} [most] */
+export function clip(text, most = 200) {
+  const line = (text ?? "").slice(0, most * 4).replace(/\s+/g, " ").trim();
+  return line.length > most ? `${line.slice(0, most)}…` : line;
+}

@@ -1,0 +1,5 @@
+// Not built yet.
+import { html } from "../html.js";
+import { Empty } from "../parts/common.js";
+
+export default () => html`<${Empty} icon="context" title="…" />`;

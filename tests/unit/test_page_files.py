@@ -1,0 +1,83 @@
+"""The web page's files: vendored libraries are what their table says, and every word exists in both languages."""
+
+import re
+import tomllib
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+PAGE = Path(__file__).parents[2] / "consumers" / "page"
+VENDOR = PAGE / "vendor"
+OWN = [path for path in PAGE.rglob("*.js") if VENDOR not in path.parents]
+TABLES = {language: PAGE / "i18n" / f"{language}.js" for language in ("en", "zh")}
+# A string, or what is between two of them; tables of words hold nothing else.
+TOKEN = re.compile(r'"((?:[^"\\]|\\.)*)"|(\w+)\s*:|([{}])')
+
+
+def keys_of(table: Path) -> dict[str, str]:
+    """Returns the words by their dotted key."""
+    words: dict[str, str] = {}
+    place: list[str] = []
+    key = ""
+    for text, name, brace in TOKEN.findall(re.sub(r"^//.*$", "", table.read_text("utf-8"), flags=re.M)):
+        if name:
+            key = name
+        elif brace == "{":
+            place.append(key)
+        elif brace == "}":
+            place.pop()
+        else:
+            words[".".join([*place[1:], key])] = text
+    return words
+
+
+def with_one_key_for_each_plural(words: dict[str, str]) -> set[str]:
+    return {re.sub(r"\.(one|other)$", "", key) for key in words}
+
+
+def test_vendored_files_are_those_of_the_table() -> None:
+    listed: dict[str, Any] = {
+        file["name"]: file for file in tomllib.loads((VENDOR / "VENDORED.toml").read_text("utf-8"))["file"]
+    }
+    there = {path.name for path in VENDOR.iterdir() if path.suffix in (".js", ".css")}
+    assert listed.keys() == there
+    for name, file in listed.items():
+        content = (VENDOR / name).read_bytes()
+        assert sha256(content).hexdigest() == file["sha256"], name
+        assert {"package", "version", "path", "licence", "copyright"} <= file.keys(), name
+        assert (VENDOR / f"LICENSE.{file['package']}").is_file(), name
+        if changed := file.get("changed"):
+            before = content.replace(changed["to"].encode(), changed["from"].encode())
+            assert sha256(before).hexdigest() == changed["sha256_before"], name
+
+
+def test_both_languages_have_the_same_words_with_the_same_values() -> None:
+    english, chinese = (keys_of(table) for table in TABLES.values())
+    assert with_one_key_for_each_plural(english) == with_one_key_for_each_plural(chinese)
+    for key, text in chinese.items():
+        original = english.get(key) or english[f"{key}.other"]
+        assert set(re.findall(r"\{\w+\}", text)) == set(re.findall(r"\{\w+\}", original)), key
+
+
+def test_every_word_that_the_page_uses_is_in_the_tables() -> None:
+    known = with_one_key_for_each_plural(keys_of(TABLES["en"]))
+    used = {
+        (path.name, key)
+        for path in OWN
+        for key in re.findall(r'\bt\((?:[^"`()]*\? )?"([\w.]+)"', path.read_text("utf-8"))
+    }
+    assert used and [each for each in sorted(used) if each[1] not in known] == []
+
+
+def test_the_page_has_no_inline_code_and_loads_nothing_from_elsewhere() -> None:
+    page = (PAGE / "index.html").read_text("utf-8")
+    assert not re.search(r"\bstyle=|\bon\w+=|<script(?![^>]*\bsrc=)|https?:", page)
+    for path in OWN:
+        code = path.read_text("utf-8")
+        assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function", code), (
+            path
+        )
+        for imported in re.findall(r'(?:from|import\() ?"([^"]+)"', code):
+            assert (path.parent / imported).is_file(), f"{path}: {imported}"
+    for path in PAGE.rglob("*.css"):
+        assert not re.search(r"@import|url\(", path.read_text("utf-8")), path
