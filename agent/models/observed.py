@@ -16,6 +16,7 @@ from turnlog.events import tracing
 OPERATION = "gen_ai.operation.name"
 PROVIDER = "gen_ai.provider.name"
 AGENT_NAME = "gen_ai.agent.name"
+WORKFLOW_NAME = "gen_ai.workflow.name"
 CONVERSATION = "gen_ai.conversation.id"
 REQUEST_MODEL = "gen_ai.request.model"
 RESPONSE_MODEL = "gen_ai.response.model"
@@ -24,7 +25,10 @@ INPUT_TOKENS = "gen_ai.usage.input_tokens"
 OUTPUT_TOKENS = "gen_ai.usage.output_tokens"
 TOOL_NAME = "gen_ai.tool.name"
 TOOL_CALL_ID = "gen_ai.tool.call.id"
-CHAT, EMBEDDINGS, INVOKE_AGENT, EXECUTE_TOOL = "chat", "embeddings", "invoke_agent", "execute_tool"
+TOOL_TYPE = "gen_ai.tool.type"
+CHAT, EMBEDDINGS, EXECUTE_TOOL = "chat", "embeddings", "execute_tool"
+INVOKE_AGENT, INVOKE_WORKFLOW = "invoke_agent", "invoke_workflow"
+FAILED = "tool_error"  # the error type of a tool whose result does not say more
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -45,21 +49,41 @@ def answer(
     thread: str | None,
     traceparent: str | None,
     is_final: Callable[[BaseException], bool] = lambda _: True,
-) -> Iterator[None]:
-    """One try of an agent's answer; part of the trace of the request for it. thread: None where nothing is stored.
+    team: str | None = None,
+) -> Iterator[Callable[[str], None]]:
+    """One try of an answer; part of the trace of the request for it. thread: None where nothing is stored.
 
-    is_final: whether an error ends the answer, so that no other try follows.
+    is_final: whether an error ends the answer, so that no other try follows. team: its agents answer, each in a span of
+    its own, see `agent_at_work`. The block names the agent that has answered where that is another one.
     """
-    about = {OPERATION: INVOKE_AGENT, AGENT_NAME: agent}
+    operation, named = (INVOKE_AGENT, agent) if team is None else (INVOKE_WORKFLOW, team)
+    about = {OPERATION: operation, AGENT_NAME if team is None else WORKFLOW_NAME: named}
     if thread is not None:
         about[CONVERSATION] = thread
-    name = f"{INVOKE_AGENT} {agent}"
+    name = f"{operation} {named}"
     with (
-        metrics.answering(agent, is_final),
+        metrics.answering(agent, is_final) as answered_by,
         recent_traces.traced_request(tenant, name, traceparent, about),
         tracing.span(name, about, traceparent),
     ):
-        yield
+        yield answered_by
+
+
+@contextlib.contextmanager
+def agent_at_work(agent: str, thread: str) -> Iterator[Callable[[Completion], None]]:
+    """An agent's part of a team's run; the block passes on what the model has made for it."""
+    about = {OPERATION: INVOKE_AGENT, AGENT_NAME: agent, CONVERSATION: thread}
+    name, spent = f"{INVOKE_AGENT} {agent}", {INPUT_TOKENS: 0, OUTPUT_TOKENS: 0}
+    with recent_traces.traced(name, about) as tags, tracing.span(name, about) as span:
+
+        def made(completion: Completion) -> None:
+            spent[INPUT_TOKENS] += completion.tokens_in
+            spent[OUTPUT_TOKENS] += completion.tokens_out
+            tags.update(spent)
+            if span is not None:
+                span.set_attributes(spent)
+
+        yield made
 
 
 @contextlib.contextmanager
@@ -71,7 +95,7 @@ def chat(named: Named, asked_for: str | None) -> Iterator[Callable[[Completion],
     model = asked_for or named.model
     about = {OPERATION: CHAT, PROVIDER: named.provider, REQUEST_MODEL: model}
     name = f"{CHAT} {model}"
-    with recent_traces.traced(name, about) as tags, tracing.span(name, about, current=False) as span:
+    with recent_traces.traced(name, about) as tags, tracing.span(name, about, None, False, is_client=True) as span:
 
         def done(made: Completion) -> None:
             label = model if model == named.model else metrics.OTHER
@@ -91,18 +115,26 @@ def embedding(call: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Coroutin
     async def observed(*args: P.args, **given: P.kwargs) -> R:
         named: Any = args[0]
         about = {OPERATION: EMBEDDINGS, PROVIDER: named.provider, REQUEST_MODEL: named.model}
-        with metrics.EMBEDDING_SECONDS.time(), tracing.span(f"{EMBEDDINGS} {named.model}", about):
+        name = f"{EMBEDDINGS} {named.model}"
+        with metrics.EMBEDDING_SECONDS.time(), tracing.span(name, about, is_client=True):
             return await call(*args, **given)
 
     return observed
 
 
 @contextlib.contextmanager
-def tool(name: str, call_id: str, known: bool) -> Iterator[None]:
-    """known: models invent names too, which share a label."""
+def tool(name: str, call_id: str, known: bool) -> Iterator[Callable[[str], None]]:
+    """One call of a tool; the block tells why it failed. known: models invent names too, which share a label."""
     label = name if known else metrics.OTHER
-    about = {OPERATION: EXECUTE_TOOL, TOOL_NAME: label, TOOL_CALL_ID: call_id}
+    about = {OPERATION: EXECUTE_TOOL, TOOL_NAME: label, TOOL_CALL_ID: call_id, TOOL_TYPE: "function"}
     started = time.perf_counter()
-    with recent_traces.traced(f"{EXECUTE_TOOL} {label}", about), tracing.span(f"{EXECUTE_TOOL} {label}", about):
-        yield
+    named = f"{EXECUTE_TOOL} {label}"
+    with recent_traces.traced(named, about) as tags, tracing.span(named, about) as span:
+
+        def failed(kind: str) -> None:
+            tags["error.type"] = kind
+            if span is not None:
+                tracing.failed(span, kind)
+
+        yield failed
     metrics.TOOL_LATENCY.labels(label).observe(time.perf_counter() - started)

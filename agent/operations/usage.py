@@ -1,10 +1,12 @@
 """Usage of language models: calls, tokens, cost and latency by user, agent, model, day or month."""
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from psycopg.rows import class_row
 
+from turnlog.agent.models.pricing import Prices, load_prices
 from turnlog.agent.runtime import Runtime
 from turnlog.events.errors import TurnlogError
 from turnlog.events.subjects import check_place
@@ -30,7 +32,8 @@ class InvalidGrouping(TurnlogError):
 @dataclass(frozen=True, slots=True)
 class Usage:
     """What was used under one key: a user, agent or model ("" where unknown), a day 2026-03-31 or a month 2026-03,
-    both in UTC. latency_ms_mean: of a call."""
+    both in UTC. latency_ms_mean: of a call. unpriced_tokens: of models whose price is not known, so that cost_usd lacks
+    them."""
 
     key: str
     calls: int
@@ -40,6 +43,7 @@ class Usage:
     errors: int
     latency_ms_mean: int
     latency_ms_max: int
+    unpriced_tokens: int = 0
 
 
 async def usage(runtime: Runtime, tenant: str, user: str | None = None, by: By = "day") -> list[Usage]:
@@ -52,11 +56,16 @@ async def usage(runtime: Runtime, tenant: str, user: str | None = None, by: By =
     if by not in get_args(By):
         raise InvalidGrouping(f"usage cannot be added up by {by!r}; there are {', '.join(get_args(By))}")
     async with runtime.reading("usage") as conn:
-        return await usage_by(conn, tenant, user, by)
+        return await usage_by(conn, tenant, user, by, load_prices(runtime.settings.prices))
 
 
-async def usage_by(conn: Connection, tenant: str, user: str | None, by: str) -> list[Usage]:
-    """Sums over a tenant's rows by user, agent, model, day or month. Newest first, or by cost and calls."""
+async def usage_by(
+    conn: Connection, tenant: str, user: str | None, by: str, prices: Prices | None = None
+) -> list[Usage]:
+    """Sums over a tenant's rows by user, agent, model, day or month. Newest first, or by cost and calls.
+
+    prices: the bundled ones by default; only tell which models without cost have no price.
+    """
     order = "key DESC" if by in _IN_TIME else "cost_usd DESC, calls DESC, key"
     cursor = conn.cursor(row_factory=class_row(Usage))
     await cursor.execute(
@@ -67,4 +76,14 @@ async def usage_by(conn: Connection, tenant: str, user: str | None, by: str) -> 
         f"AND (%(user)s::text IS NULL OR user_id = %(user)s) GROUP BY 1 ORDER BY {order}".encode(),
         {"tenant": tenant, "user": user},
     )
-    return await cursor.fetchall()
+    rows = await cursor.fetchall()
+    of_models = await conn.execute(
+        f"SELECT {_KEYS_BY[by]} AS key, model, sum(tokens_in + tokens_out)::bigint FROM usage "
+        "WHERE tenant = %(tenant)s AND (%(user)s::text IS NULL OR user_id = %(user)s) AND cost_micro_usd = 0 "
+        "AND tokens_in + tokens_out > 0 GROUP BY 1, 2".encode(),
+        {"tenant": tenant, "user": user},
+    )
+    prices, unpriced = prices or load_prices(), Counter[str]()
+    for key, model, tokens in await of_models.fetchall():
+        unpriced[key] += 0 if prices.price_of(model) else tokens
+    return [replace(row, unpriced_tokens=unpriced[row.key]) for row in rows]

@@ -6,6 +6,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
+from turnlog.agent import metrics
 from turnlog.agent.answering.agents import AgentDisabled
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.team.local_pages import LocalPages
@@ -51,6 +52,7 @@ def _loaded(runtime: Runtime) -> ServerTeam | None:
     modules = [_module(name) for name in team.tools_from]
     tools = registry_of([function for module in modules for function in _marked(module)])
     check_tools(team, tools.names)
+    metrics.name_agents(team.agents)
     pages: list[Callable[[], WebSearch]] = [
         module.sample_pages for module in modules if hasattr(module, "sample_pages")
     ]

@@ -288,10 +288,11 @@ class _Course:
             return made, 0
         known = step.tool in self.tools.names
         async with self.writing if known and self.tools[step.tool].writes else nullcontext():
-            with observed.tool(step.tool, step.call_id, known=known):
-                result = await self.tools.call(
-                    self.agent, step.tool, step.arguments, self.use_for(self.agent, self.depth, step)
-                )
+            with observed.tool(step.tool, step.call_id, known=known) as failed:
+                use = self.use_for(self.agent, self.depth, step)
+                result = await self.tools.call(self.agent, step.tool, step.arguments, use)
+                if result.is_error:
+                    failed(result.value.get("category", observed.FAILED))
         return result, round((time.perf_counter() - started) * 1000)
 
     def _messages(self) -> list[dict[str, Any]]:

@@ -180,3 +180,10 @@ async def _until_readable(stdin: int) -> None:
         await readable.wait()
     finally:
         loop.remove_reader(stdin)
+
+
+def spent_text(usd: float, is_whole: bool) -> str:
+    """Returns a cost for people. is_whole: the prices of all its tokens are known."""
+    if is_whole:
+        return f"${usd:.4f}"
+    return f"${usd:.4f} + price unknown" if usd else "price unknown"

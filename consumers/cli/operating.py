@@ -11,7 +11,7 @@ from turnlog.agent.counting import counted
 from turnlog.agent.operations import lag as lags
 from turnlog.agent.operations import processes, read_models
 from turnlog.agent.operations import usage as usages
-from turnlog.consumers.cli.console import BadOption, Result, padded
+from turnlog.consumers.cli.console import BadOption, Result, padded, spent_text
 from turnlog.consumers.cli.options import Tenant, commands
 from turnlog.consumers.cli.progress_bars import progress
 from turnlog.consumers.cli.runner import Runtime, command
@@ -121,5 +121,5 @@ def usage_lines(found: "Sequence[usages.Usage]") -> Iterator[str]:
     for one in found:
         errors = f"  {counted(one.errors, 'error')}" if one.errors else ""
         tokens = f"{one.tokens_in:>12,} tokens in {one.tokens_out:>10,} out"
-        spent = f"${one.cost_usd:.4f}  {one.latency_ms_mean:,} ms"
+        spent = f"{spent_text(one.cost_usd, one.unpriced_tokens == 0)}  {one.latency_ms_mean:,} ms"
         yield f"{padded(one.key or '-', max(width, 20))} {counted(one.calls, 'call'):>14} {tokens}  {spent}{errors}"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from turnlog.agent.team import runs as runs_of_agents
-from turnlog.consumers.cli.console import Result, rows
+from turnlog.consumers.cli.console import Result, rows, spent_text
 from turnlog.consumers.cli.options import commands
 from turnlog.consumers.cli.runner import Runtime, command
 
@@ -37,15 +37,19 @@ async def runs(
 def _line(run: "AgentRun") -> str:
     took = f"{(run.ended_at - run.started_at).total_seconds():.1f} s" if run.ended_at else "-"
     state = f"failed: {run.code}" if run.code else run.status
-    spent = f"{run.tokens_in + run.tokens_out:,} tokens"
+    spent = _spent(run)
     return f"{run.run_id}  {run.started_at:%Y-%m-%d %H:%M}  {run.agent}  {state}  {took}  {spent}  {run.thread}"
+
+
+def _spent(spent: "AgentRun | RunStep") -> str:
+    return f"{spent.tokens_in + spent.tokens_out:,} tokens, {spent_text(spent.cost_usd, spent.price_known)}"
 
 
 def _steps(shown: "RunShown") -> Iterator[str]:
     yield _line(shown.run)
     for step in shown.steps:
         took = f"  {step.latency_ms:,} ms" if step.latency_ms is not None else ""
-        spent = f"  {step.tokens_in + step.tokens_out:,} tokens" if step.tokens_in + step.tokens_out else ""
+        spent = f"  {_spent(step)}" if step.tokens_in + step.tokens_out else ""
         failed = "  failed" if step.is_error else ""
         named = f" {step.name}" if step.name else ""
         yield f"{'  ' * step.depth}{step.agent}  {step.kind}{named}{took}{spent}{failed}"

@@ -14,7 +14,7 @@ from turnlog.agent.answering.turns import turn_of
 from turnlog.agent.context.wire import with_custom_calls
 from turnlog.agent.conversations.transcript_matching import Wire, split_prompt, unseen, with_own_last
 from turnlog.agent.models.openai_answer import Answer
-from turnlog.agent.models.pricing import cost_of
+from turnlog.agent.models.pricing import load_prices
 from turnlog.events.contracts import UsageMetered
 from turnlog.events.errors import NotFound, cause
 from turnlog.events.texts import storable
@@ -114,6 +114,8 @@ class Exchange:
         if not text and not calls:
             return
         tokens_in, tokens_out = heard.tokens_in or 0, heard.tokens_out or 0
+        runtime = getattr(thread, "_runtime", None)  # a thread of a server has none
+        prices = load_prices(runtime.settings.prices if runtime is not None else None)
         usage = UsageMetered(
             purpose="answer",
             agent=AGENT,
@@ -121,7 +123,7 @@ class Exchange:
             model=model,
             tokens_in=tokens_in,
             tokens_out=tokens_out,
-            cost_usd=cost_of(model, tokens_in, tokens_out).usd,
+            cost_usd=prices.cost_of(model, tokens_in, tokens_out).usd,
             latency_ms=latency_ms,
         )
         await thread.add(

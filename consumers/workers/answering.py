@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import functools
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
@@ -109,8 +109,11 @@ class AgentConsumer:
                 await progress.tell("end")
                 return
             try:
-                with observed.answer(_agent_of(request), *place, request.traceparent, _is_final):
-                    await self._make(request, delivery.seq, progress)
+                server = server_team(self._runtime)
+                team = None if server is None else server.team.name
+                traced = observed.answer(_agent_of(request), *place, request.traceparent, _is_final, team)
+                with traced as answered_by:
+                    await self._make(request, delivery.seq, progress, answered_by)
             except FINAL as error:
                 await self._failed(request, progress, error)
 
@@ -121,8 +124,8 @@ class AgentConsumer:
             key = Key.of(request)
             return (await first_seqs(conn, [delivery.partition], [key])).get(key) == delivery.seq
 
-    async def _make(self, request: Event, seq: int, progress: Progress) -> None:
-        """Prepares, runs and records the answer, and says on the way how far it is."""
+    async def _make(self, request: Event, seq: int, progress: Progress, answered_by: Callable[[str], None]) -> None:
+        """Prepares, runs and records the answer, and says on the way how far it is, and at last which agent made it."""
         # The budget of the answer begins when its worker takes it up, however long the workers were away.
         ends_at = asyncio.get_running_loop().time() + self._runtime.settings.answer_timeout_s
         check_conversation(request.thread)  # anyone may publish a request on any thread
@@ -132,7 +135,7 @@ class AgentConsumer:
         assert isinstance(data, AnswerRequested)
         server = server_team(self._runtime)
         if server is not None:
-            await self._make_by_team(server, request, data, seq, progress, ends_at)
+            await self._make_by_team(server, request, data, seq, progress, ends_at, answered_by)
             return
         async with reading(self._runtime) as conn:
             agent = await answering_agent(conn, request.tenant, data.agent)
@@ -169,6 +172,7 @@ class AgentConsumer:
         seq: int,
         progress: Progress,
         ends_at: float,
+        answered_by: Callable[[str], None],
     ) -> None:
         """Makes the answer by the team's agents, each with a context of its own."""
         place = (request.tenant, request.thread)
@@ -190,6 +194,8 @@ class AgentConsumer:
         except FINAL as error:
             await self._runtime.log.append_many(run_.ended_by(error.code))
             raise
+        finally:
+            answered_by((run_.chain or [chosen.agent.type])[-1])
         assert run_.prepared is not None, "a run that ends has asked for a context"
         await self._finish(request, data, seq, progress, run_.prepared, run_.rounds, run_.extra)
 

@@ -2,16 +2,18 @@
 
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import aclosing
+from contextlib import ExitStack, aclosing
 from dataclasses import dataclass, field, replace
 from uuid import uuid5
 
+from turnlog.agent.access.throttle.admission import note_handed_on
 from turnlog.agent.answering.pieces import PhaseChanged, Progress, Restarted, Round, Solved, Text
 from turnlog.agent.answering.prepare import Prepared
 from turnlog.agent.answering.record import Author
 from turnlog.agent.answering.request import answer_id
 from turnlog.agent.answering.run import check_not_empty
 from turnlog.agent.context.titles import TASK
+from turnlog.agent.models import observed
 from turnlog.agent.models.protocol import ChatModel, ChatRequest, Completion, asker_of
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.team.configured import Chosen, ServerTeam
@@ -72,19 +74,30 @@ class TeamRun:
             self.runtime.settings.model_timeout_s * PATIENCE,
         )
         recorded = recorded_run(self.runtime, self.author, self.request.id, journal, chosen.by, pieces)
-        async with aclosing(recorded) as steps:
-            async for piece in steps:
-                if isinstance(piece, PhaseChanged) and piece.agent not in self.chain[-1:]:
-                    self.chain.append(piece.agent)
-                elif isinstance(piece, Round):
-                    if not piece.results:
-                        check_not_empty(piece.completion)
-                    self.rounds.append(piece)
-                elif isinstance(piece, Solved):
-                    piece = replace(piece, routed=chosen.by == "router")
-                    took_ms = (time.perf_counter() - began) * 1000
-                    self.extra.append(solved_event(self.author, self.request.id, piece, self.rounds, took_ms))
-                await self.progress.show(piece)
+        with ExitStack() as at_work:
+            async with aclosing(recorded) as steps:
+                async for piece in steps:
+                    if isinstance(piece, PhaseChanged) and piece.agent not in self.chain[-1:]:
+                        at_work.close()
+                        made_for = at_work.enter_context(observed.agent_at_work(piece.agent, self.request.thread))
+                        await self._begins(piece.agent)
+                    elif isinstance(piece, Round):
+                        made_for(piece.completion)
+                        if not piece.results:
+                            check_not_empty(piece.completion)
+                        self.rounds.append(piece)
+                    elif isinstance(piece, Solved):
+                        piece = replace(piece, routed=chosen.by == "router")
+                        took_ms = (time.perf_counter() - began) * 1000
+                        self.extra.append(solved_event(self.author, self.request.id, piece, self.rounds, took_ms))
+                    await self.progress.show(piece)
+
+    async def _begins(self, agent: str) -> None:
+        """Notes that an agent has the question. One that was handed it counts in the throttle too."""
+        self.chain.append(agent)
+        if len(self.chain) > 1 and self.request.user:
+            id_ = answer_id(self.request.id, f"run/{len(self.chain) - 1}/handed-on")
+            await note_handed_on(self.runtime, self.request.tenant, self.request.user, agent, id_)
 
     def ended_by(self, code: str) -> list[Event]:
         """Returns the end of a run without an answer, with the usage of what it has spent. code: of the error."""

@@ -10,7 +10,7 @@ from turnlog.agent.models import prompts
 from turnlog.agent.models.llm_tasks import LLMTextTasks, parse_topics, text_problem
 from turnlog.agent.models.offline_tasks import OfflineTextTasks
 from turnlog.agent.models.openai_chat import OpenAIChat
-from turnlog.agent.models.pricing import cost_of
+from turnlog.agent.models.pricing import load_prices
 
 
 @pytest.fixture
@@ -182,6 +182,7 @@ def test_the_hash_changes_with_the_prompt():
 
 
 def test_the_longest_prefix_gives_the_price_and_an_unknown_model_is_flagged():
+    cost_of = load_prices().cost_of
     assert cost_of("gpt-4o-mini-2024-07-18", 1_000_000, 1_000_000).usd == pytest.approx(0.75)
     assert cost_of("openai/gpt-4o", 1_000_000).usd == pytest.approx(2.5)
     assert cost_of("gpt-5.9", 10).known is False and cost_of("llama3", 10).usd == 0.0

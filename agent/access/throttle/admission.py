@@ -28,6 +28,7 @@ from turnlog.agent.access.identity import Role
 from turnlog.agent.access.throttle.guards import (
     ADMIT,
     DEFAULTS,
+    HAND_ON,
     HELD_S,
     LOCK,
     RELEASE,
@@ -203,6 +204,13 @@ async def admitted(
         if keeper is not None:
             await cancel(keeper)
             await asyncio.shield(_change(runtime, RELEASE, {"id": given["id"]}))
+
+
+async def note_handed_on(runtime: Runtime, tenant: str, user: str, agent: str, id_: UUID) -> None:
+    """Counts a question that was handed to an agent in the agent's window. Its run goes on, the next request may be
+    refused. id_: the same one counts once."""
+    runtime = runtime.system or runtime
+    await _change(runtime, HAND_ON, {"id": id_, "tenant": tenant, "user": user, "agent": agent})
 
 
 async def _admit(runtime: Runtime, given: dict[str, Any], clock: Clock) -> bool:

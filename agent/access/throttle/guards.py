@@ -22,6 +22,7 @@ DEFAULTS: Mapping[Plan, Mapping[LimitName, float]] = {
     "vip": dict(zip(NAMES, (5.0, 120.0, 2_000.0, 80.0, 240.0, 1_000_000.0, 100.0), strict=True)),
 }
 HELD_S = 30.0
+HANDED_ON = ""  # in place of a conversation: a question that an agent handed to this one, which is no new request
 # When a request ends cannot be known; its slot is free at the latest when its lease expires.
 SLOT_RETRY_S = 1.0
 
@@ -123,14 +124,16 @@ bounds AS (
   FROM unnest(%(names)s::text[], %(defaults)s::float8[]) WITH ORDINALITY AS d (name, most, place)
   LEFT JOIN limits l ON (l.tenant, l.thread_id, l.plan, l.name) = (%(tenant)s, %(limits)s, %(plan)s, d.name)),
 of_user AS MATERIALIZED (
-  SELECT admitted_at, agent, admitted_at > (SELECT now FROM clock) - interval '1 minute' AS lately FROM admissions
+  SELECT admitted_at, agent, thread_id IS NOT DISTINCT FROM '{HANDED_ON}' AS handed_on,
+    admitted_at > (SELECT now FROM clock) - interval '1 minute' AS lately FROM admissions
   WHERE tenant = %(tenant)s AND user_id = %(user)s AND admitted_at > (SELECT now FROM clock) - interval '1 hour'),
 uses (name, used, hits, span) AS (
   SELECT 'concurrent', count(*)::float8, NULL::timestamptz[], NULL::interval FROM admissions
   WHERE tenant = %(tenant)s AND user_id = %(user)s AND held_until > (SELECT now FROM clock)
   UNION ALL SELECT 'user_per_minute', count(*), array_agg(admitted_at ORDER BY admitted_at), '1 minute'
-  FROM of_user WHERE lately
+  FROM of_user WHERE lately AND NOT handed_on
   UNION ALL SELECT 'user_per_hour', count(*), array_agg(admitted_at ORDER BY admitted_at), '1 hour' FROM of_user
+  WHERE NOT handed_on
   UNION ALL SELECT 'conversation_per_minute', count(*), array_agg(admitted_at ORDER BY admitted_at), '1 minute'
   FROM admissions WHERE tenant = %(tenant)s AND thread_id = %(thread)s
   AND admitted_at > (SELECT now FROM clock) - interval '1 minute'
@@ -153,6 +156,9 @@ admitted AS (
   SELECT %(id)s, %(tenant)s, %(user)s, %(thread)s, %(agent)s, now, now + make_interval(secs => {HELD_S})
   FROM clock WHERE NOT EXISTS (SELECT FROM guards WHERE used >= most))
 {_ROWS}"""
+HAND_ON = f"""
+INSERT INTO admissions (id, tenant, user_id, thread_id, agent, admitted_at)
+VALUES (%(id)s, %(tenant)s, %(user)s, '{HANDED_ON}', %(agent)s, clock_timestamp()) ON CONFLICT DO NOTHING"""
 RENEW = f"""
 UPDATE admissions SET held_until = coalesce(%(now)s::timestamptz, clock_timestamp()) + make_interval(secs => {HELD_S})
 WHERE id = %(id)s AND held_until IS NOT NULL"""

@@ -34,6 +34,7 @@ from turnlog.agent.answering.asking import (
 from turnlog.agent.answering.fallback import fallback_of
 from turnlog.agent.answering.request import answer_id
 from turnlog.agent.conversations.transcript import transcript, transcript_in_parts
+from turnlog.agent.models.pricing import load_prices
 from turnlog.agent.runtime import Runtime
 from turnlog.consumers.api.dialects.ai_agent_admin import AGENT_TYPE
 from turnlog.consumers.api.principal import Place, Principal, use_zone
@@ -195,14 +196,19 @@ class _Talk:
                 await self._saved(turn)
         log, (_, tenant, thread) = self._caller.system.log, self._place
         reason = answered.finish_reason
-        usage = {"tokens_in": 0, "tokens_out": 0, "cost_usd": 0.0}
+        usage, prices = (
+            {"tokens_in": 0, "tokens_out": 0, "cost_usd": 0.0},
+            load_prices(self._caller.system.settings.prices),
+        )
+        is_priced = True
         async for record in log.read_thread(tenant, thread, answered.seq, types=("usage_metered",)):
             if record.event.causation == request and isinstance(record.event.data, UsageMetered):
                 reason = reason or record.event.data.error  # the end of the progress may have been lost
                 for name in usage:
                     usage[name] += getattr(record.event.data, name)
+                is_priced = is_priced and prices.price_of(record.event.data.model) is not None
         receipt = answer_id(request, "receipt")
-        about = {"finish_reason": reason or "stop", "usage": usage, "receipt_id": receipt}
+        about = {"finish_reason": reason or "stop", "usage": {**usage, "price_known": is_priced}, "receipt_id": receipt}
         await self._send("streaming_end", stream_id=stream, **about)
 
     async def _saved(self, turn: Message, **more: Any) -> None:

@@ -12,7 +12,8 @@ from turnlog.projectors.engine.writer import Connection
 
 @dataclass(frozen=True, slots=True)
 class AgentRun:
-    """A run. agent: who spoke last. status: running, solved or failed, with `code`. cost_usd: of its model calls."""
+    """A run. agent: who spoke last. status: running, solved or failed, with `code`. cost_usd: of its model calls.
+    price_known: False where a call used tokens and has no cost."""
 
     run_id: UUID
     thread: str
@@ -25,6 +26,7 @@ class AgentRun:
     tokens_in: int
     tokens_out: int
     cost_usd: float
+    price_known: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +47,16 @@ class RunStep:
     tokens_in: int
     tokens_out: int
     cost_usd: float
+    price_known: bool
     at: datetime
 
 
 _RUNS = """
 SELECT run_id, thread_id AS thread, user_id AS user, agent, status, code, started_at, ended_at, tokens_in, tokens_out,
-       cost_micro_usd / 1e6::float AS cost_usd
-FROM agent_runs
+       cost_micro_usd / 1e6::float AS cost_usd, NOT EXISTS (
+         SELECT FROM agent_run_steps s WHERE (s.tenant, s.thread_id, s.run_id) = (r.tenant, r.thread_id, r.run_id)
+         AND s.tokens_in + s.tokens_out > 0 AND s.cost_micro_usd = 0) AS price_known
+FROM agent_runs r
 WHERE tenant = %(tenant)s AND (%(user)s::text IS NULL OR user_id = %(user)s)
   AND (%(thread)s::text IS NULL OR thread_id = %(thread)s) AND (%(run)s::uuid IS NULL OR run_id = %(run)s)
   AND (%(since)s::timestamptz IS NULL OR started_at < %(since)s
@@ -59,7 +64,8 @@ WHERE tenant = %(tenant)s AND (%(user)s::text IS NULL OR user_id = %(user)s)
 ORDER BY started_at DESC, run_id LIMIT %(limit)s"""
 _STEPS = """
 SELECT seq, kind, agent, CASE kind WHEN 'end' THEN max(depth) OVER () ELSE depth END AS depth, name, call_id, text,
-       calls, is_error, latency_ms, tokens_in, tokens_out, cost_micro_usd / 1e6::float AS cost_usd, at
+       calls, is_error, latency_ms, tokens_in, tokens_out, cost_micro_usd / 1e6::float AS cost_usd,
+       tokens_in + tokens_out = 0 OR cost_micro_usd > 0 AS price_known, at
 FROM agent_run_steps WHERE tenant = %s AND thread_id = %s AND run_id = %s ORDER BY seq"""
 
 
