@@ -101,7 +101,14 @@ class Begun:
     receipt: UUID | None
 
 
-Piece = Begun | Text | CallPiece | Completion
+@dataclass(frozen=True, slots=True)
+class Reasoned:
+    """A step of an agent's run, in words for whoever follows it."""
+
+    text: str
+
+
+Piece = Begun | Text | CallPiece | Reasoned | Completion
 
 
 @dataclass(frozen=True, slots=True)

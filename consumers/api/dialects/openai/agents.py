@@ -5,8 +5,18 @@ from contextlib import aclosing
 from dataclasses import replace
 from uuid import uuid5
 
-from turnlog.agent.answering.asking import Answered, Asked, Continued, ask
-from turnlog.agent.answering.completions import Begun, CompletionRequest, Piece, Text
+from turnlog.agent.answering.asking import (
+    AgentSwitched,
+    Answered,
+    Asked,
+    Continued,
+    PlanShown,
+    ToolReturned,
+    ToolUsed,
+    ask,
+)
+from turnlog.agent.answering.completions import Begun, CompletionRequest, Piece, Reasoned, Text
+from turnlog.agent.answering.pieces import Shown
 from turnlog.agent.answering.request import answer_id
 from turnlog.agent.answering.turns import add_turns, turn_of
 from turnlog.agent.context.plain_text import content_text
@@ -69,16 +79,42 @@ async def complete_by_agent(caller: Principal, wanted: CompletionRequest, agent:
         turn_id=turn_id,
         admission=throttled(caller, thread, agent),
     )
-    text = Continued(STARTS_AGAIN)
+    text, steps = Continued(STARTS_AGAIN), _Steps()
     request = answer_id(turn_id, "request")
     async with aclosing(asked) as pieces:
         async for piece in pieces:
             if isinstance(piece, Asked):
                 yield Begun(answer_id(request, "answer"), piece.thread, answer_id(request, "receipt"))
-            elif said := text.said(piece):
+            for step in steps.said(piece):
+                yield Reasoned(step)
+            if said := text.said(piece):
                 yield Text(said)
             if isinstance(piece, Answered):
                 yield await _completion(caller, piece, PREFIX + agent)
+
+
+class _Steps:
+    """The steps of a run in words. A plan's thought is said with what it plans; alone it is the answer."""
+
+    def __init__(self) -> None:
+        self._thought = ""
+
+    def said(self, piece: Shown | Asked | Answered) -> list[str]:
+        """Returns what to say now."""
+        match piece:
+            case PlanShown(agent=agent, thought=thought):
+                self._thought = f"{agent}: {thought}" if thought.strip() else ""
+                return []
+            case AgentSwitched(agent=agent, to=to, task=task):
+                step = f"{agent} hands over to {to}: {task}"
+            case ToolUsed(name=name, arguments=arguments):
+                step = f"{name} {arguments}"
+            case ToolReturned(name=name, latency_ms=took, is_error=failed):
+                step = f"{name} {'failed' if failed else 'answered'} after {took:,} ms"
+            case _:
+                return []
+        thought, self._thought = self._thought, ""
+        return [thought, step] if thought else [step]
 
 
 async def _thread_with_earlier(caller: Principal, wanted: CompletionRequest) -> str:

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from turnlog.agent.answering.completions import CompletionRequest, Piece, Text
+from turnlog.agent.answering.completions import CompletionRequest, Piece, Reasoned, Text
 from turnlog.agent.context.wire import custom_tools, wire_call
 from turnlog.agent.models.protocol import CUT_OFF, ENDED_HERE, CallPiece, ChatRequest, Completion
 from turnlog.consumers.api.bodies import JsonObject
@@ -105,6 +105,8 @@ class _Chunks:
         yield self._chunk({"role": "assistant", "content": ""}, usage=usage)
         async with aclosing(self._started.pieces()) as pieces:
             async for piece in pieces:
+                if isinstance(piece, Reasoned):  # a completion has no place for it
+                    continue
                 yield self._chunk_of(piece, usage)
                 if usage and isinstance(piece, Completion):
                     yield _event({**self._base, **_CHUNK, "choices": [], "usage": _usage(piece)})

@@ -11,7 +11,7 @@ from turnlog.events.errors import NotFound
 from turnlog.projectors.models.conversation.message import Message
 
 Item = Mapping[str, Any]
-_ID = re.compile(r"(?:resp|msg|fc_\d+)_([0-9a-f]{32})([A-Za-z0-9_-]+)")
+_ID = re.compile(r"(?:resp|msg|(?:fc|rs)_\d+)_([0-9a-f]{32})([A-Za-z0-9_-]+)")
 _TEXTS = ("input_text", "output_text", "text")
 
 

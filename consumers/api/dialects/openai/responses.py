@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from turnlog.agent.answering.completions import CompletionRequest, Text
+from turnlog.agent.answering.completions import CompletionRequest, Reasoned, Text
 from turnlog.agent.conversations.transcript_matching import History
 from turnlog.agent.models.protocol import CUT_OFF, ENDED_HERE, CallPiece, ChatRequest, Completion
 from turnlog.consumers.api.bodies import JsonObject
@@ -153,8 +153,11 @@ class _Answer:
         async with aclosing(self._started.pieces()) as pieces:
             async for piece in pieces:
                 match piece:
+                    case Reasoned(text=step):
+                        for event in self._step(step):
+                            yield event
                     case Text(text=text):
-                        for event in self._text(text):
+                        for event in (*self._steps_end(), *self._text(text)):
                             yield event
                     case CallPiece():
                         for event in self._call(piece):
@@ -162,6 +165,36 @@ class _Answer:
                     case Completion():
                         for event in (*self._closed(), self._ended(piece)):
                             yield event
+
+    def _step(self, text: str) -> list[Event]:
+        """A part of the summary of reasoning, whole at once."""
+        begun: list[Event] = []
+        if not self._output or self._output[-1]["type"] != "reasoning":
+            at = len(self._output)
+            item = {"type": "reasoning", "id": f"rs_{at}_{self._id}", "status": "in_progress"}
+            self._output.append({**item, "summary": []})
+            begun = [{"type": "response.output_item.added", "output_index": at, "item": {**item, "summary": []}}]
+        at = len(self._output) - 1
+        summary = self._output[at]["summary"]
+        place = {"item_id": self._output[at]["id"], "output_index": at, "summary_index": len(summary)}
+        part = {"type": "summary_text", "text": text}
+        summary.append(part)
+        return [
+            *begun,
+            {"type": "response.reasoning_summary_part.added", **place, "part": {**part, "text": ""}},
+            {"type": "response.reasoning_summary_text.delta", **place, "delta": text},
+            {"type": "response.reasoning_summary_text.done", **place, "text": text},
+            {"type": "response.reasoning_summary_part.done", **place, "part": part},
+        ]
+
+    def _steps_end(self) -> list[Event]:
+        """Ends the summaries of reasoning that have not ended."""
+        events: list[Event] = []
+        for at, item in enumerate(self._output):
+            if item["type"] == "reasoning" and item["status"] != "completed":
+                item["status"] = "completed"
+                events.append({"type": "response.output_item.done", "output_index": at, "item": item})
+        return events
 
     def _text(self, text: str) -> list[Event]:
         at = next((at for at, item in enumerate(self._output) if item["type"] == "message"), None)
@@ -195,8 +228,10 @@ class _Answer:
         return [*begun, {"type": f"response.{kind}_{text}.delta", **place, "delta": piece.arguments}]
 
     def _closed(self) -> list[Event]:
-        events: list[Event] = []
+        events = self._steps_end()
         for at, item in enumerate(self._output):
+            if item["type"] == "reasoning":
+                continue
             item["status"] = "completed"
             if item["type"] == "message":
                 part = item["content"][0]
