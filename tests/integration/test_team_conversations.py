@@ -152,7 +152,8 @@ def check_what_was_shown(said: Said, conversation: dict[str, Any]) -> None:
         assert list(solved.chain) == agents and len(said.of(AgentSwitched)) == len(agents) - 1
         assert text_of(said.pieces) == conversation["answer"]
     returned = {piece.name: piece for piece in said.of(ToolReturned)}
-    assert len(said.of(ToolUsed)) == len(returned) == conversation.get("calls", len(conversation.get("results", {})))
+    calls = conversation.get("calls", len(conversation.get("results", {})))
+    assert len(said.of(ToolUsed)) == len(said.of(ToolReturned)) == calls
     for tool, result in conversation.get("results", {}).items():
         assert result.removeprefix("! ") in returned[tool].result, tool
         assert returned[tool].is_error == result.startswith("! "), tool
