@@ -82,6 +82,7 @@ class Runtime:
     system: "Runtime | None" = None
     _models: "Models | None" = None
     _kept: dict[Callable[["Runtime"], Any], Any] = field(default_factory=dict)
+    _closing: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
 
     def for_tenant(self, tenant: str) -> "Runtime":
         """This runtime with a pool that sees one tenant's rows (row-level security), for use cases of a request.
@@ -133,6 +134,17 @@ class Runtime:
         if make not in self._kept:
             self._kept[make] = make(self.system or self)
         return cast(T, self._kept[make])
+
+    def on_close(self, close: Callable[[], Awaitable[None]]) -> None:
+        """Has the composition root call this at the end, for what was opened on the way."""
+        self._closing.append(close)
+
+    async def close(self) -> None:
+        """Closes the models and what else was opened on the way."""
+        for close in self._closing:
+            await close()
+        self._closing.clear()
+        await self.close_models()
 
     async def close_models(self) -> None:
         if self._models is not None:

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 import platformdirs
+from dotenv import dotenv_values
 from pydantic import AliasChoices, Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
@@ -255,6 +256,12 @@ def load_settings(**given: Any) -> Settings:
     Raises InvalidSetting with the name of the variable or setting, never with a secret's value.
     """
     return _load(Settings, given)
+
+
+def team_secret(name: str) -> str | None:
+    """Returns a variable of the environment that a file of a team names, such as the token of a service; None where it
+    is not set. `.env` counts too."""
+    return os.environ.get(name) or dotenv_values(".env").get(name)
 
 
 def unknown_variables() -> list[str]:

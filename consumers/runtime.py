@@ -108,7 +108,7 @@ async def opened(settings: Settings, name: str = "turnlog") -> AsyncIterator[Run
                     try:
                         yield runtime
                     finally:
-                        await runtime.close_models()
+                        await runtime.close()
             finally:
                 await log.close()
 

@@ -9,7 +9,10 @@ from typing import Any, Literal
 from turnlog.agent import metrics
 from turnlog.agent.answering.agents import AgentDisabled
 from turnlog.agent.runtime import Runtime
+from turnlog.agent.settings import team_secret
+from turnlog.agent.team.http_tools import HttpTools
 from turnlog.agent.team.local_pages import LocalPages
+from turnlog.agent.team.mcp_tools import McpTools
 from turnlog.agent.team.router import route
 from turnlog.agent.team.searxng import SearXNG
 from turnlog.agent.team.teams import BUNDLED, Agent, InvalidTeam, Team, bundled_team, check_tools, load_team
@@ -39,6 +42,15 @@ class Chosen:
     answer: str | None = None
 
 
+def check_secrets(team: Team) -> None:
+    """Raises InvalidTeam where a variable of the environment is not set that a server of tools needs."""
+    for kind, servers in (("mcp", team.mcp), ("http", team.http)):
+        for name, server in servers.items():
+            for variable in server.variables:
+                if team_secret(variable) is None:
+                    raise InvalidTeam(f"team.toml: {kind}.{name}: the environment variable {variable} is not set")
+
+
 def server_team(runtime: Runtime) -> ServerTeam | None:
     """Returns the team that TURNLOG_TEAM names, None without one. Raises InvalidTeam."""
     return runtime.kept(_loaded)
@@ -50,7 +62,14 @@ def _loaded(runtime: Runtime) -> ServerTeam | None:
         return None
     team = bundled_team() if named == BUNDLED else load_team(Path(named))
     modules = [_module(name) for name in team.tools_from]
-    tools = registry_of([function for module in modules for function in _marked(module)])
+    folder = str(Path(named).absolute())
+    sources: list[McpTools | HttpTools] = [
+        *(McpTools(name, server, folder) for name, server in team.mcp.items()),
+        *(HttpTools(name, service, folder) for name, service in team.http.items()),
+    ]
+    for source in sources:
+        runtime.on_close(source.close)
+    tools = registry_of([function for module in modules for function in _marked(module)], sources)
     check_tools(team, tools.names)
     metrics.name_agents(team.agents)
     pages: list[Callable[[], WebSearch]] = [

@@ -16,6 +16,7 @@ from turnlog.agent.team.teams import DELEGATE_TOOL, Agent, Team
 from turnlog.events.contracts import ToolCall
 
 MAX_STEPS, MAX_NESTING = 16, 32
+MOST_CHARS = 20_000  # of a result, as JSON
 REFERENCE = re.compile(r"#E([1-9]\d{0,2})((?:\.[A-Za-z_]\w*|\[\d{1,4}\])*)")
 _PART = re.compile(r"\.([A-Za-z_]\w*)|\[(\d+)\]")
 _FENCED = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL)
@@ -80,6 +81,15 @@ class Result:
 
     value: Any
     is_error: bool = False
+
+
+def bounded(value: Any) -> Any:
+    """Returns the JSON value, or its beginning with a note for the model where it is longer than MOST_CHARS as text."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    if len(text) <= MOST_CHARS:
+        return value
+    size = f"the result has {len(text):,} characters; these are the first {MOST_CHARS:,}"
+    return {"cut": f"{size}: ask for less if you need the rest", "beginning": text[:MOST_CHARS]}
 
 
 def read_plan(text: str, calls: Sequence[ToolCall], tools: Collection[str] = (), first: int = 1) -> Plan:

@@ -45,13 +45,15 @@ AGENT_TYPE = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 
 @dataclass(slots=True)
 class Journal:
-    """What the log has of a run: plans by depth, in their order, results by depth and call. entry: the agent that had
-    it first. seen: ids of events that are there, as one may be stored twice."""
+    """What the log has of a run: plans by depth, in their order, results by depth and call. called: tools that were
+    about to run. entry: the agent that had the question first. seen: ids of events that are there, as one may be
+    stored twice."""
 
     provider: str
     entry: str | None = None
     plans: dict[int, list[RunPlanned]] = field(default_factory=dict)
     results: dict[tuple[int, str], RunToolAnswered] = field(default_factory=dict)
+    called: set[tuple[int, str]] = field(default_factory=set)
     seen: set[UUID] = field(default_factory=set)
 
     def add(self, event: Event) -> None:
@@ -63,6 +65,8 @@ class Journal:
                 self.plans.setdefault(data.depth, []).append(data)
                 if data.depth == 0:
                     self.entry = data.agent
+            case RunToolCalled():
+                self.called.add((data.depth, data.call_id))
             case RunToolAnswered():
                 self.results.setdefault((data.depth, data.call_id), data)
 
@@ -90,6 +94,9 @@ class Journal:
     def has_plan(self, depth: int, at: int) -> bool:
         return at < len(self.plans.get(depth, ()))
 
+    def was_called(self, depth: int, call_id: str) -> bool:
+        return (depth, call_id) in self.called
+
     def result(self, depth: int, call_id: str) -> Result | None:
         """Returns what a call of this depth returned."""
         if (answered := self.results.get((depth, call_id))) is None:
@@ -111,7 +118,7 @@ async def journal_of(log: Log, request: Event, seq: int, provider: str) -> Journ
         return journal
     async for recorded in log.read_thread(request.tenant, request.thread, seq, types=STEPS):
         data = recorded.event.data
-        if isinstance(data, RunPlanned | RunToolAnswered) and data.run_id == request.id:
+        if isinstance(data, RunPlanned | RunToolCalled | RunToolAnswered) and data.run_id == request.id:
             journal.add(recorded.event)
     return journal
 

@@ -50,6 +50,10 @@ from turnlog.events.contracts import ToolCall
 
 SOLVE_S = 8.0  # kept of an answer's time for the call that solves
 NO_TIME = Result({"error": "there was no time left for it"}, is_error=True)
+INTERRUPTED = Result(
+    {"error": "the process ended before it answered, so it may have been done: look before you repeat it"},
+    is_error=True,
+)
 RESULTS = f"{TOOL_RESULTS}\n{{}}\n[END OF TOOL RESULTS]\nAnswer the question from these results."
 
 Made = tuple[ToolCall, ToolResult]
@@ -65,6 +69,8 @@ class Known(Protocol):
         ...
 
     def result(self, depth: int, call_id: str) -> Result | None: ...
+
+    def was_called(self, depth: int, call_id: str) -> bool: ...
 
 
 async def run_team(
@@ -286,9 +292,12 @@ class _Course:
             return Result({"error": step.error}, is_error=True), 0
         if self.known and (made := self.known.result(self.depth, step.call_id)) is not None:
             return made, 0
-        known = step.tool in self.tools.names
-        async with self.writing if known and self.tools[step.tool].writes else nullcontext():
-            with observed.tool(step.tool, step.call_id, known=known) as failed:
+        tool = self.tools[step.tool] if step.tool in self.tools.names else None
+        was_called = self.known is not None and self.known.was_called(self.depth, step.call_id)
+        if tool and not tool.repeatable and was_called:
+            return INTERRUPTED, 0
+        async with self.writing if tool and tool.writes else nullcontext():
+            with observed.tool(step.tool, step.call_id, known=tool is not None) as failed:
                 use = self.use_for(self.agent, self.depth, step)
                 result = await self.tools.call(self.agent, step.tool, step.arguments, use)
                 if result.is_error:

@@ -6,12 +6,13 @@ from collections.abc import Collection, Mapping
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails
 
 from turnlog.agent.answering.run import MAX_ROUNDS
+from turnlog.agent.settings import team_secret
 from turnlog.agent.team.router import Rule, SimpleAnswer
 from turnlog.events.errors import TurnlogError
 
@@ -23,6 +24,7 @@ Policy = Literal["rewoo", "loop"]
 Locale = Annotated[str, Field(pattern=r"^[a-z]{2}(-[A-Z]{2})?$")]
 ToolName = Annotated[str, Field(pattern=r"^[a-zA-Z_][a-zA-Z0-9_-]{0,63}$")]
 Pattern = Annotated[str, Field(min_length=1)]
+Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 F = TypeVar("F", bound=BaseModel)
 
 
@@ -98,15 +100,87 @@ class Simple(_Part):
         return _regular_expression(pattern)
 
 
+class _Server(_Part):
+    """A server with tools. tools: their names, or a table of names for the model with the server's own ones. reads,
+    writes: names of tools that do the one or the other, whatever the server says. repeatable: of tools that write, but
+    once for an idempotency key. auth_env: the variable of the environment with the secret for `auth_header`."""
+
+    tools: dict[ToolName, str]
+    reads: tuple[ToolName, ...] = ()
+    writes: tuple[ToolName, ...] = ()
+    repeatable: tuple[ToolName, ...] = ()
+    auth_env: Variable | None = None
+    auth_header: str = Field("Authorization", pattern=r"^[A-Za-z0-9-]+$")
+
+    @field_validator("tools", mode="before")
+    @classmethod
+    def _by_name(cls, tools: Any) -> Any:
+        return {name: name for name in tools} if isinstance(tools, list | tuple) else tools
+
+    @model_validator(mode="after")
+    def _names_its_tools(self) -> Self:
+        for name in (*self.reads, *self.writes, *self.repeatable):
+            if name not in self.tools:
+                raise ValueError(_not_among("one of its tools", name, self.tools))
+        return self
+
+    def writes_to(self, name: str, by_default: bool) -> bool:
+        """Whether a tool changes something. by_default: where the file does not say it."""
+        return name in self.writes or (by_default and name not in self.reads)
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """The variables of the environment that it needs."""
+        return () if self.auth_env is None else (self.auth_env,)
+
+    def auth_headers(self) -> dict[str, str]:
+        """Returns the header with the secret, as `Bearer` in Authorization unless the secret names a scheme."""
+        secret = team_secret(self.auth_env) if self.auth_env else None
+        if secret is None:
+            return {}
+        is_bearer = self.auth_header.lower() == "authorization" and " " not in secret
+        return {self.auth_header: f"Bearer {secret}" if is_bearer else secret}
+
+
+class McpServer(_Server):
+    """An MCP server: at a URL (streamable HTTP), or started by a command in the team's folder (stdio). env: variables
+    of the environment that the command gets, besides PATH, HOME and the like."""
+
+    url: str | None = Field(None, pattern=r"^https?://")
+    command: tuple[str, ...] = ()
+    env: tuple[Variable, ...] = ()
+
+    @model_validator(mode="after")
+    def _is_reached_in_one_way(self) -> Self:
+        if (self.url is None) == (not self.command):
+            raise ValueError("needs either `url` or `command`")
+        return self
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        return (*super().variables, *self.env)
+
+
+class HttpService(_Server):
+    """An HTTP service. document: its OpenAPI document, a URL or a file in the team's folder. tools: by operationId.
+    base_url: None takes the document's server."""
+
+    document: str = Field(min_length=1)
+    base_url: str | None = Field(None, pattern=r"^https?://")
+
+
 class TeamFile(_Part):
     """team.toml. entry: the agent that answers where no rule is sure. depth: how often a question may be handed on.
-    tools_from: Python modules whose functions marked with @tool are the team's tools."""
+    tools_from: Python modules whose functions marked with @tool are the team's tools. mcp, http: servers that have more
+    tools."""
 
     name: str = Field(min_length=1)
     entry: str
     depth: int = Field(3, ge=0, le=10)
     simple: tuple[Simple, ...] = ()
     tools_from: tuple[str, ...] = ()
+    mcp: dict[str, McpServer] = Field(default_factory=dict)
+    http: dict[str, HttpService] = Field(default_factory=dict)
 
 
 class Team(TeamFile):

@@ -5,25 +5,27 @@ import copy
 import inspect
 import json
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Annotated, Any, Protocol, TypeVar, get_type_hints, overload
 from uuid import UUID
 
 import httpx2
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic import ConfigDict, Field, ValidationError, create_model
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from turnlog.agent import metrics
 from turnlog.agent.answering.fallback import Category, category_of
 from turnlog.agent.models.calls import Breaker
 from turnlog.agent.models.errors import BreakerOpen, ModelError
-from turnlog.agent.team.plans import Result
+from turnlog.agent.team.function_schemas import parameters_schema, read_docstring
+from turnlog.agent.team.plans import Result, bounded
 from turnlog.agent.team.teams import DELEGATE_TOOL, Agent
 from turnlog.events.errors import TurnlogError
 
 TIMEOUT_S, RETRIES, FIRST_WAIT_S = 30.0, 2, 0.5
+CONNECT_S, ASK_AGAIN_S = 10.0, 30.0
 MOST_MISTAKES = 5  # of one call, in the result that the model reads
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -33,6 +35,14 @@ Write = Callable[[str, str], Awaitable[str]]
 
 class Mistake(Exception):
     """A call cannot be answered as it is; the message tells the model what to do otherwise. It is not tried again."""
+
+
+class Unavailable(Exception):
+    """A service did not do what a tool needs; the message tells the model so. It is tried again as any failure is."""
+
+    def __init__(self, message: str, category: Category = "network") -> None:
+        super().__init__(message)
+        self.category: Category = category
 
 
 class InvalidTool(TurnlogError):
@@ -93,50 +103,59 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A tool. schema: as the OpenAI API takes it. retries: after failures, not after mistakes; 0 for what must not
-    happen twice. timeout_s: of all tries together. writes: it changes what is stored. service: what it needs, such as a
-    provider that other tools need too; they share a circuit breaker."""
+    """A tool. schema: as the OpenAI API takes it; empty until its server has said it. parse: returns the arguments of
+    an object that a model wrote; raises ValidationError, Mistake. function: returns a JSON value from arguments.
+
+    retries: after failures, not after mistakes; 0 for what must not happen twice. timeout_s: of all tries together.
+    writes: it changes what is stored. repeatable: it changes that once for a Use.effect, however often it is called.
+    service: what it needs, such as a server that other tools need too; they share a circuit breaker.
+    """
 
     name: str
     description: str
     schema: Mapping[str, Any]
-    parameters: type[BaseModel]
-    function: Callable[..., Any]
-    wants_use: str | None
+    parse: Callable[[Any], Mapping[str, Any]]
+    function: Callable[[Mapping[str, Any], Use], Awaitable[Any]]
     retries: int = RETRIES
     timeout_s: float = TIMEOUT_S
     writes: bool = False
+    repeatable: bool = True
     service: str = ""
 
-    async def run(self, arguments: BaseModel, use: Use) -> Any:
-        """Returns what the function returns, as a JSON value. A function that is not async runs in a thread."""
-        given = {name: getattr(arguments, name) for name in type(arguments).model_fields}
-        if self.wants_use is not None:
-            given[self.wants_use] = use
-        if inspect.iscoroutinefunction(self.function):
-            value = await self.function(**given)
-        else:
-            value = await asyncio.to_thread(self.function, **given)
-        return to_jsonable_python(value)
+
+class Source(Protocol):
+    """A server with tools. declared: its tools as the team's file names them, without schemas."""
+
+    @property
+    def declared(self) -> Sequence[Tool]: ...
+
+    async def tools(self) -> Sequence[Tool]:
+        """Returns the tools with their schemas. Raises whatever goes wrong."""
+        ...
 
 
 @overload
 def tool(function: Function, /) -> Function: ...
 @overload
 def tool(
-    *, retries: int = ..., timeout_s: float = ..., writes: bool = ..., service: str | None = ...
+    *, retries: int | None = ..., timeout_s: float = ..., writes: bool = ..., service: str | None = ...
 ) -> Callable[[Function], Function]: ...
 def tool(
     function: Any = None,
     /,
     *,
-    retries: int = RETRIES,
+    retries: int | None = None,
     timeout_s: float = TIMEOUT_S,
     writes: bool = False,
     service: str | None = None,
 ) -> Any:
-    """Marks a function as a tool; it stays callable as it was. service: None is a service of its own. Raises
-    InvalidTool."""
+    """Marks a function as a tool; it stays callable as it was.
+
+    Types are its schema, the docstring its description; what the docstring says of parameters (Google, NumPy and Sphinx
+    styles) describes them. retries: None is 2, but 0 for a function that writes and takes no Use, since it cannot tell
+    a repeated call from a new one. timeout_s: of all tries together. service: None is a service of its own. Raises
+    InvalidTool.
+    """
 
     def marked(function: Function) -> Function:
         made = _tool(function, retries, timeout_s, writes)
@@ -157,10 +176,11 @@ def tool_of(function: Callable[..., Any]) -> Tool:
 class Registry:
     """Tools by name. A call is answered with a result whatever the model wrote; nothing is raised."""
 
-    def __init__(self, tools: Iterable[Tool]) -> None:
-        """Raises InvalidTool where two tools have one name."""
-        self._tools = dict[str, Tool]()
-        for known in tools:
+    def __init__(self, tools: Iterable[Tool], sources: Sequence[Source] = ()) -> None:
+        """sources: servers that have more tools. Raises InvalidTool where two tools have one name."""
+        self._tools, self._asked = dict[str, Tool](), dict[int, float]()
+        self._sources, self._asking = sources, asyncio.Lock()
+        for known in (*tools, *(known for source in sources for known in source.declared)):
             if known.name in self._tools:
                 raise InvalidTool(f"there are two tools {known.name!r}")
             self._tools[known.name] = known
@@ -170,6 +190,26 @@ class Registry:
         }
         for service, breaker in self.breakers.items():
             metrics.watch(service, breaker)
+
+    async def ready(self) -> None:
+        """Learns the schemas that servers have, once. A server that does not answer within CONNECT_S is asked again
+        after ASK_AGAIN_S; until then its tools are not offered."""
+        async with self._asking:
+            now = asyncio.get_running_loop().time()
+            due = [at for at in range(len(self._sources)) if self._asked.get(at, 0.0) <= now]
+            await asyncio.gather(*map(self._learn, due))
+
+    async def _learn(self, at: int) -> None:
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                learned = await self._sources[at].tools()
+        except Exception as error:  # anybody's server
+            names = ", ".join(known.name for known in self._sources[at].declared)
+            logger.warning("the tools %s cannot be offered: %s", names, error or type(error).__name__)
+            self._asked[at] = asyncio.get_running_loop().time() + ASK_AGAIN_S
+            return
+        self._tools |= {known.name: known for known in learned}
+        self._asked[at] = float("inf")
 
     def __getitem__(self, name: str) -> Tool:
         return self._tools[name]
@@ -181,7 +221,7 @@ class Registry:
     def schemas(self, agent: Agent) -> list[dict[str, Any]]:
         """Returns the agent's tools that there are, as the OpenAI API takes them; the one that delegates names the
         agents that this one may hand over to."""
-        known = [self._tools[name] for name in agent.all_tools if name in self._tools]
+        known = [self._tools[name] for name in agent.all_tools if name in self._tools and self._tools[name].schema]
         return [_delegating_to(agent) if tool.name == DELEGATE_TOOL else dict(tool.schema) for tool in known]
 
     async def call(self, agent: Agent, name: str, arguments: str | Mapping[str, Any], use: Use) -> Result:
@@ -195,24 +235,28 @@ class Registry:
             allowed = ", ".join(agent.all_tools) or "none"
             return _failed(f"{agent.type} has no tool {name!r}; its tools are {allowed}")
         try:
-            parsed = _arguments(known.parameters, arguments)
+            parsed = known.parse(_object(arguments))
+        except Mistake as mistake:
+            return _failed(str(mistake))
         except ValidationError as error:
             return _failed(_mistakes(error))
         except ValueError as error:
             return _failed(f"the arguments are not JSON: {error}")
         try:
-            return Result(await self._guarded(known, parsed, use))
+            return Result(bounded(await self._guarded(known, parsed, use)))
         except Mistake as mistake:
             return _failed(str(mistake))
         except BreakerOpen as error:
             return _failed(f"{name} was not called: {error}", "circuit_open")
         except TimeoutError:
             return _failed(f"{name} did not answer within {known.timeout_s:g} s", "timeout")
+        except Unavailable as error:
+            return _failed(f"{name} failed: {error}", error.category)
         except Exception as error:  # a tool may be anybody's code
             logger.warning("the tool %s failed", name, exc_info=error)
             return _failed(f"{name} failed ({type(error).__name__})", category_of_failure(error))
 
-    async def _guarded(self, known: Tool, arguments: BaseModel, use: Use) -> Any:
+    async def _guarded(self, known: Tool, arguments: Mapping[str, Any], use: Use) -> Any:
         """Raises BreakerOpen without a call while the tool's service is left alone, and what the tool raises."""
         breaker = self.breakers[known.service]
         breaker.admit(use.asker)
@@ -235,28 +279,30 @@ class Registry:
         return value
 
 
-def registry_of(functions: Iterable[Callable[..., Any]]) -> Registry:
-    """Returns a registry of functions that are marked as tools, with the tool that delegates. Raises InvalidTool."""
-    return Registry(map(tool_of, (delegate_to_agent, *functions)))
+def registry_of(functions: Iterable[Callable[..., Any]], sources: Sequence[Source] = ()) -> Registry:
+    """Returns a registry of functions that are marked as tools, with the tool that delegates. sources: servers that
+    have more tools. Raises InvalidTool."""
+    return Registry(map(tool_of, (delegate_to_agent, *functions)), sources)
 
 
-async def _tried(known: Tool, arguments: BaseModel, use: Use) -> Any:
+async def _tried(known: Tool, arguments: Mapping[str, Any], use: Use) -> Any:
     for attempt in range(known.retries):
         try:
-            return await known.run(arguments, use)
+            return await known.function(arguments, use)
         except (Mistake, PydanticSerializationError, ModelError):  # a model's client has tried again itself
             raise
         except Exception as error:
             logger.info("the tool %s failed and is tried again", known.name, exc_info=error)
             await asyncio.sleep(FIRST_WAIT_S * 2**attempt)
-    return await known.run(arguments, use)
+    return await known.function(arguments, use)
 
 
-def _tool(function: Callable[..., Any], retries: int, timeout_s: float, writes: bool) -> Tool:
+def _tool(function: Callable[..., Any], retries: int | None, timeout_s: float, writes: bool) -> Tool:
     name = function.__name__
-    description = inspect.getdoc(function)
-    if not description:
+    docstring = inspect.getdoc(function)
+    if not docstring:
         raise InvalidTool(f"{name} has no docstring, which is the description that a model reads")
+    description, described = read_docstring(docstring)
     hints, fields, wants_use = get_type_hints(function, include_extras=True), dict[str, Any](), None
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
@@ -267,35 +313,42 @@ def _tool(function: Callable[..., Any], retries: int, timeout_s: float, writes: 
             wants_use = parameter.name
         else:
             default = ... if parameter.default is parameter.empty else parameter.default
-            fields[parameter.name] = (hints[parameter.name], default)
+            about = described.get(parameter.name)
+            kind = hints[parameter.name]
+            fields[parameter.name] = (Annotated[kind, Field(description=about)] if about else kind, default)
     parameters = create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
-    description = " ".join(description.split())
-    schema = _schema(name, description, parameters)
-    return Tool(name, description, schema, parameters, function, wants_use, retries, timeout_s, writes, f"tool:{name}")
-
-
-def _schema(name: str, description: str, parameters: type[BaseModel]) -> dict[str, Any]:
-    """Raises InvalidTool."""
-    document = parameters.model_json_schema()
-    parts = document.pop("$defs", {})
     try:
-        slim = _slim(_with_parts(document, parts))
+        document = parameters_schema(parameters)
     except RecursionError:
         raise InvalidTool(f"{name}: the type of a parameter contains itself; a schema cannot say that") from None
-    return {
+    schema = {
         "type": "function",
-        "function": {"name": name, "description": description, "parameters": {"properties": {}, **slim}},
+        "function": {"name": name, "description": description, "parameters": document},
     }
 
+    def parse(written: Any) -> Mapping[str, Any]:
+        read = parameters.model_validate(written)
+        return {field: getattr(read, field) for field in fields}
 
-def _arguments(parameters: type[BaseModel], arguments: str | Mapping[str, Any]) -> BaseModel:
-    """Raises ValidationError, ValueError for text that is not JSON."""
-    if isinstance(arguments, str):
-        try:
-            arguments = json.loads(arguments or "{}")
-        except RecursionError:
-            raise ValueError("they are nested too deep") from None
-    return parameters.model_validate(arguments)
+    async def called(arguments: Mapping[str, Any], use: Use) -> Any:
+        """A function that is not async runs in a thread."""
+        given = dict(arguments) if wants_use is None else {**arguments, wants_use: use}
+        is_async = inspect.iscoroutinefunction(function)
+        return to_jsonable_python(await (function(**given) if is_async else asyncio.to_thread(function, **given)))
+
+    repeatable = not writes or wants_use is not None
+    tries = retries if retries is not None else RETRIES if repeatable else 0
+    return Tool(name, description, schema, parse, called, tries, timeout_s, writes, repeatable, f"tool:{name}")
+
+
+def _object(arguments: str | Mapping[str, Any]) -> Any:
+    """Raises ValueError for text that is not JSON."""
+    if not isinstance(arguments, str):
+        return arguments
+    try:
+        return json.loads(arguments or "{}")
+    except RecursionError:
+        raise ValueError("they are nested too deep") from None
 
 
 def _mistakes(error: ValidationError) -> str:
@@ -323,33 +376,6 @@ _CATEGORY_OF_STATUS: Mapping[int | None, Category] = {402: "quota", 429: "rate_l
 
 def _failed(why: str, category: Category | None = None) -> Result:
     return Result({"error": why} | ({"category": category} if category else {}), is_error=True)
-
-
-def _with_parts(schema: Any, parts: Mapping[str, Any]) -> Any:
-    """The schema with its parts in place of references to them, which some servers cannot read."""
-    if isinstance(schema, list):
-        return [_with_parts(part, parts) for part in schema]
-    if not isinstance(schema, dict):
-        return schema
-    if "$ref" in schema:
-        rest = {key: value for key, value in schema.items() if key != "$ref"}
-        return _with_parts({**parts[schema["$ref"].removeprefix("#/$defs/")], **rest}, parts)
-    return {key: _with_parts(value, parts) for key, value in schema.items()}
-
-
-def _slim(schema: Any) -> Any:
-    """The schema without titles, and with the plain type where a parameter may also be left out."""
-    if isinstance(schema, list):
-        return [_slim(part) for part in schema]
-    if not isinstance(schema, dict):
-        return schema
-    if "anyOf" in schema and len(others := [kind for kind in schema["anyOf"] if kind != {"type": "null"}]) == 1:
-        rest = {key: value for key, value in schema.items() if key not in ("anyOf", "default", "title")}
-        return _slim({**others[0], **rest})
-    slim = {key: _slim(value) for key, value in schema.items() if key not in ("title", "properties")}
-    if "properties" in schema:  # a parameter may be called title
-        slim["properties"] = {name: _slim(value) for name, value in schema["properties"].items()}
-    return slim
 
 
 @tool

@@ -19,13 +19,12 @@ if TYPE_CHECKING:
     from turnlog._thread import Context, Thread
     from turnlog._wrapping import wrap
     from turnlog.agent.memory.memories import MemoryView
-    from turnlog.agent.recall.recall import Found
+    from turnlog.agent.team.tools import tool
     from turnlog.events.errors import TurnlogError
     from turnlog.projectors.models.conversation.message import Message
 
 __all__ = [
     "Context",
-    "Found",
     "Memory",
     "MemoryView",
     "Message",
@@ -33,13 +32,13 @@ __all__ = [
     "TurnlogError",
     "connect",
     "open",
+    "tool",
     "wrap",
 ]
 
 # Loaded at first use: the packages below this one are imported through it.
 _WHERE = {
     "Context": "turnlog._thread",
-    "Found": "turnlog.agent.recall.recall",
     "Memory": "turnlog._memory",
     "MemoryView": "turnlog.agent.memory.memories",
     "Message": "turnlog.projectors.models.conversation.message",
@@ -47,6 +46,7 @@ _WHERE = {
     "TurnlogError": "turnlog.events.errors",
     "connect": "turnlog._opening",
     "open": "turnlog._opening",
+    "tool": "turnlog.agent.team.tools",
     "wrap": "turnlog._wrapping",
 }
 

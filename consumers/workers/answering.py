@@ -27,7 +27,7 @@ from turnlog.agent.models.protocol import ChatRequest, Usage, asker_of
 from turnlog.agent.recall.search import recall_of
 from turnlog.agent.retry_later import RetryLater
 from turnlog.agent.runtime import Runtime
-from turnlog.agent.team.configured import ServerTeam, choose, server_team, team_of_tenant
+from turnlog.agent.team.configured import ServerTeam, check_secrets, choose, server_team, team_of_tenant
 from turnlog.agent.team.recording import failed_event
 from turnlog.agent.team.teams import Agent
 from turnlog.consumers.workers.durable_consumer import Delivery
@@ -77,7 +77,8 @@ class AgentConsumer:
 
     def __init__(self, runtime: Runtime) -> None:
         """Raises InvalidTeam."""
-        server_team(runtime)
+        if (server := server_team(runtime)) is not None:
+            check_secrets(server.team)
         self._runtime, self._models = runtime, runtime.models
         self._memories, self._locks = Memories(runtime.log, runtime.pool), SharedLocks(runtime.pool)
 

@@ -61,6 +61,7 @@ class TeamRun:
         if chosen.answer is not None:
             await self._fixed(chosen.agent, chosen.answer)
             return
+        await self.server.tools.ready()
         journal = await journal_of(self.runtime.log, self.request, self.seq, model.provider)
         entry = journal.entry if journal.entry in self.server.team.agents else None
         pieces = run_team(

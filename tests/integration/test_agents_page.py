@@ -1,16 +1,22 @@
 """The team that docs/agents.md makes from nothing answers, with its tools."""
 
+import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from helpers.http_shop import TOKEN, Warehouse, served
 from helpers.markdown_examples import blocks, files
 from helpers.openai_server import OpenAIServer
 from helpers.questions import Place, pieces_of
 from helpers.stage import player
 
 from turnlog.agent.answering.asking import Answered, Solved
+from turnlog.agent.team import tools
 from turnlog.agent.team.records import StoredRecords
+from turnlog.agent.team.runs import list_runs, show_run
+from turnlog.agent.team.teams import InvalidTeam
 
 PAGE = "docs/agents.md"
 
@@ -43,3 +49,46 @@ async def test_the_team_of_the_page_answers_with_its_tools(
     [solved] = [piece for piece in pieces if isinstance(piece, Solved)]
     assert (solved.chain, solved.tools, solved.routed) == (("refunds",), ("refund_order",), True)
     assert refunds == {"A101": {"usd": 40}}
+
+
+async def test_the_servers_of_the_page_give_their_tools_to_the_team(
+    nats_url: str, database_url: str, model: OpenAIServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the page says, but for the address of the warehouse and the path of Python."""
+    monkeypatch.setenv("WAREHOUSE_TOKEN", TOKEN)
+    monkeypatch.setattr(tools, "CONNECT_S", 60.0)
+    (tmp_path / "parts_server.py").write_text(files(PAGE)["parts_server.py"], "utf-8")
+    warehouse, calls = Warehouse(), [("find_parts", {"bicycle": "Dart"}), ("list_parts", {"shelf": "a", "most": 1})]
+    model.reply("I look.", tool_calls=calls)
+    model.reply("There is a bell.")
+    with served(warehouse.app) as url:
+        servers = [blocks(PAGE, "toml", name)[0].text for name in ("parts.toml", "warehouse.toml")]
+        text = "".join(servers).replace("http://127.0.0.1:8900", url).replace('"python"', f'"{sys.executable}"')
+        (tmp_path / "team.toml").write_text(f'name = "parts"\nentry = "desk"\n{text}', "utf-8")
+        (tmp_path / "desk.toml").write_text(
+            'name = "Desk"\nprompt = "Find parts."\ntools = ["find_parts", "list_parts"]\n'
+        )
+        given = {"api_base_url": model.url, "api_key": model.key, "model": "m", "team": str(tmp_path)}
+        async with player(nats_url, database_url, ("projectors", "agent"), **given)() as stage:
+            pieces = await pieces_of(stage.runtime, Place(user="ann"), "A bell for my Dart, please")
+            [run] = await list_runs(stage.runtime, "default", "ann")
+            steps = (await show_run(stage.runtime, "default", run.run_id)).steps
+    assert isinstance(pieces[-1], Answered) and pieces[-1].answer == "There is a bell."
+    results = {step.name: json.loads(step.text) for step in steps if step.kind == "result"}
+    assert results["find_parts"] == ["bell for a Dart", "rear light for a Dart"]
+    assert results["list_parts"] == {"shelf": "a", "parts": [{"name": "part 0"}]}
+    offered = {tool["function"]["name"]: tool["function"]["description"] for tool in model.bodies("chat")[0]["tools"]}
+    assert offered == {"find_parts": "Finds the spare parts of a bicycle.", "list_parts": "Lists the parts on a shelf."}
+
+
+async def test_a_server_does_not_start_without_the_secrets_that_its_team_names(
+    nats_url: str, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("WAREHOUSE_TOKEN", raising=False)
+    [block] = blocks(PAGE, "toml", "warehouse.toml")
+    (tmp_path / "team.toml").write_text(f'name = "parts"\nentry = "desk"\n{block.text}', "utf-8")
+    (tmp_path / "desk.toml").write_text('name = "Desk"\nprompt = "p"\n')
+    play = player(nats_url, database_url, ("agent",), team=str(tmp_path))
+    with pytest.raises(InvalidTeam, match=r"http.warehouse: the environment variable WAREHOUSE_TOKEN is not set"):
+        async with play():
+            pass

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from uuid import UUID
 
@@ -129,6 +130,42 @@ async def test_a_killed_loop_goes_on_after_its_last_round(
     ending = model.bodies("chat")[-1]
     assert [message["role"] for message in ending["messages"]][-4:] == ["assistant", "tool"] * 2
     assert (run.status, run.tokens_in) == ("solved", sum(step.tokens_in for step in steps[:-1])), "counted once"
+
+
+BELL = '''
+import asyncio
+import turnlog
+
+RUNG = []
+
+@turnlog.tool(writes=True)
+async def ring(times: int) -> None:
+    """Rings the bell, and cannot tell a repeated call from a new one."""
+    RUNG.append(times)
+    await asyncio.Event().wait()
+'''
+
+
+async def test_a_tool_that_cannot_be_repeated_is_not_called_again_after_a_crash(
+    nats_url: str, database_url: str, model: OpenAIServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "bell_of_a_test.py").write_text(BELL)
+    (tmp_path / "team.toml").write_text('name = "bells"\nentry = "one"\ntools_from = ["bell_of_a_test"]\n')
+    (tmp_path / "one.toml").write_text('name = "One"\nprompt = "p"\ntools = ["ring"]\n')
+    given = {"api_base_url": model.url, "api_key": model.key, "model": "test-model", "team": str(tmp_path)}
+    play = player(nats_url, database_url, ROLES, **given)
+    model.reply(tool_calls=[("ring", {"times": 3})])
+    model.reply("It may have rung.")
+    async with play() as stage:
+        await append_question(stage.runtime.log, question_events(Question("default", "t", "Ring!", "ann")))
+        await eventually(lambda: _has(stage, "run_tool_called"))
+    async with play() as stage:
+        await eventually(lambda: _has(stage, "answer_receipt"), 60)
+        [answered] = await stage.all("run_tool_answered")
+    assert import_module("bell_of_a_test").RUNG == [3]
+    assert answered.is_error and "it may have been done" in answered.result
+    assert "it may have been done" in model.bodies("chat")[-1]["messages"][-1]["content"]
 
 
 async def test_a_run_without_an_answer_ends_with_its_reason(play: Play, model: OpenAIServer) -> None:

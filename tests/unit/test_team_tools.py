@@ -5,19 +5,20 @@ import uuid
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 from uuid import UUID
 
 import pytest
 from helpers.support_desk import SUPPORT_TOOLS, refund_order
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
+import turnlog
 from turnlog.agent.team import tools
 from turnlog.agent.team.advising import TOOLS, advising_tools
 from turnlog.agent.team.local_pages import LocalPages
-from turnlog.agent.team.plans import Result
+from turnlog.agent.team.plans import MOST_CHARS, Result
 from turnlog.agent.team.teams import Agent, bundled_team, check_tools, load_team
 from turnlog.agent.team.tools import InvalidTool, Mistake, Use, registry_of, tool, tool_of
 
@@ -115,6 +116,49 @@ def test_the_tool_that_delegates_names_the_agents_that_an_agent_may_hand_over_to
         wanted = schemas["delegate_to_agent"]["parameters"]
         assert wanted["properties"]["agent_type"]["enum"] == list(agent.delegates)
         assert wanted["required"] == ["agent_type", "task_description"]
+
+
+def test_the_docstring_describes_the_parameters() -> None:
+    @turnlog.tool
+    def book_room(room: str, nights: Annotated[int, Field(ge=1, description="how many")] = 1) -> None:
+        """Books a room.
+
+        Args:
+            room: the number of the room
+        """
+
+    schema = tool_of(book_room).schema["function"]
+    assert schema["description"] == "Books a room."
+    assert schema["parameters"]["properties"] == {
+        "room": {"description": "the number of the room", "type": "string"},
+        "nights": {"description": "how many", "default": 1, "minimum": 1, "type": "integer"},
+    }
+
+
+def test_a_function_that_writes_and_has_no_id_of_the_call_is_not_repeated() -> None:
+    def note(text: str) -> None:
+        """Notes."""
+
+    def note_once(use: Use, text: str) -> None:
+        """Notes."""
+
+    marked = [tool_of(tool(writes=True)(function)) for function in (note, note_once)]
+    assert [(known.retries, known.repeatable) for known in marked] == [(0, False), (2, True)]
+    assert tool_of(tool(retries=1, writes=True)(note)).retries == 1
+
+
+@pytest.mark.parametrize(("value", "beginning"), [("x" * 50_000, "xxx"), (["好"] * 9_000, '["好", "好"')])
+async def test_a_long_result_is_cut_and_says_so(value: Any, beginning: str) -> None:
+    @tool
+    def look() -> Any:
+        """Returns much."""
+        return value
+
+    registry, agent = alone(look)
+    result = await registry.call(agent, "look", "{}", USE)
+    assert not result.is_error and set(result.value) == {"cut", "beginning"}
+    assert result.value["beginning"].startswith(beginning) and len(result.value["beginning"]) == MOST_CHARS
+    assert "ask for less" in result.value["cut"]
 
 
 async def test_a_call_returns_what_the_function_returns() -> None:

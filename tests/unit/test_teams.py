@@ -6,7 +6,15 @@ import pytest
 from pydantic import ValidationError
 
 from turnlog.agent.team.router import route
-from turnlog.agent.team.teams import DELEGATE_TOOL, InvalidTeam, Team, bundled_team, check_tools, load_team
+from turnlog.agent.team.teams import (
+    DELEGATE_TOOL,
+    HttpService,
+    InvalidTeam,
+    Team,
+    bundled_team,
+    check_tools,
+    load_team,
+)
 
 SUPPORT = Path(__file__).parents[1] / "teams" / "support"
 AGENT = 'name = "A"\nprompt = "Be kind."\n'
@@ -111,6 +119,37 @@ def test_a_disabled_agent_has_no_routing_rule(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_used_is_named_with_its_key(text: str, problem: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidTeam, match=problem):
         team_of(tmp_path, a=text, b=AGENT)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("[mcp.a]\ntools = []", "mcp.a: needs either `url` or `command`"),
+        ('[mcp.a]\nurl = "http://x"\ncommand = ["x"]\ntools = []', "mcp.a: needs either `url` or `command`"),
+        ('[mcp.a]\nurl = "ftp://x"\ntools = []', "mcp.a.url: String should match"),
+        ('[mcp.a]\nurl = "http://x"', "mcp.a.tools: is missing"),
+        ('[mcp.a]\nurl = "http://x"\ntools = ["a b"]', "mcp.a.tools"),
+        ('[mcp.a]\nurl = "http://x"\ntools = ["b"]\nreads = ["c"]', "mcp.a: 'c' is not the name of one of its tools"),
+        ('[http.a]\ntools = { b = "getB" }', "http.a.document: is missing"),
+        ('[http.a]\ndocument = "d"\nbase_url = "x"\ntools = []', "http.a.base_url: String should match"),
+        ('[http.a]\ndocument = "d"\nauth_env = "a-b"\ntools = []', "http.a.auth_env: String should match"),
+        ('[http.a]\ndocument = "d"\ntools = []\ntoken = "x"', "http.a.token: there is no such key"),
+    ],
+)
+def test_a_server_of_tools_that_cannot_be_used_is_named(text: str, problem: str, tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text(AGENT)
+    (tmp_path / "team.toml").write_text(f'name = "T"\nentry = "a"\n{text}\n')
+    with pytest.raises(InvalidTeam, match=f"team.toml: {problem}"):
+        load_team(tmp_path)
+
+
+def test_a_secret_is_sent_as_its_header_wants_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHOP_TOKEN", "s3cret")
+    given = {"document": "d", "tools": {}, "auth_env": "SHOP_TOKEN"}
+    assert HttpService(**given).auth_headers() == {"Authorization": "Bearer s3cret"}
+    assert HttpService(**given, auth_header="X-Key").auth_headers() == {"X-Key": "s3cret"}
+    monkeypatch.setenv("SHOP_TOKEN", "Basic YTpi")
+    assert HttpService(**given).auth_headers() == {"Authorization": "Basic YTpi"}
 
 
 def test_a_folder_without_team_file_or_entry_is_refused(tmp_path: Path) -> None:
