@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PEER := $(VENV)/peer
 CLIENTS := $(VENV)/clients
+PAGE := $(VENV)/page
 WORKERS ?= $$($(BIN)/python -c "import psutil; print((psutil.cpu_count(logical=False) or 1) + 2)")
 
 # Without compiled modules every Python process compiles all libraries again: twice the time to collect the tests, and more
@@ -13,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # numpy's threads spin while they wait for each other, and every process has as many as there are cores.
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: demo test quick nightly check lint types install bench eval chaos peer clients llm-test alerts clean
+.PHONY: demo test page-test page-types quick nightly check lint types install bench eval chaos peer clients llm-test alerts clean
 
 demo: $(STAMP)
 	$(BIN)/turnlog demo
@@ -33,7 +34,7 @@ nightly: $(STAMP)
 	$(MAKE) test PYTEST_ADDOPTS=--nightly
 	$(MAKE) chaos
 
-check: $(STAMP) lint types test
+check: $(STAMP) lint types page-types test
 
 lint: $(STAMP)
 	$(BIN)/ruff check
@@ -41,6 +42,19 @@ lint: $(STAMP)
 
 types: $(STAMP)
 	$(BIN)/mypy
+
+# The web page in Debian's browser. `make test` runs these tests too, where a browser is found.
+page-test: $(STAMP)
+	command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; }
+	$(BIN)/pytest tests/page
+
+# The types in the page's comments, where npm is: its one package is 23 MB.
+page-types: $(STAMP)
+	@if test -x $(PAGE)/node_modules/.bin/tsc || { command -v npm >/dev/null && \
+	  mkdir -p $(PAGE) && cp tests/page/package.json tests/page/package-lock.json $(PAGE) && \
+	  npm ci --silent --prefix $(PAGE) --ignore-scripts --no-audit --no-fund >/dev/null 2>&1; }; \
+	then $(PAGE)/node_modules/.bin/tsc --project tests/page; \
+	else echo "page-types: skipped, because npm or its registry is not there"; fi
 
 bench: $(STAMP)
 	$(BIN)/pip install --quiet --disable-pip-version-check --requirement requirements.lock --requirement requirements-bench.lock

@@ -18,6 +18,7 @@ import psutil
 import pytest
 from helpers import nightly
 from helpers.api import Api, Serve, server
+from helpers.chromium import NO_BROWSER
 from helpers.databases import Databases
 from helpers.key_rings import keks
 from helpers.prepared_home import copy_database, make_prepared_home, shared_by_workers
@@ -100,6 +101,12 @@ def pytest_collection_finish() -> None:
     """Every search for garbage would go through the million objects of modules and test items again."""
     gc.freeze()
     gc.enable()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    skipped = [report for report in terminalreporter.getreports("skipped") if NO_BROWSER in str(report.longrepr)]
+    if skipped:
+        terminalreporter.write_line(f"{len(skipped)} tests of the web page did not run: {NO_BROWSER}")
 
 
 def remove_folders_of_ended_runs(place: Path) -> None:

@@ -2,7 +2,8 @@
 
 from turnlog.agent.context.digest import Summary
 from turnlog.agent.context.inputs import ContextInput, ContextSettings
-from turnlog.agent.context.receipt import Context, ContextReceipt, Tier, answer_receipt
+from turnlog.agent.context.receipt import Context, ContextReceipt, Remarks, Tier, answer_receipt
+from turnlog.agent.context.shares import WindowShares, shares_of
 from turnlog.agent.context.tiers import build_context, prepared
 from turnlog.agent.context.tokens import TokenCounter, counter_for
 from turnlog.agent.context.window import WindowTooSmall
@@ -12,12 +13,15 @@ __all__ = [
     "ContextInput",
     "ContextReceipt",
     "ContextSettings",
+    "Remarks",
     "Summary",
     "Tier",
     "TokenCounter",
+    "WindowShares",
     "WindowTooSmall",
     "answer_receipt",
     "build_context",
     "counter_for",
     "prepared",
+    "shares_of",
 ]

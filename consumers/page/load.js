@@ -14,14 +14,14 @@ export function useLoad(read, dependencies) {
   const [round, setRound] = useState(0);
   useEffect(() => {
     const aborter = new AbortController();
-    setState((before) => ({ ...before, loading: true }));
+    setState((/** @type {any} */ before) => ({ ...before, loading: true }));
     read(aborter.signal).then(
       (value) => aborter.signal.aborted || setState({ value, error: null, loading: false }),
-      (error) => aborter.signal.aborted || setState((before) => ({ ...before, error, loading: false })),
+      (error) => aborter.signal.aborted || setState((/** @type {any} */ before) => ({ ...before, error, loading: false })),
     );
     return () => aborter.abort();
   }, [...dependencies, round]);
-  const reload = useCallback(() => setRound((before) => before + 1), []);
+  const reload = useCallback(() => setRound((/** @type {any} */ before) => before + 1), []);
   const set = useCallback((/** @type {T} */ value) => setState({ value, error: null, loading: false }), []);
   return { ...state, reload, set };
 }
@@ -42,16 +42,16 @@ export function usePages(address, query) {
     const own = reading.current;
     if (address === null || own.busy) return;
     own.busy = true;
-    setState((before) => ({ ...before, loading: true }));
+    setState((/** @type {any} */ before) => ({ ...before, loading: true }));
     try {
       const page = await get(address, { query: { ...query, cursor: first ? null : own.next }, signal: own.aborter.signal });
       if (own.aborter.signal.aborted) return;
       own.next = page.next;
-      setState((before) => ({
+      setState((/** @type {any} */ before) => ({
         items: first ? page.items : [...before.items, ...page.items], error: null, loading: false, complete: page.next === null,
       }));
     } catch (/** @type {any} */ error) {
-      if (!own.aborter.signal.aborted) setState((before) => ({ ...before, error, loading: false }));
+      if (!own.aborter.signal.aborted) setState((/** @type {any} */ before) => ({ ...before, error, loading: false }));
     } finally {
       own.busy = false;
     }
@@ -65,8 +65,8 @@ export function usePages(address, query) {
   return {
     ...state,
     more,
-    reload: useCallback(() => setRound((before) => before + 1), []),
-    change: useCallback((/** @type {any[]} */ items) => setState((before) => ({ ...before, items })), []),
+    reload: useCallback(() => setRound((/** @type {any} */ before) => before + 1), []),
+    change: useCallback((/** @type {any[]} */ items) => setState((/** @type {any} */ before) => ({ ...before, items })), []),
   };
 }
 

@@ -2854,7 +2854,8 @@ export interface components {
          * ContextMade
          * @description messages: for the OpenAI chat API, system prompt first. budget: tokens of the tiers. seq: of the log as it was
          *     seen. receipt: send its id with the answer's turn, or all of it where the id is null or no longer known; null for a
-         *     moment of the past. degraded: why older turns were sought without vectors.
+         *     moment of the past. degraded: why older turns were sought without vectors. shares: of the window. remarks: turns
+         *     that were left out or altered, by reason. matches: whether an answer's receipt says the same; null without one.
          */
         ContextMade: {
             /** Messages */
@@ -2870,6 +2871,11 @@ export interface components {
             receipt?: components["schemas"]["SignedBasis"] | null;
             /** Degraded */
             degraded?: string | null;
+            shares: components["schemas"]["WindowShares"];
+            /** Remarks */
+            remarks: components["schemas"]["Remarks"][];
+            /** Matches */
+            matches?: boolean | null;
         };
         /**
          * ContextReceipt
@@ -3933,6 +3939,19 @@ export interface components {
              * Format: date-time
              */
             createdAt: string;
+        };
+        /**
+         * MessageShare
+         * @description One message of the context. part: `system`, `memories`, or its tier. seq: of the stored turn, or of the summary
+         *     in tier 1; None for what is no turn.
+         */
+        MessageShare: {
+            /** Part */
+            part: string;
+            /** Seq */
+            seq: number | null;
+            /** Tokens */
+            tokens: number;
         };
         /** Meta */
         Meta: {
@@ -5284,6 +5303,29 @@ export interface components {
             origin?: ("person" | "participant" | "tool" | "program" | "quoted") | null;
         } & {
             [key: string]: unknown;
+        };
+        /**
+         * WindowShares
+         * @description All tokens of the window. tools: their schemas. reserve: for the answer. safety: for what counts differently.
+         *     free: of the budget of the tiers. messages: in the order of the context's messages.
+         */
+        WindowShares: {
+            /** Window */
+            window: number;
+            /** System */
+            system: number;
+            /** Tools */
+            tools: number;
+            /** Memories */
+            memories: number;
+            /** Reserve */
+            reserve: number;
+            /** Safety */
+            safety: number;
+            /** Free */
+            free: number;
+            /** Messages */
+            messages: components["schemas"]["MessageShare"][];
         };
         /** NewConversation */
         turnlog__consumers__api__dialects__ai_agent__NewConversation: {

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from openai.types.chat import ChatCompletionMessageParam
 from pydantic import TypeAdapter
 
-from turnlog.agent.context import ContextInput, ContextSettings, Summary, build_context, counter_for
+from turnlog.agent.context import ContextInput, ContextSettings, Summary, build_context, counter_for, shares_of
 from turnlog.agent.context.condense import condense
 from turnlog.agent.context.selection import OVER_BUDGET
+from turnlog.agent.context.tokens import REPLY_PRIMING
 from turnlog.agent.context.wire import WireOptions, body
 from turnlog.projectors.models.conversation.message import Message
 
@@ -93,6 +94,19 @@ def test_every_context_is_valid_and_within_budget(given: ContextInput) -> None:
     history = built.messages[1:] if given.system_prompt else built.messages
     assert total == sum(map(counter.wire, history))
     assert len(history) == sum(len(tier.items) for tier in built.tiers)
+
+
+@thorough
+@given(inputs, st.lists(words.filter(bool), max_size=2))
+def test_every_message_has_its_share_of_the_window(given: ContextInput, notes: list[str]) -> None:
+    given = replace(given, window=20_000, notes=[{"role": "user", "content": note[:400]} for note in notes])
+    built, counter = build_context(given), counter_for(given.model)
+    shares = shares_of(built, bool(given.system_prompt))
+    assert [share.tokens for share in shares.messages] == [counter.wire(wire) for wire in built.messages]
+    parts = [share.part for share in shares.messages]
+    assert parts.count("memories") == len(notes) and parts.count("system") == bool(given.system_prompt)
+    total = shares.system + shares.tools + shares.memories + shares.reserve + shares.safety + shares.free
+    assert total + sum(tier.tokens for tier in built.tiers) + REPLY_PRIMING == shares.window
 
 
 @thorough

@@ -13,7 +13,7 @@ from turnlog.agent.answering import turns
 from turnlog.agent.answering.context import AnswerBasis, SignedBasis, context_as_of, context_of
 from turnlog.agent.answering.receipts import GivenReceipts
 from turnlog.agent.answering.turns import NewTurn, ShownTurn, WrongReceipt, shown
-from turnlog.agent.context import Context, Tier
+from turnlog.agent.context import Context, Remarks, Tier, WindowShares, shares_of
 from turnlog.agent.conversations.ownership import append_as_owner
 from turnlog.agent.conversations.threads import thread_version
 from turnlog.agent.conversations.transcript import transcript
@@ -149,7 +149,8 @@ class ContextRequest(BaseModel):
 class ContextMade(BaseModel):
     """messages: for the OpenAI chat API, system prompt first. budget: tokens of the tiers. seq: of the log as it was
     seen. receipt: send its id with the answer's turn, or all of it where the id is null or no longer known; null for a
-    moment of the past. degraded: why older turns were sought without vectors."""
+    moment of the past. degraded: why older turns were sought without vectors. shares: of the window. remarks: turns
+    that were left out or altered, by reason. matches: whether an answer's receipt says the same; null without one."""
 
     messages: list[dict[str, Any]]
     tiers: list[Tier]
@@ -157,11 +158,15 @@ class ContextMade(BaseModel):
     seq: int
     receipt: SignedBasis | None = None
     degraded: str | None = None
+    shares: WindowShares
+    remarks: list[Remarks]
+    matches: bool | None = None
 
     @classmethod
-    def of(cls, made: Context, receipt: SignedBasis | None = None, degraded: str | None = None) -> "ContextMade":
+    def of(cls, made: Context, system_prompt: str | None, **more: Any) -> "ContextMade":
         shown: dict[str, Any] = {"messages": made.messages, "tiers": list(made.tiers), "budget": made.budget}
-        return cls(**shown, seq=made.receipt.as_of_seq, receipt=receipt, degraded=degraded)
+        shown |= {"shares": shares_of(made, bool(system_prompt)), "remarks": list(made.receipt.remarks)}
+        return cls(**shown, seq=made.receipt.as_of_seq, **more)
 
 
 @router.get("/context")
@@ -176,7 +181,10 @@ async def context(
     if as_of is None:
         return await make_context(thread, ContextRequest(query=query, tokens=tokens), caller)
     place = await caller.owns(thread)
-    return ContextMade.of((await context_as_of(*place, as_of, query=query, window=tokens)).context)
+    past = await context_as_of(*place, as_of, query=query, window=tokens)
+    prompt = past.receipt.system_prompt if past.receipt else None
+    settings = caller.runtime.settings
+    return ContextMade.of(past.context, settings.system_prompt if prompt is None else prompt, matches=past.matches)
 
 
 @router.post("/context")
@@ -187,7 +195,7 @@ async def make_context(thread: ThreadId, body: ContextRequest, caller: Reader) -
     receipt = SignedBasis(**said, signature=_signature(built.receipt, caller))
     id_ = await caller.system.kept(GivenReceipts).keep(caller.tenant, caller.user, _SIGNED.dump_json(receipt))
     receipt = replace(receipt, id=id_)
-    return ContextMade.of(built.context, receipt, built.degraded)
+    return ContextMade.of(built.context, built.receipt.system_prompt, receipt=receipt, degraded=built.degraded)
 
 
 def _check_receipt(receipt: SignedBasis, caller: Principal) -> None:

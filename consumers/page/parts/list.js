@@ -14,7 +14,7 @@ export function WindowedList({ items, height, row, keyOf, label, onEnd, follow =
   const [view, setView] = useState({ top: 0, size: 800 });
   const measure = () => {
     const { scrollTop, clientHeight } = frame.current;
-    setView((before) => (before.top === scrollTop && before.size === clientHeight ? before : { top: scrollTop, size: clientHeight }));
+    setView((/** @type {any} */ before) => (before.top === scrollTop && before.size === clientHeight ? before : { top: scrollTop, size: clientHeight }));
   };
   useLayoutEffect(() => {
     measure();

@@ -1,5 +1,193 @@
-// Not built yet.
-import { html } from "../html.js";
-import { Empty } from "../parts/common.js";
+// A conversation: its turns, a question whose answer streams in, and what the model saw for each answer.
+import { html, useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../html.js";
+import { events, get, path } from "../api.js";
+import { language } from "../session.js";
+import { t } from "../i18n.js";
+import { Empty, Failure, Loading } from "../parts/common.js";
+import { Icon } from "../parts/icons.js";
+import { Seen } from "../parts/seen.js";
+import { threadChanged } from "../parts/thread_head.js";
+import { Turns, spoken } from "../parts/turns.js";
 
-export default () => html`<${Empty} icon="chat" title="…" />`;
+const PAGE = 60;
+const NEAR_END = 80; // pixels from the end, in which the view follows the answer
+
+/** @typedef {{question: string, began: string, blocks: import("../parts/turns.js").Block[], agent: string | null, error: Error | null, seq: number | null, stopped: boolean}} Live */
+
+/** @param {{thread: string, query: Record<string, string>}} props */
+export default function Chat({ thread, query }) {
+  const wanted = query.seq ? Number(query.seq) : null;
+  const { turns, older, newer, error, loading, readOlder, readNewest } = useTurns(thread, wanted);
+  const [live, setLive] = useState(/** @type {Live | null} */ (null));
+  const [seen, setSeen] = useState(/** @type {import("../parts/turns.js").Spoken | null} */ (null));
+  const aborter = useRef(/** @type {AbortController | null} */ (null));
+  const said = useMemo(() => spoken(turns), [turns]);
+  const { frame, follow } = useFollowing([turns, live], wanted);
+  useEffect(() => () => aborter.current?.abort(), [thread]);
+
+  const read = async (/** @type {string} */ method, /** @type {string} */ address, /** @type {any} */ body) => {
+    aborter.current = new AbortController();
+    follow();
+    try {
+      const options = { body, signal: aborter.current.signal, headers: { "Accept-Language": language.get() } };
+      for await (const event of events(method, address, options)) {
+        if (event.event === "error") throw new Error(event.data.message || event.data.detail);
+        setLive((/** @type {any} */ before) => before && withEvent(before, event));
+      }
+      await readNewest();
+      setLive(null);
+    } catch (/** @type {any} */ problem) {
+      if (aborter.current?.signal.aborted) setLive((/** @type {any} */ before) => before && { ...before, stopped: true });
+      else {
+        await readNewest().catch(() => {});
+        setLive((/** @type {any} */ before) => before && { ...before, error: problem });
+      }
+    }
+    threadChanged.set(threadChanged.get() + 1);
+  };
+  const ask = (/** @type {string} */ message) => {
+    setLive({ question: message, began: new Date().toISOString(), blocks: [], agent: null, error: null, seq: null, stopped: false });
+    return read("POST", path`/api/threads/${thread}/answers/stream`, { message });
+  };
+  const stop = () => aborter.current?.abort();
+  const continueReading = () => {
+    setLive((/** @type {any} */ before) => before && { ...before, blocks: [], stopped: false });
+    return read("GET", path`/api/threads/${thread}/answers/${live?.seq}`, undefined);
+  };
+  const running = live !== null && !live.error && !live.stopped;
+  const shown = live ? [...withoutQuestion(said, live), ...liveTurns(live)] : said;
+
+  return html`<div class="chat ${seen ? "with-seen" : ""}">
+    <div class="chat-main">
+      <div class="chat-turns" ref=${frame} role="log" aria-label=${t("screens.chat")} tabindex="0">
+        <div class="chat-inner">
+          <${Failure} error=${error} retry=${readNewest} />
+          ${older && html`<button class="button small older" onClick=${readOlder}>${t("chat.earlier")}</button>`}
+          ${loading && !turns.length ? html`<${Loading} />`
+            : !shown.length && !error ? html`<${Empty} icon="chat" title=${t("chat.none")}>${t("chat.none_about")}<//>` : null}
+          <${Turns} turns=${shown} markedSeq=${wanted} onSeen=${(/** @type {any} */ turn) => setSeen(seen?.key === turn.key ? null : turn)} seenKey=${seen?.key} />
+          ${live?.error && html`<${Failure} error=${live.error} retry=${() => setLive(null)} />`}
+          ${live?.stopped && html`<p class="stopped" role="status">${t("chat.stopped")} ${live.seq !== null && html`<button class="button small" onClick=${continueReading}>${t("chat.show_answer")}</button>`}</p>`}
+          ${newer && html`<button class="button small older" onClick=${readNewest}>${t("chat.newest")}</button>`}
+        </div>
+      </div>
+      <${Composer} running=${running} onAsk=${ask} onStop=${stop} />
+    </div>
+    ${seen && html`<${Seen} thread=${thread} turn=${seen} onClose=${() => setSeen(null)} />`}
+  </div>`;
+}
+
+/** @param {{running: boolean, onAsk: (message: string) => void, onStop: () => void}} props */
+function Composer({ running, onAsk, onStop }) {
+  const [text, setText] = useState("");
+  const field = useRef(/** @type {any} */ (null));
+  useEffect(() => {
+    if (matchMedia("(hover: hover)").matches) field.current?.focus({ preventScroll: true });
+  }, []);
+  useLayoutEffect(() => {
+    field.current.style.height = "auto";
+    field.current.style.height = `${Math.min(220, field.current.scrollHeight)}px`;
+  }, [text]);
+  const send = () => {
+    if (!text.trim() || running) return;
+    onAsk(text.trim());
+    setText("");
+  };
+  const onKeyDown = (/** @type {KeyboardEvent} */ event) => {
+    if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+      event.preventDefault();
+      send();
+    } else if (event.key === "Escape" && running) onStop();
+  };
+  return html`<form class="composer" onSubmit=${(/** @type {any} */ event) => { event.preventDefault(); send(); }}>
+    <div class="composer-box">
+      <textarea ref=${field} rows="1" dir="auto" value=${text} placeholder=${t("chat.write")} aria-label=${t("chat.write")}
+        onInput=${(/** @type {any} */ event) => setText(event.target.value)} onKeyDown=${onKeyDown} />
+      ${running ? html`<button type="button" class="composer-button stop" aria-label=${t("chat.stop")} title=${t("chat.stop")} onClick=${onStop}><${Icon} name="stop" /></button>`
+        : html`<button class="composer-button" aria-label=${t("chat.send")} title=${t("chat.send")} disabled=${!text.trim()}><${Icon} name="send" /></button>`}
+    </div>
+    <p class="faint small">${t("chat.keys")}</p>
+  </form>`;
+}
+
+/** Returns the newest turns, or those around a sequence, and functions that read more of them.
+ * @param {string} thread @param {number | null} wanted */
+function useTurns(thread, wanted) {
+  const [state, setState] = useState({ turns: /** @type {any[]} */ ([]), older: false, newer: false, loading: true, error: /** @type {any} */ (null) });
+  const read = (/** @type {Record<string, any>} */ query) => get(path`/api/threads/${thread}/turns`, { query: { limit: PAGE, newest: true, ...query } });
+  const begin = useCallback(async (/** @type {number | null} */ around) => {
+    try {
+      const page = await read(around === null ? {} : { before_seq: around + PAGE / 2 });
+      setState({ turns: page.items, older: page.next !== null, newer: around !== null, loading: false, error: null });
+    } catch (/** @type {any} */ error) {
+      setState((/** @type {any} */ before) => ({ ...before, loading: false, error: error.status === 404 ? null : error }));
+    }
+  }, [thread]);
+  useEffect(() => { begin(wanted); }, [thread, wanted]);
+  const readOlder = async () => {
+    const page = await read({ before_seq: state.turns[0]?.seq });
+    setState((/** @type {any} */ before) => ({ ...before, turns: [...page.items, ...before.turns], older: page.next !== null }));
+  };
+  return { ...state, readOlder, readNewest: () => begin(null) };
+}
+
+/** Keeps the end in view while the reader is there, and the place when earlier turns come before it.
+ * @param {any[]} changes @param {number | null} wanted */
+function useFollowing(changes, wanted) {
+  const frame = useRef(/** @type {any} */ (null));
+  const before = useRef({ height: 0, top: 0, atEnd: wanted === null, found: wanted === null });
+  useLayoutEffect(() => {
+    const element = frame.current;
+    const last = before.current;
+    const marked = last.found ? null : element.querySelector(".turn.marked");
+    if (marked) {
+      marked.scrollIntoView({ block: "center" });
+      last.found = true;
+      last.atEnd = false;
+    } else if (last.atEnd) element.scrollTop = element.scrollHeight;
+    else if (last.top < NEAR_END && element.scrollHeight > last.height) element.scrollTop = last.top + element.scrollHeight - last.height;
+    last.height = element.scrollHeight;
+    last.top = element.scrollTop;
+  }, changes);
+  useEffect(() => {
+    const element = frame.current;
+    const note = () => {
+      before.current.top = element.scrollTop;
+      before.current.atEnd = element.scrollHeight - element.scrollTop - element.clientHeight < NEAR_END;
+    };
+    element.addEventListener("scroll", note, { passive: true });
+    return () => element.removeEventListener("scroll", note);
+  }, []);
+  return { frame, follow: () => { before.current.atEnd = true; } };
+}
+
+/** @param {Live} live @param {import("../api.js").ServerEvent} event @returns {Live} */
+function withEvent(live, { event, data }) {
+  const blocks = live.blocks;
+  const last = blocks.at(-1);
+  switch (event) {
+    case "started": return { ...live, seq: data.seq };
+    case "content":
+      return last?.kind === "text" ? { ...live, blocks: [...blocks.slice(0, -1), { kind: "text", text: last.text + data.chunk }] }
+        : { ...live, blocks: [...blocks, { kind: "text", text: data.chunk }] };
+    case "tool_start": return { ...live, blocks: [...blocks, { kind: "call", call: { id: data.id, name: data.name, args: data.args } }] };
+    case "tool_end": return { ...live, blocks: blocks.map((block) => (block.call === undefined || block.call.id !== data.id ? block
+      : { ...block, call: { ...block.call, result: data.result, failed: data.is_error, milliseconds: data.latency_ms } })) };
+    case "plan": return data.thought ? { ...live, blocks: [...blocks, { kind: "thinking", text: data.thought }] } : live;
+    case "agent_switch": return { ...live, agent: data.to };
+    case "phase_change": return { ...live, agent: data.agent };
+    case "restart": return { ...live, blocks: blocks.filter((block) => block.kind === "call") };
+    default: return live;
+  }
+}
+
+/** Turns that the server has of the question under way are shown from the stream. @param {any[]} said @param {Live} live */
+const withoutQuestion = (said, live) => (live.error || live.seq === null ? said : said.filter((turn) => turn.seq < /** @type {number} */ (live.seq) - 1));
+
+/** @param {Live} live @returns {import("../parts/turns.js").Spoken[]} */
+function liveTurns(live) {
+  if (live.error && live.seq !== null) return [];
+  const question = { key: "question", seq: null, role: "user", time: live.began, blocks: [{ kind: /** @type {const} */ ("text"), text: live.question }] };
+  if (live.error) return [question];
+  return [question, { key: "answer", seq: null, role: "assistant", agent: live.agent, time: live.began, blocks: live.blocks, live: !live.stopped }];
+}

@@ -31,7 +31,7 @@ export default function Threads() {
     if (label) write(async () => replace(await patch(path`/api/threads/${thread.thread}`, { body: { label } })));
   };
   const name = (/** @type {any} */ thread) => write(async () => replace(await post(path`/api/threads/${thread.thread}/label`)));
-  const leave = (/** @type {any} */ thread, /** @type {boolean} */ leaves) => setLeaving((before) => {
+  const leave = (/** @type {any} */ thread, /** @type {boolean} */ leaves) => setLeaving((/** @type {any} */ before) => {
     const after = new Set(before);
     if (leaves) after.add(thread.thread); else after.delete(thread.thread);
     return after;

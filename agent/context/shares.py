@@ -1,0 +1,55 @@
+"""What takes which part of the window: for people who look at a context."""
+
+from dataclasses import dataclass
+
+from turnlog.agent.context.receipt import Context
+from turnlog.agent.context.tokens import REPLY_PRIMING, counter_for
+from turnlog.agent.context.window import output_reserve
+
+
+@dataclass(frozen=True, slots=True)
+class MessageShare:
+    """One message of the context. part: `system`, `memories`, or its tier. seq: of the stored turn, or of the summary
+    in tier 1; None for what is no turn."""
+
+    part: str
+    seq: int | None
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class WindowShares:
+    """All tokens of the window. tools: their schemas. reserve: for the answer. safety: for what counts differently.
+    free: of the budget of the tiers. messages: in the order of the context's messages."""
+
+    window: int
+    system: int
+    tools: int
+    memories: int
+    reserve: int
+    safety: int
+    free: int
+    messages: tuple[MessageShare, ...]
+
+
+def shares_of(context: Context, has_system_prompt: bool) -> WindowShares:
+    """Returns the shares; memories and other notes stand right before the latest user message, else at the end."""
+    counter = counter_for(context.receipt.model)
+    shown = [MessageShare(tier.tier, item.seq, item.tokens) for tier in context.tiers for item in tier.items]
+    first = int(has_system_prompt)
+    notes = len(context.messages) - len(shown) - first
+    end = len(context.messages)
+    if any(item.role == "user" for tier in context.tiers for item in tier.items):
+        end = max(at for at, message in enumerate(context.messages) if message["role"] == "user")
+    begin = end - notes
+    system = tuple(MessageShare("system", None, counter.wire(each)) for each in context.messages[:first])
+    memories = tuple(
+        MessageShare("memories", None, counter.wire(each)) for each in context.messages[begin : begin + notes]
+    )
+    of_system, of_memories = (sum(share.tokens for share in part) for part in (system, memories))
+    window, safety, reserve = context.window, context.window // 10, output_reserve(context.window)
+    rest = window - safety - reserve - of_system - of_memories - REPLY_PRIMING - context.budget
+    free = max(0, context.budget - sum(tier.tokens for tier in context.tiers))
+    before = begin - first
+    messages = (*system, *shown[:before], *memories, *shown[before:])
+    return WindowShares(window, of_system, max(0, rest), of_memories, reserve, safety, free, messages)
