@@ -5,7 +5,7 @@ It says what it is. The same question gives the same plan.
 
 import hashlib
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from turnlog.projectors.models.terms import terms
 
 MODEL = "offline-planner"
 MOST_TOOLS = 2
+MOST_CHARS = 400  # of a result
 ASKED = ("query", "question", "words", "message")  # parameters that take the question itself
 FIRST = "get_profile"
 _SAID = {
@@ -52,7 +53,9 @@ class OfflinePlanner:
         language = "zh" if is_chinese(question) else "en"
         results = [message for message in after if message.get("role") == "tool"]
         calls = self._calls(question, request.tools) if request.tools and not results else ()
-        lines = [f"- {str(message.get('content'))[:400]}" for message in results]
+        lines = [
+            f"- {_names(after).get(str(message.get('tool_call_id')), '?')}: {_in_words(message)}" for message in results
+        ]
         text = "" if calls else "\n".join([_SAID[language], *lines]) if lines else _NOTHING[language]
         return Completion(text, calls, 0, 0, 0.0, MODEL, PROVIDER, 0.0, finish_reason="tool_calls" if calls else "stop")
 
@@ -74,6 +77,32 @@ class OfflinePlanner:
         return tuple(
             _call(name, dict.fromkeys(functions[name]["parameters"].get("required", ()), question)) for name in chosen
         )
+
+
+def _names(messages: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """The tools by the ids of their calls."""
+    return {call["id"]: call["function"]["name"] for message in messages for call in message.get("tool_calls") or ()}
+
+
+def _in_words(message: Mapping[str, Any]) -> str:
+    """Returns what a tool returned as text for people: its values by name, as many as there is room for."""
+    content = str(message.get("content"))
+    try:
+        return "; ".join(_values(json.loads(content)))[:MOST_CHARS]
+    except ValueError:
+        return content[:MOST_CHARS]
+
+
+def _values(value: Any, name: str = "") -> Iterator[str]:
+    if isinstance(value, dict):
+        for key, part in value.items():
+            yield from _values(part, key.replace("_", " "))
+    elif isinstance(value, list) and any(isinstance(part, dict | list) for part in value):
+        for part in value:
+            yield from _values(part, name)
+    elif value not in (None, "", []):
+        text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+        yield f"{name} {text}".strip()
 
 
 def _question(messages: Sequence[Mapping[str, Any]]) -> tuple[str, Sequence[Mapping[str, Any]]]:

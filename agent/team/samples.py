@@ -7,9 +7,11 @@ from uuid_utils.compat import uuid7
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.team.advising.sample import NOTE, applicants, assessments, store_applicant
 from turnlog.agent.team.records import StoredRecords
-from turnlog.agent.team.teams import bundled_team
+from turnlog.agent.team.teams import BUNDLED, bundled_team
 from turnlog.events.errors import NotFound
 from turnlog.events.subjects import check_place
+
+TEAM = BUNDLED  # whose tools read the data
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,8 @@ from turnlog.agent.operations.tailing import line_at
 from turnlog.agent.recall.embedding.pending import pending_count
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.settings import Settings
+from turnlog.agent.team.runs import list_runs, show_run
+from turnlog.agent.team.samples import TEAM, load_applicant
 from turnlog.consumers.cli.console import Result, say
 from turnlog.consumers.cli.options import commands, given
 from turnlog.consumers.cli.progress_bars import progress
@@ -41,6 +43,7 @@ from turnlog.projectors.rebuild.verify import verify
 Say = Callable[[str], None]
 WINDOW = 12_000
 TIMEOUT_S = 150.0
+TEAM_QUESTION = "Which schools fit my profile, and what is the ranking?"
 TABLES = tuple(table.name for projection in PROJECTIONS for table in projection.tables)
 
 
@@ -51,7 +54,8 @@ app = commands()
 async def demo(
     settings: Settings, keep: Annotated[bool, typer.Option(help="Leave the demo's data in place.")] = False
 ) -> Result:
-    """Watch it all once: turns → events → rows → context → answer, a killed projector, a rebuild, equal rows."""
+    """Watch it all once: turns → events → rows → context → answer, a killed projector, a run of a team of agents, a
+    rebuild, equal rows."""
     found = await demonstrate(settings, keep, (lambda text: None) if given().json else (lambda text: say([text])))
     return Result(found, (), code=int(not found["ok"]))
 
@@ -94,6 +98,7 @@ class _Demo:
                 await self._show_rows()
                 await self._show_context()
                 await self._ask()
+            await self._run_of_a_team()
             await self._rebuild()
         finally:
             _end(projector)
@@ -189,9 +194,39 @@ class _Demo:
                         self._say("   " + line[:150])
                     self._check(bool(piece.answer), f"answered once, on the log at sequence {piece.seq}")
 
+    async def _run_of_a_team(self) -> None:
+        """One question that an agent hands on, and that another one answers with two tools."""
+        self._head("8  A team of agents, every step on the log", "agent/team: plan, tools, hand-over; `turnlog runs`")
+        settings = self._runtime.settings.model_copy(update={"team": TEAM})
+        tenant = settings.tenant
+        async with opened(settings, "turnlog-demo-team") as runtime, playing(runtime, ("agent",)):
+            loaded = await load_applicant(runtime, tenant, USER)
+            self._say(f"   {USER} has the profile of {loaded.name} ({loaded.note})")
+            self._say(f"   > {TEAM_QUESTION}")
+            answer = ""
+            async for piece in ask(runtime, tenant, "advice", TEAM_QUESTION, user=USER):
+                answer = piece.answer if isinstance(piece, Answered) else answer
+            [run] = await list_runs(runtime, tenant, USER, "advice")
+            steps = (await show_run(runtime, tenant, run.run_id)).steps
+        for step in steps:
+            if step.kind in ("plan", "delegation", "result"):
+                planned = ", ".join(call["name"] for call in step.calls or ())
+                took = f"after {step.latency_ms:,} ms" if step.kind == "result" else ""
+                self._say(f"   {step.agent:<13} {step.kind:<11} {step.name or planned} {took}".rstrip())
+        for line in answer.splitlines()[:3]:
+            self._say("   " + line[:130])
+        tools = [step.name for step in steps if step.kind == "result" and not step.is_error]
+        handed_on = any(step.kind == "delegation" for step in steps)
+        # A language model may plan otherwise; the rules do not.
+        as_planned = not settings.offline or (handed_on and len(tools) == 2)
+        self._check(
+            run.status == "solved" and as_planned,
+            f"{counted(len(steps), 'step')}, {counted(len(tools), 'tool')}{', one hand-over' * handed_on}",
+        )
+
     async def _rebuild(self) -> None:
         self._head(
-            "8  Everything again from the log",
+            "9  Everything again from the log",
             "projectors/rebuild/: shadow tables, atomic switch; no model call",
         )
         await self._runtime.settle(TIMEOUT_S)  # the reactors have ended: nothing new comes from now on

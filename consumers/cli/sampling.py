@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from turnlog.agent.counting import counted
 from turnlog.agent.team import samples
 from turnlog.consumers.cli.console import Result
 from turnlog.consumers.cli.options import commands, group
@@ -21,5 +22,6 @@ async def advising(
 ) -> Result:
     """Store a sample applicant's profile, essays and assessments as those of a user, for the team `advising`."""
     loaded = await samples.load_applicant(rt, rt.settings.tenant, user, applicant)
-    stored = f"profile, {loaded.essays} essays and {loaded.assessments} assessments of {loaded.name}"
+    essays, assessments = counted(loaded.essays, "essay"), counted(loaded.assessments, "assessment")
+    stored = f"profile, {essays} and {assessments} of {loaded.name}"
     return Result(loaded, f"{user} has the {stored} now ({loaded.note})")
