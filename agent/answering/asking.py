@@ -74,7 +74,8 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The answer as it is on the log. finish_reason: why the model ended, such as `length`, where it was heard."""
+    """The answer as it is on the log. finish_reason: why the model ended, such as `length`, where it was heard.
+    suggestions: what the person may ask next, where a team answered and it was heard."""
 
     thread: str
     question_id: UUID
@@ -83,6 +84,7 @@ class Answered:
     model: str | None
     answer: str
     finish_reason: str | None = None
+    suggestions: tuple[str, ...] = ()
 
     @property
     def is_offline(self) -> bool:
@@ -199,8 +201,8 @@ async def _follow(runtime: Runtime, request: Event, seq: int, arrived: Steps) ->
 
 async def _pieces(runtime: Runtime, request: Event, seq: int, arrived: Steps) -> AsyncGenerator[Piece]:
     """The progress may be lost, the log may not: now and then the log is asked whether the answer is there."""
-    shown = ""  # shown: text since the last tool, as the answer of record begins there
-    began = False
+    shown = ""  # text since the last tool, as the answer of record begins there
+    began, suggestions = False, tuple[str, ...]()
     loop = asyncio.get_running_loop()
     patience_s = runtime.settings.answer_timeout_s + MORE_S
     deadline = loop.time() + patience_s
@@ -212,7 +214,8 @@ async def _pieces(runtime: Runtime, request: Event, seq: int, arrived: Steps) ->
             if answered := await _recorded(runtime, request, seq):
                 for missing in _missing(shown, answered.answer):
                     yield missing
-                yield replace(answered, finish_reason=step.finish_reason if step else None)
+                reason = step.finish_reason if step else None
+                yield replace(answered, finish_reason=reason, suggestions=suggestions)
                 return
             continue
         piece = piece_of(step)
@@ -221,6 +224,8 @@ async def _pieces(runtime: Runtime, request: Event, seq: int, arrived: Steps) ->
                 began, shown = True, shown + text
             case ToolUsed():
                 shown = ""
+            case Solved():
+                suggestions = piece.suggestions
             case Restarted():
                 if not began:
                     continue

@@ -113,13 +113,15 @@ class AgentSwitched:
 @dataclass(frozen=True, slots=True)
 class Solved:
     """A run of a team has ended. chain: the agents that had the question; tools: that were called, in the order of the
-    plans. milliseconds: spent in each phase, over all agents. routed: no model chose the first agent."""
+    plans. milliseconds: spent in each phase, over all agents. routed: no model chose the first agent. suggestions: what
+    the person may ask next."""
 
     message: str
     chain: tuple[str, ...]
     tools: tuple[str, ...]
     milliseconds: Mapping[Phase, int]
     routed: bool = False
+    suggestions: tuple[str, ...] = ()
 
 
 Piece = Text | CallPiece | ToolUsed | ToolReturned | Restarted | Round
@@ -154,6 +156,7 @@ class ProgressStep(BaseModel):
     tools: list[str] | None = Field(None, description="Of a run that ended: the tools that were called")
     milliseconds: dict[Phase, int] | None = Field(None, description="Of a run that ended: spent in each phase")
     routed: bool = Field(False, description="Of a run that ended: rules chose its agent, no model")
+    suggestions: list[str] = Field([], description="Of a run that ended: what the person may ask next")
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +225,8 @@ def piece_of(step: ProgressStep) -> Shown | None:
         case ProgressStep(kind="switch", agent=str(agent), to=str(to)):
             return AgentSwitched(agent, to, step.text)
         case ProgressStep(kind="run", chain=list(chain), tools=list(tools)):
-            return Solved(step.text, tuple(chain), tuple(tools), step.milliseconds or {}, step.routed)
+            spent, suggestions = step.milliseconds or {}, tuple(step.suggestions)
+            return Solved(step.text, tuple(chain), tuple(tools), spent, step.routed, suggestions)
         case ProgressStep(kind="start" | "restart"):
             return Restarted()
     return None

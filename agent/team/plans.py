@@ -291,12 +291,19 @@ def _value(match: re.Match[str], results: Mapping[int, Result]) -> Any:
         raise LookupError(f"#E{number} has no result")
     if results[number].is_error:
         raise LookupError(f"it needs the result of #E{number}, which failed")
-    value = results[number].value
+    try:
+        return value_at(results[number].value, path)
+    except LookupError:
+        raise LookupError(f"the result of #E{number} has no {path.lstrip('.')}") from None
+
+
+def value_at(value: Any, path: str) -> Any:
+    """Returns the part of a JSON value at a path such as `.schools[0].id`. Raises LookupError."""
     for name, index in _PART.findall(path):
         try:
             value = value[int(index)] if index else value[name]
-        except (LookupError, TypeError):
-            raise LookupError(f"the result of #E{number} has no {path.lstrip('.')}") from None
+        except TypeError:
+            raise LookupError(path) from None
     return value
 
 

@@ -58,6 +58,15 @@ class Routing(_Part):
         return tuple(map(_regular_expression, patterns))
 
 
+class Suggestion(_Part):
+    """What a person may ask next. texts: by locale; `{tool.path}` in one is a part of what a tool returned. after:
+    tools of which one must have answered; without: tools that must not have."""
+
+    texts: dict[Locale, Pattern] = Field(min_length=1)
+    after: tuple[ToolName, ...] = ()
+    without: tuple[ToolName, ...] = ()
+
+
 class Agent(_Part):
     """An agent of a team. type: its file's name. policy: "rewoo" plans all its tool calls at once, "loop" calls the
     model after each, `rounds` times at most. delegates: types of the agents it may hand a question to. model,
@@ -76,6 +85,7 @@ class Agent(_Part):
     delegates: tuple[str, ...] = ()
     texts: dict[Locale, Texts] = Field(default_factory=dict)
     routing: Routing | None = None
+    suggestions: tuple[Suggestion, ...] = ()
 
     def may_use(self, tool: str) -> bool:
         """Whether the agent may call a tool. Who may delegate has the tool for it, listed or not."""
@@ -228,11 +238,13 @@ def load_team(folder: Traversable) -> Team:
 
 
 def check_tools(team: Team, known: Collection[str]) -> None:
-    """Raises InvalidTeam where an agent lists a tool that there is not."""
+    """Raises InvalidTeam where an agent or one of its suggestions lists a tool that there is not."""
     for agent in team.agents.values():
-        for tool in agent.tools:
+        listed = [("tools", tool) for tool in agent.tools]
+        listed += [("suggestions", tool) for rule in agent.suggestions for tool in (*rule.after, *rule.without)]
+        for key, tool in listed:
             if tool not in known:
-                raise InvalidTeam(f"{agent.type}.toml: tools: {_not_among('a tool', tool, known)}")
+                raise InvalidTeam(f"{agent.type}.toml: {key}: {_not_among('a tool', tool, known)}")
 
 
 def _agent(entry: Traversable) -> Agent:

@@ -58,6 +58,7 @@ _WHY_NOT = {
     "ended": ("what was said later holds in its place", "之后说的话已取代它"),
 }
 
+_NEXT: dict["Locale", str] = {"en": "You could ask: ", "zh": "可以接着问："}
 _AGAIN: dict["Locale", str] = {"en": "\n[the answer starts again]\n", "zh": "\n[回答重新开始]\n"}
 
 # Between Chinese characters a line may end anywhere.
@@ -257,6 +258,8 @@ class Flow:
             self._put(self._word)
             self._word, self._column = "", 0
             sys.stdout.write("\n")
+            for text in piece.suggestions:
+                err.print(f"{_NEXT[self._locale]}{text}", style="dim", markup=False)
         sys.stdout.flush()
 
     def _show_step(self, piece: "Piece") -> None:

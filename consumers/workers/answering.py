@@ -23,6 +23,7 @@ from turnlog.agent.conversations.locks import SharedLocks
 from turnlog.agent.memory.deciding.service import Memories
 from turnlog.agent.models import observed
 from turnlog.agent.models.errors import EmptyAnswer, ModelError
+from turnlog.agent.models.language import is_chinese
 from turnlog.agent.models.protocol import ChatRequest, Usage, asker_of
 from turnlog.agent.recall.search import recall_of
 from turnlog.agent.retry_later import RetryLater
@@ -37,7 +38,7 @@ from turnlog.events.errors import EventTooLarge, InvalidEvent, LogFull, LogUnava
 from turnlog.events.log import Log
 from turnlog.events.publish import Key
 from turnlog.events.read import recorded
-from turnlog.events.subjects import check_conversation, progress_subject
+from turnlog.events.subjects import check_conversation, memory_thread, progress_subject
 from turnlog.projectors.engine.duplicates import first_seqs
 from turnlog.projectors.engine.lag import READ_WHILE_REBUILT, wait_for
 from turnlog.projectors.engine.locks import LockFor
@@ -45,6 +46,7 @@ from turnlog.projectors.engine.parking import ThreadParked, first_parked, refuse
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.chunks.lookup import Scope
 from turnlog.projectors.models.conversation.message import message_by_event
+from turnlog.projectors.models.memories.lookup import preferences_set
 from turnlog.projectors.models.operations.agents import AgentRow
 
 logger = logging.getLogger("turnlog.consumers")
@@ -181,7 +183,10 @@ class AgentConsumer:
             server = await team_of_tenant(conn, server, request.tenant)
             await restored_if_archived(self._runtime, conn, *place)
             asked = await message_by_event(conn, *place, data.turn_id)
-        chosen = choose(server.team, content_text(asked.content) if asked else "", data.agent)
+            wanted = await preferences_set(conn, request.tenant, memory_thread(request.user or request.thread))
+        question = content_text(asked.content) if asked else ""
+        chosen = choose(server.team, question, data.agent)
+        locale = wanted.language or ("zh" if is_chinese(question) else "en")
 
         async def prepared(agent: Agent, notes: Sequence[str]) -> Prepared:
             row = AgentRow(agent.type, True, agent.prompt, agent.temperature, agent.max_tokens, agent.model)
@@ -190,6 +195,7 @@ class AgentConsumer:
                 return await self._prepared(conn, request, seq, row, data.model or agent.model, tools, notes)
 
         run_ = TeamRun(self._runtime, server, request, seq, _author(request), progress, ends_at, prepared)
+        run_.locale = None if wanted.enable_suggestions is False else locale
         try:
             await run_.make(chosen)
         except FINAL as error:

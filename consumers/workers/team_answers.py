@@ -22,6 +22,7 @@ from turnlog.agent.team.plans import Delegation, Step
 from turnlog.agent.team.recording import failed_event, journal_of, recorded_run, solved_event
 from turnlog.agent.team.records import StoredRecords
 from turnlog.agent.team.rewoo import run_team
+from turnlog.agent.team.suggestions import suggestions_of
 from turnlog.agent.team.teams import Agent
 from turnlog.agent.team.tools import Use
 from turnlog.events.contracts import Event, UsageMetered
@@ -35,8 +36,8 @@ PATIENCE = 29 / 30  # of the model's time: a failure reaches who asked within th
 class TeamRun:
     """One run for a request. prepare: builds the context for an agent, with notes for it.
 
-    prepared: what the agent that answered was given. rounds and extra: what is to be recorded, once `make` has ended.
-    chain: the agents that had the question.
+    locale: of what the person is suggested to ask; None suggests nothing. prepared: what the agent that answered was
+    given. rounds and extra: what is to be recorded, once `make` has ended. chain: the agents that had the question.
     """
 
     runtime: Runtime
@@ -47,6 +48,7 @@ class TeamRun:
     progress: Progress
     ends_at: float
     prepare: Prepare
+    locale: str | None = None
     prepared: Prepared | None = None
     rounds: list[Round] = field(default_factory=list)
     extra: list[Event] = field(default_factory=list)
@@ -88,7 +90,8 @@ class TeamRun:
                             check_not_empty(piece.completion)
                         self.rounds.append(piece)
                     elif isinstance(piece, Solved):
-                        piece = replace(piece, routed=chosen.by == "router")
+                        suggested = self._suggestions(self.server.team.agents[piece.chain[-1]])
+                        piece = replace(piece, routed=chosen.by == "router", suggestions=suggested)
                         took_ms = (time.perf_counter() - began) * 1000
                         self.extra.append(solved_event(self.author, self.request.id, piece, self.rounds, took_ms))
                     await self.progress.show(piece)
@@ -118,7 +121,11 @@ class TeamRun:
         await self.progress.show(Text(answer))
         made = Completion(answer, (), 0, 0, 0.0, RULES, RULES, 0.0, finish_reason="stop")
         self.rounds.append(Round(made, agent=agent.type))
-        await self.progress.show(Solved(answer, (agent.type,), (), {}, routed=True))
+        suggested = self._suggestions(agent)
+        await self.progress.show(Solved(answer, (agent.type,), (), {}, routed=True, suggestions=suggested))
+
+    def _suggestions(self, agent: Agent) -> tuple[str, ...]:
+        return () if self.locale is None else suggestions_of(agent, self.rounds, self.locale)
 
     async def _request_for(self, agent: Agent, delegation: Delegation | None) -> ChatRequest:
         """What the model is asked for an agent. A delegation's task is a note before the question."""

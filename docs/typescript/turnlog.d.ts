@@ -2583,6 +2583,11 @@ export interface components {
             answer: string;
             /** Finish Reason */
             finish_reason?: string | null;
+            /**
+             * Suggestions
+             * @default []
+             */
+            suggestions: string[];
         };
         /**
          * Appended

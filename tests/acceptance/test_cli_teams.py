@@ -42,6 +42,10 @@ async def test_chat_asks_a_chosen_agent_about_the_sample_and_shows_its_steps(tur
     model.reply("You aim at engineering.")
     asked = await turnlog("chat", "t", "-m", "Who am I?", "--user", "ann", "--agent", "profile")
     assert asked.code == 0 and "You aim at engineering." in asked.out
+    assert [line for line in asked.err.splitlines() if line.startswith("You could ask: ")] == [
+        "You could ask: What do my assessment results say?",
+        "You could ask: Which schools fit my profile?",
+    ]
     steps = [line for line in asked.err.splitlines() if line.startswith(("profile: ", "  get_profile"))]
     assert [step.split(" after ")[0] for step in steps] == [
         "profile: PLAN",

@@ -33,8 +33,8 @@ async def test_the_team_of_the_page_answers_with_its_tools(
     folder = tmp_path / "support"
     folder.mkdir()
     for name in ("team.toml", "desk.toml", "refunds.toml"):
-        [block] = blocks(PAGE, "toml", name)
-        (folder / name).write_text(block.text, "utf-8")
+        more = blocks(PAGE, "toml", "suggestions.toml") if name == "desk.toml" else []
+        (folder / name).write_text("\n".join(block.text for block in (*blocks(PAGE, "toml", name), *more)), "utf-8")
     (tmp_path / "shop_tools.py").write_text(files(PAGE)["shop_tools.py"], "utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     model.reply("I refund it.", tool_calls=[("refund_order", {"number": "A101", "usd": 40})])
@@ -43,12 +43,16 @@ async def test_the_team_of_the_page_answers_with_its_tools(
     async with player(nats_url, database_url, ("projectors", "agent"), **given)() as stage:
         greeted = await pieces_of(stage.runtime, Place(user="ann"), "Hello!")
         pieces = await pieces_of(stage.runtime, Place(user="ann"), "Please refund my order, I want my money back")
+        model.reply("I look.", tool_calls=[("find_order", {"number": "A101"})])
+        model.reply("It is on its way.")
+        found = (await pieces_of(stage.runtime, Place(user="ann"), "Where is A101?"))[-1]
         refunds = await StoredRecords(stage.runtime, "default", "ann", "support").all("refunds")
     assert isinstance(greeted[-1], Answered) and greeted[-1].answer == "Hello! Which order is it about?"
     assert isinstance(pieces[-1], Answered) and pieces[-1].answer == "40 USD are on their way."
     [solved] = [piece for piece in pieces if isinstance(piece, Solved)]
     assert (solved.chain, solved.tools, solved.routed) == (("refunds",), ("refund_order",), True)
     assert refunds == {"A101": {"usd": 40}}
+    assert isinstance(found, Answered) and found.suggestions == ("Can I return the blue bicycle?",)
 
 
 async def test_the_servers_of_the_page_give_their_tools_to_the_team(

@@ -169,3 +169,7 @@ def test_a_tool_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     check_tools(team, {"fetch"})
     with pytest.raises(InvalidTeam, match=r"a.toml: tools: 'fetch' is not the name of a tool; there are search"):
         check_tools(team, {"search"})
+    for key in ("after", "without"):
+        team = team_of(tmp_path, a=AGENT + f'[[suggestions]]\n{key} = ["fetch"]\ntexts.en = "More?"\n')
+        with pytest.raises(InvalidTeam, match=r"a.toml: suggestions: 'fetch' is not the name of a tool"):
+            check_tools(team, {"search"})

@@ -66,7 +66,7 @@ class AgentCall(AgentRequest):
 
 class AgentResponse(CamelRecord):
     """data.fastRoute: whether the answer came without a model; data.finishReason: why it ended. delegatedTo: the agent
-    that another one asked to answer. suggestions: what to ask next."""
+    that another one asked to answer. suggestions: what to ask next, by the rules of the agent that answered."""
 
     message: str
     agent_type: str
@@ -239,8 +239,8 @@ async def _events(answer: AnswerUnderWay) -> AsyncGenerator[ServerSentEvent]:
                         agent_type=run.chain[-1],
                         conversation_id=answer.thread,
                         data={"fastRoute": run.routed, "finishReason": piece.finish_reason},
-                        tools_used=list(dict.fromkeys(tools)),
+                        tools_used=list(dict.fromkeys(run.tools or tools)),
                         delegated_to=run.chain[-1] if len(run.chain) > 1 else None,
-                        suggestions=[],
+                        suggestions=list(piece.suggestions),
                     )
                     yield ServerSentEvent(event="done", data={"response": response})

@@ -209,7 +209,7 @@ class _Talk:
                 is_priced = is_priced and prices.price_of(record.event.data.model) is not None
         receipt = answer_id(request, "receipt")
         about = {"finish_reason": reason or "stop", "usage": {**usage, "price_known": is_priced}, "receipt_id": receipt}
-        await self._send("streaming_end", stream_id=stream, **about)
+        await self._send("streaming_end", stream_id=stream, **about, suggestions=answered.suggestions)
 
     async def _saved(self, turn: Message, **more: Any) -> None:
         await self._send("message_saved", event_id=turn.event_id, seq=turn.seq, role=turn.role, **more)
