@@ -45,7 +45,7 @@ export default {
     write: "Write a message", send: "Send", stop: "Stop", keys: "Enter sends, Shift + Enter begins a line, Escape stops",
     earlier: "Earlier messages", newest: "To the newest messages",
     stopped: "You stopped reading. The answer is finished and recorded all the same.", show_answer: "Show it",
-    origin_about: "Whose words these are", roles: { system: "System", tool: "Tool", user: "You", assistant: "Assistant" },
+    origin_about: "Whose words these are", roles: { system: "System", tool: "Tool", user: "User", assistant: "Assistant" },
     origins: { participant: "Participant", tool: "Tool", program: "Program", quoted: "Quoted" },
   },
   seen: {
@@ -62,5 +62,17 @@ export default {
     tier_title: { one: "{name}: {tokens} of at most {limit} tokens, {n} message", other: "{name}: {tokens} of at most {limit} tokens, {n} messages" },
     free: "Free", free_about: "left for more of the conversation", reserve: "Answer", reserve_about: "kept for the answer", safety: "Safety", safety_about: "because servers count differently",
     nothing_dropped: "Nothing: every turn is there as it was said.", dropped: { one: "{n} turn", other: "{n} turns" },
+  },
+  context: {
+    about: "What a model sees of this conversation. Point at the bar to find the messages, and at a message to find its part.",
+    none: "No context yet", none_about: "It is made from what was said: write the first message in Chat.",
+    view: "View", single: "One context", both: "Compare two answers", question: "Question", question_about: "Another question changes what is recalled",
+    window: "Window", own_window: "Model’s own", seen_at: "log at {seq}", answer_at: "Answer of {model}, {time}", degraded: "Without vectors",
+    messages: "Messages", more: { one: "{n} more message", other: "{n} more messages" }, tiers: "Tiers", tiers_about: "Each tier against its limit. What one leaves free, the next may take.",
+    dropped: "Left out or altered, and why", as_of: "As of", now: "now", seq: "sequence {seq}", to_now: "Back to now", marks: "Marks are answers: what the model saw then",
+  },
+  compare: {
+    first: "First answer", second: "Second answer", parts: "Tokens of each part", part: "Part", difference: "Difference",
+    only_first: "Only in the first", only_second: "Only in the second", none: "Nothing that the other lacks",
   },
 };

@@ -45,7 +45,7 @@ export default {
     write: "输入消息", send: "发送", stop: "停止", keys: "Enter 发送，Shift + Enter 换行，Esc 停止",
     earlier: "更早的消息", newest: "到最新消息",
     stopped: "你已停止阅读。回答仍会完成并被记录。", show_answer: "显示",
-    origin_about: "这些话是谁说的", roles: { system: "系统", tool: "工具", user: "你", assistant: "助手" },
+    origin_about: "这些话是谁说的", roles: { system: "系统", tool: "工具", user: "用户", assistant: "助手" },
     origins: { participant: "参与者", tool: "工具", program: "程序", quoted: "引用" },
   },
   seen: {
@@ -62,5 +62,17 @@ export default {
     tier_title: "{name}：{tokens} 个词元，上限 {limit}，{n} 条消息",
     free: "空闲", free_about: "可容纳更多对话", reserve: "回答", reserve_about: "留给回答", safety: "余量", safety_about: "因为各服务器的计数不同",
     nothing_dropped: "没有：每一轮都按原样包含。", dropped: "{n} 轮",
+  },
+  context: {
+    about: "模型看到的对话内容。指向色条可找到对应消息，指向消息可找到所属部分。",
+    none: "还没有上下文", none_about: "上下文由说过的话构成：先在“对话”中写一条消息。",
+    view: "视图", single: "单个上下文", both: "比较两次回答", question: "问题", question_about: "换一个问题会改变检索到的内容",
+    window: "窗口", own_window: "模型默认", seen_at: "日志位置 {seq}", answer_at: "{model} 的回答，{time}", degraded: "未用向量",
+    messages: "消息", more: "还有 {n} 条消息", tiers: "层级", tiers_about: "各层用量与上限。一层未用的，下一层可用。",
+    dropped: "省略或改动及原因", as_of: "截至", now: "现在", seq: "序号 {seq}", to_now: "回到现在", marks: "标记是回答：当时模型看到的内容",
+  },
+  compare: {
+    first: "第一次回答", second: "第二次回答", parts: "各部分的词元", part: "部分", difference: "差值",
+    only_first: "只在第一次中", only_second: "只在第二次中", none: "没有另一次缺少的内容",
   },
 };

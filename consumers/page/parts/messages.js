@@ -1,0 +1,48 @@
+// The messages of a context, as the model gets them, each with its part of the window.
+import { html, useEffect, useRef, useState } from "../html.js";
+import { named, t } from "../i18n.js";
+import { href } from "../router.js";
+import { clip, number } from "./format.js";
+
+const AT_ONCE = 60; // messages drawn at first, and for each wish for more
+
+/** @param {any} message */
+export function textOf(message) {
+  const content = typeof message.content === "string" ? message.content
+    : (message.content ?? []).map((/** @type {any} */ part) => part.text ?? `[${part.type}]`).join("\n");
+  const calls = (message.tool_calls ?? []).map((/** @type {any} */ call) => `→ ${call.function.name}(${call.function.arguments})`);
+  return [content, ...calls].filter(Boolean).join("\n");
+}
+
+/** @param {{thread: string, messages: any[], shares: {part: string, seq: number | null, tokens: number}[], parts: string[],
+ *   active: string | null, onActive: (part: string | null) => void}} props */
+export function Messages({ thread, messages, shares, parts, active, onActive }) {
+  const [count, setCount] = useState(AT_ONCE);
+  const [open, setOpen] = useState(/** @type {number | null} */ (null));
+  const list = useRef(/** @type {any} */ (null));
+  useEffect(() => { setCount(AT_ONCE); setOpen(null); }, [messages]);
+  const first = active ? parts.indexOf(active) : -1;
+  useEffect(() => {
+    const row = first >= 0 && !list.current.matches(":hover") && list.current.querySelector(`[data-at="${first}"]`);
+    if (row) list.current.scrollTo({ top: row.offsetTop - list.current.offsetTop - 8 });
+  }, [active]);
+  // The question is at the end: the last messages are always drawn, those between on wish.
+  const hidden = Math.max(0, messages.length - count - 10);
+  const rows = messages.map((message, at) => ({ message, at })).filter(({ at }) => at < count || at >= messages.length - 10);
+  return html`<ol class="messages" ref=${list} tabindex="0" aria-label=${t("context.messages")} onMouseLeave=${() => onActive(null)}>
+    ${rows.map(({ message, at }) => {
+      const share = shares[at];
+      const text = textOf(message);
+      return html`${hidden > 0 && at === messages.length - 10 && html`<li key="more" class="messages-more"><button class="button small" onClick=${() => setCount(count + AT_ONCE * 4)}>${t("context.more", { n: hidden })}</button></li>`}
+        <li key=${at} data-at=${at} class="message ${active && active !== share.part ? "dim" : ""}" onMouseEnter=${() => onActive(share.part)}>
+          <i class="message-part bar-${share.part === "memories" ? "memory" : share.part}" title=${named("window", share.part.length === 1 || share.part === "all" ? `tier_${share.part}` : share.part)} />
+          <div class="message-head"><b>${named("chat.roles", message.role)}</b>${message.name && html`<span class="muted small" dir="auto">${message.name}</span>`}
+            ${share.seq !== null && share.part !== "1" && html`<a class="faint small number" href=${href(["threads", thread], { seq: share.seq })}>#${share.seq}</a>`}
+            <span class="muted small number message-tokens">${t("threads.tokens", { n: number(share.tokens) })}</span></div>
+          ${text.length > 240
+            ? html`<button class="message-text" dir="auto" aria-expanded=${open === at} onClick=${() => setOpen(open === at ? null : at)}>${open === at ? text : clip(text, 240)}</button>`
+            : html`<p class="message-text" dir="auto">${text}</p>`}
+        </li>`;
+    })}
+  </ol>`;
+}

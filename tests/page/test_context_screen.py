@@ -1,0 +1,42 @@
+"""What a model sees: the parts of its window, other windows, moments of the past, two answers compared."""
+
+from helpers.api import Api
+from helpers.browser import signed_in
+from helpers.stage import MemoryServer
+from playwright.async_api import Browser, expect
+
+LONG = "about the museum " * 40
+
+
+async def test_a_context_is_explored_by_window_and_moment_and_two_answers_are_compared(
+    browser: Browser, api: Api, model: MemoryServer
+) -> None:
+    async with api.client() as ann:
+        turns = [{"role": "user" if at % 2 == 0 else "assistant", "content": f"turn {at} {LONG}"} for at in range(24)]
+        await ann.post("/api/threads/trip/turns", json={"turns": turns})
+        for question, answer in (("When do we leave?", "In May."), ("Who comes along?", "Mia does.")):
+            model.reply(answer)
+            assert (await ann.post("/api/threads/trip/answers", json={"message": question})).status_code == 201
+    async with signed_in(browser, api, "#/threads/trip/context") as page:
+        bar = page.get_by_role("group", name="The context window to scale")
+        messages = page.get_by_role("list", name="Messages").locator(".message")
+        await expect(bar.get_by_role("button", name="All turns")).to_be_visible()
+        everything = await messages.count()
+        await page.get_by_role("button", name="4K").click()
+        await expect(bar.get_by_role("button", name="Tier 3")).to_be_visible()
+        assert await messages.count() <= everything
+        await bar.get_by_role("button", name="Tier 3").hover()
+        await expect(messages.first).to_have_class("message dim")
+        await expect(messages.last).to_have_class("message ")
+        await messages.last.hover()
+        await expect(bar.get_by_role("button", name="Tier 3")).to_have_attribute("aria-pressed", "true")
+
+        await page.get_by_role("button", name="Model’s own").click()
+        await page.get_by_role("button", name="Answer of").first.click()
+        await expect(messages.last).to_contain_text("When do we leave?")
+        await expect(page.locator(".context-facts")).to_contain_text("Proven")
+
+        await page.get_by_role("button", name="Compare two answers").click()
+        second = page.locator(".compare-sides section").nth(1)
+        await expect(second).to_contain_text("Who comes along?")
+        await expect(page.locator(".compare-sides section").nth(0)).not_to_contain_text("Who comes along?")
