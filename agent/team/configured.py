@@ -1,6 +1,7 @@
 """The team of a server: its agents as the files say and a tenant has changed them, its tools, and what they search."""
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any, Literal
 
 from turnlog.agent import metrics
 from turnlog.agent.answering.agents import AgentDisabled
+from turnlog.agent.answering.recall_tool import SCHEMA
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.settings import team_secret
 from turnlog.agent.team.http_tools import HttpTools
@@ -16,9 +18,10 @@ from turnlog.agent.team.mcp_tools import McpTools
 from turnlog.agent.team.router import route
 from turnlog.agent.team.searxng import SearXNG
 from turnlog.agent.team.teams import BUNDLED, Agent, InvalidTeam, Team, bundled_team, check_tools, load_team
-from turnlog.agent.team.tools import Registry, WebSearch, registry_of
+from turnlog.agent.team.tools import Mistake, Registry, Tool, Use, WebSearch, registry_of
 from turnlog.events.errors import NotFound
 from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.conversation.speech import RECALL_TOOL
 from turnlog.projectors.models.operations.agents import AgentRow, agents_of
 
 RoutedBy = Literal["router", "request", "agent"]
@@ -40,6 +43,25 @@ class Chosen:
     agent: Agent
     by: RoutedBy
     answer: str | None = None
+
+
+def _named(arguments: Any) -> Mapping[str, Any]:
+    if not isinstance(arguments, Mapping):
+        raise Mistake("the arguments should be an object")
+    return arguments
+
+
+async def _recalled(arguments: Mapping[str, Any], use: Use) -> Any:
+    if use.recall is None:
+        raise Mistake("there is no conversation to recall from")
+    result = await use.recall(json.dumps(dict(arguments)))
+    value = json.loads(result.text)
+    if result.is_error:
+        raise Mistake(value["error"])
+    return value
+
+
+RECALL = Tool(RECALL_TOOL, SCHEMA["function"]["description"], SCHEMA, _named, _recalled, service=f"tool:{RECALL_TOOL}")
 
 
 def check_secrets(team: Team) -> None:
@@ -69,7 +91,7 @@ def _loaded(runtime: Runtime) -> ServerTeam | None:
     ]
     for source in sources:
         runtime.on_close(source.close)
-    tools = registry_of([function for module in modules for function in _marked(module)], sources)
+    tools = registry_of([function for module in modules for function in _marked(module)], sources, [RECALL])
     check_tools(team, tools.names)
     metrics.name_agents(team.agents)
     pages: list[Callable[[], WebSearch]] = [

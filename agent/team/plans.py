@@ -17,6 +17,8 @@ from turnlog.events.contracts import ToolCall
 
 MAX_STEPS, MAX_NESTING = 16, 32
 MOST_CHARS = 20_000  # of a result, as JSON
+MOST_TOLD = 60_000  # of all results that a model reads at once
+CUT = "... (truncated: there were too many results)"
 REFERENCE = re.compile(r"#E([1-9]\d{0,2})((?:\.[A-Za-z_]\w*|\[\d{1,4}\])*)")
 _PART = re.compile(r"\.([A-Za-z_]\w*)|\[(\d+)\]")
 _FENCED = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL)
@@ -90,6 +92,26 @@ def bounded(value: Any) -> Any:
         return value
     size = f"the result has {len(text):,} characters; these are the first {MOST_CHARS:,}"
     return {"cut": f"{size}: ask for less if you need the rest", "beginning": text[:MOST_CHARS]}
+
+
+def fitted(messages: Sequence[dict[str, Any]], most: int = MOST_TOLD) -> list[dict[str, Any]]:
+    """Returns the messages of earlier rounds with the longest results cut, so that all results have at most `most`
+    characters together."""
+    sizes = sorted(len(message["content"]) for message in messages if message["role"] == "tool")
+    limit, left = 0, most
+    for at, size in enumerate(sizes):
+        limit = left // (len(sizes) - at)
+        if size > limit:
+            break
+        left -= size
+    else:
+        return list(messages)
+    return [
+        {**message, "content": f"{message['content'][:limit]}{CUT}"}
+        if message["role"] == "tool" and len(message["content"]) > limit
+        else message
+        for message in messages
+    ]
 
 
 def read_plan(text: str, calls: Sequence[ToolCall], tools: Collection[str] = (), first: int = 1) -> Plan:

@@ -37,6 +37,7 @@ from turnlog.events.contracts import (
 )
 from turnlog.events.log import Log
 from turnlog.events.texts import storable
+from turnlog.projectors.models.conversation.speech import RECALL_TOOL
 
 STEPS = ("run_planned", "run_tool_called", "run_tool_answered", "run_delegated")
 MAX_RESULT_CHARS = 200_000
@@ -98,8 +99,9 @@ class Journal:
         return (depth, call_id) in self.called
 
     def result(self, depth: int, call_id: str) -> Result | None:
-        """Returns what a call of this depth returned."""
-        if (answered := self.results.get((depth, call_id))) is None:
+        """Returns what a call of this depth returned. The past is recalled again: the receipt names what was found."""
+        answered = self.results.get((depth, call_id))
+        if answered is None or answered.tool == RECALL_TOOL:
             return None
         try:
             value = json.loads(answered.result)

@@ -39,6 +39,7 @@ from turnlog.agent.team.plans import (
     Result,
     Step,
     filled,
+    fitted,
     handed_on,
     levels,
     read_plan,
@@ -164,7 +165,7 @@ class _Course:
         yield PhaseChanged(agent.type, "PLAN")
         made = self.known.plan(self.depth, self.plans) if self.known else None
         if made is None:
-            messages, has_calls = [*request.messages, *self.told], False
+            messages, has_calls = [*request.messages, *fitted(self.told)], False
             tools, silence_s = self.tools.schemas(agent), self._silence_s()
             planning = replace(request, messages=messages, tools=tools, silence_s=silence_s)
             async with aclosing(run(self.model, planning)) as pieces:
@@ -240,7 +241,9 @@ class _Course:
         """Asks for the answer, without tools. A stream without text is asked for once more, not as a stream."""
         started, text = time.perf_counter(), ""
         yield PhaseChanged(self.agent.type, "SOLVE")
-        solving = replace(request, messages=[*request.messages, *self.told], tools=(), silence_s=self._silence_s())
+        solving = replace(
+            request, messages=[*request.messages, *fitted(self.told)], tools=(), silence_s=self._silence_s()
+        )
         made: Completion | None = None
         async with aclosing(run(self.model, solving)) as pieces:
             async for piece in pieces:
@@ -310,7 +313,11 @@ class _Course:
         if not made or self.made is None:
             return []
         if not self.made.tool_calls:
-            lines = [f"#E{step.number} {step.tool}: {self.results[step.number][1].text}" for step in self.planned.steps]
+            texts = fitted([{"role": "tool", "content": result.text} for _, result in made])
+            lines = [
+                f"#E{step.number} {step.tool}: {text['content']}"
+                for step, text in zip(self.planned.steps, texts, strict=True)
+            ]
             told = {"role": "user", "content": RESULTS.format("\n".join(lines))}
             return [{"role": "assistant", "content": self.made.text}, told]
         calls = [

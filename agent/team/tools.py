@@ -17,6 +17,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from turnlog.agent import metrics
 from turnlog.agent.answering.fallback import Category, category_of
+from turnlog.agent.answering.recall_tool import ToolResult
 from turnlog.agent.models.calls import Breaker
 from turnlog.agent.models.errors import BreakerOpen, ModelError
 from turnlog.agent.team.function_schemas import parameters_schema, read_docstring
@@ -89,7 +90,7 @@ class Use:
 
     effect: an id of the call; what the call writes is stored once under it, however often it is tried. write: a text
     by a language model from an instruction and a text; None where there is no model. asker: whose failures count
-    together, as of a ChatRequest.
+    together, as of a ChatRequest. recall: what of the past is not in view, for arguments of recall_memory as JSON.
     """
 
     user: str
@@ -99,6 +100,7 @@ class Use:
     web: WebSearch
     write: Write | None = None
     asker: str | None = None
+    recall: Callable[[str], Awaitable[ToolResult]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,10 +281,12 @@ class Registry:
         return value
 
 
-def registry_of(functions: Iterable[Callable[..., Any]], sources: Sequence[Source] = ()) -> Registry:
-    """Returns a registry of functions that are marked as tools, with the tool that delegates. sources: servers that
-    have more tools. Raises InvalidTool."""
-    return Registry(map(tool_of, (delegate_to_agent, *functions)), sources)
+def registry_of(
+    functions: Iterable[Callable[..., Any]], sources: Sequence[Source] = (), others: Sequence[Tool] = ()
+) -> Registry:
+    """Returns a registry of functions that are marked as tools, with the tool that delegates, and of other tools.
+    sources: servers that have more. Raises InvalidTool."""
+    return Registry((*map(tool_of, (delegate_to_agent, *functions)), *others), sources)
 
 
 async def _tried(known: Tool, arguments: Mapping[str, Any], use: Use) -> Any:

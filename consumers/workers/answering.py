@@ -194,7 +194,8 @@ class AgentConsumer:
             async with reading(self._runtime) as conn:
                 return await self._prepared(conn, request, seq, row, data.model or agent.model, tools, notes)
 
-        run_ = TeamRun(self._runtime, server, request, seq, _author(request), progress, ends_at, prepared)
+        recall = functools.partial(self._use_tool, request, seq)
+        run_ = TeamRun(self._runtime, server, request, seq, _author(request), progress, ends_at, prepared, recall)
         run_.locale = None if wanted.enable_suggestions is False else locale
         try:
             await run_.make(chosen)

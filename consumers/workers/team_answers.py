@@ -9,6 +9,7 @@ from uuid import uuid5
 from turnlog.agent.access.throttle.admission import note_handed_on
 from turnlog.agent.answering.pieces import PhaseChanged, Progress, Restarted, Round, Solved, Text
 from turnlog.agent.answering.prepare import Prepared
+from turnlog.agent.answering.recall_tool import ToolResult
 from turnlog.agent.answering.record import Author
 from turnlog.agent.answering.request import answer_id
 from turnlog.agent.answering.run import check_not_empty
@@ -25,7 +26,7 @@ from turnlog.agent.team.rewoo import run_team
 from turnlog.agent.team.suggestions import suggestions_of
 from turnlog.agent.team.teams import Agent
 from turnlog.agent.team.tools import Use
-from turnlog.events.contracts import Event, UsageMetered
+from turnlog.events.contracts import Event, ToolCall, UsageMetered
 
 Prepare = Callable[[Agent, Sequence[str]], Awaitable[Prepared]]
 RULES = "rules"  # the model and provider of a fixed answer
@@ -34,10 +35,11 @@ PATIENCE = 29 / 30  # of the model's time: a failure reaches who asked within th
 
 @dataclass(slots=True)
 class TeamRun:
-    """One run for a request. prepare: builds the context for an agent, with notes for it.
+    """One run for a request. prepare: builds the context for an agent, with notes for it. recall: runs recall_memory.
 
     locale: of what the person is suggested to ask; None suggests nothing. prepared: what the agent that answered was
     given. rounds and extra: what is to be recorded, once `make` has ended. chain: the agents that had the question.
+    recalled: results of recall_memory by the ids of their calls.
     """
 
     runtime: Runtime
@@ -48,11 +50,13 @@ class TeamRun:
     progress: Progress
     ends_at: float
     prepare: Prepare
+    recall: Callable[[Prepared, ToolCall], Awaitable[ToolResult]]
     locale: str | None = None
     prepared: Prepared | None = None
     rounds: list[Round] = field(default_factory=list)
     extra: list[Event] = field(default_factory=list)
     chain: list[str] = field(default_factory=list)
+    recalled: dict[str, ToolResult] = field(default_factory=dict)
 
     async def make(self, chosen: Chosen) -> None:
         """Makes the answer. Steps that the log has are not made again.
@@ -88,7 +92,7 @@ class TeamRun:
                         made_for(piece.completion)
                         if not piece.results:
                             check_not_empty(piece.completion)
-                        self.rounds.append(piece)
+                        self.rounds.append(self._with_recalled(piece))
                     elif isinstance(piece, Solved):
                         suggested = self._suggestions(self.server.team.agents[piece.chain[-1]])
                         piece = replace(piece, routed=chosen.by == "router", suggestions=suggested)
@@ -149,7 +153,27 @@ class TeamRun:
         offline = self.runtime.settings.offline
         write = None if offline else lambda instruction, text: self._write(agent, step, instruction, text)
         asker = asker_of(self.request.tenant, self._user)
-        return Use(self._user, self.request.time, effect, records, self.server.web, write, asker)
+        return Use(
+            self._user,
+            self.request.time,
+            effect,
+            records,
+            self.server.web,
+            write,
+            asker,
+            lambda arguments: self._recall(step, arguments),
+        )
+
+    async def _recall(self, step: Step, arguments: str) -> ToolResult:
+        assert self.prepared is not None, "a tool runs after its plan"
+        call = ToolCall(id=step.call_id, name=step.tool, arguments=arguments)
+        self.recalled[step.call_id] = result = await self.recall(self.prepared, call)
+        return result
+
+    def _with_recalled(self, made: Round) -> Round:
+        """The round with what recall_memory found, which the receipt names."""
+        results = tuple((call, self.recalled.get(call.id, result)) for call, result in made.results)
+        return replace(made, results=results)
 
     async def _write(self, agent: Agent, step: Step, instruction: str, text: str) -> str:
         """A text by the model for a tool; its usage is recorded with the answer."""

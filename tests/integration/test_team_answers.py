@@ -101,24 +101,38 @@ async def test_a_killed_run_goes_on_after_its_last_step(play: Play, model: OpenA
     assert [message["role"] for message in solving["messages"]][-2:] == ["assistant", "tool"]
 
 
-async def test_a_killed_loop_goes_on_after_its_last_round(
-    nats_url: str, database_url: str, model: OpenAIServer, tmp_path: Path
+BELL = """
+import asyncio
+import turnlog
+
+RUNG = []
+
+@turnlog.tool(writes=True)
+async def ring(times: int) -> None:
+    '''Rings the bell, and cannot tell a repeated call from a new one.'''
+    RUNG.append(times)
+    await asyncio.Event().wait()
+"""
+
+
+async def test_a_killed_loop_goes_on_after_its_last_round_and_repeats_no_call_that_may_not_be(
+    nats_url: str, database_url: str, model: OpenAIServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two rounds are on the log when the process ends; their calls have the same id from the server."""
-    (tmp_path / "team.toml").write_text('name = "loops"\nentry = "one"\ntools_from = ["helpers.support_desk"]\n')
-    agent = 'name = "One"\nprompt = "p"\npolicy = "loop"\ntools = ["find_order", "refund_order"]\n'
+    """The process ends in the second round, while a tool works; both rounds' calls have one id."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "bell_of_a_test.py").write_text(BELL)
+    tools = 'tools_from = ["helpers.support_desk", "bell_of_a_test"]\n'
+    (tmp_path / "team.toml").write_text(f'name = "loops"\nentry = "one"\n{tools}')
+    agent = 'name = "One"\nprompt = "p"\npolicy = "loop"\ntools = ["refund_order", "ring"]\n'
     (tmp_path / "one.toml").write_text(agent)
     given = {"api_base_url": model.url, "api_key": model.key, "model": "test-model", "team": str(tmp_path)}
     play = player(nats_url, database_url, ROLES, **given)
-    model.reply(tool_calls=[("find_order", {"number": "A101"})])
     model.reply(tool_calls=[("refund_order", {"number": "A101", "usd": 5})])
-    model.hang()
+    model.reply(tool_calls=[("ring", {"times": 3})])
+    model.reply("I refunded 5 USD; it may have rung.")
     async with play() as stage:
-        await append_question(stage.runtime.log, question_events(Question("default", "t", "Refund 5", "ann")))
-        await eventually(lambda: _asked(model, 3))
-    model.stop()
-    model.start()
-    model.reply("I refunded 5 USD.")
+        await append_question(stage.runtime.log, question_events(Question("default", "t", "Refund 5 and ring", "ann")))
+        await stage.until("run_tool_called", 2)
     async with play() as stage:
         await eventually(lambda: _has(stage, "answer_receipt"), 60)
         types = await kinds(stage)
@@ -127,45 +141,13 @@ async def test_a_killed_loop_goes_on_after_its_last_round(
         puts = await _puts(stage.runtime.log, "store/loops.ann.refunds")
     assert types.count("run_planned") == 3 and types.count("run_tool_answered") == 2 and len(puts) == 1
     assert [step.kind for step in steps] == ["plan", "call", "result", "plan", "call", "result", "plan", "end"]
-    ending = model.bodies("chat")[-1]
-    assert [message["role"] for message in ending["messages"]][-4:] == ["assistant", "tool"] * 2
-    assert (run.status, run.tokens_in) == ("solved", sum(step.tokens_in for step in steps[:-1])), "counted once"
-
-
-BELL = '''
-import asyncio
-import turnlog
-
-RUNG = []
-
-@turnlog.tool(writes=True)
-async def ring(times: int) -> None:
-    """Rings the bell, and cannot tell a repeated call from a new one."""
-    RUNG.append(times)
-    await asyncio.Event().wait()
-'''
-
-
-async def test_a_tool_that_cannot_be_repeated_is_not_called_again_after_a_crash(
-    nats_url: str, database_url: str, model: OpenAIServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "bell_of_a_test.py").write_text(BELL)
-    (tmp_path / "team.toml").write_text('name = "bells"\nentry = "one"\ntools_from = ["bell_of_a_test"]\n')
-    (tmp_path / "one.toml").write_text('name = "One"\nprompt = "p"\ntools = ["ring"]\n')
-    given = {"api_base_url": model.url, "api_key": model.key, "model": "test-model", "team": str(tmp_path)}
-    play = player(nats_url, database_url, ROLES, **given)
-    model.reply(tool_calls=[("ring", {"times": 3})])
-    model.reply("It may have rung.")
-    async with play() as stage:
-        await append_question(stage.runtime.log, question_events(Question("default", "t", "Ring!", "ann")))
-        await eventually(lambda: _has(stage, "run_tool_called"))
-    async with play() as stage:
-        await eventually(lambda: _has(stage, "answer_receipt"), 60)
-        [answered] = await stage.all("run_tool_answered")
     assert import_module("bell_of_a_test").RUNG == [3]
-    assert answered.is_error and "it may have been done" in answered.result
-    assert "it may have been done" in model.bodies("chat")[-1]["messages"][-1]["content"]
+    assert steps[-3].is_error and "it may have been done" in steps[-3].text
+    ending = model.bodies("chat")[-1]
+    assert len(model.bodies("chat")) == 3, "no plan is made again"
+    assert [message["role"] for message in ending["messages"]][-4:] == ["assistant", "tool"] * 2
+    assert "it may have been done" in ending["messages"][-1]["content"]
+    assert (run.status, run.tokens_in) == ("solved", sum(step.tokens_in for step in steps[:-1])), "counted once"
 
 
 async def test_a_run_without_an_answer_ends_with_its_reason(play: Play, model: OpenAIServer) -> None:

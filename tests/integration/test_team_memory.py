@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from turnlog.agent.answering.asking import Answered
 from turnlog.agent.answering.receipts import rebuilt
 from turnlog.agent.recall.memory_block import END, TITLE
 from turnlog.events.contracts import EntitiesFound, Entity, Event, PreferencesSet, UserPreferences
+from turnlog.events.subjects import memory_thread
 
 PLACE = Place(user="ann")
 DELEGATE = ("delegate_to_agent", {"agent_type": "school", "task_description": "Find schools", "context": {"why": "x"}})
@@ -122,3 +124,27 @@ async def test_an_answer_suggests_what_to_ask_next_unless_the_person_wants_none(
         assert (await ask(stage, "Hello")).suggestions == ()
         assert "suggestions: only when asked for" in blocks_of(model.bodies("chat")[-1])[0]
     assert len(model.bodies("chat")) == 6, "no call of the model is for suggestions"
+
+
+async def test_an_agent_of_a_team_may_recall_the_past_in_a_loop(
+    nats_url: str, database_url: str, model: OpenAIServer, tmp_path: Path
+) -> None:
+    """As the agent without a team does; what was found counts as read."""
+    (tmp_path / "team.toml").write_text('name = "t"\nentry = "one"\n')
+    agent = 'name = "One"\nprompt = "p"\npolicy = "loop"\ntools = ["recall_memory"]\n'
+    (tmp_path / "one.toml").write_text(agent)
+    given = {"api_base_url": model.url, "api_key": model.key, "model": "m", "team": str(tmp_path)}
+    play = player(nats_url, database_url, ("projectors", "agent"), long_term_top_k=1, **given)
+    model.reply("I look.", tool_calls=[("recall_memory", {"query": "Where do I live?", "k": 1})])
+    model.reply("Blue.")
+    async with play() as stage:
+        await stage.runtime.log.append_many([recorded("My favorite color is blue"), recorded("I live in Berlin")])
+        await ask(stage, "Which color did I name?")
+        [receipt] = await stage.all("answer_receipt")
+        answered = await stage.all("run_tool_answered")
+        [read] = await stage.until("memories_accessed", 1, memory_thread("ann"))
+    result = json.loads(model.bodies("chat")[-1]["messages"][-1]["content"])
+    assert [memory["text"] for memory in result["memories"]] == ["I live in Berlin"]
+    assert receipt.memories == (str(memory_id("My favorite color is blue")),)
+    assert set(read.memory_ids) == {memory_id("My favorite color is blue"), memory_id("I live in Berlin")}
+    assert len(answered) == 1 and json.loads(answered[0].result) == result

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnlog.agent.team.plans import (
+    CUT,
     MAX_STEPS,
     Delegation,
     LeftOut,
@@ -17,6 +18,7 @@ from turnlog.agent.team.plans import (
     Result,
     Step,
     filled,
+    fitted,
     handed_on,
     levels,
     read_plan,
@@ -292,3 +294,14 @@ def test_no_chain_of_delegations_is_longer_than_the_depth(targets: list[str]) ->
     assert len(chain) - 1 <= team.depth
     pairs = list(itertools.pairwise(chain))
     assert len(pairs) == len(set(pairs))
+
+
+def test_results_that_are_too_long_together_are_cut_the_longest_first() -> None:
+    sizes = (10, 500, 3, 90, 400)
+    told = [{"role": "tool", "tool_call_id": str(at), "content": "x" * size} for at, size in enumerate(sizes)]
+    messages = [{"role": "assistant", "content": "y" * 900}, *told]
+    assert fitted(messages, 1003) == messages
+    cut = fitted(messages, 403)
+    assert [len(message["content"].removesuffix(CUT)) for message in cut] == [900, 10, 150, 3, 90, 150]
+    assert [message["content"].endswith(CUT) for message in cut] == [False, False, True, False, False, True]
+    assert fitted([], 0) == []
