@@ -77,7 +77,7 @@ def test_the_page_has_no_inline_code_and_loads_nothing_from_elsewhere() -> None:
         assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function", code), (
             path
         )
-        for imported in re.findall(r'(?:from|import\() ?"([^"]+)"', code):
+        for imported in re.findall(r'(?:^(?:import|export|\}).* from |import\()"([^"]+)"', code, re.M):
             assert (path.parent / imported).is_file(), f"{path}: {imported}"
     for path in PAGE.rglob("*.css"):
         assert not re.search(r"@import|url\(", path.read_text("utf-8")), path

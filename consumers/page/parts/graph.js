@@ -1,0 +1,100 @@
+// Entities with their relations: at most 50, placed by forces, which are the same for the same entities.
+import { html, useMemo, useState } from "../html.js";
+import { get } from "../api.js";
+import { named, t } from "../i18n.js";
+import { useLoad } from "../load.js";
+import { href } from "../router.js";
+import { session } from "../session.js";
+import { Badge, Empty, Failure, Loading } from "./common.js";
+import { clip, day } from "./format.js";
+
+const MOST = 50;
+const [WIDTH, HEIGHT] = [760, 520];
+const [PUSH, REACH] = [900, 120]; // how strongly all nodes part, and how long an edge wants to be
+const KINDS = { PERSON: "3", PLACE: "2", SCHOOL: "memory", EVENT: "1", TOPIC: "tools" };
+
+export function Graph() {
+  const { value, error, loading, reload } = useLoad((signal) => get("/api/entities", { query: { limit: MOST }, signal }), []);
+  const [chosen, setChosen] = useState(/** @type {string | null} */ (null));
+  const graph = useMemo(() => (value ? placed(value.items) : null), [value]);
+  if (error) return html`<${Failure} error=${error} retry=${reload} />`;
+  if (!graph) return loading && html`<${Loading} lines=${8} />`;
+  if (!graph.nodes.length) return html`<${Empty} icon="memories" title=${t("graph.none")}>${t("graph.none_about")}<//>`;
+  const node = graph.nodes.find((each) => each.key === chosen);
+  const near = (/** @type {string} */ key) => !chosen || key === chosen || graph.edges.some((edge) => (edge.from.key === chosen && edge.to.key === key) || (edge.to.key === chosen && edge.from.key === key));
+  return html`<div class="graph-columns">
+    <div class="card graph"><svg viewBox="0 0 ${WIDTH} ${HEIGHT}" role="group" aria-label=${t("graph.label", { n: graph.nodes.length })}>
+      ${graph.edges.map((edge, at) => html`<g key=${`e${at}`} class="edge ${chosen && edge.from.key !== chosen && edge.to.key !== chosen ? "dim" : ""}">
+        <line x1=${edge.from.x} y1=${edge.from.y} x2=${edge.to.x} y2=${edge.to.y} />
+        <text x=${(edge.from.x + edge.to.x) / 2} y=${(edge.from.y + edge.to.y) / 2 - 3}>${clip(edge.type.replaceAll("_", " "), 24)}</text></g>`)}
+      ${graph.nodes.map((each) => html`<g key=${each.key} class="node ${near(each.key) ? "" : "dim"} ${each.key === chosen ? "chosen" : ""}" transform="translate(${each.x} ${each.y})" role="button" tabindex="0"
+        aria-pressed=${each.key === chosen} aria-label=${`${named("graph.types", each.type)}: ${each.name}`} onClick=${() => setChosen(each.key === chosen ? null : each.key)}
+        onKeyDown=${(/** @type {any} */ event) => (event.key === "Enter" || event.key === " ") && (event.preventDefault(), setChosen(each.key === chosen ? null : each.key))}>
+        <circle r=${each.radius} class="node-${KINDS[/** @type {keyof typeof KINDS} */ (each.type)] ?? "system"}" /><text y=${each.radius + 14}>${clip(each.name, 22)}</text></g>`)}
+    </svg></div>
+    <div class="card graph-detail">${node?.entity ? html`<${Entity} entity=${node.entity} />` : html`<p class="muted">${t("graph.choose")}</p>
+      <ul class="graph-list">${graph.nodes.filter((each) => each.entity).map((each) => html`<li key=${each.key}><button class="chain-version" onClick=${() => setChosen(each.key)}><${Badge}>${named("graph.types", each.type)}<//> <span dir="auto">${clip(each.name, 60)}</span></button></li>`)}</ul>`}</div>
+  </div>`;
+}
+
+/** @param {{entity: any}} props */
+function Entity({ entity }) {
+  return html`<div class="stack">
+    <h2 dir="auto">${entity.name}</h2><p class="row"><${Badge} tone="accent">${named("graph.types", entity.type)}<//><span class="muted small">${t("graph.mentions", { n: entity.mention_count })} · ${day(entity.last_seen_at)}</span></p>
+    ${entity.description && html`<p dir="auto">${entity.description}</p>`}
+    <dl class="facts">${Object.entries(entity.attributes).map(([name, value]) => html`<dt key=${name}>${name}</dt><dd dir="auto">${String(value)}</dd>`)}
+      ${entity.relations.map((/** @type {any} */ relation, /** @type {number} */ at) => html`<dt key=${`r${at}`}>${relation.type}</dt><dd dir="auto">${relation.target}</dd>`)}</dl>
+    ${entity.sources.map((/** @type {any} */ source) => html`<blockquote key=${source.event_id} class="quote"><p dir="auto">${source.quote}</p>
+      <footer class="muted small"><a href=${href(["threads", source.thread], { seq: source.seq })}>${t("memories.event", { seq: source.seq })}</a></footer></blockquote>`)}
+  </div>`;
+}
+
+/** @typedef {{key: string, type: string, name: string, entity: any, x: number, y: number, radius: number, fixed?: boolean}} Node */
+
+/** Returns nodes with their places, and edges; the person is in the middle. @param {any[]} entities @returns {{nodes: Node[], edges: {from: Node, to: Node, type: string}[]}} */
+function placed(entities) {
+  if (!entities.length) return { nodes: [], edges: [] };
+  const me = { key: "me", type: "PERSON", name: session.get()?.caller.user ?? "", entity: null, x: WIDTH / 2, y: HEIGHT / 2, radius: 16, fixed: true };
+  /** @type {Node[]} */
+  const nodes = [me, ...entities.slice(0, MOST - 1).map((entity, at) => {
+    const angle = at * 2.399963; // the golden angle: begins without overlaps
+    const away = 70 + 22 * Math.sqrt(at);
+    return { key: `${entity.type} ${entity.name}`, type: entity.type, name: entity.name, entity, x: WIDTH / 2 + away * 1.4 * Math.cos(angle), y: HEIGHT / 2 + away * Math.sin(angle), radius: Math.min(15, 8 + Math.sqrt(entity.mention_count)) };
+  })];
+  const byName = new Map(nodes.map((node) => [node.name, node]));
+  const edges = [];
+  for (const node of nodes.slice(1)) {
+    const { relations, attributes } = node.entity;
+    for (const relation of relations) if (byName.has(relation.target)) edges.push({ from: node, to: /** @type {Node} */ (byName.get(relation.target)), type: relation.type });
+    const place = byName.get(attributes["lives-in"]);
+    if (place) edges.push({ from: node, to: place, type: "lives-in" });
+    if (typeof attributes.relation === "string") edges.push({ from: me, to: node, type: attributes.relation });
+  }
+  for (let round = 0; round < 220; round += 1) push(nodes, edges, 1 - round / 220);
+  return { nodes, edges };
+}
+
+/** @param {Node[]} nodes @param {{from: Node, to: Node}[]} edges @param {number} heat */
+function push(nodes, edges, heat) {
+  const moves = nodes.map(() => ({ x: 0, y: 0 }));
+  nodes.forEach((one, a) => nodes.forEach((other, b) => {
+    if (a === b) return;
+    const [x, y] = [one.x - other.x, (one.y - other.y) * 1.3];
+    const square = Math.max(120, x * x + y * y);
+    moves[a].x += (x / square) * PUSH;
+    moves[a].y += (y / square) * PUSH;
+  }));
+  for (const { from, to } of edges) {
+    const [x, y] = [to.x - from.x, to.y - from.y];
+    const pull = (Math.hypot(x, y) - REACH) * 0.08 / Math.max(1, Math.hypot(x, y));
+    const [a, b] = [nodes.indexOf(from), nodes.indexOf(to)];
+    moves[a].x += x * pull; moves[a].y += y * pull;
+    moves[b].x -= x * pull; moves[b].y -= y * pull;
+  }
+  nodes.forEach((node, at) => {
+    if (node.fixed) return;
+    const limit = 14 * heat + 1;
+    node.x = Math.max(80, Math.min(WIDTH - 80, node.x + Math.max(-limit, Math.min(limit, moves[at].x + (WIDTH / 2 - node.x) * 0.02))));
+    node.y = Math.max(28, Math.min(HEIGHT - 36, node.y + Math.max(-limit, Math.min(limit, moves[at].y + (HEIGHT / 2 - node.y) * 0.04))));
+  });
+}

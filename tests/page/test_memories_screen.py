@@ -1,0 +1,94 @@
+"""Memories: corrected with an effect on the next answer, settled, rated, reverted, forgotten; entities; recall."""
+
+from helpers.api import Api
+from helpers.browser import signed_in
+from helpers.stage import MemoryServer
+from playwright.async_api import Browser, Page, expect
+
+from turnlog.agent.memory.entities import EntityInput, add_entity
+
+
+async def edit(page: Page, content: str) -> None:
+    await page.get_by_role("button", name="Edit").click()
+    await page.get_by_role("dialog").get_by_role("textbox").fill(content)
+    await page.get_by_role("button", name="Save").click()
+
+
+async def test_a_corrected_memory_is_what_the_next_answer_is_made_from(
+    browser: Browser, api: Api, model: MemoryServer
+) -> None:
+    async with api.client() as ann:
+        await ann.post("/api/memories", json={"content": "Ann's corgi is called Sesame."})
+    async with signed_in(browser, api, "#/memories") as page:
+        await page.get_by_role("button", name="Ann's corgi is called Sesame.").click()
+        await edit(page, "Ann's corgi is called Pepper.")
+        detail = page.get_by_role("complementary", name="Memory")
+        await expect(detail.locator(".memory-content")).to_have_text("Ann's corgi is called Pepper.")
+        await expect(detail.locator(".chain li")).to_have_count(2)
+
+        model.reply("Pepper.")
+        await page.evaluate("location.hash = '#/threads/dogs'")
+        await page.get_by_role("textbox", name="Write a message").fill("What is my corgi called?")
+        await page.keyboard.press("Enter")
+        await page.locator(".turn.assistant").get_by_role("button", name="What it saw").click()
+        seen = page.get_by_role("complementary", name="What it saw")
+        await expect(seen).to_contain_text("Ann's corgi is called Pepper.")
+        await expect(seen).not_to_contain_text("Sesame")
+
+        await seen.get_by_role("link", name="Pepper").click()
+        await page.get_by_role("button", name="Revert").click()
+        await expect(detail.locator(".memory-content")).to_have_text("Ann's corgi is called Sesame.")
+
+
+async def test_a_question_is_settled_and_a_memory_rated_and_forgotten(browser: Browser, api: Api) -> None:
+    async with api.client() as ann:
+        for content in ("My birthday is 3 May 2008.", "My birthday is 4 May 2008."):
+            await ann.post("/api/memories", json={"content": content})
+        async with signed_in(browser, api, "#/memories") as page:
+            question = page.get_by_role("group", name="Which one is right?")
+            await question.get_by_role("button", name="The new").click()
+            await expect(question).to_have_count(0)
+            row = page.locator(".memory-row")
+            await expect(row).to_contain_text("4 May 2008")
+
+            await row.click()
+            await page.get_by_role("button", name="Rate").click()
+            await page.get_by_role("slider", name="Importance").fill("0.2")
+            await page.get_by_role("button", name="Save").click()
+            importance = page.get_by_role("img", name="Importance:")
+            await expect(importance).to_have_attribute("aria-label", "Importance: 0.20")
+
+            await page.get_by_role("button", name="Forget").click()
+            await page.get_by_role("dialog").get_by_role("button", name="Forget").click()
+            await expect(row).to_have_count(0)
+            assert (await ann.get("/api/memories")).json()["items"] == []
+
+
+async def test_entities_are_shown_with_their_relations(browser: Browser, api: Api) -> None:
+    place = (api.runtime, api.runtime.settings.tenant, "ann")
+    await add_entity(*place, EntityInput("SCHOOL", "Lakeshore"))
+    await add_entity(*place, EntityInput("PERSON", "Mia", relations=(("studies_at", "Lakeshore"),)))
+    async with signed_in(browser, api, "#/memories?view=entities", language="zh", theme="dark") as page:
+        await page.get_by_role("button", name="人: Mia").press("Enter")
+        detail = page.locator(".graph-detail")
+        await expect(detail.locator("dd")).to_have_text("Lakeshore")
+        await expect(page.locator(".edge text")).to_have_text("studies at")
+
+
+async def test_recall_says_why_a_passage_came_up_and_how_to_ask_again(browser: Browser, api: Api) -> None:
+    async with api.client() as ann:
+        turns = [{"role": "user", "content": "My corgi is called Sesame."}, {"role": "assistant", "content": "Lovely."}]
+        await ann.post("/api/threads/dogs/turns", json={"turns": turns})
+    async with signed_in(browser, api, "#/recall") as page:
+        await page.get_by_role("searchbox").fill("What is the corgi called?")
+        await page.keyboard.press("Enter")
+        hit = page.get_by_role("region", name="Passages").locator(".hit").first
+        await expect(hit).to_contain_text("My corgi is called Sesame.")
+        await hit.get_by_role("button", name="Why").click()
+        await expect(hit.get_by_role("img", name="Words:")).to_be_visible()
+        await expect(hit.locator(".neighbours .turn")).to_have_count(2)
+        await expect(page.locator(".code")).to_contain_text("/api/recall")
+        await page.get_by_role("button", name="Python").click()
+        await expect(page.locator(".code")).to_contain_text("turnlog.connect(")
+        await hit.get_by_role("link", name="Event").click()
+        await expect(page.locator(".turn.marked")).to_contain_text("My corgi is called Sesame.")
