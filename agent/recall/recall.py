@@ -28,7 +28,7 @@ from turnlog.projectors.engine.lag import READ_WHILE_REBUILT, degraded_by_rebuil
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.chunks.lookup import Scope, topics_in, with_parents
 from turnlog.projectors.models.conversation.thread_lookup import is_there
-from turnlog.projectors.models.memories.lookup import StoredMemory, zone_of
+from turnlog.projectors.models.memories.lookup import StoredMemory, is_memory_off, zone_of
 from turnlog.projectors.models.memories.search import MemoryScope
 
 TOPICS_NAMED = 20
@@ -105,6 +105,7 @@ async def recall(
     keyword_only: bool = False,
     kinds: Sequence[str] = (),
     min_importance: float = 0.0,
+    for_model: bool = False,
 ) -> Found:
     """The k most relevant turns of the thread, or without one of all the user's; with a user, k memories too.
 
@@ -112,7 +113,8 @@ async def recall(
     as_of: only memories, those that held then; history: memories that ended too. max_tokens: of the text of all that is
     found; memories come first. keyword_only: leaves vectors out. kinds, min_importance (0 to 1, of the current
     importance): only memories, those of these kinds and of that importance. k: MEMORY_RECALL_TOP_K by default. An
-    archived thread is restored. Raises BadQuery, NotFound, InvalidToken, InvalidMemory for an unknown kind.
+    archived thread is restored. for_model: no memories where the user wants none in prompts. Raises BadQuery, NotFound,
+    InvalidToken, InvalidMemory for an unknown kind.
     """
     query = storable(query if query.strip() else topic or "")
     is_filtered = bool(kinds) or min_importance > 0
@@ -129,7 +131,8 @@ async def recall(
     async with runtime.pool.connection() as conn:
         zone = runtime.settings.zone if user is None else await zone_of(conn, tenant, user, runtime.settings.zone)
         now = local(now_there(), zone)
-        if user is not None and topic is None:
+        is_off = for_model and user is not None and await is_memory_off(conn, tenant, memory_thread(user))
+        if user is not None and topic is None and not is_off:
             when = (now, as_of, history)
             scope = MemoryScope(tenant, memory_thread(user), *when, tuple(kinds), min_importance)
             known = await _memories(runtime, conn, scope, user, query, k, max_tokens, keyword_only)

@@ -18,7 +18,8 @@ from turnlog.agent.team.mcp_tools import McpTools
 from turnlog.agent.team.router import route
 from turnlog.agent.team.searxng import SearXNG
 from turnlog.agent.team.teams import BUNDLED, Agent, InvalidTeam, Team, bundled_team, check_tools, load_team
-from turnlog.agent.team.tools import Mistake, Registry, Tool, Use, WebSearch, registry_of
+from turnlog.agent.team.tools import Mistake, Registry, Source, Tool, Use, registry_of
+from turnlog.agent.team.web_search import WebSearch
 from turnlog.events.errors import NotFound
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.conversation.speech import RECALL_TOOL
@@ -85,13 +86,12 @@ def _loaded(runtime: Runtime) -> ServerTeam | None:
     team = bundled_team() if named == BUNDLED else load_team(Path(named))
     modules = [_module(name) for name in team.tools_from]
     folder = str(Path(named).absolute())
-    sources: list[McpTools | HttpTools] = [
+    sources: list[Source] = [
         *(McpTools(name, server, folder) for name, server in team.mcp.items()),
         *(HttpTools(name, service, folder) for name, service in team.http.items()),
     ]
-    for source in sources:
-        runtime.on_close(source.close)
     tools = registry_of([function for module in modules for function in _marked(module)], sources, [RECALL])
+    runtime.on_close(tools.close)
     check_tools(team, tools.names)
     metrics.name_agents(team.agents)
     pages: list[Callable[[], WebSearch]] = [

@@ -5,7 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-from turnlog.agent.team.tools import Page
+from turnlog.agent.team.web_search import Page
 
 K1, B = 1.2, 0.75
 _WORD = re.compile(r"[a-z0-9]+|[\u4e00-\u9fff]", re.IGNORECASE)

@@ -5,7 +5,7 @@ from typing import Any
 
 import httpx2
 
-from turnlog.agent.team.tools import Page
+from turnlog.agent.team.web_search import Page
 
 TIMEOUT_S = 10.0
 MOST_CHARS = 1_000  # of a result's text

@@ -23,6 +23,7 @@ from turnlog.agent.models.errors import BreakerOpen, ModelError
 from turnlog.agent.team.function_schemas import parameters_schema, read_docstring
 from turnlog.agent.team.plans import Result, bounded
 from turnlog.agent.team.teams import DELEGATE_TOOL, Agent
+from turnlog.agent.team.web_search import WebSearch
 from turnlog.events.errors import TurnlogError
 
 TIMEOUT_S, RETRIES, FIRST_WAIT_S = 30.0, 2, 0.5
@@ -61,26 +62,6 @@ class Records(Protocol):
 
     async def put(self, kind: str, key: str, value: Mapping[str, Any], effect: UUID) -> None:
         """effect: two puts with the same one are stored once."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """A page of the web that a search found."""
-
-    title: str
-    url: str
-    text: str
-
-
-class WebSearch(Protocol):
-    """about: what is searched, such as "sample pages", which the model is told."""
-
-    @property
-    def about(self) -> str: ...
-
-    async def search(self, query: str, site: str | None, limit: int) -> list[Page]:
-        """site: only pages of this school. Best first."""
         ...
 
 
@@ -135,6 +116,8 @@ class Source(Protocol):
         """Returns the tools with their schemas. Raises whatever goes wrong."""
         ...
 
+    async def close(self) -> None: ...
+
 
 @overload
 def tool(function: Function, /) -> Function: ...
@@ -181,7 +164,7 @@ class Registry:
     def __init__(self, tools: Iterable[Tool], sources: Sequence[Source] = ()) -> None:
         """sources: servers that have more tools. Raises InvalidTool where two tools have one name."""
         self._tools, self._asked = dict[str, Tool](), dict[int, float]()
-        self._sources, self._asking = sources, asyncio.Lock()
+        self._sources, self._asking, self._tasks = sources, asyncio.Lock(), set[asyncio.Task[None]]()
         for known in (*tools, *(known for source in sources for known in source.declared)):
             if known.name in self._tools:
                 raise InvalidTool(f"there are two tools {known.name!r}")
@@ -195,11 +178,25 @@ class Registry:
 
     async def ready(self) -> None:
         """Learns the schemas that servers have, once. A server that does not answer within CONNECT_S is asked again
-        after ASK_AGAIN_S; until then its tools are not offered."""
+        after ASK_AGAIN_S, while answers go on; until then its tools are not offered."""
         async with self._asking:
-            now = asyncio.get_running_loop().time()
-            due = [at for at in range(len(self._sources)) if self._asked.get(at, 0.0) <= now]
-            await asyncio.gather(*map(self._learn, due))
+            now, new = asyncio.get_running_loop().time(), list[asyncio.Task[None]]()
+            for at in range(len(self._sources)):
+                if self._asked.get(at, 0.0) <= now:
+                    task = asyncio.create_task(self._learn(at))
+                    self._tasks.add(task)
+                    task.add_done_callback(self._tasks.discard)
+                    new += [] if at in self._asked else [task]
+                    self._asked[at] = float("inf")
+            if new:
+                await asyncio.wait(new)
+
+    async def close(self) -> None:
+        """Ends the connections to servers."""
+        for task in self._tasks:
+            task.cancel()
+        for source in self._sources:
+            await source.close()
 
     async def _learn(self, at: int) -> None:
         try:
@@ -211,7 +208,6 @@ class Registry:
             self._asked[at] = asyncio.get_running_loop().time() + ASK_AGAIN_S
             return
         self._tools |= {known.name: known for known in learned}
-        self._asked[at] = float("inf")
 
     def __getitem__(self, name: str) -> Tool:
         return self._tools[name]

@@ -30,6 +30,9 @@ async def test_what_is_remembered_is_recalled_and_forgotten_for_its_user_alone(s
         assert [one["content"] for one in (await call(ann, "recall", query="tea"))["memories"]] == ["Ann likes tea."]
         assert (await call(bob, "recall", query="tea"))["memories"] == []
         assert len((await call(ann, "memories"))["memories"]) == 1
+        for wanted in (False, True):
+            await http.patch("/api/preferences", json={"set": {"enable_memory": wanted}})
+            assert bool((await call(ann, "recall", query="tea"))["memories"]) is wanted, "the client is a model"
         refused = await bob.call_tool("forget", {"memory_id": memory["memory_id"]})
         assert refused.is_error and "not-found" in refused.content[0].text
         await call(ann, "forget", memory_id=memory["memory_id"])

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from helpers.http_shop import TOKEN, Warehouse, served
 from helpers.mcp_shop import shop
+from helpers.servers import eventually
 
 from turnlog.agent.team import tools
 from turnlog.agent.team.http_tools import HttpTools
@@ -56,7 +57,7 @@ async def using(source: McpTools | HttpTools, is_ready: bool = True) -> AsyncIte
         names = tuple(known.name for known in source.declared)
         yield Desk(registry, Agent(type="desk", name="Desk", prompt="p", tools=names))
     finally:
-        await source.close()
+        await registry.close()
 
 
 @pytest.fixture(autouse=True)
@@ -139,15 +140,24 @@ async def test_a_server_that_ended_is_started_again(ledger: Path) -> None:
         assert lines_of(ledger) == [["", "stopped"]], "a tool that writes is not tried again"
 
 
-async def test_tools_of_a_server_that_is_away_are_not_offered_and_come_back(ledger: Path) -> None:
+async def test_tools_of_a_server_that_is_away_are_not_offered_until_it_is_back(
+    ledger: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tools, "ASK_AGAIN_S", 0.0)
     source = McpTools("shop", McpServer(url="http://127.0.0.1:9/mcp", tools=["find_parts"], writes=["find_parts"]), "/")
     async with using(source) as desk:
         assert desk.registry.schemas(desk.agent) == [] and "find_parts" in desk.registry.names
         assert "the MCP server shop cannot be reached" in await desk.error("find_parts", words="bell")
         with served(shop(ledger).streamable_http_app()) as url:
             source.server = source.server.model_copy(update={"url": f"{url}/mcp"})
+
+            async def offered() -> bool:
+                await desk.registry.ready()
+                return bool(desk.registry.schemas(desk.agent))
+
+            await eventually(offered)
             assert await desk.call("find_parts", words="bell") == Result(["bell"])
-            await source.close()
+            await desk.registry.close()
 
 
 async def test_a_tool_that_the_server_does_not_have_is_named(ledger: Path) -> None:

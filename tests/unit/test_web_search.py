@@ -13,7 +13,7 @@ import pytest
 
 from turnlog.agent.team.local_pages import LocalPages
 from turnlog.agent.team.searxng import SearXNG
-from turnlog.agent.team.tools import Page
+from turnlog.agent.team.web_search import Page
 
 
 @contextmanager

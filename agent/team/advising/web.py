@@ -6,7 +6,8 @@ from pydantic import Field
 
 from turnlog.agent.team.advising.sample import School, find_school, posts, schools
 from turnlog.agent.team.local_pages import LocalPages
-from turnlog.agent.team.tools import Page, Use, WebSearch, tool
+from turnlog.agent.team.tools import Use, tool
+from turnlog.agent.team.web_search import Page, WebSearch
 
 Query = Annotated[str, Field(min_length=2, max_length=300, description="in English")]
 Limit = Annotated[int, Field(ge=1, le=10)]

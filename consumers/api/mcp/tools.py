@@ -143,7 +143,8 @@ class _Tools:
             if thread_id is not None:
                 *_, thread_id = await who.owns(thread_id)
             wanted = MOST_TURNS if before or after else k
-            recalled = await search(who.runtime, who.tenant, query, user=who.user, thread=thread_id, k=wanted)
+            place = (who.runtime, who.tenant)
+            recalled = await search(*place, query, user=who.user, thread=thread_id, k=wanted, for_model=True)
             turns = [
                 FoundTurn(thread_id=turn.thread, seq=turn.seq, speaker=turn.speaker, time=turn.time, text=turn.text)
                 for turn in recalled.turns
