@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 IDEMPOTENCY_KEY = "turnlog/idempotency-key"  # in the _meta of a call
 MOST_PAGES = 100
+CLOSE_S = 5.0
 INVALID_PARAMS = -32602
 CONNECTION_CLOSED = -32000
 logger = logging.getLogger(__name__)
@@ -55,11 +56,17 @@ class McpTools:
         return [self._tool(name, listed[theirs]) for name, theirs in self.server.tools.items()]
 
     async def close(self) -> None:
-        """Ends the connection, and the process that it started."""
-        connection, self._connection, self._client = self._connection, None, None
+        """Ends the connection, and the process that it started. A server that does not let go is left after CLOSE_S."""
+        connection, client = self._connection, self._client
+        self._connection = self._client = None
         if connection is not None:
             self._ended.set()
-            await asyncio.wait([connection])
+            is_open = client is not None and client.done()
+            _, pending = await asyncio.wait([connection], timeout=CLOSE_S if is_open else 0)
+            for task in pending:  # once: each more would interrupt how the transport ends its process
+                task.cancel()
+            if pending:
+                await asyncio.wait(pending, timeout=CLOSE_S)
 
     def _tool(self, name: str, known: "types.Tool | None") -> Tool:
         theirs, hints = self.server.tools[name], known.annotations if known else None
@@ -116,14 +123,14 @@ class McpTools:
             async with self._transport() as client:
                 opened.set_result(client)
                 await ended.wait()
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
             if opened.done():
-                logger.warning("the connection to the MCP server %s ended: %s", self.name, _cause(error))
+                logger.info("the connection to the MCP server %s ended: %s", self.name, _cause(error))
             else:
                 opened.set_exception(Unavailable(f"the MCP server {self.name} cannot be reached: {_cause(error)}"))
                 opened.exception()  # who waited for it may have given up
-        finally:
-            opened.cancel()
+            if isinstance(error, asyncio.CancelledError):
+                raise
 
     @contextlib.asynccontextmanager
     async def _transport(self) -> "AsyncIterator[Client]":
@@ -148,10 +155,10 @@ class McpTools:
                 yield client
 
 
-def _cause(error: Exception) -> str:
+def _cause(error: BaseException) -> str:
     """The error in words; the first of a group, as transports raise groups."""
-    while isinstance(error, ExceptionGroup) and isinstance(inner := error.exceptions[0], Exception):
-        error = inner
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
     return f"{type(error).__name__}: {error}"
 
 

@@ -1,6 +1,8 @@
 """Tools of other servers: of a real MCP server, over stdio and HTTP, and of a real HTTP service by its document."""
 
+import asyncio
 import json
+import socket
 import sys
 import uuid
 from collections.abc import AsyncIterator, Iterator
@@ -158,6 +160,17 @@ async def test_tools_of_a_server_that_is_away_are_not_offered_until_it_is_back(
             await eventually(offered)
             assert await desk.call("find_parts", words="bell") == Result(["bell"])
             await desk.registry.close()
+
+
+@pytest.mark.parametrize("way", ["command", "url"])
+async def test_a_server_that_never_answers_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    monkeypatch.setattr(tools, "CONNECT_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}/mcp"
+        given: dict[str, Any] = {"command": ["sleep", "600"]} if way == "command" else {"url": address}
+        async with asyncio.timeout(60):
+            async with using(McpTools("silent", McpServer(tools=["find_parts"], **given), "/")) as desk:
+                assert desk.registry.schemas(desk.agent) == []
 
 
 async def test_a_tool_that_the_server_does_not_have_is_named(ledger: Path) -> None:
