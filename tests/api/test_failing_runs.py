@@ -1,6 +1,8 @@
 """A model that fails in the middle of a team's run: what people read on each face, and that what was done stands."""
 
+import asyncio
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from helpers.api import Api, Serve, openai_client, server_events
 from helpers.callers import socket
 from helpers.cli import commands, environment_of
 from helpers.openai_bodies import Step
+from helpers.openai_server import Kind
 from helpers.stage import MemoryServer
 
 from turnlog import connect as memory_at
@@ -32,7 +35,7 @@ BEFORE: dict[str, tuple[list[Step], str, list[str]]] = {
     "plan": ([], "profile", []),
     "solve": ([PLAN], "profile", ["plan", "call", "result"]),
     "delegate": ([DELEGATE], "orchestrator", ["plan", "delegation"]),
-    "delegate's solve": ([DELEGATE, PLAN], "orchestrator", ["plan", "delegation", "plan", "call", "result"]),
+    "solve of a delegate": ([DELEGATE, PLAN], "orchestrator", ["plan", "delegation", "plan", "call", "result"]),
 }
 CUT, BAD = Step(text="I note it.", tool_calls=[SET], drop_after=5), Step(tool_calls=[SET], malformed=True)
 FAILURES: dict[str, tuple[Step, Category]] = {
@@ -53,32 +56,58 @@ def settings(model: MemoryServer, **more: Any) -> dict[str, Any]:
     return {"api_base_url": model.url, "model": "m", "team": "advising", "recall_top_k": 1, **more}
 
 
-@pytest.mark.parametrize("failure", ["hang", "others"])
+class HangingServer(MemoryServer):
+    """Answers what comes before the place that the question names, and hangs there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._asked: Counter[str] = Counter()
+
+    def next_step(self, kind: Kind, body: dict[str, Any]) -> Step:
+        if kind != "chat":
+            return super().next_step(kind, body)
+        asked = [str(said["content"]) for said in body["messages"] if str(said["content"]).startswith("My GPA")]
+        place = next(place for place in BEFORE if f"<{place}>" in asked[-1])
+        self._asked[place] += 1
+        before = BEFORE[place][0]
+        return before[self._asked[place] - 1] if self._asked[place] <= len(before) else Step(hang_after=0)
+
+
 async def test_a_run_that_fails_says_why_and_keeps_what_was_done(
-    serve: Serve, model: MemoryServer, monkeypatch: pytest.MonkeyPatch, failure: str
+    serve: Serve, model: MemoryServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(calls, "FIRST_PAUSE_S", 120.0)  # no second try fits
-    timeout_s = 1.5 if failure == "hang" else 60.0
-    async with (
-        serve("agent", **settings(model, model_timeout_s=timeout_s)) as api,
-        api.client(role="admin") as ann,
-    ):
-        for name in ["hang"] if failure == "hang" else [name for name in FAILURES if name != "hang"]:
+    names = [name for name in FAILURES if name != "hang"]
+    async with serve("agent", **settings(model)) as api, api.client(role="admin") as ann:
+        for name in names:
             for place in BEFORE:
-                await check(api, ann, model, name, place)
-        puts = [one async for one in api.runtime.log.read_thread("default", "store/advising.ann.profile")]
-        assert len(puts) == 2 * (1 if failure == "hang" else len(FAILURES) - 1), "each effect once"
+                metrics.reset_breakers("llm")
+                model.first["answer"] = [*BEFORE[place][0], *[failing(name, place)] * 4]
+                await check(api, ann, name, place)
+        assert await writes(api) == 2 * len(names), "each effect once"
 
 
-async def check(api: Api, ann: httpx2.AsyncClient, model: MemoryServer, name: str, place: str) -> None:
-    step, category = FAILURES[name]
-    before, agent, steps = BEFORE[place]
+async def test_a_model_that_hangs_in_the_middle_of_a_run_is_given_up_in_time(serve: Serve) -> None:
+    with HangingServer() as model:
+        async with serve("agent", **settings(model, model_timeout_s=6.0)) as api, api.client(role="admin") as ann:
+            await asyncio.gather(*(check(api, ann, "hang", place) for place in BEFORE))
+            assert await writes(api) == 2, "each effect once"
+
+
+def failing(name: str, place: str) -> Step:
     if name in ("cut", "bad JSON") and "solve" in place:  # an answer has no calls
-        step = Step(drop_after=1) if name == "cut" else Step(thinking="hm hm hm", malformed=True)
-    metrics.reset_breakers("llm")
-    model.first["answer"] = [*before, *[step] * 4]
-    thread = f"{name}-{place}".replace(" ", "-").replace("'", "")
-    body = {"message": "My GPA is 3.8", "agent": agent}
+        return Step(drop_after=1) if name == "cut" else Step(thinking="hm hm hm", malformed=True)
+    return FAILURES[name][0]
+
+
+async def writes(api: Api) -> int:
+    return len([one async for one in api.runtime.log.read_thread("default", "store/advising.ann.profile")])
+
+
+async def check(api: Api, ann: httpx2.AsyncClient, name: str, place: str) -> None:
+    (_, category), (before, agent, steps) = FAILURES[name], BEFORE[place]
+    thread = f"{name}-{place}".replace(" ", "-")
+    body = {"message": f"My GPA is 3.8 <{place}>", "agent": agent}
     said = await ann.post(f"/api/threads/{thread}/answers", json=body, headers={"Accept-Language": "zh"})
     problem = said.json()
     assert (problem["category"], problem["shouldRetry"]) == (category, category != "quota"), thread
