@@ -90,7 +90,10 @@ def _loaded(runtime: Runtime) -> ServerTeam | None:
         *(McpTools(name, server, folder) for name, server in team.mcp.items()),
         *(HttpTools(name, service, folder) for name, service in team.http.items()),
     ]
-    tools = registry_of([function for module in modules for function in _marked(module)], sources, [RECALL])
+    functions = dict.fromkeys(
+        function for module in modules for function in _marked(module)
+    )  # one may import another's
+    tools = registry_of(functions, sources, [RECALL])
     runtime.on_close(tools.close)
     check_tools(team, tools.names)
     metrics.name_agents(team.agents)

@@ -2410,7 +2410,7 @@ export interface components {
         /**
          * AgentResponse
          * @description data.fastRoute: whether the answer came without a model; data.finishReason: why it ended. delegatedTo: the agent
-         *     that another one asked to answer. suggestions: what to ask next.
+         *     that another one asked to answer. suggestions: what to ask next, by the rules of the agent that answered.
          */
         AgentResponse: {
             /** Message */
@@ -2561,6 +2561,7 @@ export interface components {
         /**
          * Answered
          * @description The answer as it is on the log. finish_reason: why the model ended, such as `length`, where it was heard.
+         *     suggestions: what the person may ask next, where a team answered and it was heard.
          */
         Answered: {
             /** Thread */

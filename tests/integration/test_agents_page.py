@@ -35,7 +35,8 @@ async def test_the_team_of_the_page_answers_with_its_tools(
     for name in ("team.toml", "desk.toml", "refunds.toml"):
         more = blocks(PAGE, "toml", "suggestions.toml") if name == "desk.toml" else []
         (folder / name).write_text("\n".join(block.text for block in (*blocks(PAGE, "toml", name), *more)), "utf-8")
-    (tmp_path / "shop_tools.py").write_text(files(PAGE)["shop_tools.py"], "utf-8")
+    for name in ("shop_orders.py", "shop_refunds.py"):
+        (tmp_path / name).write_text(files(PAGE)[name], "utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     model.reply("I refund it.", tool_calls=[("refund_order", {"number": "A101", "usd": 40})])
     model.reply("40 USD are on their way.")
