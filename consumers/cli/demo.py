@@ -70,6 +70,8 @@ async def demonstrate(settings: Settings, keep: bool, say: Say) -> dict[str, Any
             report = await _Demo(runtime, say).run()
         report["seconds"] = round(time.perf_counter() - started, 1)
         say(f"\nDone in {report['seconds']:g} s; the servers are stopped" + (f", data in {home}" if keep else ""))
+        kept = f"TURNLOG_HOME={home} " if keep else ""
+        say(f"To see it as a web page: {kept}turnlog up --open" + ("" if keep else ", with data of your own"))
         return report
     finally:
         if not keep:

@@ -46,7 +46,7 @@ async def up(
         pid, url = await background.start(settings)
         log = str(background.log_path(settings))
         where = {"pid": pid, "home": str(settings.home), "log": log, "api_url": url}
-        report(where, f"turnlog runs in the background at {url} (pid {pid}); log: {log}; `turnlog page` opens it")
+        report(where, f"turnlog runs in the background at {url} (pid {pid}); log: {log}")
         if open_page:
             async with runtime.opened(settings, "turnlog-page") as rt:
                 webbrowser.open(await page_link(rt, url))

@@ -19,7 +19,8 @@ const ROW = 60;
 
 /** @param {{query: Record<string, string>}} props */
 export default function Memories({ query }) {
-  const [view, setView] = useState(query.view === "entities" ? "entities" : "list");
+  const view = query.view === "entities" ? "entities" : "list";
+  const setView = (/** @type {string} */ chosen) => go(["memories"], chosen === "entities" ? { view: chosen } : {}, { replace: true });
   const [round, setRound] = useState(0);
   const [write, busy] = useWrite();
   const changed = () => setRound((before) => before + 1);
