@@ -89,8 +89,8 @@ async def best_turns(
 
 async def _chunks(conn: Connection, scope: Scope, loaded: LoadedScope, ranked: Sequence[Scored]) -> list[Found]:
     """Returns the ranked chunks; of a large scope they are read only now."""
-    if loaded.columns is not None:
-        return [loaded.columns.chunks[scored.chunk] for scored in ranked]
+    if loaded.chunks is not None:
+        return [loaded.chunks[scored.chunk] for scored in ranked]
     return await found_at(conn, scope, [loaded.keys[scored.chunk] for scored in ranked])
 
 

@@ -61,7 +61,7 @@ def evidence_for(
 ) -> Evidence | None:
     """best: number of the best chunk. allowed: as for `rank`. None for a text without a word to look for."""
     asked = list(dict.fromkeys(to_terms(text)))
-    names = scope.speakers.keys() - ROLES
+    names = scope.names - ROLES
     words = [word for word in asked if word not in names]
     if not words:
         return None
@@ -73,7 +73,7 @@ def evidence_for(
 
 
 def _shares(words: Sequence[str], scope: ScopeIndex) -> dict[str, float]:
-    frequency = np.array([scope.statistics.frequency.get(word, 1) for word in words])
+    frequency = np.array([scope.frequency(word) for word in words])
     gain = rarity(frequency, scope.statistics.size)
     return dict(zip(words, (gain / max(float(gain.sum()), 1e-6)).tolist(), strict=True))
 
@@ -90,13 +90,12 @@ def _held(shares: Mapping[str, float], scope: ScopeIndex, best: int, usable: NDA
 def _lead(shares: Mapping[str, float], scope: ScopeIndex, named: Collection[str], usable: NDArray[np.bool_]) -> float:
     theirs = np.zeros(scope.count, dtype=np.bool_)
     for name in named:
-        theirs[scope.speakers[name]] = True
+        theirs[scope.speakers.with_term(name)] = True
     if not theirs.any() or theirs.all():
         return 0.0
     said = np.zeros(scope.count, dtype=np.float32)
     for word, share in shares.items():
-        if word in scope.postings:
-            said[scope.postings[word][0]] += share
+        said[np.unique(scope.said.with_term(word))] += share
     said *= (1 - ASKED * scope.asks) * usable
     return _of_best(said[theirs]) - _of_best(said[~theirs])
 
@@ -106,6 +105,4 @@ def _of_best(said: Floats) -> float:
 
 
 def _with_word(word: str, scope: ScopeIndex) -> Ints:
-    nowhere = np.zeros(0, dtype=np.int32)
-    said = scope.postings[word][0] if word in scope.postings else nowhere
-    return np.concatenate([said, scope.dates.get(word, nowhere)])
+    return np.concatenate([scope.said.with_term(word), scope.dates.with_term(word)])

@@ -18,7 +18,6 @@ from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.chunks.candidates import (
     SAMPLE,
     ChunkColumns,
-    Key,
     Probe,
     around,
     by_terms,
@@ -26,7 +25,7 @@ from turnlog.projectors.models.chunks.candidates import (
     probe,
     sample,
 )
-from turnlog.projectors.models.chunks.lookup import Scope
+from turnlog.projectors.models.chunks.lookup import Key, Scope
 from turnlog.projectors.models.terms import terms as to_terms
 
 # Candidates for up to ten turns; for more in proportion. They hold 92 % of the ten best of an exhaustive search, with
@@ -71,7 +70,7 @@ async def sample_scope(conn: Connection, scope: Scope, model: str | None, kept: 
     index = await asyncio.to_thread(_index, columns, None, range(len(columns.keys)), None)
     if now.enough > now.one_in:
         now = await probe(conn, scope, model, now.enough)
-    return ScopeSample(now, index.statistics.of_size(round(index.count / share)), frozenset(index.speakers))
+    return ScopeSample(now, index.of_size(round(index.count / share)), index.names)
 
 
 async def candidate_chunks(

@@ -1,74 +1,119 @@
 """A scope's chunks with their index, as recall keeps them between searches."""
 
+import asyncio
 from bisect import bisect_left
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
 
-from turnlog.agent.recall.scope import REACH, ScopeIndex
-from turnlog.agent.recall.space import Space
-from turnlog.projectors.models.chunks.candidates import Key
-from turnlog.projectors.models.chunks.lookup import Columns, Stamp
+from turnlog.agent.recall.scope import Chunks, ScopeIndex, ScopeStatistics
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.candidate_search import decode_vectors
+from turnlog.projectors.models.chunks.lookup import (
+    AT_ONCE,
+    ChunkRow,
+    Found,
+    Key,
+    KnownChunks,
+    Scope,
+    Stamp,
+    chunks_beyond,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedScope:
-    """The index of a scope. firsts: sequence of the first turn of each chunk. columns: of a small scope. keys: of a
-    large one."""
+    """The index of a scope and the keys of its chunks. Of a small scope also the chunks, and of each a row of `counts`:
+    its last turn, how many turns it has, and whether it has a vector."""
 
     index: ScopeIndex
-    firsts: NDArray[np.int64]
-    columns: Columns | None = None
-    keys: tuple[Key, ...] = ()
+    keys: Sequence[Key]
+    chunks: Sequence[Found] | None = None
+    counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 3), dtype=np.int64))
 
     @property
     def names(self) -> Collection[str]:
         """Returns the terms of the speakers' names."""
-        return self.index.speakers.keys()
-
-    def allowed(self, before_seq: int | None, without: Collection[str]) -> NDArray[np.bool_] | None:
-        """Returns which chunks are of turns before a sequence and of other threads than these; None for all."""
-        if before_seq is None and not without:
-            return None
-        allowed = np.ones(self.index.count, dtype=np.bool_) if before_seq is None else self.firsts < before_seq
-        if without:
-            threads = [key[0] for key in self.keys] if self.columns is None else [c.thread for c in self.columns.chunks]
-            allowed &= np.array([thread not in without for thread in threads], dtype=np.bool_)
-        return allowed
+        return self.index.names
 
     @property
     def rows(self) -> int:
         """Returns the memory it takes, in rows of vectors: its own, and the covariance with its inverse."""
         return self.index.count + (0 if self.index.vectors is None else 2 * self.index.vectors.shape[1])
 
-    def serves(self, before_seq: int, now: Stamp) -> bool:
-        """Returns whether a search for turns before a sequence finds the same here as in the whole scope of today.
+    @property
+    def stamp(self) -> Stamp:
+        _, turns, embedded = self.counts.sum(axis=0).tolist()
+        return Stamp(len(self.keys), embedded, max((seq for _, seq, _, _ in self.keys), default=0), turns)
 
-        now: of the chunks before the sequence. Of later chunks only the next REACH count, as neighbours; more of them
-        change nothing but how rare words are, a little.
-        """
-        if self.columns is None or np.count_nonzero(self.firsts >= before_seq) < REACH:
-            return False
-        old = self.firsts < before_seq
-        turns = sum(bisect_left(chunk.seqs, before_seq) for chunk in self.columns.chunks)
-        embedded = int(self.index.embedded[old].sum())
-        last = int(self.firsts[old].max(initial=0))
-        return now == Stamp(int(old.sum()), embedded, last, turns)
+    @property
+    def known(self) -> KnownChunks:
+        starts = np.flatnonzero(np.diff(self.index.thread, prepend=-1)).tolist()
+        last = np.maximum.reduceat(self.counts[:, 0], starts).tolist() if self.keys else ()
+        through = {self.keys[start][0]: seq for start, seq in zip(starts, last, strict=True)}
+        return KnownChunks(
+            through, [self.keys[number][3] for number in np.flatnonzero(self.counts[:, 2] == 0).tolist()]
+        )
+
+    def allowed(self, before_seq: int | None, without: Collection[str]) -> NDArray[np.bool_] | None:
+        """Returns which chunks are of turns before a sequence and of other threads than these; None for all."""
+        if before_seq is None and not without:
+            return None
+        before = 2**62 if before_seq is None else before_seq
+        return np.array([seq < before and thread not in without for thread, seq, _, _ in self.keys], dtype=np.bool_)
 
 
-def indexed(columns: Columns, space: Space | None) -> LoadedScope:
-    """Returns the index of all chunks of a scope. space: of a former index, used while it fits."""
-    chunks = columns.chunks
-    index = ScopeIndex.build(
-        texts=[c.text for c in chunks],
-        terms=[c.terms for c in chunks],
-        speakers=[c.speaker for c in chunks],
-        times=[c.created_at for c in chunks],
-        roles=[c.role for c in chunks],
-        threads=[c.thread for c in chunks],
-        vectors=columns.vectors,
-        space=space,
+async def load_scope(
+    conn: Connection, scope: Scope, model: str | None, former: LoadedScope | None
+) -> LoadedScope | None:
+    """Returns all chunks of a scope; None when it is large. Only what is new is read and indexed, unless some of what
+    was loaded is gone."""
+    loaded = former or _nothing()
+    stamp, new = await chunks_beyond(conn, scope, model, loaded.known)
+    if stamp != loaded.stamp and not stamp.large:
+        loaded = await _grown(loaded, new)
+        if stamp != loaded.stamp:
+            loaded = _nothing()
+            stamp, new = await chunks_beyond(conn, scope, model, loaded.known)
+            loaded = loaded if stamp.large else await _grown(loaded, new)
+    return None if stamp.large else loaded
+
+
+def _nothing() -> LoadedScope:
+    return LoadedScope(ScopeIndex.build(texts=(), terms=(), speakers=(), times=()), (), ())
+
+
+async def _grown(former: LoadedScope, new: Sequence[ChunkRow]) -> LoadedScope:
+    """Returns the scope with more chunks, which replace those that have their keys."""
+    new, index, count = sorted(new, key=attrgetter("key")), former.index, len(former.keys)
+    parts = [await _facts(new[at : at + AT_ONCE], index.said.numbers) for at in range(0, len(new), AT_ONCE)]
+    keys, chunks, order = list(former.keys), list(former.chunks or ()), list(range(count))
+    for number, row in enumerate(new, count):
+        at = bisect_left(keys, row.key)
+        until = at + (keys[at : at + 1] == [row.key])
+        keys[at:until], chunks[at:until], order[at:until] = [row.key], [row.chunk], [number]
+    joined = index.joined(parts, np.array(order, dtype=np.intp))
+    space = index.statistics.space
+    if space is None or not space.fits(int(joined.embedded.sum())):
+        space = await asyncio.to_thread(joined.space)
+    grown = ScopeIndex.of_chunks(joined, [key[0] for key in keys], ScopeStatistics.of(joined, space))
+    counts = np.array(
+        [(row.chunk.seqs[-1], len(row.chunk.seqs), row.vector is not None) for row in new], dtype=np.int64
     )
-    return LoadedScope(index, np.array([c.seqs[0] for c in chunks], dtype=np.int64), columns)
+    return LoadedScope(grown, keys, chunks, np.concatenate([former.counts, counts.reshape(-1, 3)])[order])
+
+
+async def _facts(rows: Sequence[ChunkRow], numbers: dict[str, int]) -> Chunks:
+    await asyncio.sleep(0)  # others have their turn
+    return Chunks.of(
+        texts=[row.chunk.text for row in rows],
+        terms=[row.chunk.terms for row in rows],
+        speakers=[row.chunk.speaker for row in rows],
+        times=[row.chunk.created_at for row in rows],
+        roles=[row.chunk.role for row in rows],
+        vectors=decode_vectors([row.vector for row in rows]),
+        numbers=numbers,
+    )

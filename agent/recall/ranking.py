@@ -193,9 +193,8 @@ def _best_of(groups: Ints, total: Floats, usable: NDArray[np.bool_]) -> Floats:
 def _speaker(words: Sequence[str], scope: ScopeIndex) -> Floats:
     """1 for chunks whose speaker the query names, else 0."""
     named = np.zeros(scope.count, dtype=np.float32)
-    for word in words:
-        if word in scope.speakers:
-            named[scope.speakers[word]] = 1
+    for word in scope.names.intersection(words):
+        named[scope.speakers.with_term(word)] = 1
     return named
 
 
@@ -216,21 +215,20 @@ def _bm25(words: Sequence[str], scope: ScopeIndex, weights: Weights) -> tuple[Fl
     are left out, because whoever says "Thanks, Ann!" is not Ann; unless the query has no other words. Roles are kept as
     words ("user permissions").
     """
-    names = scope.speakers.keys() - ROLES
-    found = [w for w in words if w not in names and (w in scope.postings or w in scope.dates)]
-    found = found or [w for w in words if w in scope.postings]
+    texts = {word: scope.said.with_term(word) for word in words}
+    days = {word: scope.dates.with_term(word) for word in words}
+    names = scope.names - ROLES
+    found = [word for word in words if word not in names and (len(texts[word]) or len(days[word]))]
+    found = found or [word for word in words if len(texts[word])]
     if not found:
         nothing = np.zeros(scope.count, dtype=np.float32)
         return nothing, nothing
     said = np.zeros((scope.count, len(found)), dtype=np.float32)
     dated = np.zeros_like(said)
     for column, word in enumerate(found):
-        if word in scope.postings:
-            numbers, counts = scope.postings[word]
-            said[numbers, column] = counts
-        if word in scope.dates:
-            dated[scope.dates[word], column] = 1
-    frequency = np.array([scope.statistics.frequency.get(word, 1) for word in found])
+        said[:, column] = np.bincount(texts[word], minlength=scope.count)
+        dated[days[word], column] = 1
+    frequency = np.array([scope.frequency(word) for word in found])
     length = scope.lengths / max(scope.statistics.length, 1.0)
     room = (weights.k1 * (1 - weights.b + weights.b * length))[:, None].astype(np.float32)
     own = said + dated

@@ -1,11 +1,11 @@
-"""The search index of one scope: arrays of its chunks on which ranking works. Built once, used for many queries."""
+"""The search index of a scope: arrays of its chunks on which ranking works. It grows by what is new in the scope."""
 
 import re
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from functools import lru_cache
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +34,120 @@ Ints = NDArray[np.int32]
 REACH = 3  # turns before and after that count as context
 ASSISTANT = "assistant"  # the role of its turns, whatever its name
 PAUSE = timedelta(hours=1)  # between two sessions
-_JOINED = str.maketrans("", "", "'-,")
+
+
+@dataclass(frozen=True, slots=True)
+class Postings:
+    """Which terms are in which chunks, as parallel arrays in any order; a term that a chunk repeats is there again.
+
+    numbers: of the terms; shared by all indexes that grew from one, so it may have terms that are not here.
+    """
+
+    numbers: dict[str, int]
+    terms: Ints
+    chunks: Ints
+
+    @classmethod
+    def of(cls, numbers: dict[str, int], term_lists: Sequence[Sequence[str]]) -> Self:
+        terms = [numbers.setdefault(term, len(numbers)) for chunk in term_lists for term in chunk]
+        chunks = np.repeat(np.arange(len(term_lists), dtype=np.int32), [len(chunk) for chunk in term_lists])
+        return cls(numbers, np.array(terms, dtype=np.int32), chunks)
+
+    def with_term(self, term: str) -> Ints:
+        """Returns the numbers of the chunks with a term, each as often as the chunk has it."""
+        chunks: Ints = self.chunks[self.terms == self.numbers.get(term, -1)]
+        return chunks
+
+
+@dataclass(frozen=True, slots=True)
+class Chunks:
+    """What ranking knows of each of n chunks by itself.
+
+    lengths: in terms. asks, details, assistant: 1 for chunks that ask, that have a detail, that the assistant said.
+    times: in seconds (Unix). speaker: its number. said, dates, speakers: terms of the text, of the date and of the
+    speaker's name. names: all terms of speakers' names. vectors: (n, dimensions), rows of length 1, or 0 where
+    `embedded` is False; None without any.
+    """
+
+    lengths: Floats
+    asks: Floats
+    details: Floats
+    assistant: Floats
+    times: NDArray[np.float64]
+    speaker: Ints
+    said: Postings
+    dates: Postings
+    speakers: Postings
+    names: frozenset[str]
+    vectors: Floats | None
+    embedded: NDArray[np.bool_]
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        texts: Sequence[str],
+        terms: Sequence[Iterable[str]],
+        speakers: Sequence[str],
+        times: Sequence[datetime],
+        roles: Sequence[str] | None = None,
+        vectors: NDArray[np.floating] | None = None,
+        words: Collection[str] | None = None,
+        numbers: dict[str, int] | None = None,
+    ) -> "Chunks":
+        """From parallel columns. numbers: of terms, those of the index that is to grow by these chunks. The others: as
+        for ScopeIndex.build."""
+        numbers = {} if numbers is None else numbers
+        wanted = None if words is None else frozenset(words)
+        term_lists, days = [list(chunk) for chunk in terms], [_label_terms(day(time)) for time in times]
+        named = [_label_terms(speaker) for speaker in speakers]
+        unit, embedded = _unit_rows(vectors, len(texts))
+
+        def postings(lists: Sequence[Sequence[str]]) -> Postings:
+            if wanted is not None:
+                lists = [[] if wanted.isdisjoint(some) else [one for one in some if one in wanted] for some in lists]
+            return Postings.of(numbers, lists)
+
+        names = frozenset(term for speaker in dict.fromkeys(named) for term in speaker)
+        return cls(
+            lengths=np.array([len(chunk) for chunk in term_lists], dtype=np.float32),
+            asks=np.array([asks(text) for text in texts], dtype=np.float32),
+            details=np.array([tells_detail(text) for text in texts], dtype=np.float32),
+            assistant=np.array([role == ASSISTANT for role in roles or speakers], dtype=np.float32),
+            times=np.array([time.timestamp() for time in times], dtype=np.float64),
+            speaker=np.array([numbers.setdefault(name, len(numbers)) for name in speakers], dtype=np.int32),
+            said=postings(term_lists),
+            dates=postings(days),
+            speakers=postings(named),
+            names=names if wanted is None else names & wanted,
+            vectors=unit,
+            embedded=embedded,
+        )
+
+    def space(self) -> Space | None:
+        return None if self.vectors is None else Space.of(self.vectors[self.embedded])
+
+    def joined(self, more: Sequence["Chunks"], order: NDArray[np.intp]) -> "Chunks":
+        """Returns these chunks and more in an order, which names each by its number among all of them; those that it
+        does not name are left out."""
+        parts = [self, *more]
+        starts = np.cumsum([0, *(len(part.lengths) for part in parts[:-1])])
+        place = np.full(sum(len(part.lengths) for part in parts), -1, dtype=np.int32)
+        place[order] = np.arange(len(order), dtype=np.int32)
+
+        def join(name: str) -> Any:
+            values = [getattr(part, name) for part in parts]
+            if name == "names":
+                return frozenset().union(*values)
+            if name == "vectors":
+                return _joined_vectors(values, np.split(place, starts[1:]), len(order))
+            if not isinstance(values[0], Postings):
+                return np.concatenate(values)[order]
+            chunks = place[np.concatenate([one.chunks + start for one, start in zip(values, starts, strict=True)])]
+            there = chunks >= 0
+            return Postings(self.said.numbers, np.concatenate([one.terms for one in values])[there], chunks[there])
+
+        return Chunks(**{field.name: join(field.name) for field in fields(Chunks)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +156,8 @@ class ScopeStatistics:
 
     size: number of chunks. length: mean number of terms of what people say, for BM25: beside the mean of all, half of
     which are long answers of an assistant, these would hardly be long. Of all chunks where only an assistant speaks.
-    frequency: term → number of chunks with it (a term that is missing counts as 1).
+    frequency: of a sample, term → number of chunks with it (a term that is missing counts as 1). Empty where the index
+    has all chunks, and counts them.
     """
 
     size: int
@@ -52,64 +166,29 @@ class ScopeStatistics:
     space: Space | None
 
     @classmethod
-    def of(
-        cls,
-        lengths: Floats,
-        assistant: Floats,
-        postings: Mapping[str, tuple[Ints, Floats]],
-        dates: Mapping[str, Ints],
-        unit: Floats | None,
-        embedded: NDArray[np.bool_],
-        space: Space | None = None,
-    ) -> "ScopeStatistics":
-        frequency = {term: len(numbers) for term, (numbers, _) in postings.items()}
-        for term, numbers in dates.items():
-            frequency[term] = len(np.union1d(numbers, postings[term][0])) if term in postings else len(numbers)
-        if unit is None:
-            space = None
-        elif space is None or not space.fits(int(embedded.sum())):
-            space = Space.of(unit[embedded])
+    def of(cls, chunks: Chunks, space: Space | None) -> "ScopeStatistics":
+        lengths, assistant = chunks.lengths, chunks.assistant
         said = lengths if assistant.all() else lengths[assistant == 0]
-        return cls(len(lengths), float(said.mean()) if len(said) else 1.0, frequency, space)
-
-    def of_size(self, size: int) -> "ScopeStatistics":
-        """Scaled to a scope of `size` chunks of which these are a random sample."""
-        grown = size / max(self.size, 1)
-        return ScopeStatistics(
-            size, self.length, {term: round(n * grown) for term, n in self.frequency.items()}, self.space
-        )
+        return cls(len(lengths), float(said.mean()) if len(said) else 1.0, {}, space)
 
 
 @dataclass(frozen=True, slots=True)
-class ScopeIndex:
-    """An inverted index and what else ranking needs, over n chunks in order of (thread, position).
+class ScopeIndex(Chunks):
+    """What ranking needs, over n chunks in order of (thread, position).
 
-    asks, details, assistant, monologue, people, opens: 1 for chunks that ask, that have a detail, that the assistant
-    said, in whose thread one person speaks alone, in whose thread no assistant speaks, that come first after a pause.
-    thread, session: its number, ascending. times: in seconds (Unix).
-    postings: text term → (chunk numbers, counts). dates: date term → chunk numbers. speakers: term of a speaker's name
-    → chunk numbers. distance[d-1][i]: turns between chunks i and i + d, 0 across threads. vectors: (n, dimensions),
-    rows of length 1, or 0 where `embedded` is False. statistics: of the whole scope.
+    monologue, people, opens: 1 for chunks in whose thread one person speaks alone, in whose thread no assistant speaks,
+    that come first after a pause. thread, session: its number, ascending. distance[d-1][i]: turns between chunks i and
+    i + d, 0 across threads. statistics: of the whole scope.
     """
 
     count: int
     statistics: ScopeStatistics
-    lengths: Floats
-    asks: Floats
-    details: Floats
-    assistant: Floats
     monologue: Floats
     people: Floats
     opens: Floats
     thread: Ints
     session: Ints
-    times: NDArray[np.float64]
-    postings: Mapping[str, tuple[Ints, Floats]]
-    dates: Mapping[str, Ints]
-    speakers: Mapping[str, Ints]
     distance: tuple[Ints, ...]
-    vectors: Floats | None
-    embedded: NDArray[np.bool_]
 
     @classmethod
     def build(
@@ -125,7 +204,6 @@ class ScopeIndex:
         vectors: NDArray[np.floating] | None = None,
         statistics: ScopeStatistics | None = None,
         words: Collection[str] | None = None,
-        space: Space | None = None,
     ) -> "ScopeIndex":
         """From parallel columns, sorted by (thread, seq, piece).
 
@@ -133,90 +211,63 @@ class ScopeIndex:
         threads: None for one thread. positions: the row number of each chunk in its thread, the first one's 1; needed
         only when chunks in between were not loaded.
         vectors: (n, dimensions), NaN where there is none. statistics: of the scope, when these are a selection of it.
-        words: the only terms that will be queried; all when None. space: of a former index, used while it fits.
+        words: the only terms that will be queried; all when None.
         """
-        count = len(texts)
-        dates_of = [time.date() for time in times]
-        names = {date: day(time) for date, time in dict(zip(dates_of, times, strict=True)).items()}
-        days = _group(names[date] for date in dates_of)
-        unit, embedded = _unit_rows(vectors, count)
-        term_lists = [list(chunk) for chunk in terms]
-        lengths = np.array([len(chunk) for chunk in term_lists], dtype=np.float32)
+        chunks = Chunks.of(
+            texts=texts, terms=terms, speakers=speakers, times=times, roles=roles, vectors=vectors, words=words
+        )
+        return cls.of_chunks(chunks, threads, statistics or ScopeStatistics.of(chunks, chunks.space()), positions)
+
+    @classmethod
+    def of_chunks(
+        cls,
+        chunks: Chunks,
+        threads: Sequence[str] | None,
+        statistics: ScopeStatistics,
+        positions: Sequence[int] | None = None,
+    ) -> "ScopeIndex":
+        count = len(chunks.lengths)
         thread_of, place = _places(count, threads, positions)
-        opens, session = _sessions(times, thread_of, place)
-        assistant = np.array([role == ASSISTANT for role in roles or speakers], dtype=np.float32)
-        monologue, people = _kinds_of_talk(thread_of, speakers, assistant)
-        if words is not None:
-            wanted = frozenset(words)
-            term_lists = [
-                [] if wanted.isdisjoint(chunk) else [term for term in chunk if term in wanted] for chunk in term_lists
-            ]
-        postings, dates = _postings(term_lists), _by_term(days, words)
+        opens, session = _sessions(chunks.times, thread_of, place)
+        monologue, people = _kinds_of_talk(thread_of, chunks.speaker, chunks.assistant)
         return cls(
+            **{field.name: getattr(chunks, field.name) for field in fields(Chunks)},
             count=count,
-            statistics=statistics or ScopeStatistics.of(lengths, assistant, postings, dates, unit, embedded, space),
-            lengths=lengths,
-            asks=np.array([asks(text) for text in texts], dtype=np.float32),
-            details=np.array([tells_detail(text) for text in texts], dtype=np.float32),
-            assistant=assistant,
+            statistics=statistics,
             monologue=monologue,
             people=people,
             opens=opens,
             thread=thread_of,
             session=session,
-            times=np.array([time.timestamp() for time in times]),
-            postings=postings,
-            dates=dates,
-            speakers=_by_term(_group(speakers), words),
             distance=_distances(thread_of, place),
-            vectors=unit,
-            embedded=embedded,
         )
 
+    def frequency(self, word: str) -> int:
+        """Returns in how many chunks of the scope a word is, in the text or the date; at least 1."""
+        if self.statistics.frequency:
+            return self.statistics.frequency.get(word, 1)
+        return max(len(np.union1d(self.said.with_term(word), self.dates.with_term(word))), 1)
 
-def _kinds_of_talk(thread_of: Ints, speakers: Sequence[str], assistant: Floats) -> tuple[Floats, Floats]:
+    def of_size(self, size: int) -> ScopeStatistics:
+        """Returns the statistics of a scope of `size` chunks of which these are a random sample."""
+        both, count = (self.said, self.dates), max(self.count, 1)
+        terms, chunks = (
+            np.concatenate(parts) for parts in zip(*((one.terms, one.chunks) for one in both), strict=True)
+        )
+        often = np.bincount(np.unique(terms.astype(np.int64) * count + chunks) // count)
+        grown = size / count
+        frequency = {
+            term: round(often[n] * grown) for term, n in self.said.numbers.items() if n < len(often) and often[n]
+        }
+        return ScopeStatistics(size, self.statistics.length, frequency, self.statistics.space)
+
+
+def _kinds_of_talk(thread_of: Ints, speaker: Ints, assistant: Floats) -> tuple[Floats, Floats]:
     """1 for chunks of threads with one speaker, and of threads without an assistant."""
-    talking: defaultdict[int, set[str]] = defaultdict(set)
-    for thread, speaker in zip(thread_of.tolist(), speakers, strict=True):
-        talking[thread].add(speaker)
-    alone = [len(talking[thread]) == 1 for thread in thread_of.tolist()]
+    speaks = np.unique(thread_of.astype(np.int64) << 32 | speaker)
+    alone = np.bincount(speaks >> 32)[thread_of] == 1
     people = ~np.isin(thread_of, thread_of[assistant > 0])
-    return np.array(alone, dtype=np.float32), people.astype(np.float32)
-
-
-def _postings(term_lists: Sequence[Sequence[str]]) -> dict[str, tuple[Ints, Floats]]:
-    where: defaultdict[str, list[int]] = defaultdict(list)
-    often: defaultdict[str, list[int]] = defaultdict(list)
-    for number, chunk in enumerate(term_lists):
-        for term in chunk:
-            numbers = where[term]
-            if numbers and numbers[-1] == number:
-                often[term][-1] += 1
-            else:
-                numbers.append(number)
-                often[term].append(1)
-    return {
-        term: (np.array(numbers, dtype=np.int32), np.array(often[term], dtype=np.float32))
-        for term, numbers in where.items()
-    }
-
-
-def _group(labels: Iterable[str]) -> dict[str, list[int]]:
-    groups: defaultdict[str, list[int]] = defaultdict(list)
-    for number, label in enumerate(labels):
-        groups[label].append(number)
-    return groups
-
-
-def _may_hold(labels: Iterable[str], words: Collection[str] | None) -> list[str]:
-    """The labels that may contain one of the words as a term, so that only these are tokenised (stemming changes only
-    the end of a word). The characters of _JOINED are removed within words: O'Brien is also the term "obrien"."""
-    lowered = {label: label.lower().translate(_JOINED) for label in labels}
-    if words is None:
-        return list(lowered)
-    together = "\n".join(lowered.values())
-    stems = [stem for word in words if (stem := word[:-1] if len(word) > 2 else word) in together]
-    return [label for label, low in lowered.items() if not low.isascii() or any(stem in low for stem in stems)]
+    return alone.astype(np.float32), people.astype(np.float32)
 
 
 @lru_cache(maxsize=50_000)
@@ -225,15 +276,6 @@ def _label_terms(label: str) -> tuple[str, ...]:
 
 
 caches_words(_label_terms.cache_clear)
-
-
-def _by_term(groups: Mapping[str, Sequence[int]], words: Collection[str] | None = None) -> dict[str, Ints]:
-    """Maps the terms of each label to the chunks of the label. Labels repeat, so their terms are cached."""
-    found: defaultdict[str, list[int]] = defaultdict(list)
-    for label in _may_hold(groups, words):
-        for term in _label_terms(label):
-            found[term].extend(groups[label])
-    return {term: np.array(sorted(numbers), dtype=np.int32) for term, numbers in found.items()}
 
 
 def _places(count: int, threads: Sequence[str] | None, positions: Sequence[int] | None) -> tuple[Ints, Ints]:
@@ -254,10 +296,9 @@ def _distances(thread_of: Ints, place: Ints) -> tuple[Ints, ...]:
     )
 
 
-def _sessions(times: Sequence[datetime], thread_of: Ints, place: Ints) -> tuple[Floats, Ints]:
+def _sessions(seconds: NDArray[np.float64], thread_of: Ints, place: Ints) -> tuple[Floats, Ints]:
     """1 for the first turn after a pause if another follows, and the session's number. Chunks whose neighbours were not
     loaded get 0."""
-    seconds = np.array([time.timestamp() for time in times])
     follows = (np.diff(place, prepend=-1) == 1) & (np.diff(thread_of, prepend=-1) == 0)
     paused = np.diff(seconds, prepend=0) >= PAUSE.total_seconds()
     opens = follows & paused & np.append(follows & ~paused, False)[1:]
@@ -276,3 +317,17 @@ def _unit_rows(vectors: NDArray[np.floating] | None, count: int) -> tuple[Floats
     unit = rows / norms[:, None]
     unit[~embedded] = 0
     return unit, embedded
+
+
+def _joined_vectors(parts: Sequence[Floats | None], places: Sequence[Ints], count: int) -> Floats | None:
+    """Returns `count` rows: those of each part at their places, and 0 for parts without vectors. A place of -1 leaves a
+    row out."""
+    width = next((part.shape[1] for part in parts if part is not None), None)
+    if width is None:
+        return None
+    rows = np.zeros((count, width), dtype=np.float32)
+    for part, place in zip(parts, places, strict=True):
+        if part is not None:
+            there = place >= 0
+            rows[place[there]] = part if there.all() else part[there]
+    return rows

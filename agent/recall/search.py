@@ -19,7 +19,7 @@ from turnlog.agent.models.errors import ModelError
 from turnlog.agent.recall.best_turns import BestTurns, Recalled, best_turns
 from turnlog.agent.recall.confidence import Evidence
 from turnlog.agent.recall.large import ScopeSample, candidate_chunks, sample_scope
-from turnlog.agent.recall.loaded_scope import LoadedScope, indexed
+from turnlog.agent.recall.loaded_scope import LoadedScope, load_scope
 from turnlog.agent.recall.questions import Question, read_question
 from turnlog.agent.recall.ranking import Query
 from turnlog.agent.recall.space import VectorMismatch
@@ -27,22 +27,11 @@ from turnlog.agent.runtime import Runtime
 from turnlog.events.personal_data_caches import holds_words
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.chunks.chunking import day
-from turnlog.projectors.models.chunks.lookup import (
-    WHOLE_SCOPE_UP_TO,
-    Scope,
-    Stamp,
-    Stamps,
-    changed_threads,
-    scope_stamps,
-    thread_stamps,
-    whole_scope,
-    with_parents,
-)
+from turnlog.projectors.models.chunks.lookup import WHOLE_SCOPE_UP_TO, Scope, Stamp, with_parents
 
 EMBEDDING_PATIENCE_S = 5.0  # then what is sought is found by words; a server that hangs must stop nobody
 CACHED_ROWS = 64_000  # of small scopes, of 384 dimensions 100 MB
 CACHED_SAMPLES = 16
-INDEXED_AT_ONCE = 500  # chunks; an index of more is made in a thread, so that others do not wait for it
 
 
 class TurnReranker(Protocol):
@@ -73,9 +62,7 @@ class Recall:
     def __init__(self, embedder: QueryEmbedder | None, reranker: TurnReranker | None = None) -> None:
         self._embedder, self._reranker = embedder, reranker
         self.asker: str | None = None
-        self._whole: LRUCache[Scope, tuple[Stamp, LoadedScope]] = LRUCache(
-            CACHED_ROWS, getsizeof=lambda kept: kept[1].rows
-        )
+        self._whole: LRUCache[Scope, LoadedScope] = LRUCache(CACHED_ROWS, getsizeof=lambda kept: kept.rows)
         self._samples: LRUCache[Scope, ScopeSample] = LRUCache(CACHED_SAMPLES)
         self.degraded: str | None = None
         self.question: Question | None = None
@@ -105,16 +92,14 @@ class Recall:
         without `now` the times that it names count only as words.
         """
         scope = await with_parents(conn, scope)
-        state = await self._state(conn, scope, before_seq)
-        chunks = await self._chunks_of(conn, scope, state, before_seq, without)
-        names = chunks.names if chunks else ()
-        self.question = question = read_question(query, now, zone, names)
+        chunks = await self._chunks_of(conn, scope)
+        self.question = question = read_question(query, now, zone, chunks.names)
         queries = [Query(part.text, None, part.spans, question.words_of) for part in question.parts]
         count = k if self._reranker is None else max(k, self._reranker.candidates)
 
-        embedded = await self._with_vectors(queries, state if isinstance(state, ScopeSample) else state.whole)
+        embedded = await self._with_vectors(queries, chunks if isinstance(chunks, ScopeSample) else chunks.stamp)
         self.evidence, self.evidence_of_parts = None, []
-        if chunks is None:
+        if isinstance(chunks, LoadedScope) and not chunks.keys:
             return []
         try:
             found = await self._found(conn, scope, embedded, question, chunks, count, before_seq, without)
@@ -129,19 +114,23 @@ class Recall:
     def _model(self) -> str | None:
         return self._embedder.model if self._embedder else None
 
-    async def _state(self, conn: Connection, scope: Scope, before_seq: int | None) -> ScopeSample | Stamps:
-        """Returns the sample of a large scope, or the stamps of a small one. A scope with a cached sample is not
+    async def _chunks_of(self, conn: Connection, scope: Scope) -> ScopeSample | LoadedScope:
+        """Returns the sample of a large scope, or all chunks of a small one. A scope with a cached sample is not
         counted again."""
-        if scope not in self._samples:
-            stamps = await scope_stamps(conn, scope, self._model, before_seq)
-            if not stamps.whole.large:
-                return stamps
+        if scope not in self._samples and (loaded := await self._loaded(conn, scope)):
+            return loaded
         about = await sample_scope(conn, scope, self._model, self._samples.get(scope))
         if 2 * about.chunks > WHOLE_SCOPE_UP_TO:
             self._samples[scope] = about
             return about
         self._samples.pop(scope, None)  # a concurrent search may have removed it
-        return await scope_stamps(conn, scope, self._model, before_seq)
+        return await self._loaded(conn, scope) or about
+
+    async def _loaded(self, conn: Connection, scope: Scope) -> LoadedScope | None:
+        loaded = await load_scope(conn, scope, self._model, self._whole.get(scope))
+        if loaded is not None:
+            self._whole[scope] = loaded
+        return loaded
 
     async def _found(
         self,
@@ -156,41 +145,8 @@ class Recall:
     ) -> list[BestTurns]:
         if isinstance(chunks, ScopeSample):
             keys, index = await candidate_chunks(conn, scope, queries, self._model, chunks, k)
-            chunks = LoadedScope(index, np.array([key[1] for key in keys], dtype=np.int64), keys=tuple(keys))
+            chunks = LoadedScope(index, keys)
         return await best_turns(conn, scope, queries, question, chunks, k, before_seq, without)
-
-    async def _chunks_of(
-        self,
-        conn: Connection,
-        scope: Scope,
-        state: ScopeSample | Stamps,
-        before_seq: int | None,
-        without: Collection[str],
-    ) -> ScopeSample | LoadedScope | None:
-        """Returns all chunks of a small scope; None without any. They are indexed again where they changed, but not for
-        every turn that is added behind those that are sought, or in a thread that is excluded."""
-        if isinstance(state, ScopeSample):
-            return state
-        if not state.whole.chunks:
-            return None
-        kept = self._whole.get(scope)
-        if kept and (kept[0] == state.whole or (before_seq is not None and kept[1].serves(before_seq, state.before))):
-            return kept[1]
-        former = kept[1].columns if kept and scope.user is not None else None
-        space = kept[1].index.statistics.space if kept and former else None
-        if former is None:
-            columns = await whole_scope(conn, scope, self._model)
-        else:
-            changed = changed_threads(former, await thread_stamps(conn, scope, self._model))
-            if kept and changed <= set(without):
-                return kept[1]
-            columns = former.replacing(changed, await whole_scope(conn, scope, self._model, changed))
-        if not columns.chunks:
-            return None
-        in_thread = len(columns.chunks) > INDEXED_AT_ONCE
-        loaded = await asyncio.to_thread(indexed, columns, space) if in_thread else indexed(columns, space)
-        self._whole[scope] = (state.whole, loaded)
-        return loaded
 
     async def _with_vectors(self, queries: list[Query], state: ScopeSample | Stamp) -> list[Query]:
         """Returns all queries with their vectors, or all without: scores with and without a vector cannot be

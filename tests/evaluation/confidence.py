@@ -75,7 +75,7 @@ def cases(genre: Genre) -> list[Case]:
 
 def evidence(text: str, told: Conversation, allowed: NDArray[np.bool_] | None = None) -> Evidence | None:
     """Of the best part, as recall has it."""
-    question = read_question(text, names=told.scope.speakers.keys())
+    question = read_question(text, names=told.scope.names)
     if question.kind != "fact":
         return None
     queries = [Query(part.text, words_of=question.words_of) for part in question.parts]

@@ -112,7 +112,7 @@ def question(
 ) -> Question:
     """Asked a day after the last turn."""
     now = datetime.fromtimestamp(float(scope.times.max()), UTC) + timedelta(days=1)
-    read = read_question(text, now, names=scope.speakers.keys())
+    read = read_question(text, now, names=scope.names)
     whole, *embedded = vectors.of([text, *(part.text for part in read.parts)], "query") if vectors else [None]
     parts = zip_longest(read.parts, embedded)
     queries = tuple(Query(part.text, vector, part.spans, read.words_of) for part, vector in parts)

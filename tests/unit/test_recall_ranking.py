@@ -155,7 +155,7 @@ def test_ties_go_to_the_earlier_turn() -> None:
 def test_an_index_of_some_words_knows_a_speaker_by_any_word_of_the_name(name: str) -> None:
     for word in terms(name):
         index = ScopeIndex.build(texts=["hello"], terms=[["hello"]], speakers=[name], times=[START], words={word})
-        assert word in index.speakers
+        assert word in index.names
 
 
 def test_chinese_questions_find_chinese_turns() -> None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from turnlog.events.local_time import with_offset
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.candidate_search import VectorScan, decode_vectors, nearest_rows
-from turnlog.projectors.models.chunks.lookup import FOUND, Found, Scope, found_chunk
+from turnlog.projectors.models.chunks.lookup import FOUND, Found, Key, Scope, found_chunk
 
 SAMPLE = 2_000  # chunks of a sample
 # One id in PROBE_SHARE is counted to estimate a scope's size; in very large scopes fewer, until PROBED ids are counted.
@@ -29,8 +29,6 @@ _KEY = "v.thread_id, v.seq, v.piece, v.id"
 _COLUMNS = f"""{_KEY}, v.speaker, v.chunk, v.terms, v.created_at, v.role, v.utc_offset,
   CASE WHEN v.embedding_model = %(model)s THEN halfvec_send(v.embedding) END AS vector"""
 _COUNTS = "count(*), count(*) FILTER (WHERE v.embedding_model = %(model)s)"
-
-Key = tuple[str, int, int, str]  # (thread, seq, piece, id): the order of a conversation
 
 
 @dataclass(frozen=True, slots=True)

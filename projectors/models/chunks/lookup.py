@@ -1,20 +1,16 @@
 """Reads chunks for recall: the scope, and all chunks of a small one (of a large one: candidates.py)."""
 
+import asyncio
 from bisect import bisect_right
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from itertools import groupby
-from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import UUID
-
-import numpy as np
-from numpy.typing import NDArray
 
 from turnlog.events.local_time import with_offset
 from turnlog.projectors.engine.writer import Connection
-from turnlog.projectors.models.candidate_search import SearchScope, decode_vectors
+from turnlog.projectors.models.candidate_search import SearchScope
 from turnlog.projectors.models.chunks.chunking import topic_tag
 from turnlog.projectors.models.conversation.forks import parents
 
@@ -23,6 +19,11 @@ FOUND = (
     "v.thread_id, v.id, v.seqs, v.event_ids, v.source_ids, v.speaker, v.chunk, v.terms, v.created_at, v.role, "
     "v.utc_offset"
 )
+
+AT_ONCE = 100  # chunks that are read or indexed before others have their turn
+_THROUGH = "(%(through)s::bigint[])[array_position(%(lineage)s::text[], v.thread_id)]"
+
+Key = tuple[str, int, int, str]  # (thread, seq, piece, id): the order of a conversation
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +51,12 @@ class Scope:
             return "v.tenant = %(tenant)s AND v.user_id = %(user)s"
         if not self.parents:
             return "v.tenant = %(tenant)s AND v.thread_id = %(thread)s"
-        through = "(%(through)s::bigint[])[array_position(%(lineage)s::text[], v.thread_id)]"
-        return f"v.tenant = %(tenant)s AND v.thread_id = ANY(%(lineage)s::text[]) AND v.seq <= {through}"
+        return f"v.tenant = %(tenant)s AND v.thread_id = ANY(%(lineage)s::text[]) AND v.seq <= {_THROUGH}"
+
+    @property
+    def turns(self) -> str:
+        """The number of turns of a row `v` in the scope: a parent may have repeated a chunk after the fork."""
+        return f"width_bucket({_THROUGH}, v.seqs)" if self.parents else "cardinality(v.seqs)"
 
     @property
     def searched(self) -> SearchScope:
@@ -93,43 +98,6 @@ class Found:
     role: str
 
 
-@dataclass(frozen=True, slots=True)
-class Columns:
-    """Chunks sorted by (thread, seq, piece)."""
-
-    chunks: list[Found]
-    vectors: NDArray[np.float32] | None
-
-    def replacing(self, threads: Collection[str], new: "Columns") -> "Columns":
-        """Returns these columns with the chunks of some threads replaced."""
-        kept = [number for number, chunk in enumerate(self.chunks) if chunk.thread not in threads]
-        chunks = [*(self.chunks[number] for number in kept), *new.chunks]
-        order = sorted(range(len(chunks)), key=lambda number: chunks[number].thread)
-        vectors = [None if self.vectors is None else self.vectors[kept], new.vectors]
-        width = next((some.shape[1] for some in vectors if some is not None), None)
-        if width is None:
-            return Columns([chunks[number] for number in order], None)
-        nothing = np.full((len(chunks), width), np.nan, dtype=np.float32)
-        for some, at in zip(vectors, (slice(len(kept)), slice(len(kept), None)), strict=True):
-            if some is not None:
-                nothing[at] = some
-        return Columns([chunks[number] for number in order], nothing[order])
-
-
-@dataclass(frozen=True, slots=True)
-class Stamp:
-    """Counts that change whenever the chunks or vectors of a scope do; of a large scope only `large` is reliable."""
-
-    chunks: int
-    embedded: int
-    last_seq: int
-    turns: int
-
-    @property
-    def large(self) -> bool:
-        return self.chunks > WHOLE_SCOPE_UP_TO
-
-
 async def topics_in(conn: Connection, scope: Scope, most: int) -> list[str]:
     """Returns the topics of a scope's chunks, those of most chunks first."""
     rows = await conn.execute(
@@ -140,73 +108,75 @@ async def topics_in(conn: Connection, scope: Scope, most: int) -> list[str]:
     return [str(topic) for (topic,) in await rows.fetchall()]
 
 
-class Stamps(NamedTuple):
-    """Holds the stamps of all chunks of a scope, and of those before a sequence with their turns before it."""
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """Counts that change whenever the chunks or vectors of a scope do; of a large scope only `large` is reliable."""
 
-    whole: Stamp
-    before: Stamp
+    chunks: int = 0
+    embedded: int = 0
+    last_seq: int = 0
+    turns: int = 0
+
+    @property
+    def large(self) -> bool:
+        return self.chunks > WHOLE_SCOPE_UP_TO
 
 
-async def scope_stamps(conn: Connection, scope: Scope, model: str | None, before_seq: int | None = None) -> Stamps:
-    """Returns the stamps of a scope; reads at most WHOLE_SCOPE_UP_TO + 1 chunks. before_seq: None for all."""
-    rows = await conn.execute(
-        f"SELECT {_stamp('true', 'cardinality(seqs)')}, "
-        # The turns of a chunk are in order, so this counts those before the sequence.
-        f"{_stamp('seq < %(before)s', 'width_bucket(%(before)s::bigint - 1, seqs)')} "
-        f"FROM ({scope.searched.rows('embedding_model, seq, seqs')} LIMIT {WHOLE_SCOPE_UP_TO + 1}) first_rows".encode(),
-        {**scope.params, "model": model, "before": 2**62 if before_seq is None else before_seq},
+@dataclass(frozen=True, slots=True)
+class KnownChunks:
+    """What a reader knows of a scope. through: the last turn it knows of each thread. unembedded: ids of chunks without
+    a vector."""
+
+    through: Mapping[str, int]
+    unembedded: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkRow:
+    """A chunk as it is read for an index. key: its place. vector: in halfvec_send's form."""
+
+    key: Key
+    chunk: Found
+    vector: bytes | None
+
+
+async def chunks_beyond(
+    conn: Connection, scope: Scope, model: str | None, known: KnownChunks
+) -> tuple[Stamp, list[ChunkRow]]:
+    """Returns the stamp of a scope and, unless it is large, its chunks that are new, were said again or got a vector
+    since, all as of one moment. Chunks that were deleted or got a topic since only show in the stamp."""
+    counts = (
+        "count(*) AS chunks, count(*) FILTER (WHERE embedding_model = %(model)s) AS embedded, "
+        "coalesce(max(seq), 0) AS last_seq, coalesce(sum(turns), 0)::bigint AS turns"
     )
-    found = await rows.fetchone()
-    assert found is not None
-    numbers = [int(number) for number in found]
-    return Stamps(Stamp(*numbers[:4]), Stamp(*numbers[4:]))
-
-
-def _stamp(where: str, turns: str) -> str:
-    return (
-        f"count(*) FILTER (WHERE {where}), count(*) FILTER (WHERE {where} AND embedding_model = %(model)s), "
-        f"coalesce(max(seq) FILTER (WHERE {where}), 0), coalesce(sum({turns}) FILTER (WHERE {where}), 0)"
+    first_rows = (
+        f"{scope.searched.rows(f'v.embedding_model, v.seq, {scope.turns} AS turns')} LIMIT {WHOLE_SCOPE_UP_TO + 1}"
     )
-
-
-async def thread_stamps(conn: Connection, scope: Scope, model: str | None) -> dict[str, Stamp]:
-    """Returns the stamp of each thread of a small scope."""
     rows = await conn.execute(
-        f"SELECT thread_id, {_stamp('true', 'cardinality(seqs)')} "
-        f"FROM ({scope.searched.rows('thread_id, embedding_model, seq, seqs')}) chunks GROUP BY thread_id".encode(),
-        {**scope.params, "model": model},
-    )
-    return {str(row[0]): Stamp(*map(int, row[1:])) for row in await rows.fetchall()}
-
-
-def changed_threads(columns: Columns, now: Mapping[str, Stamp]) -> set[str]:
-    """Returns the threads whose chunks or vectors differ from these columns."""
-    embedded = np.zeros(len(columns.chunks)) if columns.vectors is None else ~np.isnan(columns.vectors[:, 0])
-    then, start = dict[str, Stamp](), 0
-    for thread, group in groupby(columns.chunks, key=attrgetter("thread")):
-        seqs = [chunk.seqs for chunk in group]
-        end = start + len(seqs)
-        last, turns = max(some[0] for some in seqs), sum(map(len, seqs))
-        then[thread] = Stamp(len(seqs), int(embedded[start:end].sum()), last, turns)
-        start = end
-    return {thread for thread in then.keys() | now.keys() if then.get(thread) != now.get(thread)}
-
-
-async def whole_scope(
-    conn: Connection, scope: Scope, model: str | None, threads: Collection[str] | None = None
-) -> Columns:
-    """Returns all chunks of the scope, or those of some threads of it."""
-    some = "" if threads is None else " AND v.thread_id = ANY(%(threads)s::text[])"
-    rows = await conn.execute(
-        scope.searched.rows(
-            f"{FOUND}, CASE WHEN v.embedding_model = %(model)s THEN halfvec_send(v.embedding) END, v.seq, v.piece"
-        ).encode()
-        + some.encode(),
-        {**scope.params, "model": model, "threads": list(threads or ())},
+        f"""SELECT now.chunks, now.embedded, now.last_seq, now.turns, found.*
+        FROM (SELECT {counts} FROM ({first_rows}) first_rows) now LEFT JOIN LATERAL (
+          SELECT {FOUND}, v.seq, v.piece, CASE WHEN v.embedding_model = %(model)s THEN halfvec_send(v.embedding) END
+          FROM memory_vectors v LEFT JOIN unnest(%(threads)s::text[], %(last)s::bigint[]) known (thread, last)
+          ON known.thread = v.thread_id WHERE {scope.where} AND now.chunks <= {WHOLE_SCOPE_UP_TO}
+          AND (v.seqs[cardinality(v.seqs)] > coalesce(known.last, 0)
+            OR v.embedding_model = %(model)s AND v.id = ANY(%(unembedded)s::text[]))) found ON true""".encode(),
+        {
+            **scope.params,
+            "model": model,
+            "threads": list(known.through),
+            "last": list(known.through.values()),
+            "unembedded": list(known.unembedded if model else ()),
+        },
         binary=True,
     )
-    found = sorted(await rows.fetchall(), key=lambda row: (row[0], row[12], row[13], row[1]))
-    return Columns([found_chunk(row, scope) for row in found], decode_vectors([row[11] for row in found]))
+    stamp, chunks = Stamp(), list[ChunkRow]()
+    while some := await rows.fetchmany(AT_ONCE):
+        stamp = Stamp(*some[0][:4])
+        for row in some if some[0][4] is not None else ():
+            chunk = found_chunk(row[4:15], scope)
+            chunks.append(ChunkRow((chunk.thread, row[15], row[16], chunk.id), chunk, row[17]))
+        await asyncio.sleep(0)  # others have their turn
+    return stamp, chunks
 
 
 async def chunks_of_user(conn: Connection, tenant: str, user: str, ids: Sequence[str]) -> list[Found]:
