@@ -3,8 +3,8 @@
 1. The projector of chunks cuts every turn into chunks (projectors/models/chunks/chunking.py) and into search terms
    (projectors/models/terms.py: stemmed English, segmented Chinese); the embedder adds vectors when it gets to it.
 2. The scope is one thread or all threads of a user. A small one is loaded whole as a `ScopeIndex` (scope.py), which is
-   immutable and cached until the scope changes. Of a large one (large.py) indexes give candidates with their
-   neighbours, and a sample gives the statistics of words and vectors.
+   immutable and cached; the next search reads and adds what is new (loaded_scope.py). Of a large one (large.py) indexes
+   give candidates with their neighbours, and a sample gives the statistics of words and vectors.
 3. A question is read (questions.py): its parts are ranked one by one and their best turns come in turn.
 4. `rank_parts` (ranking.py) adds these parts of a score for every loaded chunk:
    bm25      BM25 over the query's terms; the chunk's date counts as words, speakers' names do not

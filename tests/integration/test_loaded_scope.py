@@ -1,0 +1,142 @@
+"""The index of a scope grows by what is new, and then answers as one that was loaded just now."""
+
+import asyncio
+from dataclasses import fields, replace
+from hashlib import sha256
+from random import Random
+
+import numpy as np
+import pytest
+from conftest import Settled
+from helpers.nightly import examples
+from helpers.sample_events import event, turn
+from pgvector import HalfVector
+
+from turnlog.agent.recall import Query, rank
+from turnlog.agent.recall.loaded_scope import LoadedScope, load_scope
+from turnlog.agent.recall.scope import Chunks, Postings, ScopeIndex
+from turnlog.events.contracts import ChunksEmbedded, Erased, HistoryPruned, ThreadArchived, ThreadDeleted, ThreadForked
+from turnlog.events.log import Log
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.chunks.lookup import AT_ONCE, Scope, with_parents
+from turnlog.projectors.models.terms import terms
+
+pytestmark = pytest.mark.usefixtures("running_projectors")
+MODEL, THREADS = "m", ("a", "b", "c", "d", "e")
+ARCHIVED = ThreadArchived(path="a.jsonl", sha256="0" * 64, events=1, from_seq=1, through_seq=9)
+SCOPES = (Scope("default", "a"), Scope("default", "fork"), Scope("default", user="ann"))
+WORDS = ["boat", "harbour", "storm", "captain", "letter", "lamp", "island", "Ann", "assistant", "8", "May"]
+
+
+@pytest.mark.parametrize("model", [None, MODEL])
+@pytest.mark.parametrize("seed", range(max(examples(100) // 50, 2)))
+async def test_a_scope_that_grew_is_like_one_just_loaded_whatever_happened(
+    log: Log, db: Connection, settled: Settled, model: str | None, seed: int
+) -> None:
+    random, loaded = Random(seed), dict[Scope, LoadedScope | None]()
+    await log.append_many([said(random, "a") for _ in range(4)])
+    await log.append(event(ThreadForked(parent="a", at_seq=3), "fork"))
+    for _ in range(12):
+        for _ in range(random.randrange(1, 4)):
+            await happen(random, log, db)
+        await settled()
+        for named in SCOPES:
+            scope = await with_parents(db, named)
+            loaded[scope] = await load_scope(db, scope, model, loaded.get(scope))
+            alike(loaded[scope], await load_scope(db, scope, model, None))
+
+
+async def happen(random: Random, log: Log, db: Connection) -> None:
+    thread = random.choice([*THREADS, "fork"])
+    match random.choices(["said", "embedded", "pruned", "removed"], [12, 5, 1, 1])[0]:
+        case "said":
+            await log.append(said(random, thread))
+        case "embedded":
+            await embed(random, log, db, thread)
+        case "pruned":
+            await log.append(event(HistoryPruned(through_seq=2, removed=1, remaining=1), thread))
+        case "removed":
+            await log.append(event(random.choice([ThreadDeleted(), Erased(), ARCHIVED]), thread))
+
+
+def said(random: Random, thread: str):
+    """A turn; one in three repeats words that its thread may have already."""
+    words = random.sample(WORDS, 2) if random.random() < 0.3 else random.choices(WORDS, k=random.randrange(1, 9))
+    role = random.choice(["user", "assistant"])
+    return turn(f"{' '.join(words)}{random.choice('.?')}", role, thread, random.choice([0, 1, 90, 3000]), user="ann")
+
+
+async def embed(random: Random, log: Log, db: Connection, thread: str) -> None:
+    rows = await (
+        await db.execute(
+            "SELECT id, index_text FROM memory_vectors WHERE thread_id = %s AND embedding IS NULL ORDER BY id",
+            (thread,),
+        )
+    ).fetchall()
+    some = random.sample(rows, random.randint(0, len(rows)))
+    for _, text in some:
+        vector = HalfVector([random.gauss(0, 1) for _ in range(8)]).to_text()
+        values = (MODEL, sha256(text.encode()).digest(), vector)
+        await db.execute("INSERT INTO embedding_cache VALUES (%s, %s, %s::halfvec) ON CONFLICT DO NOTHING", values)
+    if some:
+        ids = tuple(chunk_id for chunk_id, _ in some)
+        await log.append(event(ChunksEmbedded(model=MODEL, dimensions=8, chunk_ids=ids), thread))
+
+
+def alike(grown: LoadedScope | None, fresh: LoadedScope | None) -> None:
+    assert grown is not None and fresh is not None
+    assert (grown.keys, grown.chunks, grown.stamp) == (fresh.keys, fresh.chunks, fresh.stamp)
+    assert grown.known == fresh.known
+    for field in fields(ScopeIndex):
+        mine, other = getattr(grown.index, field.name), getattr(fresh.index, field.name)
+        if isinstance(mine, Postings):
+            for word in set(terms(" ".join(WORDS))):
+                assert sorted(mine.with_term(word)) == sorted(other.with_term(word))
+        elif field.name == "distance":
+            assert all(map(np.array_equal, mine, other)) and len(mine) == len(other)
+        elif field.name not in ("statistics", "speaker"):  # space and numbers may be older
+            assert str(mine) == str(other) if mine is None or other is None else np.array_equal(mine, other)
+    assert replace(grown.index.statistics, space=None) == replace(fresh.index.statistics, space=None)
+    if (space := grown.index.statistics.space) is not None:
+        assert space.fits(int(grown.index.embedded.sum()))
+    same = replace(fresh.index, statistics=replace(fresh.index.statistics, space=space))
+    query = Query("Which boat of Ann was in the storm?", np.arange(8) if space else None)
+    assert rank(query, grown.index, 50) == rank(query, same, 50)
+
+
+@pytest.mark.parametrize("scope", [Scope("default", "a"), Scope("default", user="ann")])
+async def test_only_what_is_new_is_read_and_others_have_their_turn(
+    log: Log, db: Connection, settled: Settled, monkeypatch: pytest.MonkeyPatch, scope: Scope
+) -> None:
+    read, random = [0], Random(1)
+    facts = Chunks.of
+
+    def counting(**given: object) -> Chunks:
+        read.append(len(given["texts"]))  # type: ignore[arg-type]
+        return facts(**given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Chunks, "of", counting)
+    count = 2 * AT_ONCE + 50
+    await log.append_many([turn(f"boat {n}", minutes=n, thread="a", user="ann") for n in range(count)])
+    await settled()
+    turns_of_others, loading = 0, asyncio.create_task(load_scope(db, scope, MODEL, None))
+    while not loading.done():
+        await asyncio.sleep(0)
+        turns_of_others += 1
+    loaded = await loading
+    assert (sum(read), max(read)) == (count, AT_ONCE) and turns_of_others > count // AT_ONCE
+
+    assert await load_scope(db, scope, MODEL, loaded) is loaded
+    await log.append_many([turn("boat 3", minutes=3, thread="a", user="ann"), said(random, "a"), said(random, "b")])
+    await embed(random, log, db, "a")
+    await settled()
+    new = 2 + (scope.user is not None)
+    embedded = await (await db.execute("SELECT count(*) FROM memory_vectors WHERE embedding IS NOT NULL")).fetchone()
+    assert embedded is not None
+    read.clear()
+    loaded = await load_scope(db, scope, MODEL, loaded)
+    assert new <= sum(read) <= new + embedded[0]
+    await log.append(event(ThreadDeleted(), "a"))
+    await settled()
+    left = await load_scope(db, scope, MODEL, loaded)
+    assert left is not None and {key[0] for key in left.keys} == {"a", "b"}.difference("a", "b" if scope.thread else "")
