@@ -13,6 +13,9 @@ from turnlog.agent.privacy.keys.kek import InvalidKek, WrongKek, keks_of
 from turnlog.agent.privacy.keys.key_admin import uses
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.settings import Settings, unknown_variables
+from turnlog.agent.team.configured import check_secrets, server_team
+from turnlog.agent.team.teams import InvalidTeam
+from turnlog.agent.team.tools import InvalidTool
 from turnlog.events.errors import KeyUnavailable, OtherLog, TurnlogError
 from turnlog.events.read import recorded
 from turnlog.events.subjects import partition_filter
@@ -44,6 +47,8 @@ async def checkup(settings: Settings, open_: Callable[[], AbstractAsyncContextMa
     try:
         async with open_() as runtime:
             found += [await look(runtime) for look in _LOOKS]
+            if settings.team is not None:
+                found.append(await _team(runtime))
     except (InvalidKek, WrongKek) as error:
         found.append(Finding("encryption", False, str(error)))
     except TurnlogError as error:
@@ -79,6 +84,24 @@ async def _models(settings: Settings) -> Finding:
         await embedder.close()
     why = "" if vectors == settings.vector_model else " (offline: the server has no embeddings)"
     return Finding("models", True, f"chat {settings.model}, embeddings {vectors}{why}")
+
+
+async def _team(runtime: Runtime) -> Finding:
+    """Asks the servers that have tools of the team for them."""
+    try:
+        server = server_team(runtime)
+        assert server is not None, "TURNLOG_TEAM names a team"
+        check_secrets(server.team)
+    except (InvalidTeam, InvalidTool) as error:
+        return Finding("team", False, str(error), "correct the team's files; docs/agents.md shows what is in them")
+    await server.tools.ready()
+    if away := server.tools.away:
+        said = "; ".join(f"{names}: {problem}" for names, problem in away.items())
+        return Finding("team", False, f"tools that are not offered: {said}", "start the server, or correct team.toml")
+    tools = {name for agent in server.team.agents.values() for name in agent.tools}
+    return Finding(
+        "team", True, f"{server.team.name}: {counted(len(server.team.agents), 'agent')}, {counted(len(tools), 'tool')}"
+    )
 
 
 async def _servers(runtime: Runtime) -> Finding:

@@ -162,8 +162,10 @@ class Registry:
     """Tools by name. A call is answered with a result whatever the model wrote; nothing is raised."""
 
     def __init__(self, tools: Iterable[Tool], sources: Sequence[Source] = ()) -> None:
-        """sources: servers that have more tools. Raises InvalidTool where two tools have one name."""
-        self._tools, self._asked = dict[str, Tool](), dict[int, float]()
+        """sources: servers that have more tools. Raises InvalidTool where two tools have one name.
+
+        away: why the tools of a server are not offered, by their names."""
+        self._tools, self._asked, self.away = dict[str, Tool](), dict[int, float](), dict[str, str]()
         self._sources, self._asking, self._tasks = sources, asyncio.Lock(), set[asyncio.Task[None]]()
         for known in (*tools, *(known for source in sources for known in source.declared)):
             if known.name in self._tools:
@@ -204,9 +206,11 @@ class Registry:
                 learned = await self._sources[at].tools()
         except Exception as error:  # anybody's server
             names = ", ".join(known.name for known in self._sources[at].declared)
-            logger.warning("the tools %s cannot be offered: %s", names, error or type(error).__name__)
+            self.away[names] = str(error) or type(error).__name__
+            logger.warning("the tools %s cannot be offered: %s", names, self.away[names])
             self._asked[at] = asyncio.get_running_loop().time() + ASK_AGAIN_S
             return
+        self.away.pop(", ".join(known.name for known in learned), None)
         self._tools |= {known.name: known for known in learned}
 
     def __getitem__(self, name: str) -> Tool:

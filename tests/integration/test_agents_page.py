@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from helpers.questions import Place, pieces_of
 from helpers.stage import player
 
 from turnlog.agent.answering.asking import Answered, Solved
+from turnlog.agent.operations.checkup import checkup
 from turnlog.agent.team import tools
 from turnlog.agent.team.records import StoredRecords
 from turnlog.agent.team.runs import list_runs, show_run
@@ -86,13 +88,22 @@ async def test_the_servers_of_the_page_give_their_tools_to_the_team(
     assert offered == {"find_parts": "Finds the spare parts of a bicycle.", "list_parts": "Lists the parts on a shelf."}
 
 
-async def test_a_server_does_not_start_without_the_secrets_that_its_team_names(
+async def test_a_server_does_not_start_without_the_secrets_that_its_team_names_and_doctor_says_what_is_away(
     nats_url: str, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("WAREHOUSE_TOKEN", raising=False)
     [block] = blocks(PAGE, "toml", "warehouse.toml")
-    (tmp_path / "team.toml").write_text(f'name = "parts"\nentry = "desk"\n{block.text}', "utf-8")
+    text = block.text.replace(":8900", ":9")
+    (tmp_path / "team.toml").write_text(f'name = "parts"\nentry = "desk"\n{text}', "utf-8")
     (tmp_path / "desk.toml").write_text('name = "Desk"\nprompt = "p"\n')
+    async with player(nats_url, database_url, (), team=str(tmp_path))() as stage:
+        for secret, said in ((None, "the environment variable WAREHOUSE_TOKEN is not set"), ("x", "cannot be fetched")):
+            if secret:
+                monkeypatch.setenv("WAREHOUSE_TOKEN", secret)
+            findings = await checkup(stage.runtime.settings, lambda: nullcontext(stage.runtime))
+            [found] = [finding for finding in findings if finding.check == "team"]
+            assert not found.ok and said in found.detail
+        monkeypatch.delenv("WAREHOUSE_TOKEN")
     play = player(nats_url, database_url, ("agent",), team=str(tmp_path))
     with pytest.raises(InvalidTeam, match=r"http.warehouse: the environment variable WAREHOUSE_TOKEN is not set"):
         async with play():
