@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
@@ -29,6 +30,7 @@ from turnlog.agent.answering.pieces import (
 from turnlog.agent.models.errors import EmptyAnswer
 from turnlog.agent.models.openai_chat import OpenAIChat
 from turnlog.agent.models.protocol import ChatRequest
+from turnlog.agent.team import rewoo
 from turnlog.agent.team.local_pages import LocalPages
 from turnlog.agent.team.plans import Delegation, Step
 from turnlog.agent.team.rewoo import SOLVE_S, run_team
@@ -56,6 +58,7 @@ class Desk:
         team: Team = SUPPORT,
         tools: Sequence[Callable[..., Any]] = SUPPORT_TOOLS,
         ends_in: float | None = None,
+        patience_s: float = math.inf,
     ) -> Any:
         ends_at = None if ends_in is None else asyncio.get_running_loop().time() + ends_in
 
@@ -68,7 +71,7 @@ class Desk:
             return Use("bob", datetime.now(UTC), uuid.uuid4(), None, LocalPages("none", []))  # type: ignore[arg-type]
 
         registry: Registry = registry_of(tools)
-        return run_team(self.chat, team, registry, entry, request_for, use_for)
+        return run_team(self.chat, team, registry, entry, request_for, use_for, patience_s=patience_s)
 
     @property
     def bodies(self) -> list[dict[str, Any]]:
@@ -361,6 +364,18 @@ async def test_a_tool_that_leaves_no_time_is_given_up_and_the_answer_comes(desk:
     pieces = await desk.ask(**only(slow, quick), ends_in=SOLVE_S + 3)
     assert returned(pieces) == {"slow": {"error": "there was no time left for it"}, "quick": "q"}
     assert text(pieces) == "Done without it."
+
+
+async def test_the_calls_of_a_run_share_the_time_of_one(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    given, stream = list[ChatRequest](), desk.chat.stream
+    monkeypatch.setattr(desk.chat, "stream", lambda request: given.append(request) or stream(request))
+    monkeypatch.setattr(rewoo, "SOLVE_S", 0.1)
+    desk.server.reply("I look.", tool_calls=[("find_order", {"number": "A101"})], delay=0.5)
+    desk.server.reply("It is on its way.")
+    pieces = await desk.ask(patience_s=3.0)
+    planned_s = solved(pieces).milliseconds["PLAN"] / 1000
+    left_s = pytest.approx(max(planned_s, 3.0 - planned_s), abs=0.01)
+    assert [request.silence_s for request in given] == [3.0, left_s]
 
 
 async def test_who_stops_listening_stops_the_tools(desk: Desk) -> None:
