@@ -11,7 +11,7 @@ from starlette.types import Message, Receive, Scope, Send
 FOLDER = Path(__file__).resolve().parent.parent / "page"  # an editable install links modules, not the folder
 # Nothing is loaded from elsewhere, no script or style stands in the HTML, and no other page may frame this one.
 HEADERS = {
-    b"content-security-policy": b"default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; "
+    b"content-security-policy": b"default-src 'self'; object-src 'none'; base-uri 'none'; "
     b"form-action 'none'; frame-ancestors 'none'",
     b"x-content-type-options": b"nosniff",
     b"referrer-policy": b"no-referrer",

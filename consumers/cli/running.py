@@ -6,6 +6,7 @@ import gc
 import getpass
 import shlex
 import signal
+import sys
 import webbrowser
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
@@ -49,7 +50,7 @@ async def up(
         report(where, f"turnlog runs in the background at {url} (pid {pid}); log: {log}")
         if open_page:
             async with runtime.opened(settings, "turnlog-page") as rt:
-                webbrowser.open(await page_link(rt, url))
+                _open(await page_link(rt, url))
         return
     port_file = None if "api_port" in settings.model_fields_set else settings.home.expanduser() / "api-port"
     with background.only_one(settings) as say_ready:
@@ -61,11 +62,13 @@ async def up(
         ):
             say_ready(rt.api_url or "")
             ready = {"nats_url": rt.nats_url.rsplit("@", 1)[-1], "home": str(settings.home), "roles": list(roles.ROLES)}
-            link = await page_link(rt, rt.api_url or "")
+            # A log must not have a ticket, and it is where the output of a server in the background goes.
+            is_seen = sys.stdout.isatty() or open_page
+            link = await page_link(rt, rt.api_url or "") if is_seen else f"{rt.api_url}/page/"
             said = f"turnlog is up ({', '.join(roles.ROLES)}) at {rt.api_url}; Ctrl-C ends it"
             report(ready | {"api_url": rt.api_url, "page": link}, f"{said}\n{_page_line(link)}")
             if open_page:
-                webbrowser.open(link)
+                _open(link)
             await _ended(stopped, rt.log)
             err.print("finishing what is under way …")
         if not settings.nats_url or not settings.database_url:
@@ -82,7 +85,7 @@ async def page(
     """Print a link that signs in to the web page: good once, for ten minutes."""
     link = await page_link(rt, url or background.running_url(rt.settings), user)
     if open_page:
-        webbrowser.open(link)
+        _open(link)
     return Result({"page": link}, link)
 
 
@@ -100,8 +103,14 @@ def login_name() -> str:
         return "me"
 
 
+def _open(link: str) -> None:
+    if not webbrowser.open(link):
+        err.print(f"there is no browser here; open {link}")
+
+
 def _page_line(link: str) -> str:
-    return f"web page, for the next ten minutes (later: turnlog page): {link}"
+    signs_in = "opens the web page signed in, for ten minutes" if "#" in link else "is the web page"
+    return f"{link} {signs_in}; `turnlog page` prints a link that signs in"
 
 
 @command(app, tenant=False)

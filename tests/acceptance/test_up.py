@@ -165,6 +165,19 @@ async def test_no_log_has_the_token_of_a_socket(up: Up) -> None:
     assert files_with(up.home, [token.rpartition(".")[2]]) == set()
 
 
+async def test_a_printed_link_opens_the_page_and_no_log_has_its_ticket(up: Up) -> None:
+    done = await asyncio.to_thread(run_command, "page", "--user", "ann", environment=environment(up.home))
+    page, _, ticket = done.out.strip().partition("#ticket=")
+    async with httpx2.AsyncClient(timeout=60) as client:
+        assert "default-src 'self'" in (await client.get(page)).headers["content-security-policy"]
+        signed_in = [await client.post(f"{up.url}/api/sign-in", json={"ticket": ticket}) for _ in range(2)]
+        assert [answer.status_code for answer in signed_in] == [200, 401], done.err
+        token = signed_in[0].json()["token"]
+        caller = await client.get(f"{up.url}/api/caller", headers={"Authorization": f"Bearer {token}"})
+    assert (caller.json()["user"], caller.json()["role"]) == ("ann", "admin")
+    assert "ticket=" not in up.log.read_text("utf-8") and ticket not in up.log.read_text("utf-8")
+
+
 async def test_killed_servers_run_again_and_what_is_said_then_is_projected_and_answered(up: Up) -> None:
     servers = await start(up.home)
     for name in ("nats", "postgres"):
