@@ -15,6 +15,7 @@ from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi import checks
 
 ENDLESS = "/api/threads/{thread}/events"  # follows the log until the client leaves
+READINESS = "/health/ready"  # documents 503, for instance where a busy machine lets a loop wait
 WITHOUT_INPUT = r"^/health/|^/\.well-known/"  # there is nothing to make wrong
 CHECKS = [
     not_a_server_error,
@@ -70,7 +71,8 @@ async def test_every_operation_answers_as_documented(serve: Serve, count: int) -
         found = [one.ok() for one in (await schema_of(api)).get_all_operations()]
         assert len(found) > 100
         for operation in found:
-            await send_examples(api, operation.as_strategy(), count, CHECKS)
+            expected = [check for check in CHECKS if operation.path != READINESS or check is not not_a_server_error]
+            await send_examples(api, operation.as_strategy(), count, expected)
 
 
 @pytest.mark.nightly

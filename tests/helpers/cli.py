@@ -1,6 +1,7 @@
 """A fixture that runs the command `turnlog` on the servers of a test and returns its output."""
 
 import asyncio
+import contextlib
 import json
 import os
 import pty
@@ -8,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -76,11 +78,22 @@ def turnlog_in_one_process(nats_url: str, database_url: str, tmp_path: Path) -> 
 
 @contextmanager
 def terminal(typed: str) -> Iterator[str]:
-    """The path of a terminal at which a person has typed already."""
+    """The path of a terminal at which a person has typed already. What it shows is read, because a terminal whose
+    few kilobytes of buffer are full stops the command that draws on it."""
     keyboard, screen = pty.openpty()
+    reader = Thread(target=read_to_the_end, args=(keyboard,), daemon=True)
     try:
         os.write(keyboard, typed.encode())
+        reader.start()
         yield os.ttyname(screen)
     finally:
-        os.close(keyboard)
         os.close(screen)
+        reader.join(60)
+        os.close(keyboard)
+
+
+def read_to_the_end(keyboard: int) -> None:
+    """Returns when nobody has the terminal open for writing any longer."""
+    with contextlib.suppress(OSError):
+        while os.read(keyboard, 4096):
+            pass
