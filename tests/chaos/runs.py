@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the tests' own modules, as pytest has them
+
 from helpers.openai_bodies import Step
 from helpers.openai_server import Kind, OpenAIServer
 
@@ -105,7 +107,7 @@ class Killer:
             self.worker = subprocess.Popen(
                 self.command, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.home
             )
-        self.after = self.rng.randint(1, 25)
+        self.after = self.rng.randint(1, 12)
 
     def happened(self, step: str) -> None:
         """A step of a run; from any thread."""
@@ -137,19 +139,19 @@ async def run(home: Path, seed: int, runs: int, kills: int, progress: OnProgress
     try:
         settings = Settings(home=home, nats_url=where.nats_url, database_url=where.database_url, plaintext=True)
         async with opened(settings, "turnlog-chaos") as runtime, playing(runtime, ["projectors"]):
-            return await _run(runtime, home, seed, runs, kills, progress)
+            given = {"NATS_URL": where.nats_url, "DATABASE_URL": where.database_url, "TURNLOG_HOME": str(home)}
+            return await _run(runtime, home, given, seed, runs, kills, progress)
     finally:
         await embedded.stop(home)
 
 
-async def _run(runtime: Runtime, home: Path, seed: int, runs: int, kills: int, progress: OnProgress) -> RunsResult:
+async def _run(
+    runtime: Runtime, home: Path, place: dict[str, str], seed: int, runs: int, kills: int, progress: OnProgress
+) -> RunsResult:
     rng, told = random.Random(seed), list[Any]()
     with Planner(lambda step: told[0](step)) as model:
         own = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
-        given = {
-            "TURNLOG_HOME": str(home),
-            "NATS_URL": str(runtime.settings.nats_url),
-            "DATABASE_URL": runtime.database_url,
+        given = place | {
             "TURNLOG_TEAM": str(TESTS / "teams" / "notebook"),
             "TURNLOG_PLAINTEXT": "yes",
             "API_BASE_URL": model.url,
@@ -190,9 +192,7 @@ async def _watched(runtime: Runtime, killer: Killer) -> AsyncIterator[None]:
         await watching.unsubscribe()
 
 
-async def _asked(
-    runtime: Runtime, killer: Killer, runs: int, progress: OnProgress
-) -> tuple[list[Event], list[str]]:
+async def _asked(runtime: Runtime, killer: Killer, runs: int, progress: OnProgress) -> tuple[list[Event], list[str]]:
     """Asks so that AT_ONCE runs are under way; returns the requests when all are answered, with complaints."""
     requests, ended = list[Event](), 0
     deadline = asyncio.get_running_loop().time() + ANSWERED_S
@@ -241,11 +241,15 @@ async def _violations(runtime: Runtime, requests: list[Event]) -> list[str]:
         }
         counts = {kind: seen[request.id, kind] for kind in wanted}
         counts["store_item_put"], wanted["store_item_put"] = seen[request.user, "store_item_put"], len(tools)
-        found += [f"{request.thread}: {counts[kind]} {kind}, not {wanted[kind]}" for kind in wanted if counts[kind] != wanted[kind]]
+        found += [
+            f"{request.thread}: {counts[kind]} {kind}, not {wanted[kind]}"
+            for kind in wanted
+            if counts[kind] != wanted[kind]
+        ]
     async with runtime.pool.connection() as conn:
         parked = await listed(conn, None)
         rows = await conn.execute("SELECT status, count(*) FROM agent_runs GROUP BY status")
-        states = dict(await rows.fetchall())
+        states: dict[str, int] = dict(await rows.fetchall())
     found += [f"seq {row['seq']} is parked in {row['projection']}: {row['error']}" for row in parked]
     if states != {"solved": len(requests)}:
         found.append(f"the runs are {states}")

@@ -5,8 +5,9 @@ import gc
 from pathlib import Path
 
 import pytest
+from chaos import runs
 from chaos.fleet import Fleet
-from chaos.run import Plan, run
+from chaos.run import Plan, ignore, run
 from chaos.schedule import Kill
 from helpers.servers import processes_left_in
 
@@ -23,6 +24,15 @@ async def test_six_kills_while_events_are_appended_lose_and_double_nothing(home:
     assert sum(result.killed.values()) == 6
     assert {"projectors", "nats", "postgres", "agent"} <= result.killed.keys()
     assert result.acknowledged >= 1_500
+    assert processes_left_in(home) == []
+    gc.collect()
+
+
+@pytest.mark.nightly
+async def test_runs_of_a_killed_worker_have_each_effect_and_each_answer_once(home: Path) -> None:
+    result = await runs.run(home, seed=4, runs=3, kills=3, progress=ignore)
+    assert result.violations == []
+    assert (result.runs, result.effects) == (3, 4) and 1 <= result.kills <= 3
     assert processes_left_in(home) == []
     gc.collect()
 
