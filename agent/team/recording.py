@@ -120,7 +120,7 @@ async def journal_of(log: Log, request: Event, seq: int, provider: str) -> Journ
         return journal
     async for recorded in log.read_thread(request.tenant, request.thread, seq, types=STEPS):
         data = recorded.event.data
-        if isinstance(data, RunPlanned | RunToolCalled | RunToolAnswered) and data.run_id == request.id:
+        if isinstance(data, RunPlanned | RunToolCalled | RunToolAnswered | RunDelegated) and data.run_id == request.id:
             journal.add(recorded.event)
     return journal
 
@@ -141,7 +141,9 @@ async def recorded_run(
     depth, plans, agent, calls = 0, 0, "", dict[str, ToolUsed]()
 
     async def append(*made: tuple[str, EventData]) -> None:
-        await runtime.log.append_many([author.event(answer_id(run_id, part), data, run_id) for part, data in made])
+        events = [author.event(answer_id(run_id, part), data, run_id) for part, data in made]
+        if new := [event for event in events if event.id not in journal.seen]:
+            await runtime.log.append_many(new)
 
     async with aclosing(pieces):
         async for piece in pieces:
