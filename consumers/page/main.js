@@ -29,6 +29,7 @@ export const SCREENS = {
   threads: { icon: "threads", load: () => import("./screens/threads.js") },
   memories: { icon: "memories", load: () => import("./screens/memories.js") },
   recall: { icon: "recall", load: () => import("./screens/recall.js") },
+  runs: { icon: "runs", load: () => import("./screens/runs.js") },
 };
 
 /** @type {Record<string, Screen>} */

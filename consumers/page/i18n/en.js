@@ -108,4 +108,12 @@ export default {
     parts: { bm25: "Words", dense: "Meaning", context: "Context", thread: "Conversation", session: "Session", feedback: "Feedback", speaker: "Speaker", question: "Question", opens: "Opening",
       detail: "Details", assistant: "Assistant", time: "Time", rerank: "Reranked", vector: "Meaning", keywords: "Words", words: "Words", entity: "Names", entities: "Names", dates: "Dates" },
   },
+  runs: {
+    about: "What agents did for an answer, step by step: what they planned, called and handed on.",
+    every: "All runs", of: "A run of {agent}", open_thread: "Conversation", steps: "Steps on a time axis", no_steps: "No step is recorded yet.",
+    none: "No runs yet", none_about: "With a team of agents, every question is a run: `TURNLOG_TEAM=advising turnlog up` has one.",
+    status: { running: "Running", solved: "Solved", failed: "Failed" }, kinds: { plan: "Plan", call: "Tool", result: "Result", delegation: "Delegation", end: "Answer" },
+    duration: "Duration", tokens_in: "Tokens in", tokens_out: "Tokens out", tokens_in_out: "{in} in, {out} out", cost: "Cost", no_price: "No price", tools: "Tool calls",
+    by_agent: "Tokens by agent", task: "Task", text: "Text", planned: "Planned calls", call: "Call", after: "After", to: "To {agent}",
+  },
 };

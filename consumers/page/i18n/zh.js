@@ -108,4 +108,12 @@ export default {
     parts: { bm25: "词语", dense: "语义", context: "语境", thread: "会话", session: "时段", feedback: "反馈", speaker: "说话人", question: "问句", opens: "开头",
       detail: "细节", assistant: "助手", time: "时间", rerank: "重排", vector: "语义", keywords: "词语", words: "词语", entity: "名称", entities: "名称", dates: "日期" },
   },
+  runs: {
+    about: "智能体为一次回答所做的每一步：计划、调用工具和移交。",
+    every: "全部运行", of: "{agent} 的运行", open_thread: "会话", steps: "时间轴上的步骤", no_steps: "还没有记录步骤。",
+    none: "还没有运行", none_about: "有智能体团队时，每个问题都是一次运行：例如 `TURNLOG_TEAM=advising turnlog up`。",
+    status: { running: "运行中", solved: "已完成", failed: "失败" }, kinds: { plan: "计划", call: "工具", result: "结果", delegation: "移交", end: "回答" },
+    duration: "用时", tokens_in: "输入词元", tokens_out: "输出词元", tokens_in_out: "输入 {in}，输出 {out}", cost: "费用", no_price: "无价格", tools: "工具调用",
+    by_agent: "各智能体的词元", task: "任务", text: "文本", planned: "计划的调用", call: "调用", after: "在此之后", to: "移交给 {agent}",
+  },
 };

@@ -16,6 +16,14 @@ export const percent = (share) => share.toLocaleString(language.get(), { style: 
 export const cost = (usd) =>
   usd === null || usd === undefined ? "–" : usd.toLocaleString(language.get(), { style: "currency", currency: "USD", maximumFractionDigits: usd < 1 ? 4 : 2 });
 
+/** Returns "840 ms", "12.3 s" or "2 min 5 s". @param {number} milliseconds */
+export function duration(milliseconds) {
+  const unit = (/** @type {number} */ value, /** @type {string} */ name, digits = 0) => value.toLocaleString(language.get(), { style: "unit", unit: name, unitDisplay: "short", maximumFractionDigits: digits });
+  if (milliseconds < 1000) return unit(milliseconds, "millisecond");
+  if (milliseconds < 60_000) return unit(milliseconds / 1000, "second", 1);
+  return `${unit(Math.floor(milliseconds / 60_000), "minute")} ${unit(Math.round((milliseconds % 60_000) / 1000), "second")}`;
+}
+
 /** @param {string | number | Date | null | undefined} time */
 export const moment = (time) =>
   time ? new Date(time).toLocaleString(language.get(), { dateStyle: "medium", timeStyle: "short" }) : "–";
