@@ -277,7 +277,7 @@ def settled(log: Log, db: Connection) -> Settled:
     """await settled() returns when every projection (or those named) applied all that is in the log now."""
 
     async def wait(*names: str) -> None:
-        await wait_for(db, names or tuple(BY_NAME), 0, await log.partition_head(0), 60.0)
+        await wait_for(db, names or tuple(BY_NAME), 0, await log.partition_head(0), 180.0)
 
     return wait
 

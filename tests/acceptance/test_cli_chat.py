@@ -26,7 +26,7 @@ from turnlog.projectors.models.conversation.speech import OFFLINE_MODEL
 
 # As a shell does: it waits for the command, and reads what is typed afterwards.
 SHELL = 'trap : INT; "$@"; echo "ended with $?"; read line; echo "then $line"'
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 
 
 def test_an_answer_of_a_process_without_the_language_model_is_told_apart() -> None:

@@ -39,7 +39,7 @@ WALKS = (
     ("docs/long-term-memory.md",),
 )
 READS = ("threads", "context", "recall", "memories", "lag", "tail", "verify", "jobs", "doctor")
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 PRELOADED = {"turnlog": run_command, "python": run_program}
 NOTHING = Ended(0, "", "")
 

@@ -21,7 +21,7 @@ GUARDS = (
     "tests/unit/test_guards.py::test_rooms_import_only_rooms_before_them",
     "tests/migration/test_schema.py::test_the_migrated_schema_is_the_declared_one",
 )
-PATIENCE_S = 280.0
+PATIENCE_S = 840.0
 
 
 def recipe(name: str) -> str:

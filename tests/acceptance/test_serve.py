@@ -20,7 +20,7 @@ from websockets.exceptions import ConnectionClosed
 
 from turnlog.agent.models.openai_http import tls_context
 
-PATIENCE_S = 60
+PATIENCE_S = 180
 MCP = {"Accept": "text/event-stream", "Mcp-Protocol-Version": "2025-06-18"}
 
 

@@ -24,7 +24,7 @@ CHECKS = [
     checks.response_headers_conformance,
     checks.response_schema_conformance,
 ]
-TIMEOUT_S = 60.0
+TIMEOUT_S = 180.0
 BEGINNINGS: dict[str, Any] = {
     "/api/threads/t/turns": {"turns": [{"role": "user", "content": "I row on Sundays."}]},
     "/api/memories": {"content": "The user rows on Sundays."},

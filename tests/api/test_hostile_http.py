@@ -26,7 +26,7 @@ def request(line: str, *headers: str, body: bytes = b"", host: str | None = "loc
 @asynccontextmanager
 async def connection(api: Api) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     url = urlsplit(api.url)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(180):
         reader, writer = await asyncio.open_connection(url.hostname, url.port)
         try:
             yield reader, writer

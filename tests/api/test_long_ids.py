@@ -106,8 +106,15 @@ async def test_what_a_long_id_has_from_before_is_its_own(
         assert (await seen(anna), await seen(other)) == ([], [COFFEE])
 
 
-@pytest.mark.parametrize("sealed", [True, False], ids=["sealed", "plain"])
-@pytest.mark.parametrize("who", [LONG, HASH], ids=["long", "hash"])
+@pytest.mark.parametrize(
+    ("who", "sealed"),
+    [
+        pytest.param(LONG, False, id="long-plain"),
+        pytest.param(HASH, True, id="hash-sealed"),
+        pytest.param(LONG, True, id="long-sealed", marks=pytest.mark.nightly),
+        pytest.param(HASH, False, id="hash-plain", marks=pytest.mark.nightly),
+    ],
+)
 async def test_an_erasure_reaches_all_of_one_from_before_and_nothing_of_the_other(
     serve: Serve, who: str, sealed: bool
 ) -> None:

@@ -58,7 +58,7 @@ async def test_events_of_a_thread_stream_and_go_on_behind_the_last_id(serve: Ser
             last = {"Last-Event-ID": str(seen[-1]["seq"])} if seen else {}
             async with ann.stream("GET", "/api/threads/t/events", headers=last) as response:
                 await ann.post("/api/threads/t/turns", json={"turns": [{"role": "user", "content": more}]})
-                async with asyncio.timeout(60):
+                async with asyncio.timeout(180):
                     async for line in response.aiter_lines():
                         if line.startswith("data: "):
                             seen.append(json.loads(line[6:]))

@@ -148,12 +148,12 @@ class OpenAIServer:
     def bodies(self, on: Kind = "chat") -> list[dict[str, Any]]:
         return [request.body for request in self.requests if PATHS.get(request.path) == on]
 
-    def wait_for_requests(self, number: int, timeout: float = 60.0) -> None:
+    def wait_for_requests(self, number: int, timeout: float = 180.0) -> None:
         """Block until that many requests have come; from a test's event loop by `asyncio.to_thread`."""
         with self.arrived:
             assert self.arrived.wait_for(lambda: len(self.requests) >= number, timeout)
 
-    def wait_until_left(self, number: int = 1, timeout: float = 60.0) -> None:
+    def wait_until_left(self, number: int = 1, timeout: float = 180.0) -> None:
         """Block until so many clients have closed their connection before the end of an answer."""
         with self.arrived:
             assert self.arrived.wait_for(lambda: self.left >= number, timeout)

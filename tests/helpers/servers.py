@@ -52,7 +52,7 @@ async def rows(conn: Connection, query: str, *params: Any) -> list[Any]:
     return await (await conn.execute(query.encode(), params or None)).fetchall()
 
 
-async def eventually(holds: Callable[[], Awaitable[bool]], timeout_s: float = 60.0) -> None:
+async def eventually(holds: Callable[[], Awaitable[bool]], timeout_s: float = 180.0) -> None:
     """Returns as soon as the condition holds; fails the test when it does not in time."""
     assert await wait_until(holds, lambda: True, timeout_s)
 

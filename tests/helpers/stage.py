@@ -85,7 +85,7 @@ class Stage:
         await wait_until_idle(self.runtime.log, durable)
         await self.runtime.settle()
 
-    async def until(self, kind: str, count: int, thread: str = "t", timeout_s: float = 60.0) -> list[Any]:
+    async def until(self, kind: str, count: int, thread: str = "t", timeout_s: float = 180.0) -> list[Any]:
         """As soon as the thread has so many events of a type."""
 
         async def are_there() -> bool:

@@ -118,7 +118,7 @@ async def watched(log: Log, asked: Asked) -> AsyncIterator["asyncio.Queue[dict[s
 
 
 async def first_words(steps: "asyncio.Queue[dict[str, Any]]") -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(180):
         while (await steps.get())["kind"] != "text":
             pass
 

@@ -110,7 +110,7 @@ async def test_only_a_connection_that_is_over_for_good_counts_as_closed(home: Pa
         assert not log.closed.is_set()
         assert log.nc._transport is not None
         log.nc._transport.write(b"NO SUCH COMMAND\r\n")
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(180):
             await log.closed.wait()
     finally:
         await log.close()

@@ -94,7 +94,7 @@ async def test_the_leader_and_then_a_follower_die_while_events_are_appended_and_
                 await more(acknowledged)
                 await cluster.restart(victim)
                 await in_step(replicated, victim)
-        await wait_for(db, tuple(p.name for p in READ_MODELS), 0, await replicated.partition_head(0))
+        await wait_for(db, tuple(p.name for p in READ_MODELS), 0, await replicated.partition_head(0), timeout_s=180.0)
     await assert_all_there(replicated, db, acknowledged)
     found = await verify_several(replicated, database_url, READ_MODELS)
     assert [(one.clean, one.parked) for one in found] == [(True, 0)] * len(READ_MODELS)

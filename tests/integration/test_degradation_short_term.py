@@ -110,7 +110,9 @@ async def test_what_is_written_without_postgres_is_in_the_read_model_when_it_is_
         assert [said.content for said in await stage.all("turn_recorded")] == ["I ran in Lisbon.", "Well done."]
         await own.back()
         async with await connect(own.where.database_url) as conn:
-            await wait_for(conn, ("messages", "sessions"), 0, await stage.runtime.log.partition_head(0))
+            await wait_for(
+                conn, ("messages", "sessions"), 0, await stage.runtime.log.partition_head(0), timeout_s=180.0
+            )
             assert await rows(conn, "SELECT content FROM messages ORDER BY seq") == [
                 ("I ran in Lisbon.",),
                 ("Well done.",),

@@ -250,7 +250,7 @@ async def test_a_projection_of_another_version_waits_and_the_others_go_on(
         async def says_so() -> bool:
             return "thread_activity" in str(runner.last_error)
 
-        await wait_for(db, ("messages",), 0, await log.head())
+        await wait_for(db, ("messages",), 0, await log.head(), timeout_s=180.0)
         await eventually(says_so)
     assert await rows(db, "SELECT count(*) FROM messages") == [(1,)]
     assert await rows(db, "SELECT count(*) FROM thread_activity") == [(0,)]

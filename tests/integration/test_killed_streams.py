@@ -26,7 +26,7 @@ from helpers.stage import MemoryServer, Stage, on_stage
 from turnlog.agent.models.openai_http import tls_context
 
 ANSWER = "one two three four five six"
-HANGS_S = 60.0
+HANGS_S = 180.0
 
 
 @dataclass(slots=True)

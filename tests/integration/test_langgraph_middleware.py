@@ -153,7 +153,7 @@ async def summarise(log: Log, pool: Pool, through: int) -> None:
     )
     done = await log.append(event(made))
     async with pool.connection() as conn:
-        await wait_for(conn, ("summaries",), 0, done.seq)
+        await wait_for(conn, ("summaries",), 0, done.seq, timeout_s=180.0)
 
 
 def assert_pairs_are_whole(sent: list[BaseMessage]) -> None:

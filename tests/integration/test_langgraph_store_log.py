@@ -106,7 +106,7 @@ async def test_a_deleted_thread_is_an_empty_namespace(store: TurnlogStore) -> No
     await store.aput(("a",), "k", {})
     done = await store.log.append(event(ThreadDeleted(), store_thread(("a",))))
     async with store.pool.connection() as conn:
-        await wait_for(conn, ("store_items",), 0, done.seq)
+        await wait_for(conn, ("store_items",), 0, done.seq, timeout_s=180.0)
     assert await store.asearch(()) == []
 
 

@@ -45,7 +45,7 @@ async def test_a_reader_starts_where_it_is_told_and_goes_on_with_what_comes(log:
 
 
 async def test_a_wait_that_is_ended_loses_nothing_and_doubles_nothing(log: Log) -> None:
-    async with log.reader(0, 1) as reader, asyncio.timeout(60):
+    async with log.reader(0, 1) as reader, asyncio.timeout(180):
         waiting = asyncio.create_task(reader.batch(wait_s=3_600))
         await log.nc.flush()
         reader.wake()

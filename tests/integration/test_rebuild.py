@@ -212,7 +212,7 @@ async def test_every_partition_is_rebuilt(nats_url: str, db: Connection, databas
             running_projector(log, database_url, partition=2),
         ):
             for partition in range(3):
-                await wait_for(db, tuple(BY_NAME), partition, await log.partition_head(partition))
+                await wait_for(db, tuple(BY_NAME), partition, await log.partition_head(partition), timeout_s=180.0)
             for projection in PROJECTIONS:
                 await rebuild(log, database_url, projection)
             assert await unlike_a_rebuild(log, database_url) == {}

@@ -27,7 +27,7 @@ async def test_a_log_and_rows_of_an_earlier_version_get_one_id_whoever_starts_fi
 ) -> None:
     await log.append(turn("hello"))
     async with running_projector(log, database_url, [MESSAGES]):
-        await wait_for(db, ["messages"], 0, 1)
+        await wait_for(db, ["messages"], 0, 1, timeout_s=180.0)
     await db.execute("DELETE FROM projected_log")
     await db.execute("UPDATE projection_positions SET stored_at = NULL")
     js = log.nc.jetstream()
@@ -91,7 +91,7 @@ async def test_a_deleted_last_event_is_no_sign_of_another_log(log: Log, database
     for number in range(3):
         await log.append(turn(f"{number}"))
     async with running_projector(log, database_url, [MESSAGES]):
-        await wait_for(db, ["messages"], 0, 3)
+        await wait_for(db, ["messages"], 0, 3, timeout_s=180.0)
     await log.overwrite(3)
     assert await assert_same_log(log, db) == 3
     assert [(one.position, one.behind) for one in await lag(log, db)] == [(3, 0)]

@@ -42,7 +42,7 @@ async def test_50_writers_in_4_processes_lose_no_update_while_turns_are_recorded
         ends = [writer.output.read_text() for writer in writers]
         assert [writer.process.exitcode for writer in writers] == [0] * len(writers), ends
         state = await sessions.get("t")
-        await wait_for(db, ("sessions", "messages"), 0, await log.partition_head(0))
+        await wait_for(db, ("sessions", "messages"), 0, await log.partition_head(0), timeout_s=180.0)
         assert await session_state(db, "default", "t") == state
     total = sum(WRITERS.values()) * session_writer.CHANGES
     assert state.global_state["agent_slots"]["counter"] == total

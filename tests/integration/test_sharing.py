@@ -72,7 +72,7 @@ async def test_workers_divide_the_partitions_and_take_over_from_one_that_ends(na
             await eventually(alone)
             async with await connect(database_url) as conn:
                 for partition in range(PARTITIONS):
-                    await wait_for(conn, ("messages",), partition, await log.partition_head(partition))
+                    await wait_for(conn, ("messages",), partition, await log.partition_head(partition), timeout_s=180.0)
                 assert await rows(conn, "SELECT count(*) FROM messages") == [(200,)]
     finally:
         await log.close()
@@ -104,7 +104,7 @@ async def test_partitions_of_a_process_whose_event_loop_is_blocked_are_taken_ove
 
     async def projected(log: Log) -> None:
         for partition in range(PARTITIONS):
-            await wait_for(db, ("messages",), partition, await log.partition_head(partition))
+            await wait_for(db, ("messages",), partition, await log.partition_head(partition), timeout_s=180.0)
 
     theirs = await asyncio.to_thread(frozen.run, opened_runners())
     mine = await opened_runners()
@@ -140,7 +140,7 @@ async def test_partition_that_no_worker_took_shows_in_the_lag(nats_url: str, dat
     task = asyncio.create_task(runner.run())
     try:
         await log.append_many([turn(thread=f"t{n}") for n in range(50)])
-        await wait_for(db, ("messages",), 0, await log.partition_head(0))
+        await wait_for(db, ("messages",), 0, await log.partition_head(0), timeout_s=180.0)
         taken, missed = await lag(log, db, stalled_after_s=0.0)
         assert (taken.partition, taken.behind, taken.stalled) == (0, 0, False)
         assert (missed.partition, missed.behind, missed.stalled) == (1, await log.partition_head(1), True)

@@ -50,7 +50,7 @@ async def test_a_resting_runner_stops_at_once(
     await log.append(turn("a lone event waits for nobody"))
     await settled("messages")
     runner.stop()
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(180):
         await running
 
 
@@ -64,7 +64,7 @@ async def test_a_runner_that_waits_for_events_stops_at_once_and_the_next_goes_on
         running = asyncio.create_task(runner.run())
         await settled("messages")
         runner.stop()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(180):
             await running
     assert await rows(db, CONTENTS) == [("0",), ("1",), ("2",)]
 
