@@ -76,6 +76,7 @@ async def test_the_servers_of_the_page_give_their_tools_to_the_team(
             'name = "Desk"\nprompt = "Find parts."\ntools = ["find_parts", "list_parts"]\n'
         )
         given = {"api_base_url": model.url, "api_key": model.key, "model": "m", "team": str(tmp_path)}
+        given |= {"answer_timeout_s": "180"}  # the server that is started may take long
         async with player(nats_url, database_url, ("projectors", "agent"), **given)() as stage:
             pieces = await pieces_of(stage.runtime, Place(user="ann"), "A bell for my Dart, please")
             [run] = await list_runs(stage.runtime, "default", "ann")

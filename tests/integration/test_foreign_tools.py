@@ -17,7 +17,7 @@ from helpers.http_shop import TOKEN, Warehouse, served
 from helpers.mcp_shop import shop
 from helpers.servers import eventually
 
-from turnlog.agent.team import tools
+from turnlog.agent.team import mcp_tools, tools
 from turnlog.agent.team.http_tools import HttpTools
 from turnlog.agent.team.local_pages import LocalPages
 from turnlog.agent.team.mcp_tools import McpTools
@@ -66,6 +66,7 @@ async def using(source: McpTools | HttpTools, is_ready: bool = True) -> AsyncIte
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that is started may take long on a busy machine."""
     monkeypatch.setattr(tools, "CONNECT_S", 60.0)
+    monkeypatch.setattr(mcp_tools, "TIMEOUT_S", 120.0)
 
 
 @pytest.fixture
