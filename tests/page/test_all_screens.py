@@ -58,19 +58,21 @@ async def test_axe_finds_nothing_serious_on_any_screen_in_both_themes(
 ) -> None:
     await fill(api, ["The museum opens at ten.", "Good to know: **ten**."], model)
     found = []
-    for theme in ("light", "dark"):
+    for theme, rules in (("light", {}), ("dark", {"runOnly": ["color-contrast"]})):
         async with signed_in(browser, api, theme=theme) as page:
             async for where in screens(page):
-                for violation in (await Axe().run(page)).response["violations"]:
+                for violation in (await Axe().run(page, options=rules)).response["violations"]:
                     if violation["impact"] in ("serious", "critical"):
                         places = [node["target"] for node in violation["nodes"][:3]]
                         found.append(f"{theme} {where}: {violation['id']} {places}")
     assert found == []
 
 
-async def test_hostile_texts_stay_text_on_every_screen(browser: Browser, api: Api, model: MemoryServer) -> None:
+async def test_hostile_texts_stay_text_on_every_screen_and_fit_a_phone(
+    browser: Browser, api: Api, model: MemoryServer
+) -> None:
     await fill(api, [*HOSTILE, "word" * 250_000], model)
-    async with signed_in(browser, api) as page:
+    async with signed_in(browser, api, width=360, language="zh") as page:
         async for where in screens(page):
             assert await page.evaluate("window.hacked") is None, where
             made = "img:not([src='icon.svg']), main script, main iframe, a[href^='javascript' i], [onerror], [onload]"
@@ -79,13 +81,6 @@ async def test_hostile_texts_stay_text_on_every_screen(browser: Browser, api: Ap
                 r"() => /[\x00-\x08\x0e-\x1f\u202a-\u202e\u2066-\u2069]/.test(document.body.innerText)"
             )
             assert not acting, where
-            assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{where} is too wide"
-
-
-async def test_everything_fits_a_phone(browser: Browser, api: Api, model: MemoryServer) -> None:
-    await fill(api, ["The museum opens at ten. " * 8, "Good to know.", "https://example.org/" + "long" * 80], model)
-    async with signed_in(browser, api, width=360, language="zh") as page:
-        async for where in screens(page):
             assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{where} is too wide"
 
 
