@@ -58,6 +58,8 @@ page-types: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/pip install --quiet --disable-pip-version-check --requirement requirements.lock --requirement requirements-bench.lock
+	$(PYTHON) -m venv $(VENV)/mem0  # needs another protobuf than turnlog
+	$(VENV)/mem0/bin/pip install --quiet --disable-pip-version-check --no-deps --requirement requirements-mem0.lock
 	$(BIN)/python -m tests.benchmarks
 
 # Retrieval on public conversations, without a language model. The first run embeds for minutes, then it is seconds.

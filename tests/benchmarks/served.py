@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 from fastapi import FastAPI
@@ -130,7 +131,7 @@ async def model(seconds: float, port: int = 0) -> AsyncIterator[str]:
                 asked = (await reader.readuntil(b"\r\n\r\n")).lower()
                 sent = await reader.readexactly(int(asked.split(b"content-length:")[1].split(b"\r\n")[0]))
                 if asked.startswith(b"post /v1/embeddings"):
-                    writer.write(_ok("application/json", _vectors(json.loads(sent)["input"])))
+                    writer.write(_ok("application/json", _vectors(json.loads(sent))))
                     continue
                 await asyncio.sleep(seconds)
                 writer.write(_ok("text/event-stream", answer))
@@ -144,10 +145,12 @@ def _ok(kind: str, body: bytes) -> bytes:
     return f"HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
 
 
-def _vectors(texts: str | list[str]) -> bytes:
+def _vectors(asked: dict[str, Any]) -> bytes:
+    texts, as_floats = asked["input"], asked.get("encoding_format") == "float"
     many = 1 if isinstance(texts, str) else len(texts)
     rows = np.random.default_rng().standard_normal((many, 384), np.float32)
-    data = [{"object": "embedding", "index": at, "embedding": b64encode(row).decode()} for at, row in enumerate(rows)]
+    found = [row.tolist() if as_floats else b64encode(row).decode() for row in rows]
+    data = [{"object": "embedding", "index": at, "embedding": one} for at, one in enumerate(found)]
     used = {"prompt_tokens": 9, "total_tokens": 9}
     return json.dumps({"object": "list", "model": "m", "data": data, "usage": used}).encode()
 

@@ -1,0 +1,42 @@
+"""mem0 as a program of its own: adds messages and searches them, by its embedded defaults and without a language model.
+
+Runs by the Python of an environment that has mem0 (requirements-mem0.lock), and imports nothing of turnlog. Reads
+{url, folder, texts, queries} as JSON, writes {add, search}: milliseconds of each call.
+"""
+
+import json
+import os
+import sys
+import time
+from importlib import import_module
+from typing import Any
+
+DIMENSIONS = 384
+
+
+def main() -> None:
+    given = json.load(sys.stdin)
+    os.environ |= {"MEM0_TELEMETRY": "False", "MEM0_DIR": given["folder"], "OPENAI_API_KEY": "none"}
+    store = {"path": f"{given['folder']}/qdrant", "embedding_model_dims": DIMENSIONS, "on_disk": True}
+    embedder = {"openai_base_url": given["url"], "embedding_dims": DIMENSIONS, "model": "m"}
+    memory = import_module("mem0").Memory.from_config(
+        {
+            "vector_store": {"provider": "qdrant", "config": store},
+            "embedder": {"provider": "openai", "config": embedder},
+            "llm": {"provider": "openai", "config": {"openai_base_url": given["url"]}},
+            "history_db_path": f"{given['folder']}/history.db",
+        }
+    )
+    add = [_ms(memory.add, [{"role": "user", "content": text}], user_id="ann", infer=False) for text in given["texts"]]
+    search = [_ms(memory.search, text, filters={"user_id": "ann"}, top_k=5) for text in given["queries"]]
+    json.dump({"add": add, "search": search}, sys.stdout)
+
+
+def _ms(call: Any, *given: Any, **named: Any) -> float:
+    began = time.perf_counter()
+    call(*given, **named)
+    return 1000 * (time.perf_counter() - began)
+
+
+if __name__ == "__main__":
+    main()
