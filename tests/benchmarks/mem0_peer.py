@@ -79,7 +79,10 @@ async def _turnlog(
         ours = {"add": await _added(memory, texts)}
         await _at_rest(memory)
         ours["search"] = await _searched(memory, queries)
-        await fill(memory.runtime.log, itertools.islice(stand.conversations.events(BACKLOG), BACKLOG))
+        await fill(
+            memory.runtime.log,
+            itertools.islice(stand.conversations.events(BACKLOG), stand.sized(BACKLOG, BACKLOG // 5)),
+        )
         busy = {"search": await _searched(memory, queries), "add": await _added(memory, texts[: len(texts) // 4])}
         assert (await embedding_backlog(memory.runtime)).texts, "the backlog was too short"
         return ours, busy
