@@ -2433,6 +2433,7 @@ export interface components {
         /**
          * AgentRun
          * @description A run. agent: who spoke last. status: running, solved or failed, with `code`. cost_usd: of its model calls.
+         *     price_known: False where a call used tokens and has no cost.
          */
         AgentRun: {
             /**
@@ -2463,6 +2464,8 @@ export interface components {
             tokens_out: number;
             /** Cost Usd */
             cost_usd: number;
+            /** Price Known */
+            price_known: boolean;
         };
         /** Alive */
         Alive: {
@@ -2588,7 +2591,7 @@ export interface components {
              * Suggestions
              * @default []
              */
-            suggestions: string[];
+            suggestions?: string[];
         };
         /**
          * Appended
@@ -4639,6 +4642,8 @@ export interface components {
             tokens_out: number;
             /** Cost Usd */
             cost_usd: number;
+            /** Price Known */
+            price_known: boolean;
             /**
              * At
              * Format: date-time
@@ -5114,7 +5119,8 @@ export interface components {
         /**
          * Usage
          * @description What was used under one key: a user, agent or model ("" where unknown), a day 2026-03-31 or a month 2026-03,
-         *     both in UTC. latency_ms_mean: of a call.
+         *     both in UTC. latency_ms_mean: of a call. unpriced_tokens: of models whose price is not known, so that cost_usd lacks
+         *     them.
          */
         Usage: {
             /** Key */
@@ -5133,6 +5139,11 @@ export interface components {
             latency_ms_mean: number;
             /** Latency Ms Max */
             latency_ms_max: number;
+            /**
+             * Unpriced Tokens
+             * @default 0
+             */
+            unpriced_tokens?: number;
         };
         /**
          * UsageMetered
