@@ -30,12 +30,16 @@ export const SCREENS = {
   memories: { icon: "memories", load: () => import("./screens/memories.js") },
   recall: { icon: "recall", load: () => import("./screens/recall.js") },
   runs: { icon: "runs", load: () => import("./screens/runs.js") },
+  operation: { icon: "operation", load: () => import("./screens/operation.js"), needs: "operate" },
+  privacy: { icon: "privacy", load: () => import("./screens/privacy.js"), needs: "erase" },
+  access: { icon: "access", load: () => import("./screens/access.js"), needs: "operate" },
 };
 
 /** @type {Record<string, Screen>} */
 export const OF_THREAD = {
   chat: { icon: "chat", load: () => import("./screens/chat.js") },
   context: { icon: "context", load: () => import("./screens/context.js") },
+  events: { icon: "events", load: () => import("./screens/events.js") },
 };
 
 const loaded = /** @type {Map<Screen, any>} */ (new Map());

@@ -16,7 +16,8 @@ from turnlog.agent.access.access import Access
 from turnlog.agent.access.api_keys import KeyInfo, NewKey
 from turnlog.agent.access.identity import Role
 from turnlog.agent.access.tickets import TICKET_S
-from turnlog.agent.operations import dead_letters, lag, read_models, usage
+from turnlog.agent.operations import activity, dead_letters, lag, read_models, usage
+from turnlog.agent.operations.activity import HourOfType
 from turnlog.agent.operations.dead_letters import DeadLetter, Retried
 from turnlog.agent.operations.jobs import job_states
 from turnlog.agent.operations.jobs.job_states import DecayStats, JobState
@@ -139,6 +140,12 @@ async def memory_stats(caller: Operator) -> DecayStats:
 async def tenant_usage(caller: Operator, by: By = "user") -> list[Usage]:
     """Returns calls, tokens and cost of language models for all users of the tenant."""
     return await usage.usage(caller.runtime, caller.tenant, None, by)
+
+
+@router.get("/operations/activity")
+async def tenant_activity(caller: Operator, hours: Annotated[int, Query(ge=1, le=8_784)] = 168) -> list[HourOfType]:
+    """Lists what the analytics subscriber counted in the last hours, by hour, type of event and role, oldest first."""
+    return await activity.activity(caller.system, caller.tenant, hours)
 
 
 @router.get("/operations/users/{user}/usage")

@@ -1,0 +1,57 @@
+// A plot over time by uPlot, in the colours of the theme.
+import { html, useEffect, useRef } from "../html.js";
+import { isDark, language, theme } from "../session.js";
+import { useStore } from "../store.js";
+import uPlot from "../vendor/uPlot.js";
+import { moment } from "./format.js";
+
+const HEIGHT = 200;
+
+/**
+ * times: seconds since 1970, `step` apart where nothing is missing: what is missing is 0. least: steps that are shown. kind: a colour as of `bar-…`. shown: writes a value.
+ * @param {{title: string, times: number[], step: number, least: number, series: {label: string, kind: string, values: number[]}[], shown: (value: number) => string, bars?: boolean}} props
+ */
+export function Plot({ title, times: known, step, least, series: given, shown, bars = false }) {
+  const { times, series } = filled(known, given, step, least);
+  const frame = useRef(/** @type {any} */ (null));
+  useStore(theme);
+  useEffect(() => {
+    const element = frame.current;
+    const colours = Object.fromEntries([...element.querySelectorAll("[data-colour]")].map((swatch) => [swatch.dataset.colour, getComputedStyle(swatch).backgroundColor]));
+    const style = getComputedStyle(element);
+    const text = getComputedStyle(element.querySelector(".legend")).color;
+    const line = style.borderTopColor;
+    const axis = { stroke: text, grid: { stroke: line, width: 1 }, ticks: { show: false }, font: `11px ${style.fontFamily}` };
+    const plot = new uPlot({
+      width: element.clientWidth - 24, height: HEIGHT, legend: { show: false }, cursor: { y: false },
+      scales: { x: { time: true, range: (/** @type {any} */ _, /** @type {number} */ from, /** @type {number} */ to) => [from - step / 2, to + step / 2] }, y: { range: (/** @type {any} */ _, /** @type {number} */ __, /** @type {number} */ most) => [0, most || 1] } },
+      axes: [{ ...axis, size: 30 }, { ...axis, size: 58, values: (/** @type {any} */ _, /** @type {number[]} */ values) => values.map(shown) }],
+      series: [{}, ...series.map(({ label, kind }) => ({ label, stroke: colours[kind], fill: bars ? colours[kind] : undefined, width: bars ? 0 : 2, points: { show: false }, paths: bars ? /** @type {any} */ (uPlot).paths.bars({ size: [0.7, 36] }) : undefined }))],
+    }, [times, ...stacked(series)], element.querySelector(".plot-area"));
+    const observer = new ResizeObserver(() => plot.setSize({ width: element.clientWidth - 24, height: HEIGHT }));
+    observer.observe(element);
+    return () => { observer.disconnect(); plot.destroy(); };
+  }, [JSON.stringify([times, series]), isDark(), language.get()]);
+  return html`<figure class="card plot" ref=${frame}>
+    <figcaption class="row apart"><h3>${title}</h3>
+      <ul class="legend">${series.map(({ label, kind, values }) => html`<li key=${kind}><i class="swatch bar-${kind}" data-colour=${kind} /><span>${label}</span><b class="number">${shown(values.reduce((sum, value) => sum + value, 0))}</b></li>`)}</ul></figcaption>
+    <div class="plot-area" aria-hidden="true" />
+    <table class="sr"><caption>${title}</caption><tbody>${times.map((time, at) => html`<tr key=${time}><th scope="row">${moment(time * 1000)}</th>${series.map(({ label, values }) => html`<td key=${label}>${label}: ${shown(values[at])}</td>`)}</tr>`)}</tbody></table>
+  </figure>`;
+}
+
+/** Returns every step from the first time to the last, with 0 where nothing is known. @param {number[]} known
+ * @param {{label: string, kind: string, values: number[]}[]} series @param {number} step @param {number} least */
+function filled(known, series, step, least) {
+  const last = known.at(-1) ?? Math.floor(Date.now() / 1000 / step) * step;
+  const first = Math.min(known[0] ?? last, last - (least - 1) * step);
+  const times = Array.from({ length: Math.round((last - first) / step) + 1 }, (_, at) => first + at * step);
+  const places = new Map(known.map((time, at) => [time, at]));
+  return { times, series: series.map((each) => ({ ...each, values: times.map((time) => each.values[places.get(time) ?? -1] ?? 0) })) };
+}
+
+/** Returns the values with each series on top of those after it, the highest first, so that a lower bar hides none.
+ * @param {{values: number[]}[]} series */
+function stacked(series) {
+  return series.map((_, from) => series[from].values.map((__, at) => series.slice(from).reduce((sum, { values }) => sum + values[at], 0)));
+}

@@ -1,0 +1,126 @@
+// Events of a conversation as they arrive: by type, paused or following; one as JSON, with its causes and effects.
+import { html, useEffect, useMemo, useRef, useState } from "../html.js";
+import { events, path } from "../api.js";
+import { t } from "../i18n.js";
+import { href } from "../router.js";
+import { Badge, Empty, Failure, IconButton, Json } from "../parts/common.js";
+import { clip, moment } from "../parts/format.js";
+import { Icon } from "../parts/icons.js";
+import { WindowedList } from "../parts/list.js";
+
+const ROW = 40;
+const MOST = 2000; // events that the tab keeps
+const AGAIN_MS = 2000;
+const IDS = /[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}/g;
+
+/** @param {{thread: string}} props */
+export default function EventsScreen({ thread }) {
+  const [paused, setPaused] = useState(false);
+  const [type, setType] = useState("");
+  const [chosen, setChosen] = useState(/** @type {number | null} */ (null));
+  const { items, error, waiting } = useTail(thread, paused);
+  const types = useMemo(() => [...new Set(items.map((each) => each.type))].sort(), [items]);
+  const shown = type ? items.filter((each) => each.type === type) : items;
+  const event = items.find((each) => each.seq === chosen);
+  const row = (/** @type {any} */ each) => html`<button type="button" class="event-row" aria-pressed=${each.seq === chosen} onClick=${() => setChosen(each.seq === chosen ? null : each.seq)}>
+    <span class="number muted event-seq">${each.seq}</span><span class="event-type"><i class="swatch bar-${colourOf(each.type)}" /><b class="clip">${each.type}</b></span>
+    <span class="clip muted mono grow" dir="auto">${clip(JSON.stringify(each.event?.data ?? each.event), 200)}</span>
+    <time class="faint small event-time" datetime=${each.stored_at}>${new Date(each.stored_at).toLocaleTimeString()}</time></button>`;
+  return html`<section class="screen full events"><div class="row apart">
+      <div class="row"><select class="narrow" aria-label=${t("events.type")} value=${type} onChange=${(/** @type {any} */ change) => setType(change.target.value)}>
+        <option value="">${t("events.every")}</option>${types.map((each) => html`<option key=${each} value=${each}>${each}</option>`)}</select>
+        <span class="muted small number">${t("events.count", { n: shown.length })}</span></div>
+      <div class="row">${paused ? html`<${Badge} tone="warn">${t("events.waiting", { n: waiting })}<//>` : html`<${Badge} tone="good">${t("events.live")}<//>`}
+        <button class="button" aria-pressed=${paused} onClick=${() => setPaused(!paused)}><${Icon} name=${paused ? "play" : "pause"} />${t(paused ? "events.go_on" : "events.pause")}</button></div></div>
+    <${Failure} error=${error} />
+    ${!shown.length ? !error && html`<${Empty} icon="events" title=${t("events.none")}>${t("events.none_about")}<//>` : html`<div class="memory-columns ${event ? "with-detail" : ""}">
+      <${WindowedList} className="card-list" items=${shown} height=${ROW} row=${row} keyOf=${(/** @type {any} */ each) => each.seq} label=${t("screens.events")} follow=${!paused && !event} />
+      ${event && html`<${Detail} key=${event.seq} event=${event} items=${items} thread=${thread} onOpen=${setChosen} />`}</div>`}
+  </section>`;
+}
+
+/** @param {{event: any, items: any[], thread: string, onOpen: (seq: number | null) => void}} props */
+function Detail({ event, items, thread, onOpen }) {
+  const byId = useMemo(() => new Map(items.map((each) => [each.event?.id, each])), [items]);
+  const before = causesOf(event, byId);
+  return html`<aside class="card memory-detail" aria-label=${t("events.detail")}>
+    <div class="row apart"><h2><span class="number">${event.seq}</span> ${event.type}</h2><${IconButton} label=${t("close")} icon="close" onClick=${() => onOpen(null)} /></div>
+    <p class="muted small">${moment(event.stored_at)} · ${t("operation.partition", { n: event.partition })}</p>
+    ${(event.type === "turn_recorded" || event.type === "answer_requested") && html`<p class="row"><a href=${href(["threads", thread], { seq: event.seq })}>${t("events.in_chat")}</a><a href=${href(["threads", thread, "context"], { seq: event.seq })}>${t("events.in_context")}</a></p>`}
+    <section class="stack tight"><h3>${t("events.tree")}</h3>
+      <ul class="event-tree">${before.map((cause) => html`<li key=${cause.seq}><${Node} event=${cause} label=${t("events.cause")} onOpen=${onOpen} /></li>`)}
+        <li><${Branch} event=${event} items=${items} byId=${byId} onOpen=${onOpen} own depth=${0} /></li></ul></section>
+    <${Json} value=${event.event} />
+  </aside>`;
+}
+
+/** An event with what followed from it below it. @param {{event: any, items: any[], byId: Map<string, any>, onOpen: (seq: number) => void, own?: boolean, depth: number}} props */
+function Branch({ event, items, byId, onOpen, own = false, depth }) {
+  const effects = depth < 4 ? items.filter((each) => each.seq > event.seq && causesOf(each, byId).at(-1) === event).slice(0, 50) : [];
+  return html`<${Node} event=${event} own=${own} onOpen=${onOpen} />
+    ${effects.length > 0 && html`<ul>${effects.map((each) => html`<li key=${each.seq}><${Branch} event=${each} items=${items} byId=${byId} onOpen=${onOpen} depth=${depth + 1} /></li>`)}</ul>`}`;
+}
+
+/** @param {{event: any, own?: boolean, label?: string, onOpen: (seq: number) => void}} props */
+const Node = ({ event, own, label, onOpen }) => html`<button type="button" class="event-node" aria-current=${own ? "true" : null} onClick=${() => onOpen(event.seq)}>
+  <i class="swatch bar-${colourOf(event.type)}" /><span class="number muted">${event.seq}</span> ${event.type}${label && html` <span class="faint small">${label}</span>`}</button>`;
+
+/** Returns the earlier events that an event names, oldest first: its causation, requests, sources. @param {any} event @param {Map<string, any>} byId @returns {any[]} */
+function causesOf(event, byId) {
+  const known = seenCauses.get(event);
+  if (known) return known.map((id) => byId.get(id)).filter((each) => each && each.seq < event.seq).sort((a, b) => a.seq - b.seq);
+  const body = event.event;
+  const text = typeof body === "object" && body ? JSON.stringify([body.causation, body.data]).slice(0, 200_000) : "";
+  seenCauses.set(event, [...new Set(text.match(IDS) ?? [])]);
+  return causesOf(event, byId);
+}
+const seenCauses = /** @type {WeakMap<any, string[]>} */ (new WeakMap());
+
+/** Follows the events of a conversation, and keeps the newest. @param {string} thread @param {boolean} paused */
+function useTail(thread, paused) {
+  const tail = useRef({ all: /** @type {any[]} */ ([]), more: /** @type {any[]} */ ([]) });
+  const isPaused = useRef(paused);
+  isPaused.current = paused;
+  const [state, setState] = useState({ items: /** @type {any[]} */ ([]), error: /** @type {any} */ (null), waiting: 0 });
+  const show = () => {
+    const own = tail.current;
+    if (!isPaused.current) { own.all = [...own.all, ...own.more].slice(-MOST); own.more = []; }
+    setState((/** @type {any} */ before) => ({ ...before, items: own.all, waiting: own.more.length }));
+  };
+  useEffect(() => {
+    const aborter = new AbortController();
+    tail.current = { all: [], more: [] };
+    let last = 0;
+    let drawing = false;
+    const follow = async () => {
+      while (!aborter.signal.aborted) {
+        try {
+          for await (const { data } of events("GET", path`/api/threads/${thread}/events`, { query: { after: last || null }, signal: aborter.signal })) {
+            last = data.seq;
+            tail.current.more = [...tail.current.more.slice(-MOST), data];
+            if (!drawing) { drawing = true; setTimeout(() => { drawing = false; if (!aborter.signal.aborted) show(); }, 100); }
+            setState((/** @type {any} */ before) => (before.error ? { ...before, error: null } : before));
+          }
+        } catch (/** @type {any} */ error) {
+          if (aborter.signal.aborted) return;
+          setState((/** @type {any} */ before) => ({ ...before, error }));
+          if (error.status) return;
+        }
+        await new Promise((resume) => setTimeout(resume, AGAIN_MS));
+      }
+    };
+    follow();
+    return () => aborter.abort();
+  }, [thread]);
+  useEffect(show, [paused]);
+  return state;
+}
+
+/** @param {string} type */
+function colourOf(type) {
+  if (type.startsWith("turn") || type.startsWith("answer")) return "3";
+  if (type.startsWith("memory") || type.startsWith("memories") || type.startsWith("entit")) return "memory";
+  if (type.startsWith("run_") || type.includes("tool")) return "tools";
+  if (type.includes("summary") || type.includes("topic") || type.includes("segment")) return "1";
+  return type.startsWith("thread") ? "2" : "system";
+}

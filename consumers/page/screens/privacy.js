@@ -1,0 +1,126 @@
+// What is stored of the person who is signed in: how much of what, a copy of it, clearing parts of it, erasing all.
+import { html, useState } from "../html.js";
+import { events, get, path, post, remove, send } from "../api.js";
+import { t } from "../i18n.js";
+import { useLoad } from "../load.js";
+import { session } from "../session.js";
+import { Badge, Failure, Head, Loading, Segments, useWrite } from "../parts/common.js";
+import { confirm, prompt } from "../parts/dialog.js";
+import { moment, number } from "../parts/format.js";
+import { Icon } from "../parts/icons.js";
+import { Table } from "../parts/list.js";
+import { Progress } from "./operation.js";
+
+const PARTS = [["includeMemories", "memories"], ["includeConversations", "conversations"], ["includeEntities", "entities"]];
+const MOST_COUNTED = 1000;
+
+export default function Privacy() {
+  const stored = useLoad(storedOf, []);
+  const user = session.get()?.caller.user ?? "";
+  return html`<section class="screen">
+    <${Head} title=${t("screens.privacy")} about=${t("privacy.about")} />
+    <${Failure} error=${stored.error} retry=${stored.reload} />
+    ${!stored.value ? html`<${Loading} />` : html`<section class="stack tight"><h2>${t("privacy.stored", { user })}</h2><div class="tiles">
+      ${stored.value.map(([name, count]) => html`<div key=${name} class="tile"><span class="tile-label">${t(`privacy.kinds.${name}`)}</span>
+        <b class="tile-value number">${number(count)}${count >= MOST_COUNTED ? "+" : ""}</b></div>`)}</div></section>`}
+    <${Export} />
+    <${Clear} onChange=${stored.reload} />
+    <${Erase} user=${user} onDone=${stored.reload} />
+  </section>`;
+}
+
+/** Returns counts of what is stored, by kind. @param {AbortSignal} signal @returns {Promise<[string, number][]>} */
+async function storedOf(signal) {
+  const count = async (/** @type {string} */ address, /** @type {Record<string, any>} */ query = {}) => {
+    let all = 0;
+    for (let cursor = null; all < MOST_COUNTED;) {
+      const page = await get(address, { query: { limit: 200, cursor, ...query }, signal });
+      all += page.items.length;
+      cursor = page.next;
+      if (!cursor) break;
+    }
+    return all;
+  };
+  const [threads, memories, entities, runs, preferences] = await Promise.all([
+    count("/api/threads"), count("/api/memories"), count("/api/entities"), count("/api/runs"), get("/api/preferences", { signal }),
+  ]);
+  const set = Object.values(preferences).filter((value) => value !== null && !(typeof value === "object" && !Object.keys(value).length)).length;
+  return [["conversations", threads], ["memories", memories], ["entities", entities], ["runs", runs], ["preferences", set]];
+}
+
+/** Follows a job to its end; it is shown meanwhile. @param {any} begun @param {(job: any) => void} onChange */
+async function followed(begun, onChange) {
+  onChange(begun);
+  let last = begun;
+  for await (const { data } of events("GET", path`/api/jobs/${begun.id}/events`)) onChange(last = data);
+  return last;
+}
+
+function Export() {
+  const [level, setLevel] = useState("moderate");
+  const [job, setJob] = useState(/** @type {any} */ (null));
+  const [file, setFile] = useState(/** @type {string | null} */ (null));
+  const [write, busy] = useWrite();
+  const make = () => write(async () => {
+    if (file) URL.revokeObjectURL(file);
+    setFile(null);
+    const done = await followed(await post("/api/export", { body: { level } }), setJob);
+    if (done.state !== "done") return;
+    setFile(URL.createObjectURL(await (await send("GET", path`/api/export/${done.id}`)).blob()));
+  });
+  return html`<section class="card stack tight"><h2>${t("privacy.export")}</h2><p class="muted">${t("privacy.export_about")}</p>
+    <div class="row"><${Segments} label=${t("privacy.masked")} value=${level} onChange=${setLevel} options=${["light", "moderate", "full"].map((each) => [each, t(`privacy.levels.${each}`)])} />
+      <button class="button" disabled=${busy} onClick=${make}>${t("privacy.make")}</button>
+      ${file && html`<a class="button primary" href=${file} download="turnlog-export.json">${t("privacy.save")}</a>`}</div>
+    ${job && html`<${Progress} job=${job} />`}</section>`;
+}
+
+/** @param {{onChange: () => void}} props */
+function Clear({ onChange }) {
+  const [parts, setParts] = useState(/** @type {Record<string, boolean>} */ ({}));
+  const [write, busy] = useWrite();
+  const chosen = PARTS.filter(([name]) => parts[name]);
+  const clear = async () => {
+    const names = chosen.map(([, kind]) => t(`privacy.kinds.${kind}`)).join(", ");
+    if (!(await confirm({ title: t("privacy.clear_title", { names }), text: t("privacy.clear_about"), action: t("privacy.clear"), danger: true }))) return;
+    await write(() => remove("/api/user-data", { query: Object.fromEntries(chosen.map(([name]) => [name, true])) }), t("privacy.cleared"));
+    onChange();
+  };
+  return html`<section class="card stack tight"><h2>${t("privacy.clear")}</h2><p class="muted">${t("privacy.clear_about")}</p>
+    <div class="row privacy-parts">${PARTS.map(([name, kind]) => html`<label key=${name} class="check"><input type="checkbox" checked=${parts[name] ?? false} onChange=${(/** @type {any} */ event) => setParts({ ...parts, [name]: event.target.checked })} />${t(`privacy.kinds.${kind}`)}</label>`)}
+      <button class="button" disabled=${busy || !chosen.length} onClick=${clear}>${t("privacy.clear")}</button></div></section>`;
+}
+
+/** @param {{user: string, onDone: () => void}} props */
+function Erase({ user, onDone }) {
+  const [job, setJob] = useState(/** @type {any} */ (null));
+  const [wrong, setWrong] = useState(false);
+  const [write, busy] = useWrite();
+  const erase = async () => {
+    const typed = await prompt({ title: t("privacy.erase_title"), text: t("privacy.erase_sure", { user }), label: t("privacy.name"), action: t("privacy.erase"), danger: true });
+    if (typed === null) return;
+    setWrong(typed.trim() !== user);
+    if (typed.trim() !== user) return;
+    await write(async () => { await followed(await post("/api/erase", { body: {} }), setJob); });
+    onDone();
+  };
+  return html`<section class="card stack tight danger-zone"><h2>${t("privacy.erase_title")}</h2><p class="muted">${t("privacy.erase_about")}</p>
+    <div class="row"><button class="button danger" disabled=${busy} onClick=${erase}>${t("privacy.erase")}</button>${wrong && html`<span class="tone-bad" role="alert">${t("privacy.wrong_name")}</span>`}</div>
+    ${job && (job.state === "done" ? html`<${Receipt} receipt=${job.result} />` : html`<${Progress} job=${job} />`)}</section>`;
+}
+
+/** What was destroyed, and what the scan found afterwards. @param {{receipt: any}} props */
+function Receipt({ receipt }) {
+  const { data, hits } = receipt;
+  const left = Object.entries(hits);
+  const counts = Object.entries(data.counts).filter(([, count]) => count);
+  return html`<section class="receipt stack tight" aria-label=${t("privacy.receipt")} role="region"><div class="row"><h3>${t("privacy.receipt")}</h3>
+      <${Badge} tone=${left.length ? "bad" : "good"}><${Icon} name=${left.length ? "warning" : "check"} />${left.length ? t("privacy.left") : t("privacy.nothing_left")}<//></div>
+    <div class="tiles"><div class="tile"><span class="tile-label">${t("privacy.keys")}</span><b class="tile-value number">${number(data.keys_destroyed)}</b></div>
+      <div class="tile"><span class="tile-label">${t("privacy.kinds.conversations")}</span><b class="tile-value number">${number(data.threads)}</b></div>
+      <div class="tile"><span class="tile-label">${t("privacy.searched")}</span><b class="tile-value number">${number(data.strings_searched)}</b></div>
+      <div class="tile"><span class="tile-label">${t("privacy.found")}</span><b class="tile-value number">${number(data.hits)}</b></div></div>
+    ${counts.length > 0 && html`<${Table} label=${t("privacy.removed")} items=${counts} keyOf=${(/** @type {any} */ each) => each[0]} columns=${[[t("privacy.place"), (/** @type {any} */ each) => each[0]], [t("privacy.removed"), (/** @type {any} */ each) => number(each[1]), "number"]]} />`}
+    ${Object.keys(data.scanned).length > 0 && html`<${Table} label=${t("privacy.scanned")} items=${Object.entries(data.scanned)} keyOf=${(/** @type {any} */ each) => each[0]} columns=${[[t("privacy.place"), (/** @type {any} */ each) => each[0]], [t("privacy.scanned"), (/** @type {any} */ each) => number(each[1]), "number"], [t("privacy.found"), (/** @type {any} */ each) => number(hits[each[0]] ?? 0), "number"]]} />`}
+    <p class="muted small number">${t("context.seq", { seq: receipt.seq })} · ${moment(new Date())} · <code>${receipt.thread}</code></p></section>`;
+}

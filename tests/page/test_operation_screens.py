@@ -1,0 +1,75 @@
+"""Events as they arrive; operation, privacy and access: what operators and people do there."""
+
+import json
+
+from helpers.api import Api
+from helpers.browser import signed_in
+from playwright.async_api import Browser, expect
+
+
+async def test_events_arrive_are_filtered_and_show_what_followed_from_them(browser: Browser, api: Api) -> None:
+    async with api.client() as ann:
+        await ann.post("/api/threads/t/answers", json={"message": "Hello <b>there</b>"})
+        async with signed_in(browser, api, "#/threads/t/events") as page:
+            request = page.locator(".event-row").filter(has_text="answer_requested")
+            await request.click()
+            detail = page.get_by_role("complementary", name="Event")
+            tree = detail.locator(".event-tree")
+            await expect(tree.locator("[aria-current]")).to_contain_text("answer_requested")
+            await expect(tree.locator("ul .event-node").first).to_be_visible()
+            await expect(detail.locator("pre")).to_contain_text('"type": "turnlog.answer_requested')
+            await detail.get_by_role("button", name="Close").click()
+
+            await page.get_by_role("button", name="Pause").click()
+            turns = page.locator(".event-row").filter(has_text="turn_recorded")
+            before = await turns.count()
+            await ann.post("/api/threads/t/turns", json={"turns": [{"role": "user", "content": "One more"}]})
+            await expect(page.get_by_text("1 more since")).to_be_visible()
+            assert await turns.count() == before
+            await page.get_by_role("button", name="Go on").click()
+            await expect(turns).to_have_count(before + 1)
+            await page.get_by_label("Type of events").select_option("turn_recorded")
+            await expect(page.locator(".event-row")).to_have_count(before + 1)
+
+
+async def test_operators_see_lag_rebuild_and_plots_and_turn_agents_off(browser: Browser, api: Api) -> None:
+    async with api.client("root", role="admin") as root:
+        await root.post("/api/threads/t/answers", json={"message": "Hello"})
+        async with signed_in(browser, api, "#/operation", user="root", role="admin") as page:
+            await expect(page.get_by_role("list", name="Read models").locator(".lag-row").first).to_be_visible()
+            await page.get_by_label("Read model", exact=True).select_option("messages")
+            await page.get_by_role("button", name="Rebuild").click()
+            await expect(page.get_by_role("img", name="Done: 100%")).to_be_visible()
+            await page.get_by_role("button", name="Usage and cost").click()
+            await expect(page.locator(".plot canvas")).to_have_count(2)
+
+            await page.evaluate("location.hash = '#/access'")
+            await page.get_by_role("switch").first.click()
+            await expect(page.get_by_role("switch").first).to_have_attribute("aria-checked", "false")
+            assert not (await root.get("/admin/ai-agent/agents")).json()[0]["enabled"]
+            await page.get_by_role("button", name="New key").click()
+            await page.get_by_role("dialog").get_by_label("Label").fill("A program")
+            await page.get_by_role("button", name="Make the key").click()
+            await expect(page.get_by_role("dialog").locator("pre")).not_to_be_empty()
+            await page.get_by_role("dialog").get_by_role("button", name="Close").last.click()
+            await page.get_by_role("row", name="A program").get_by_role("button", name="Revoke").click()
+            await page.get_by_role("dialog").get_by_role("button", name="Revoke").click()
+            await expect(page.get_by_role("row", name="A program")).to_contain_text("Revoked")
+
+
+async def test_a_person_takes_a_copy_and_is_erased_with_a_receipt(browser: Browser, api: Api) -> None:
+    async with api.client() as ann:
+        await ann.post("/api/memories", json={"content": "Ann's corgi is called Sesame."})
+        await ann.post("/api/threads/t/turns", json={"turns": [{"role": "user", "content": "My corgi is Sesame."}]})
+    async with signed_in(browser, api, "#/privacy") as page:
+        await expect(page.locator(".tile").filter(has_text="Memories")).to_contain_text("1")
+        await page.get_by_role("button", name="Make the file").click()
+        async with page.expect_download() as begun:
+            await page.get_by_role("link", name="Save the file").click()
+        saved = await (await begun.value).path()
+        assert "Sesame" in json.dumps(json.loads(saved.read_text()))
+        await page.get_by_role("button", name="Erase everything").click()
+        await page.get_by_role("dialog").get_by_role("textbox").fill("ann")
+        await page.get_by_role("dialog").get_by_role("button", name="Erase everything").click()
+        receipt = page.get_by_role("region", name="Receipt")
+        await expect(receipt).to_contain_text("Nothing left")
