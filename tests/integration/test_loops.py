@@ -5,7 +5,7 @@ import contextlib
 import math
 import re
 import threading
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -72,27 +72,44 @@ async def is_whole(client: httpx2.AsyncClient) -> bool:
     return (await readiness(client))["broken"] == []
 
 
-async def red_then_green(api: Api, client: httpx2.AsyncClient, names: Iterable[str]) -> None:
-    """Waits until all of them have had a fault, which readiness shows, and then until nothing has one.
+@contextlib.contextmanager
+def noted_problems() -> Iterator[set[str]]:
+    """The names of the loops that have had a problem in the block, however short it was."""
+    names, show = set[str](), Heartbeat._show
 
-    A fault may last a second only: less than a request takes on a busy machine.
-    """
+    def noting(beat: Heartbeat, problem: str | None) -> None:
+        if problem is not None:
+            names.add(beat.loop)
+        show(beat, problem)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Heartbeat, "_show", noting)
+        yield names
+
+
+@asynccontextmanager
+async def red_then_green(api: Api, client: httpx2.AsyncClient, names: Iterable[str]) -> AsyncIterator[None]:
+    """Waits after the block until all of these loops have had a fault since its begin, which readiness showed, and then
+    until nothing has one."""
     missing, shown, found = set(names), set[str](), dict[str, list[str]]()
 
     async def have_failed() -> bool:
-        missing.difference_update(beat.loop for beat in api.runtime.heartbeats.loops if beat.fault)
+        missing.difference_update(problems, (beat.loop for beat in api.runtime.heartbeats.loops if beat.fault))
         return not missing
 
     async def are_shown() -> bool:
         shown.update((await readiness(client))["broken"])
-        return not missing
+        return bool(shown & set(names))
 
     async def is_green() -> bool:
         found.update(await readiness(client))
         return not any(found[part] for part in ("broken", "stuck", "stalled"))
 
-    with contextlib.suppress(AssertionError):
-        await asyncio.gather(eventually(have_failed), eventually(are_shown))
+    with noted_problems() as problems:
+        seen = asyncio.create_task(eventually(are_shown))
+        yield
+        with contextlib.suppress(AssertionError):
+            await asyncio.gather(eventually(have_failed), seen)
     assert missing == set()
     assert shown & set(names)
     with contextlib.suppress(AssertionError):
@@ -126,7 +143,8 @@ async def test_every_loop_that_ends_is_named_and_started_again(serve: Serve) -> 
     async with everything(serve) as api, api.client() as ann:
         assert {beat.loop for beat in api.runtime.heartbeats.loops} == {*LOOPS, *FETCHES, "api"}
         assert listed_loops() == {*LOOPS, *FETCHES, *ELSEWHERE, "api"}
-        await asyncio.gather(*[cancel(*await running(name)) for name in LOOPS], red_then_green(api, ann, LOOPS))
+        async with red_then_green(api, ann, LOOPS):
+            await asyncio.gather(*[cancel(*await running(name)) for name in LOOPS])
         assert (await ann.post("/api/threads/t/answers", json={"message": "hello"})).status_code == 201
         await eventually(lambda: is_whole(ann))
 
@@ -146,7 +164,8 @@ async def test_fetches_that_end_are_subscribed_again(serve: Serve, monkeypatch: 
             return all(task.done() for task in fetches)
 
         await eventually(all_run)
-        await asyncio.gather(eventually(all_end), red_then_green(api, ann, FETCHES))
+        async with red_then_green(api, ann, FETCHES):
+            await eventually(all_end)
         assert (await ann.post("/api/threads/t/answers", json={"message": "hello"})).status_code == 201
 
 
@@ -164,11 +183,10 @@ async def test_an_api_that_ends_serves_again_at_its_address(serve: Serve) -> Non
 async def test_progress_of_waiting_events_that_is_acknowledged_no_longer_ends_the_loop_of_the_inbox(
     serve: Serve,
 ) -> None:
-    async with everything(serve) as api, api.client() as ann:
+    async with everything(serve) as api, api.client() as ann, red_then_green(api, ann, CONSUMERS):
         for task in asyncio.all_tasks():
             if task.get_name().endswith("-hold"):
                 task.cancel()
-        await red_then_green(api, ann, CONSUMERS)
 
 
 async def test_deleted_durables_turn_readiness_red_and_are_made_again(serve: Serve) -> None:
@@ -176,9 +194,9 @@ async def test_deleted_durables_turn_readiness_red_and_are_made_again(serve: Ser
     async with everything(serve) as api, api.client() as ann:
         js, ask = api.runtime.log.nc.jetstream(), {"message": "hello"}
         assert (await ann.post("/api/threads/t/answers", json=ask)).status_code == 201
-        for name in CONSUMERS:
-            await js.delete_consumer(STREAM, name)
-        await red_then_green(api, ann, FETCHES)
+        async with red_then_green(api, ann, FETCHES):
+            for name in CONSUMERS:
+                await js.delete_consumer(STREAM, name)
         assert (await ann.post("/api/threads/t/answers", json=ask)).status_code == 201
         turns = (await ann.get("/api/threads/t/turns")).json()["items"]
         assert [turn["role"] for turn in turns] == ["user", "assistant"] * 2
