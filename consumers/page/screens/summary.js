@@ -1,0 +1,89 @@
+// The summaries of a conversation, version by version, and its topics: what they cover, what changed, what made them.
+import { html, useState } from "../html.js";
+import { events, get, path } from "../api.js";
+import { t } from "../i18n.js";
+import { useLoad } from "../load.js";
+import { href } from "../router.js";
+import { Meter } from "../parts/bars.js";
+import { Badge, Empty, Failure, Loading, Segments, Time } from "../parts/common.js";
+import { ago, cost, number } from "../parts/format.js";
+
+const MOST_WORDS = 1500; // of a text that is compared word by word
+
+/** @param {{thread: string}} props */
+export default function SummaryScreen({ thread }) {
+  const { value, error, loading, reload } = useLoad((signal) => derivedOf(thread, signal), [thread]);
+  const [chosen, setChosen] = useState(/** @type {number | null} */ (null));
+  const [view, setView] = useState("text");
+  if (error) return html`<div class="screen"><${Failure} error=${error} retry=${reload} /></div>`;
+  if (loading || !value) return html`<div class="screen"><${Loading} /></div>`;
+  const { versions, topics, last } = value;
+  if (!versions.length && !topics.length) return html`<${Empty} icon="summary" title=${t("summary.none")}>${t("summary.none_about")}<//>`;
+  const at = Math.max(0, versions.findIndex((each) => each.seq === chosen));
+  const [shown, before] = [versions[at], versions[at + 1]];
+  return html`<div class="context-scroll"><section class="screen"><p class="muted">${t("summary.about")}</p>
+    <div class="summary-columns">
+      <div class="stack">${shown && html`<section class="card stack" aria-label=${t("summary.version")}>
+        <div class="row apart"><h2>${t("summary.version_n", { n: versions.length - at })}</h2>${before && html`<${Segments} label=${t("context.view")} value=${view} onChange=${setView} options=${[["text", t("summary.text")], ["changes", t("summary.changes")]]} />`}</div>
+        <p class="summary-text" dir="auto">${view === "changes" && before ? changed(before.text, shown.text).map(([kind, words], place) => (kind === "same" ? html`<span key=${place}>${words} </span>` : html`<${kind} key=${place}>${words}<//> `)) : shown.text || t("seen.forgotten")}</p>
+        <div class="coverage" role="img" aria-label=${t("summary.covers", { n: shown.messages, seq: shown.covered })}><${Meter} label=${t("summary.covers", { n: shown.messages, seq: shown.covered })} value=${shown.covered} most=${last} text=${t("summary.of_log", { seq: last })} /></div>
+        <dl class="facts"><dt>${t("access.model")}</dt><dd>${shown.made.model ?? "–"}</dd><dt>${t("summary.prompt")}</dt><dd><code>${shown.made.prompt_hash ?? "–"}</code></dd>
+          <dt>${t("summary.turns")}</dt><dd class="number">${shown.made.from_seq ?? "–"} – ${shown.made.through_seq ?? "–"}</dd>
+          <dt>${t("runs.cost")}</dt><dd>${shown.usage ? `${cost(shown.usage.cost_usd)} · ${t("runs.tokens_in_out", { in: shown.usage.tokens_in, out: shown.usage.tokens_out })}` : "–"}</dd></dl>
+        <a href=${href(["threads", thread, "context"], { seq: shown.covered })}>${t("events.in_context")}</a></section>`}
+        ${versions.length > 1 && html`<section class="card stack tight"><h2>${t("summary.versions")}</h2><ol class="stack tight">${versions.map((each, place) => html`<li key=${each.seq}>
+          <button type="button" class="chain-version row" aria-current=${place === at ? "true" : null} onClick=${() => setChosen(each.seq)}><b>${t("summary.version_n", { n: versions.length - place })}</b>
+            <span class="muted small number">${t("threads.messages", { n: each.messages })}</span><span class="faint small"><${Time} time=${each.time}>${ago(each.time)}<//></span></button></li>`)}</ol></section>`}</div>
+      <section class="card stack tight" aria-label=${t("summary.topics")}><h2>${t("summary.topics")} <span class="muted number">${topics.length}</span></h2>
+        ${topics.length ? topics.slice(0, 40).map(([name, count]) => html`<${Meter} key=${name} label=${name} value=${count} most=${topics[0][1]} kind="2" text=${number(count)} />`) : html`<p class="muted">${t("summary.no_topics")}</p>`}</section>
+    </div></section></div>`;
+}
+
+/** Reads what was derived from the conversation, from its events. @param {string} thread @param {AbortSignal} signal
+ * @returns {Promise<{versions: any[], topics: [string, number][], last: number}>} */
+async function derivedOf(thread, signal) {
+  const newest = await get(path`/api/threads/${thread}`, { signal }).catch(() => null);
+  if (!newest) return { versions: [], topics: [], last: 0 };
+  const { items: [end] } = await get(path`/api/threads/${thread}/turns`, { query: { limit: 1, newest: true }, signal });
+  const versions = /** @type {any[]} */ ([]);
+  const topics = /** @type {Map<string, number>} */ (new Map());
+  const last = end?.seq ?? 0;
+  const own = new AbortController();
+  signal.addEventListener("abort", () => own.abort());
+  let quiet = /** @type {any} */ (setTimeout(() => own.abort(), 1500)); // the stream has no end: what follows comes at once
+  try {
+    for await (const { data } of events("GET", path`/api/threads/${thread}/events`, { signal: own.signal })) {
+      clearTimeout(quiet);
+      quiet = setTimeout(() => own.abort(), 500);
+      const body = data.event?.data;
+      if (data.type === "summary_written" && body) versions.unshift({ seq: data.seq, time: data.stored_at, text: body.summary, messages: body.message_count, covered: body.covered_seq, made: body.derivation ?? {}, usage: null });
+      if (data.type === "topics_tagged" && body) for (const [name, count] of Object.entries(body.topics)) topics.set(name, (topics.get(name) ?? 0) + /** @type {number} */ (count));
+      if (data.type === "usage_metered" && body?.purpose === "summary" && versions[0] && !versions[0].usage) versions[0].usage = body;
+    }
+  } catch (/** @type {any} */ error) {
+    if (!own.signal.aborted || signal.aborted) throw error;
+  } finally {
+    clearTimeout(quiet);
+  }
+  return { versions, topics: [...topics].sort((a, b) => b[1] - a[1]), last };
+}
+
+/** Returns the words of two texts as [same | ins | del, words], by their longest common sequence.
+ * @param {string} before @param {string} after @returns {[string, string][]} */
+function changed(before, after) {
+  const [a, b] = [before, after].map((text) => text.split(/\s+/).slice(0, MOST_WORDS));
+  const common = Array.from({ length: a.length + 1 }, () => new Uint16Array(b.length + 1));
+  for (let i = a.length - 1; i >= 0; i--) for (let j = b.length - 1; j >= 0; j--) common[i][j] = a[i] === b[j] ? common[i + 1][j + 1] + 1 : Math.max(common[i + 1][j], common[i][j + 1]);
+  const parts = /** @type {[string, string][]} */ ([]);
+  const add = (/** @type {string} */ kind, /** @type {string} */ word) => {
+    const end = parts.at(-1);
+    if (end && end[0] === kind) end[1] += ` ${word}`;
+    else parts.push([kind, word]);
+  };
+  for (let i = 0, j = 0; i < a.length || j < b.length;) {
+    if (i < a.length && j < b.length && a[i] === b[j]) { add("same", a[i]); i++; j++; }
+    else if (j >= b.length || (i < a.length && common[i + 1][j] >= common[i][j + 1])) add("del", a[i++]);
+    else add("ins", b[j++]);
+  }
+  return parts;
+}
