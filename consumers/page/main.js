@@ -39,6 +39,7 @@ export const SCREENS = {
 export const OF_THREAD = {
   chat: { icon: "chat", load: () => import("./screens/chat.js") },
   context: { icon: "context", load: () => import("./screens/context.js") },
+  summary: { icon: "summary", load: () => import("./screens/summary.js") },
   events: { icon: "events", load: () => import("./screens/events.js") },
 };
 

@@ -151,4 +151,9 @@ export default {
     breakers: "Circuit breakers", breakers_about: "A service that fails again and again is not asked for a while.", no_breakers: "No service was called yet.", service: "Service", state: "State", processes: "By role", close: "Close", closed: "Closed",
     states: { closed: "closed", open: "open", "half-open": "half open" },
   },
+  summary: {
+    about: "What models made of the conversation: its rolling summary, version by version, and its topics.", none: "No summary yet", none_about: "It is written when the conversation is long enough that its older turns no longer fit.",
+    version: "Version", version_n: "Version {n}", versions: "Versions", text: "Text", changes: "Changes", covers: "Covers {n} messages, to sequence {seq}", of_log: "of {seq}", prompt: "Prompt hash", turns: "Made from",
+    topics: "Topics", no_topics: "No topics were found yet.",
+  },
 };

@@ -151,4 +151,9 @@ export default {
     breakers: "熔断器", breakers_about: "连续失败的服务暂时不再被调用。", no_breakers: "还没有调用任何服务。", service: "服务", state: "状态", processes: "各角色", close: "闭合", closed: "已闭合",
     states: { closed: "闭合", open: "断开", "half-open": "半开" },
   },
+  summary: {
+    about: "模型从会话中得出的内容：滚动摘要的每个版本，以及主题。", none: "还没有摘要", none_about: "会话足够长、较早的消息放不下时才会写摘要。",
+    version: "版本", version_n: "版本 {n}", versions: "版本", text: "文本", changes: "变化", covers: "覆盖 {n} 条消息，至序号 {seq}", of_log: "/ {seq}", prompt: "提示词哈希", turns: "来自",
+    topics: "主题", no_topics: "还没有发现主题。",
+  },
 };

@@ -26,10 +26,10 @@ export default function SummaryScreen({ thread }) {
       <div class="stack">${shown && html`<section class="card stack" aria-label=${t("summary.version")}>
         <div class="row apart"><h2>${t("summary.version_n", { n: versions.length - at })}</h2>${before && html`<${Segments} label=${t("context.view")} value=${view} onChange=${setView} options=${[["text", t("summary.text")], ["changes", t("summary.changes")]]} />`}</div>
         <p class="summary-text" dir="auto">${view === "changes" && before ? changed(before.text, shown.text).map(([kind, words], place) => (kind === "same" ? html`<span key=${place}>${words} </span>` : html`<${kind} key=${place}>${words}<//> `)) : shown.text || t("seen.forgotten")}</p>
-        <div class="coverage" role="img" aria-label=${t("summary.covers", { n: shown.messages, seq: shown.covered })}><${Meter} label=${t("summary.covers", { n: shown.messages, seq: shown.covered })} value=${shown.covered} most=${last} text=${t("summary.of_log", { seq: last })} /></div>
+        <${Meter} label=${t("summary.covers", { n: shown.messages, seq: shown.covered })} value=${shown.covered} most=${last} text=${t("summary.of_log", { seq: last })} />
         <dl class="facts"><dt>${t("access.model")}</dt><dd>${shown.made.model ?? "–"}</dd><dt>${t("summary.prompt")}</dt><dd><code>${shown.made.prompt_hash ?? "–"}</code></dd>
           <dt>${t("summary.turns")}</dt><dd class="number">${shown.made.from_seq ?? "–"} – ${shown.made.through_seq ?? "–"}</dd>
-          <dt>${t("runs.cost")}</dt><dd>${shown.usage ? `${cost(shown.usage.cost_usd)} · ${t("runs.tokens_in_out", { in: shown.usage.tokens_in, out: shown.usage.tokens_out })}` : "–"}</dd></dl>
+          <dt>${t("runs.cost")}</dt><dd>${cost(shown.made.cost_usd ?? 0)} · ${t("runs.tokens_in_out", { in: shown.made.tokens_in ?? 0, out: shown.made.tokens_out ?? 0 })}</dd></dl>
         <a href=${href(["threads", thread, "context"], { seq: shown.covered })}>${t("events.in_context")}</a></section>`}
         ${versions.length > 1 && html`<section class="card stack tight"><h2>${t("summary.versions")}</h2><ol class="stack tight">${versions.map((each, place) => html`<li key=${each.seq}>
           <button type="button" class="chain-version row" aria-current=${place === at ? "true" : null} onClick=${() => setChosen(each.seq)}><b>${t("summary.version_n", { n: versions.length - place })}</b>
@@ -56,9 +56,8 @@ async function derivedOf(thread, signal) {
       clearTimeout(quiet);
       quiet = setTimeout(() => own.abort(), 500);
       const body = data.event?.data;
-      if (data.type === "summary_written" && body) versions.unshift({ seq: data.seq, time: data.stored_at, text: body.summary, messages: body.message_count, covered: body.covered_seq, made: body.derivation ?? {}, usage: null });
+      if (data.type === "summary_written" && body) versions.unshift({ seq: data.seq, time: data.stored_at, text: body.summary, messages: body.message_count, covered: body.covered_seq, made: body.derivation ?? {} });
       if (data.type === "topics_tagged" && body) for (const [name, count] of Object.entries(body.topics)) topics.set(name, (topics.get(name) ?? 0) + /** @type {number} */ (count));
-      if (data.type === "usage_metered" && body?.purpose === "summary" && versions[0] && !versions[0].usage) versions[0].usage = body;
     }
   } catch (/** @type {any} */ error) {
     if (!own.signal.aborted || signal.aborted) throw error;
