@@ -46,15 +46,13 @@ from turnlog.agent.team.plans import (
     with_own_ids,
 )
 from turnlog.agent.team.teams import DELEGATE_TOOL, Agent, Team
-from turnlog.agent.team.tools import Registry, Use
+from turnlog.agent.team.tools import MAY_BE_DONE, Registry, Use
 from turnlog.events.contracts import ToolCall
 
 SOLVE_S = 8.0  # kept of an answer's time for the call that solves
 NO_TIME = Result({"error": "there was no time left for it"}, is_error=True)
-INTERRUPTED = Result(
-    {"error": "the process ended before it answered, so it may have been done: look before you repeat it"},
-    is_error=True,
-)
+UNFINISHED = Result({"error": f"there was no time left for its answer, {MAY_BE_DONE}"}, is_error=True)
+INTERRUPTED = Result({"error": f"the process ended before it answered, {MAY_BE_DONE}"}, is_error=True)
 RESULTS = f"{TOOL_RESULTS}\n{{}}\n[END OF TOOL RESULTS]\nAnswer the question from these results."
 
 Made = tuple[ToolCall, ToolResult]
@@ -116,7 +114,8 @@ class _Course:
     """How a run goes. chain: the agents that had the question, the present one last. plans, values, told: of the
     present agent: how many plans it made, results by step, and the messages of both for the model. made: the completion
     that planned; results: of its steps by number. handed: set where the plan handed the question on; answer: at the
-    end. used: tools that ran. slowest_s: of the calls of the model."""
+    end. used: tools that ran. written: calls of tools that write and were begun. slowest_s: of the calls of the
+    model."""
 
     model: ChatModel
     team: Team
@@ -133,6 +132,7 @@ class _Course:
     told: list[dict[str, Any]] = field(default_factory=list)
     call_ids: set[str] = field(default_factory=set)
     used: list[str] = field(default_factory=list)
+    written: set[str] = field(default_factory=set)
     handed: Delegation | None = None
     answer: str | None = None
     spent: dict[Phase, float] = field(default_factory=dict)
@@ -209,6 +209,7 @@ class _Course:
                 self.handed, self.plans, self.told = plan.delegation, 0, []
                 self.values.clear()
                 self.call_ids.clear()
+                self.written.clear()
             else:
                 self.planned = Plan(plan.thought, (Step(first, call.name, json.loads(call.arguments), call.id, to),))
         else:
@@ -281,7 +282,8 @@ class _Course:
                     yield tasks[task], *task.result()
                 if not done:
                     for task in sorted(pending, key=lambda one: tasks[one].number):
-                        yield tasks[task], NO_TIME, round((left or 0.0) * 1000)
+                        result = UNFINISHED if tasks[task].call_id in self.written else NO_TIME
+                        yield tasks[task], result, round((left or 0.0) * 1000)
                     return
         finally:
             for task in tasks:
@@ -299,7 +301,11 @@ class _Course:
         was_called = self.known is not None and self.known.was_called(self.depth, step.call_id)
         if tool and not tool.repeatable and was_called:
             return INTERRUPTED, 0
+        if tool and tool.writes and was_called:
+            self.written.add(step.call_id)
         async with self.writing if tool and tool.writes else nullcontext():
+            if tool and tool.writes:
+                self.written.add(step.call_id)
             with observed.tool(step.tool, step.call_id, known=tool is not None) as failed:
                 use = self.use_for(self.agent, self.depth, step)
                 result = await self.tools.call(self.agent, step.tool, step.arguments, use)

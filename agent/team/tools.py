@@ -29,6 +29,7 @@ from turnlog.events.errors import TurnlogError
 TIMEOUT_S, RETRIES, FIRST_WAIT_S = 30.0, 2, 0.5
 CONNECT_S, ASK_AGAIN_S = 10.0, 30.0
 MOST_MISTAKES = 5  # of one call, in the result that the model reads
+MAY_BE_DONE = "so it may have been done: do not call it again before you have looked"
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -251,12 +252,12 @@ class Registry:
         except BreakerOpen as error:
             return _failed(f"{name} was not called: {error}", "circuit_open")
         except TimeoutError:
-            return _failed(f"{name} did not answer within {known.timeout_s:g} s", "timeout")
+            return _failed(f"{name} did not answer within {known.timeout_s:g} s", "timeout", known.writes)
         except Unavailable as error:
-            return _failed(f"{name} failed: {error}", error.category)
+            return _failed(f"{name} failed: {error}", error.category, known.writes)
         except Exception as error:  # a tool may be anybody's code
             logger.warning("the tool %s failed", name, exc_info=error)
-            return _failed(f"{name} failed ({type(error).__name__})", category_of_failure(error))
+            return _failed(f"{name} failed ({type(error).__name__})", category_of_failure(error), known.writes)
 
     async def _guarded(self, known: Tool, arguments: Mapping[str, Any], use: Use) -> Any:
         """Raises BreakerOpen without a call while the tool's service is left alone, and what the tool raises."""
@@ -378,7 +379,8 @@ def category_of_failure(error: Exception) -> Category:
 _CATEGORY_OF_STATUS: Mapping[int | None, Category] = {402: "quota", 429: "rate_limit", 503: "network", 504: "timeout"}
 
 
-def _failed(why: str, category: Category | None = None) -> Result:
+def _failed(why: str, category: Category | None = None, writes: bool = False) -> Result:
+    why = f"{why}, {MAY_BE_DONE}" if writes and category == "timeout" else why
     return Result({"error": why} | ({"category": category} if category else {}), is_error=True)
 
 

@@ -35,7 +35,7 @@ from turnlog.agent.team.local_pages import LocalPages
 from turnlog.agent.team.plans import Delegation, Step
 from turnlog.agent.team.rewoo import SOLVE_S, run_team
 from turnlog.agent.team.teams import Agent, Team, load_team
-from turnlog.agent.team.tools import Registry, Use, registry_of, tool
+from turnlog.agent.team.tools import MAY_BE_DONE, Registry, Use, registry_of, tool
 
 SUPPORT = load_team(Path(__file__).parents[1] / "teams" / "support")
 QUESTION = {"role": "user", "content": "Where is A101?"}
@@ -364,6 +364,23 @@ async def test_a_tool_that_leaves_no_time_is_given_up_and_the_answer_comes(desk:
     pieces = await desk.ask(**only(slow, quick), ends_in=SOLVE_S + 3)
     assert returned(pieces) == {"slow": {"error": "there was no time left for it"}, "quick": "q"}
     assert text(pieces) == "Done without it."
+
+
+async def test_a_tool_that_writes_and_leaves_no_time_may_have_been_done(desk: Desk) -> None:
+    @tool(writes=True)
+    async def pay() -> None:
+        """Never ends."""
+        await asyncio.Event().wait()
+
+    @tool(writes=True)
+    async def later() -> None:
+        """Waits for the one before."""
+
+    desk.server.reply(tool_calls=[("pay", {}), ("later", {})])
+    desk.server.reply("I do not know.")
+    told = returned(await desk.ask(**only(pay, later), ends_in=SOLVE_S + 1))
+    assert told["pay"] == {"error": f"there was no time left for its answer, {MAY_BE_DONE}"}
+    assert told["later"] == {"error": "there was no time left for it"}
 
 
 async def test_the_calls_of_a_run_share_the_time_of_one(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
