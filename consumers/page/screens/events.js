@@ -76,8 +76,8 @@ function causesOf(event, byId) {
 }
 const seenCauses = /** @type {WeakMap<any, string[]>} */ (new WeakMap());
 
-/** Follows the events of a conversation, and keeps the newest. @param {string} thread @param {boolean} paused */
-function useTail(thread, paused) {
+/** Follows the events of a conversation, and keeps the newest of these types. @param {string} thread @param {boolean} [paused] @param {string[]} [types] every one by default */
+export function useTail(thread, paused = false, types) {
   const tail = useRef({ all: /** @type {any[]} */ ([]), more: /** @type {any[]} */ ([]) });
   const isPaused = useRef(paused);
   isPaused.current = paused;
@@ -97,6 +97,7 @@ function useTail(thread, paused) {
         try {
           for await (const { data } of events("GET", path`/api/threads/${thread}/events`, { query: { after: last || null }, signal: aborter.signal })) {
             last = data.seq;
+            if (types && !types.includes(data.type)) continue;
             tail.current.more = [...tail.current.more.slice(-MOST), data];
             if (!drawing) { drawing = true; setTimeout(() => { drawing = false; if (!aborter.signal.aborted) show(); }, 100); }
             setState((/** @type {any} */ before) => (before.error ? { ...before, error: null } : before));

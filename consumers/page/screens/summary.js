@@ -1,23 +1,26 @@
 // The summaries of a conversation, version by version, and its topics: what they cover, what changed, what made them.
-import { html, useState } from "../html.js";
-import { events, get, path } from "../api.js";
+import { html, useMemo, useState } from "../html.js";
+import { get, path } from "../api.js";
 import { t } from "../i18n.js";
 import { useLoad } from "../load.js";
 import { href } from "../router.js";
 import { Meter } from "../parts/bars.js";
-import { Badge, Empty, Failure, Loading, Segments, Time } from "../parts/common.js";
+import { Empty, Failure, Segments, Time } from "../parts/common.js";
 import { ago, cost, number } from "../parts/format.js";
+import { useTail } from "./events.js";
 
+const TYPES = ["summary_written", "topics_tagged"];
 const MOST_WORDS = 1500; // of a text that is compared word by word
 
 /** @param {{thread: string}} props */
 export default function SummaryScreen({ thread }) {
-  const { value, error, loading, reload } = useLoad((signal) => derivedOf(thread, signal), [thread]);
+  const { items, error } = useTail(thread, false, TYPES);
+  const { versions, topics } = useMemo(() => derivedOf(items), [items]);
+  const newest = useLoad((signal) => get(path`/api/threads/${thread}/turns`, { query: { limit: 1, newest: true }, signal }), [thread]);
   const [chosen, setChosen] = useState(/** @type {number | null} */ (null));
   const [view, setView] = useState("text");
-  if (error) return html`<div class="screen"><${Failure} error=${error} retry=${reload} /></div>`;
-  if (loading || !value) return html`<div class="screen"><${Loading} /></div>`;
-  const { versions, topics, last } = value;
+  if (error && error.status !== 404) return html`<div class="screen"><${Failure} error=${error} /></div>`;
+  const last = Math.max(newest.value?.items[0]?.seq ?? 0, versions[0]?.covered ?? 0);
   if (!versions.length && !topics.length) return html`<${Empty} icon="summary" title=${t("summary.none")}>${t("summary.none_about")}<//>`;
   const at = Math.max(0, versions.findIndex((each) => each.seq === chosen));
   const [shown, before] = [versions[at], versions[at + 1]];
@@ -39,32 +42,17 @@ export default function SummaryScreen({ thread }) {
     </div></section></div>`;
 }
 
-/** Reads what was derived from the conversation, from its events. @param {string} thread @param {AbortSignal} signal
- * @returns {Promise<{versions: any[], topics: [string, number][], last: number}>} */
-async function derivedOf(thread, signal) {
-  const newest = await get(path`/api/threads/${thread}`, { signal }).catch(() => null);
-  if (!newest) return { versions: [], topics: [], last: 0 };
-  const { items: [end] } = await get(path`/api/threads/${thread}/turns`, { query: { limit: 1, newest: true }, signal });
+/** Returns versions, the newest first, and topics, the most mentioned first. @param {any[]} items
+ * @returns {{versions: any[], topics: [string, number][]}} */
+function derivedOf(items) {
   const versions = /** @type {any[]} */ ([]);
   const topics = /** @type {Map<string, number>} */ (new Map());
-  const last = end?.seq ?? 0;
-  const own = new AbortController();
-  signal.addEventListener("abort", () => own.abort());
-  let quiet = /** @type {any} */ (setTimeout(() => own.abort(), 1500)); // the stream has no end: what follows comes at once
-  try {
-    for await (const { data } of events("GET", path`/api/threads/${thread}/events`, { signal: own.signal })) {
-      clearTimeout(quiet);
-      quiet = setTimeout(() => own.abort(), 500);
-      const body = data.event?.data;
-      if (data.type === "summary_written" && body) versions.unshift({ seq: data.seq, time: data.stored_at, text: body.summary, messages: body.message_count, covered: body.covered_seq, made: body.derivation ?? {} });
-      if (data.type === "topics_tagged" && body) for (const [name, count] of Object.entries(body.topics)) topics.set(name, (topics.get(name) ?? 0) + /** @type {number} */ (count));
-    }
-  } catch (/** @type {any} */ error) {
-    if (!own.signal.aborted || signal.aborted) throw error;
-  } finally {
-    clearTimeout(quiet);
+  for (const { type, seq, stored_at: time, event } of items) {
+    const body = event?.data;
+    if (type === "summary_written" && body) versions.unshift({ seq, time, text: body.summary, messages: body.message_count, covered: body.covered_seq, made: body.derivation ?? {} });
+    if (type === "topics_tagged" && body) for (const [name, count] of Object.entries(body.topics)) topics.set(name, (topics.get(name) ?? 0) + /** @type {number} */ (count));
   }
-  return { versions, topics: [...topics].sort((a, b) => b[1] - a[1]), last };
+  return { versions, topics: [...topics].sort((one, other) => other[1] - one[1]) };
 }
 
 /** Returns the words of two texts as [same | ins | del, words], by their longest common sequence.
