@@ -46,9 +46,13 @@ async def test_the_team_of_the_page_answers_with_its_tools(
     async with player(nats_url, database_url, ("projectors", "agent"), **given)() as stage:
         greeted = await pieces_of(stage.runtime, Place(user="ann"), "Hello!")
         pieces = await pieces_of(stage.runtime, Place(user="ann"), "Please refund my order, I want my money back")
-        model.reply("I look.", tool_calls=[("find_order", {"number": "A101"})])
+        model.reply(
+            "I look.", tool_calls=[("find_order", {"number": "A101"}), ("search_articles", {"words": "returns"})]
+        )
         model.reply("It is on its way.")
         found = (await pieces_of(stage.runtime, Place(user="ann"), "Where is A101?"))[-1]
+        [run, *_] = await list_runs(stage.runtime, "default", "ann")
+        steps = (await show_run(stage.runtime, "default", run.run_id)).steps
         refunds = await StoredRecords(stage.runtime, "default", "ann", "support").all("refunds")
     assert isinstance(greeted[-1], Answered) and greeted[-1].answer == "Hello! Which order is it about?"
     assert isinstance(pieces[-1], Answered) and pieces[-1].answer == "40 USD are on their way."
@@ -56,6 +60,28 @@ async def test_the_team_of_the_page_answers_with_its_tools(
     assert (solved.chain, solved.tools, solved.routed) == (("refunds",), ("refund_order",), True)
     assert refunds == {"A101": {"usd": 40}}
     assert isinstance(found, Answered) and found.suggestions == ("Can I return the blue bicycle?",)
+    [articles] = [json.loads(step.text) for step in steps if (step.kind, step.name) == ("result", "search_articles")]
+    assert articles == ["Within 30 days, unused."]
+
+
+async def test_the_support_team_is_served_from_its_folder(
+    nats_url: str, database_url: str, model: OpenAIServer
+) -> None:
+    folder = Path(__file__).parents[1] / "teams" / "support"
+    model.reply("I look.", tool_calls=[("find_order", {"number": "A101"}), ("search_articles", {"words": "returns"})])
+    model.reply("Within 30 days.")
+    model.reply("I refund it.", tool_calls=[("refund_order", {"number": "A101", "usd": 40})])
+    model.reply("40 USD are on their way.")
+    given = {"api_base_url": model.url, "api_key": model.key, "model": "m", "team": str(folder)}
+    async with player(nats_url, database_url, ("projectors", "agent"), **given)() as stage:
+        asked = [
+            await pieces_of(stage.runtime, Place(user="ann"), question)
+            for question in ("Where is A101?", "Please refund my order, I want my money back")
+        ]
+        refunds = await StoredRecords(stage.runtime, "default", "ann", "support").all("refunds")
+    chains = [(piece.chain, set(piece.tools)) for pieces in asked for piece in pieces if isinstance(piece, Solved)]
+    assert chains == [(("desk",), {"find_order", "search_articles"}), (("refunds",), {"refund_order"})]
+    assert refunds == {"A101": {"usd": 40}}
 
 
 async def test_the_servers_of_the_page_give_their_tools_to_the_team(
