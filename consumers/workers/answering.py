@@ -111,14 +111,15 @@ class AgentConsumer:
             if before.answered or before.failed:  # delivered again: who asked reads it on the log
                 await progress.tell("end")
                 return
+            run_end = list[Event]()
             try:
                 server = server_team(self._runtime)
                 team = None if server is None else server.team.name
                 traced = observed.answer(_agent_of(request), *place, request.traceparent, _is_final, team)
                 with traced as answered_by:
-                    await self._make(request, delivery.seq, progress, answered_by)
+                    await self._make(request, delivery.seq, progress, answered_by, run_end)
             except FINAL as error:
-                await self._failed(request, progress, error)
+                await self._failed(request, progress, error, run_end)
 
     async def _is_first(self, request: Event, delivery: Delivery) -> bool:
         """Whether no earlier event is this request; waits until the read models have it. Raises NotProjectedInTime."""
@@ -127,8 +128,18 @@ class AgentConsumer:
             key = Key.of(request)
             return (await first_seqs(conn, [delivery.partition], [key])).get(key) == delivery.seq
 
-    async def _make(self, request: Event, seq: int, progress: Progress, answered_by: Callable[[str], None]) -> None:
-        """Prepares, runs and records the answer, and says on the way how far it is, and at last which agent made it."""
+    async def _make(
+        self,
+        request: Event,
+        seq: int,
+        progress: Progress,
+        answered_by: Callable[[str], None],
+        run_end: list[Event],
+    ) -> None:
+        """Prepares, runs and records the answer, and says on the way how far it is, and at last which agent made it.
+
+        run_end: gets the end of a team's run that fails, to be recorded with the failure.
+        """
         # The budget of the answer begins when its worker takes it up, however long the workers were away.
         ends_at = asyncio.get_running_loop().time() + self._runtime.settings.answer_timeout_s
         check_conversation(request.thread)  # anyone may publish a request on any thread
@@ -138,7 +149,7 @@ class AgentConsumer:
         assert isinstance(data, AnswerRequested)
         server = server_team(self._runtime)
         if server is not None:
-            await self._make_by_team(server, request, data, seq, progress, ends_at, answered_by)
+            await self._make_by_team(server, request, data, seq, progress, ends_at, answered_by, run_end)
             return
         async with reading(self._runtime) as conn:
             agent = await answering_agent(conn, request.tenant, data.agent)
@@ -176,6 +187,7 @@ class AgentConsumer:
         progress: Progress,
         ends_at: float,
         answered_by: Callable[[str], None],
+        run_end: list[Event],
     ) -> None:
         """Makes the answer by the team's agents, each with a context of its own."""
         place = (request.tenant, request.thread)
@@ -200,7 +212,7 @@ class AgentConsumer:
         try:
             await run_.make(chosen)
         except FINAL as error:
-            await self._runtime.log.append_many(run_.ended_by(error.code))
+            run_end.extend(run_.ended_by(error.code))
             raise
         finally:
             answered_by((run_.chain or [chosen.agent.type])[-1])
@@ -297,8 +309,11 @@ class AgentConsumer:
         except TurnlogError as error:
             logger.warning("could not record access to %d memories: %s", len(read), error)
 
-    async def _failed(self, request: Event, progress: Progress, error: TurnlogError) -> None:
-        """Tells who asked, and records the failure, which ends the request."""
+    async def _failed(self, request: Event, progress: Progress, error: TurnlogError, run_end: Sequence[Event]) -> None:
+        """Tells who asked, and records the failure, which ends the request, in one batch with the end of its run.
+
+        With the end alone on the log, the request would be answered again, and the answer's batch repeat its ids.
+        """
         wait_s = getattr(error, "retry_after_s", None)
         await progress.tell("error", str(error), True, code=error.code, retry_after_s=wait_s)
         failed = UsageMetered(
@@ -311,8 +326,8 @@ class AgentConsumer:
             failed = error.usage.metered("answer", _agent_of(request))
         failed = failed.model_copy(update={"error": f"{error.code}: {error}"[:500]})
         author = _author(request)
-        events = [author.event(answer_id(request.id, FAILURE), failed, request.id)]
-        if self._runtime.settings.team is not None:
+        events = [*run_end, author.event(answer_id(request.id, FAILURE), failed, request.id)]
+        if self._runtime.settings.team is not None and not run_end:
             events.append(failed_event(author, request.id, [_agent_of(request)], error.code))
         await self._runtime.log.append_many(events)
 

@@ -1,9 +1,10 @@
 """Answers by a team of agents: each step is on the log, and a run that was killed goes on after the last one."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -16,6 +17,8 @@ from turnlog.agent.answering.asking import AgentSwitched, Answered, NoAnswer, Ph
 from turnlog.agent.answering.request import Question, question_events
 from turnlog.agent.answering.request import ask as append_question
 from turnlog.agent.team.runs import list_runs, show_run
+from turnlog.events.contracts import Event, UsageMetered
+from turnlog.events.errors import LogUnavailable
 from turnlog.events.log import Log
 
 PLACE = Place(user="ann")
@@ -158,6 +161,32 @@ async def test_a_run_without_an_answer_ends_with_its_reason(play: Play, model: O
             await pieces_of(stage.runtime, PLACE, "What is my GPA, and what should I do?")
         [run] = await list_runs(stage.runtime, "default", "ann")
     assert run.status == "failed" and run.code is not None
+
+
+async def test_a_run_whose_failure_could_not_be_recorded_is_answered_when_it_is_delivered_again(
+    play: Play, model: OpenAIServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log is away when the failure is recorded; an end of the run on it would keep out the answer."""
+    append_many, refused = Log.append_many, list[Sequence[Event]]()
+
+    async def away_at_first(self: Log, events: Sequence[Event], *rest: Any, **options: Any) -> Any:
+        if not refused and any(isinstance(event.data, UsageMetered) and event.data.error for event in events):
+            refused.append(events)
+            raise LogUnavailable("NATS is away")
+        return await append_many(self, events, *rest, **options)
+
+    monkeypatch.setattr(Log, "append_many", away_at_first)
+    model.reply("I look.", tool_calls=[("get_profile", {})])
+    model.fail(400, message="no", code="bad_request")
+    model.reply("You have no GPA yet.")
+    asked = question_events(Question("default", "t", "What is my GPA?", "ann", agent="profile"))
+    async with play() as stage:
+        await append_question(stage.runtime.log, asked)
+        await eventually(lambda: _has(stage, "answer_receipt"), 60)
+        [run] = await list_runs(stage.runtime, "default", "ann")
+        types = await kinds(stage)
+    assert sorted(event.type for event in refused[0]) == ["run_solved", "usage_metered", "usage_metered"]
+    assert run.status == "solved" and run.code is None and types.count("run_solved") == 1
 
 
 async def test_a_request_for_what_is_no_agents_name_fails_once(play: Play) -> None:
