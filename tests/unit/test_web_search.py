@@ -2,18 +2,27 @@
 
 import json
 import threading
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, cast
 from urllib.parse import parse_qs, urlsplit
 
 import httpx2
 import pytest
 
+from turnlog.agent.team.advising import advising_tools
+from turnlog.agent.team.advising.web import sample_pages
 from turnlog.agent.team.local_pages import LocalPages
+from turnlog.agent.team.plans import Result
 from turnlog.agent.team.searxng import SearXNG
-from turnlog.agent.team.web_search import Page
+from turnlog.agent.team.teams import bundled_team
+from turnlog.agent.team.tools import Records, Use
+from turnlog.agent.team.web_search import Page, WebSearch
+
+NO_RECORDS = cast(Records, None)  # a search reads none
 
 
 @contextmanager
@@ -78,3 +87,18 @@ async def test_pages_at_hand_are_found_by_their_words_within_a_site() -> None:
     assert [page.title for page in await local.search("Flour?", "shop", 5)] == ["Prices"]
     assert await local.search("zebra", None, 5) == []
     assert await LocalPages("none", []).search("flour", None, 5) == []
+
+
+async def test_a_school_that_is_not_in_the_sample_is_searched_on_the_web_only() -> None:
+    async def result(web: WebSearch, name: str) -> Result:
+        use = Use("ann", datetime(2026, 9, 1, tzinfo=UTC), uuid.uuid4(), NO_RECORDS, web)
+        arguments = {"schoolName": name, "query": "deadline"}
+        return await advising_tools().call(bundled_team().agents["school"], "search_school_website", arguments, use)
+
+    with answering({"results": [{"title": "Apply", "url": "https://a.example", "content": "x"}]}) as (url, queries):
+        for name in ("College Board", "s01"):
+            assert (await result(SearXNG(url), name)).value["results"][0]["title"] == "Apply"
+        assert (await result(SearXNG(url), " ")).is_error
+    assert [query["q"] for query in queries] == [['"College Board" deadline'], ['"Larkfield University" deadline']]
+    refused = await result(sample_pages(), "College Board")
+    assert refused.is_error and "there is no school 'College Board'" in refused.value["error"]

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from turnlog.agent.team.advising.sample import School, find_school, posts, schools
 from turnlog.agent.team.local_pages import LocalPages
-from turnlog.agent.team.tools import Use, tool
+from turnlog.agent.team.tools import Mistake, Use, tool
 from turnlog.agent.team.web_search import Page, WebSearch
 
 Query = Annotated[str, Field(min_length=2, max_length=300, description="in English")]
@@ -29,7 +29,7 @@ async def search_school_website(
 ) -> dict[str, Any]:
     """Searches a school's website, to verify deadlines and essay questions. Cite the links. The result says what was
     searched."""
-    return _told(use.web, await use.web.search(query, find_school(schoolName).name, limit))
+    return _told(use.web, await use.web.search(query, _site(use.web, schoolName), limit))
 
 
 def sample_pages() -> WebSearch:
@@ -42,6 +42,16 @@ def sample_pages() -> WebSearch:
         ]
         pages.append((None, Page(f"Forum: {topic}", f"https://forum.example/{topic}", " ".join(texts))))
     return LocalPages("sample pages that come with turnlog, not the web; schools are fictional", pages)
+
+
+def _site(web: WebSearch, name: str) -> str:
+    """Returns the full name of a sample school, and on the web any other name as it is. Raises Mistake."""
+    try:
+        return find_school(name).name
+    except Mistake:
+        if isinstance(web, LocalPages) or not name.strip():
+            raise
+        return name.strip()
 
 
 def _of_school(school: School) -> list[tuple[str | None, Page]]:
