@@ -238,6 +238,16 @@ async def test_an_edit_that_is_repeated_returns_what_was_stored_first(nats_url: 
         assert anew["text"] == "Other words."
 
 
+async def test_a_change_of_the_profile_that_is_repeated_tells_what_it_changed(nats_url: str, database_url: str) -> None:
+    async with advised(nats_url, database_url) as (_, use):
+        arguments = {"fields": {"toefl": 108}}
+        first = await TOOLS.call(AGENTS["profile"], "update_profile", arguments, use)
+        again = await TOOLS.call(AGENTS["profile"], "update_profile", arguments, use)
+        assert first.value == again.value
+        assert again.value["changed"] == {"toefl": {"before": 101, "after": 108}}
+        assert (await used("profile", "update_profile", use, **arguments))["changed"] == {}
+
+
 async def test_the_tools_of_another_team_store_once_too(nats_url: str, database_url: str) -> None:
     team, tools = load_team(Path(__file__).parents[1] / "teams" / "support"), registry_of(SUPPORT_TOOLS)
     check_tools(team, tools.names)

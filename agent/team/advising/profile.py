@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from turnlog.agent.team.tools import Mistake, Records, Use, tool
 
-PROFILE, ASSESSMENTS, ONLY = "profile", "assessments", "profile"
+PROFILE, CHANGE, ASSESSMENTS, ONLY = "profile", "profile_change", "assessments", "profile"
 Texts = Annotated[list[Annotated[str, Field(min_length=1, max_length=300)]], Field(max_length=30)]
 Kind = Literal["mbti", "holland"]
 
@@ -55,7 +55,10 @@ async def update_profile(
     activities, awards, preferred_setting, budget_usd. Lists are replaced as a whole. null empties a field."""
     if not fields:
         raise Mistake(f"fields is empty; the fields are {', '.join(Profile.model_fields)}")
-    before = await profile_of(use.records)
+    before, effect = await profile_of(use.records), str(use.effect)
+    last = await use.records.get(CHANGE, ONLY)
+    if last and last["effect"] == effect:  # an earlier try of this call may have changed the profile
+        before = Profile.model_validate(last["before"])
     emptied = {
         name: [] if name in ("activities", "awards") and value is None else value for name, value in fields.items()
     }
@@ -64,6 +67,8 @@ async def update_profile(
     except ValidationError as error:
         problem = error.errors()[0]
         raise Mistake(f"{problem['loc'][0]}: {problem['msg'].lower()}; nothing was changed") from None
+    change = {"effect": effect, "before": before.model_dump(exclude_none=True)}
+    await use.records.put(CHANGE, ONLY, change, use.effect)
     await use.records.put(PROFILE, ONLY, after.model_dump(exclude_none=True), use.effect)
     names = [name for name in fields if getattr(after, name) != getattr(before, name)]
     return {
