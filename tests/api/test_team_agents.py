@@ -60,3 +60,15 @@ async def test_a_changed_agent_answers_with_its_new_tools_and_prompt(serve: Serv
         [body] = model.asked("answer")
         assert [tool["function"]["name"] for tool in body["tools"]] == ["get_profile"]
         assert json.dumps(body["messages"]).count("You are brief.") == 1
+
+
+async def test_unknown_fields_of_limits_and_switches_are_refused(serve: Serve) -> None:
+    async with serve(team="advising") as api, api.client("root", role="admin") as root:
+        for url, body in (
+            (f"{AGENTS}/essay/toggle", {"enable": False}),
+            ("/admin/ai-agent/config/quota", {"tokensPerDay": 5}),
+            ("/admin/ai-agent/config/rate-limit/user", {"limit": 3, "window": 60}),
+        ):
+            refused = await root.put(url, json=body)
+            assert refused.status_code == 422 and list(body)[-1] in refused.text, refused.text
+        assert (await root.get(f"{AGENTS}/essay")).json()["enabled"] is True

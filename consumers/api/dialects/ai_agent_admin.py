@@ -30,6 +30,7 @@ AgentType = Annotated[str, Path(pattern=AGENT_TYPE, description="In any case of 
 class Quota(BaseModel):
     """monthlyCost: USD. plan: vip is for admins too."""
 
+    model_config = ConfigDict(extra="forbid")
     plan: Plan = "user"
     tokens_per_day: float | None = Field(None, ge=0, alias="dailyTokens")
     usd_per_month: float | None = Field(None, ge=0, alias="monthlyCost")
@@ -38,6 +39,7 @@ class Quota(BaseModel):
 class Rate(BaseModel):
     """limit: requests of a minute."""
 
+    model_config = ConfigDict(extra="forbid")
     plan: Plan = "user"
     limit: float = Field(ge=0)
 
@@ -74,6 +76,7 @@ class AgentConfig(CamelRecord):
 class Toggle(BaseModel):
     """enabled: null turns it to the other state."""
 
+    model_config = ConfigDict(extra="forbid")
     enabled: bool | None = None
 
 
