@@ -1,5 +1,6 @@
 """Agents as data: the bundled team, a second one from a folder, and what is said of a file that cannot be used."""
 
+import hashlib
 from pathlib import Path
 
 import pytest
@@ -66,10 +67,18 @@ def test_every_agent_of_the_bundled_team_has_texts_in_two_languages() -> None:
         assert all(text.name and text.description for text in agent.texts.values())
 
 
-def test_prompts_begin_and_end_as_their_files_say() -> None:
+def test_prompts_are_word_for_word_those_that_were_asked_for() -> None:
     prompt = bundled_team().agents["essay"].prompt
     assert prompt.startswith("留学文书专家。中文回复。\n\n能力: 文书评估|润色修改|头脑风暴|大纲规划")
     assert prompt.endswith("原则: 保持学生声音，不代写完整文书")
+    prompts = {name: agent.prompt.encode() for name, agent in bundled_team().agents.items()}
+    assert {name: hashlib.sha256(text).hexdigest() for name, text in prompts.items()} == {
+        "orchestrator": "072dd9467b9231dd05e8d0460ff8ae241f3f35175dc0b974a7b4931fde1fc4bf",
+        "essay": "8adc927e99bc67ed0a3da9c8dfa373fdde11d5ade11c70b837a409a95171e4a6",
+        "school": "7232e4f6bca637296213f202dfd0e0d07a56b7b56b4f9eca9de0205dae7fc75a",
+        "profile": "3f3f9718fc5305c42561b3d1ab5d0fe7ca860f2ebf82da43babdb92843813063",
+        "timeline": "71d9809c63bfe48976600fc1c872501f8cc24d0e28710b1644503e70bcdafa05",
+    }
 
 
 def test_another_folder_is_another_team() -> None:
