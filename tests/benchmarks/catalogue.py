@@ -24,6 +24,7 @@ from tests.benchmarks import (
     recalls,
     server,
     session_reads,
+    team_runs,
     thread_lengths,
     visible,
 )
@@ -49,6 +50,7 @@ BENCHMARKS: dict[str, Callable[[Stand], Awaitable[list[Row]]]] = {
     "memory-jobs": memory_jobs.measure,
     "mem0": mem0_peer.measure,
     "answers": answers.measure,
+    "runs": team_runs.measure,
     "server": server.measure,
     "load": load.measure,
 }

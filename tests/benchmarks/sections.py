@@ -99,6 +99,15 @@ SECTIONS = (
         "appends and the same request to the model by a bare HTTP client.",
     ),
     Section(
+        "Agents",
+        ("runs",),
+        "A run of an agent: the model plans three calls, the tools answer at once, the model answers from the results; "
+        "p50 / p95 from the question to the end of the answer, one run after the other, each in a new thread, with "
+        "projectors and agent in the process. The model server answers at once, in another process. Floor: a LangGraph "
+        "graph of three nodes (plan, tools, solve) on AsyncPostgresSaver, which asks the same server by a bare HTTP "
+        "client; the sides take turns. The last row is our p95 to its aim.",
+    ),
+    Section(
         "HTTP server",
         ("server", "load"),
         "One process with projectors, agent and API beside a process with a bare FastAPI route that does one SELECT. "

@@ -27,6 +27,7 @@ from turnlog.consumers.roles import playing
 from turnlog.consumers.runtime import connection_pool, opened
 
 SETTLED_S = 120.0
+Reply = Callable[[dict[str, Any]], tuple[str, bytes]]
 
 
 def bare(database_url: str, port: int) -> None:
@@ -118,8 +119,11 @@ async def started(code: str, *, port: int, token: Callable[[str], str], **enviro
 
 
 @contextlib.asynccontextmanager
-async def model(seconds: float, port: int = 0) -> AsyncIterator[str]:
-    """The URL of a model server whose answers take so long. Its vectors are random: they stand for cost alone."""
+async def model(seconds: float, port: int = 0, reply: Reply | None = None) -> AsyncIterator[str]:
+    """The URL of a model server whose answers take so long. Its vectors are random: they stand for cost alone.
+
+    reply returns the content type and the body for a request; without it every answer is a stream of "Yes.".
+    """
     chunk = {"id": "a", "object": "chat.completion.chunk", "created": 0, "model": "m", "choices": []}
     said = {**chunk, "choices": [{"index": 0, "delta": {"content": "Yes."}, "finish_reason": "stop"}]}
     used = {**chunk, "usage": {"prompt_tokens": 9, "completion_tokens": 1, "total_tokens": 10}}
@@ -134,7 +138,7 @@ async def model(seconds: float, port: int = 0) -> AsyncIterator[str]:
                     writer.write(_ok("application/json", _vectors(json.loads(sent))))
                     continue
                 await asyncio.sleep(seconds)
-                writer.write(_ok("text/event-stream", answer))
+                writer.write(_ok(*reply(json.loads(sent))) if reply else _ok("text/event-stream", answer))
 
     server = await asyncio.start_server(serve, "127.0.0.1", port, backlog=512)
     async with server:
@@ -155,9 +159,9 @@ def _vectors(asked: dict[str, Any]) -> bytes:
     return json.dumps({"object": "list", "model": "m", "data": data, "usage": used}).encode()
 
 
-async def answer_at_once(port: int) -> None:
+async def answer_at_once(port: int, reply: Reply | None = None) -> None:
     """A model server in a process of its own, until the process is ended."""
-    async with model(0.0, port):
+    async with model(0.0, port, reply):
         await asyncio.Event().wait()
 
 
