@@ -104,14 +104,21 @@ def _loaded(runtime: Runtime) -> ServerTeam | None:
     return ServerTeam(team, tools, SearXNG(searxng) if searxng else local)
 
 
-async def team_of_tenant(conn: Connection, server: ServerTeam, tenant: str) -> ServerTeam:
-    """Returns the team with what the tenant has set for its agents, and with agents that the tenant has made."""
+async def team_of_tenant(
+    conn: Connection, server: ServerTeam, tenant: str, default_model: str | None = None
+) -> ServerTeam:
+    """Returns the team with what the tenant has set for its agents, and with agents that the tenant has made.
+
+    default_model: that a request asks for, of the agents for which neither a file nor the tenant names one.
+    """
     rows = await agents_of(conn, tenant)
-    if not rows:
+    if not rows and default_model is None:
         return server
     agents = dict(server.team.agents)
     for row in rows:
         agents[row.type] = _changed(agents.get(row.type), row)
+    for type_, agent in agents.items():
+        agents[type_] = agent.model_copy(update={"model": agent.model or default_model})
     return ServerTeam(server.team.model_copy(update={"agents": agents}), server.tools, server.web)
 
 

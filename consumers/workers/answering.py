@@ -192,7 +192,7 @@ class AgentConsumer:
         """Makes the answer by the team's agents, each with a context of its own."""
         place = (request.tenant, request.thread)
         async with reading(self._runtime) as conn:
-            server = await team_of_tenant(conn, server, request.tenant)
+            server = await team_of_tenant(conn, server, request.tenant, data.model)
             await restored_if_archived(self._runtime, conn, *place)
             asked = await message_by_event(conn, *place, data.turn_id)
             wanted = await preferences_set(conn, request.tenant, memory_thread(request.user or request.thread))
@@ -204,7 +204,7 @@ class AgentConsumer:
             row = AgentRow(agent.type, True, agent.prompt, agent.temperature, agent.max_tokens, agent.model)
             tools = server.tools.schemas(agent)
             async with reading(self._runtime) as conn:
-                return await self._prepared(conn, request, seq, row, data.model or agent.model, tools, notes)
+                return await self._prepared(conn, request, seq, row, agent.model, tools, notes)
 
         recall = functools.partial(self._use_tool, request, seq)
         run_ = TeamRun(self._runtime, server, request, seq, _author(request), progress, ends_at, prepared, recall)

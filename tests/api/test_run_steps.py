@@ -41,7 +41,7 @@ def script(model: MemoryServer) -> None:
 
 
 def priced(folder: Path, model: str) -> Path:
-    """A file with the price of one model; the team's agents use gpt-4o-mini."""
+    """A file with the price of one model; the server's, which the team's agents use, is "m"."""
     file = folder / f"{model}.toml"
     file.write_text(MINE.format(model))
     return file
@@ -85,7 +85,7 @@ async def test_each_step_of_a_run_is_a_span_and_the_request_counts_once(
         assert span.parent is not None and span.parent.span_id == second.get_span_context().span_id
         assert (_of(span)["gen_ai.tool.name"], _of(span)["gen_ai.tool.type"]) == (tool, "function")
         assert _of(span).get("error.type") == ("tool_error" if failed else None)
-    chats = [span for span in spans.get_finished_spans() if span.name == "chat gpt-4o-mini"]
+    chats = [span for span in spans.get_finished_spans() if span.name == "chat m"]
     owners = [span.parent.span_id for span in chats if span.parent is not None]
     ids = (first.get_span_context().span_id, second.get_span_context().span_id)
     assert owners == [ids[0], ids[1], ids[1]] and {span.kind for span in chats} == {SpanKind.CLIENT}
@@ -104,7 +104,7 @@ async def test_runs_and_usage_show_cost_by_step_or_that_the_price_is_unknown(
     with MemoryServer() as model:
         environment = environment_of(nats_url, database_url, tmp_path)
         environment |= {"API_BASE_URL": model.url, "API_KEY": "k", "TURNLOG_MODEL": "m", "TURNLOG_TEAM": "advising"}
-        for priced_model, known in (("another", False), ("gpt-4o-mini", True)):
+        for priced_model, known in (("another", False), ("m", True)):
             turnlog = commands(environment | {"TURNLOG_PRICES": str(priced(tmp_path, priced_model))})
             script(model)
             user = "priced" if known else "unpriced"

@@ -1,7 +1,7 @@
 """python -m tests.evaluation.routing: how well the fast router decides 200 labelled questions.
 
-Writes the section "Routing" of docs/evaluation.md. The labels were written before the rules and say who should answer;
-half of the questions use words of another agent, or none of their own.
+Writes the section "Routing" of docs/evaluation.md. The labels say who should answer; half of the
+questions use words of another agent, or none of their own.
 """
 
 import csv

@@ -16,6 +16,7 @@ from helpers.stage import Play, Stage, player
 from turnlog.agent.answering.asking import AgentSwitched, Answered, NoAnswer, PhaseChanged, Solved, ToolUsed
 from turnlog.agent.answering.request import Question, question_events
 from turnlog.agent.answering.request import ask as append_question
+from turnlog.agent.team.agents import change_agent
 from turnlog.agent.team.runs import list_runs, show_run
 from turnlog.events.contracts import Event, UsageMetered
 from turnlog.events.errors import LogUnavailable
@@ -80,6 +81,27 @@ async def test_a_rule_that_is_sure_chooses_the_agent_without_a_model(play: Play,
     assert (solved.chain, solved.routed) == (("essay",), True)
     [body] = model.bodies("chat")
     assert any(tool["function"]["name"] == "delegate_to_agent" for tool in body["tools"])
+
+
+@pytest.mark.parametrize(
+    ("asked_for", "set_", "used"),
+    [
+        (None, None, "test-model"),
+        ("request-model", None, "request-model"),
+        ("request-model", "set-model", "set-model"),
+    ],
+)
+async def test_an_agent_uses_its_own_model_or_the_requests_or_the_servers(
+    play: Play, model: OpenAIServer, asked_for: str | None, set_: str | None, used: str
+) -> None:
+    model.reply("You are Ann.")
+    asked = question_events(Question("default", "t", "Who am I?", "ann", asked_for, "profile"))
+    async with play() as stage:
+        if set_ is not None:
+            await change_agent(stage.runtime, "default", "profile", {"model": set_})
+        await append_question(stage.runtime.log, asked)
+        [receipt] = await stage.until("answer_receipt", 1)
+    assert {body["model"] for body in model.bodies("chat")} == {receipt.model} == {used}
 
 
 async def test_a_killed_run_goes_on_after_its_last_step(play: Play, model: OpenAIServer) -> None:

@@ -28,14 +28,14 @@ def team_of(folder: Path, **agents: str) -> Team:
     return load_team(folder)
 
 
-def test_the_bundled_team_has_five_agents_with_their_models() -> None:
+def test_the_bundled_team_has_five_agents_that_use_the_servers_model() -> None:
     agents = bundled_team().agents
     assert {type_: (agent.model, agent.temperature, agent.max_tokens) for type_, agent in agents.items()} == {
-        "orchestrator": ("gpt-4o-mini", 0.3, 2000),
-        "essay": ("gpt-4o-mini", 0.7, 4000),
-        "school": ("gpt-4o-mini", 0.5, 4000),
-        "profile": ("gpt-4o-mini", 0.5, 3000),
-        "timeline": ("gpt-4o-mini", 0.5, 3000),
+        "orchestrator": (None, 0.3, 2000),
+        "essay": (None, 0.7, 4000),
+        "school": (None, 0.5, 4000),
+        "profile": (None, 0.5, 3000),
+        "timeline": (None, 0.5, 3000),
     }
 
 
