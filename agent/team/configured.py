@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from turnlog.agent import metrics
-from turnlog.agent.answering.agents import AgentDisabled
+from turnlog.agent.answering.agents import DEFAULT_AGENT, AgentDisabled
 from turnlog.agent.answering.recall_tool import SCHEMA
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.settings import team_secret
@@ -77,6 +77,12 @@ def check_secrets(team: Team) -> None:
 def server_team(runtime: Runtime) -> ServerTeam | None:
     """Returns the team that TURNLOG_TEAM names, None without one. Raises InvalidTeam."""
     return runtime.kept(_loaded)
+
+
+def entry_agent(runtime: Runtime) -> str:
+    """Returns the type of the agent that gets a question for which none is named. Raises InvalidTeam."""
+    server = server_team(runtime)
+    return DEFAULT_AGENT if server is None else server.team.entry
 
 
 def _loaded(runtime: Runtime) -> ServerTeam | None:

@@ -16,10 +16,10 @@ from fastapi.sse import ServerSentEvent
 
 from turnlog.agent.access.throttle.admission import admitted
 from turnlog.agent.access.throttle.shares import in_share
-from turnlog.agent.answering.agents import DEFAULT_AGENT
 from turnlog.agent.answering.asking import Asked, NoAnswer, Piece, ask
 from turnlog.agent.answering.fallback import Locale
 from turnlog.agent.team.agents import check_agent
+from turnlog.agent.team.configured import entry_agent
 from turnlog.consumers.api.principal import Principal, identify
 from turnlog.consumers.api.problems import Stopping, language_of, problem_of
 from turnlog.events.errors import TurnlogError
@@ -46,7 +46,7 @@ async def throttled(caller: Principal, thread: str | None, agent: str | None = N
     async with AsyncExitStack() as stack:
         async with in_share(*caller.person, "asks"):
             await stack.enter_async_context(
-                admitted(*caller.person, caller.identity.role, thread, agent or DEFAULT_AGENT)
+                admitted(*caller.person, caller.identity.role, thread, agent or entry_agent(caller.runtime))
             )
         yield
 
@@ -254,7 +254,8 @@ async def ask_agent(
     streams: Streams = request.app.state.streams
     agent = agent and agent.lower()
     asked, running = await streams.ask(caller, thread, text, model, turn_id, agent)
-    return AnswerUnderWay(caller, asked.thread, asked.seq, agent or DEFAULT_AGENT, running, language_of(request))
+    agent = agent or entry_agent(caller.runtime)
+    return AnswerUnderWay(caller, asked.thread, asked.seq, agent, running, language_of(request))
 
 
 async def server_sent(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
-from turnlog.agent.answering.agents import DEFAULT_AGENT, AgentDisabled, answering_agent
+from turnlog.agent.answering.agents import AgentDisabled, answering_agent
 from turnlog.agent.answering.pieces import Progress, Round
 from turnlog.agent.answering.prepare import READS, ContextRequest, Prepared, prepare, reading
 from turnlog.agent.answering.recall_tool import SCHEMA, MemoriesOf, ToolResult, run_tool
@@ -28,7 +28,7 @@ from turnlog.agent.models.protocol import ChatRequest, Usage, asker_of
 from turnlog.agent.recall.search import recall_of
 from turnlog.agent.retry_later import RetryLater
 from turnlog.agent.runtime import Runtime
-from turnlog.agent.team.configured import ServerTeam, check_secrets, choose, server_team, team_of_tenant
+from turnlog.agent.team.configured import ServerTeam, check_secrets, choose, entry_agent, server_team, team_of_tenant
 from turnlog.agent.team.recording import failed_event
 from turnlog.agent.team.teams import Agent
 from turnlog.consumers.workers.durable_consumer import Delivery
@@ -115,7 +115,7 @@ class AgentConsumer:
             try:
                 server = server_team(self._runtime)
                 team = None if server is None else server.team.name
-                traced = observed.answer(_agent_of(request), *place, request.traceparent, _is_final, team)
+                traced = observed.answer(self._agent_of(request), *place, request.traceparent, _is_final, team)
                 with traced as answered_by:
                     await self._make(request, delivery.seq, progress, answered_by, run_end)
             except FINAL as error:
@@ -236,7 +236,7 @@ class AgentConsumer:
         # Postgres may have lost the lock meanwhile; JetStream refuses a duplicate answer only within its dedup window.
         if not (await outcome(self._runtime.log, request, seq)).answered:
             id_of = functools.partial(answer_id, request.id)
-            answer = answer_of(_author(request), prepared.receipt, rounds, _agent_of(request), id_of, request.id)
+            answer = answer_of(_author(request), prepared.receipt, rounds, self._agent_of(request), id_of, request.id)
             await self._record(replace(answer, usages=[*answer.usages, *extra]))
         await progress.tell("end", finish_reason=rounds[-1].completion.finish_reason)
         by_tools = [id_ for made in rounds for _, result in made.results for id_ in result.memories]
@@ -318,26 +318,25 @@ class AgentConsumer:
         await progress.tell("error", str(error), True, code=error.code, retry_after_s=wait_s)
         failed = UsageMetered(
             purpose="answer",
-            agent=_agent_of(request),
+            agent=self._agent_of(request),
             provider=self._models.chat.provider,
             model=self._models.chat.model,
         )
         if isinstance(error, EmptyAnswer) and isinstance(error.usage, Usage):
-            failed = error.usage.metered("answer", _agent_of(request))
+            failed = error.usage.metered("answer", self._agent_of(request))
         failed = failed.model_copy(update={"error": f"{error.code}: {error}"[:500]})
         author = _author(request)
         events = [*run_end, author.event(answer_id(request.id, FAILURE), failed, request.id)]
         if self._runtime.settings.team is not None and not run_end:
-            events.append(failed_event(author, request.id, [_agent_of(request)], error.code))
+            events.append(failed_event(author, request.id, [self._agent_of(request)], error.code))
         await self._runtime.log.append_many(events)
+
+    def _agent_of(self, request: Event) -> str:
+        return (isinstance(request.data, AnswerRequested) and request.data.agent) or entry_agent(self._runtime)
 
 
 def _is_final(error: BaseException) -> bool:
     return isinstance(error, FINAL)
-
-
-def _agent_of(request: Event) -> str:
-    return (isinstance(request.data, AnswerRequested) and request.data.agent) or DEFAULT_AGENT
 
 
 def _author(request: Event) -> Author:

@@ -26,7 +26,7 @@ from turnlog.agent.team.rewoo import run_team
 from turnlog.agent.team.suggestions import suggestions_of
 from turnlog.agent.team.teams import Agent
 from turnlog.agent.team.tools import Use
-from turnlog.events.contracts import Event, ToolCall, UsageMetered
+from turnlog.events.contracts import AnswerRequested, Event, ToolCall, UsageMetered
 
 Prepare = Callable[[Agent, Sequence[str]], Awaitable[Prepared]]
 RULES = "rules"  # the model and provider of a fixed answer
@@ -101,9 +101,11 @@ class TeamRun:
                     await self.progress.show(piece)
 
     async def _begins(self, agent: str) -> None:
-        """Notes that an agent has the question. One that was handed it counts in the throttle too."""
+        """Notes that an agent has the question. One that was handed it, by the router too, counts in the throttle."""
         self.chain.append(agent)
-        if len(self.chain) > 1 and self.request.user:
+        named = isinstance(self.request.data, AnswerRequested) and self.request.data.agent
+        was_handed_on = len(self.chain) > 1 or agent != (named or self.server.team.entry)
+        if was_handed_on and self.request.user:
             id_ = answer_id(self.request.id, f"run/{len(self.chain) - 1}/handed-on")
             await note_handed_on(self.runtime, self.request.tenant, self.request.user, agent, id_)
 

@@ -9587,7 +9587,7 @@ export interface operations {
         parameters: {
             query?: {
                 conversationId?: string | null;
-                agentType?: string;
+                agentType?: string | null;
             };
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */

@@ -1,6 +1,7 @@
 """Agents of a team at run time: listed as they are used, changed, switched, and refused where they cannot be used."""
 
 import json
+from pathlib import Path
 
 from helpers.api import Serve
 from helpers.stage import MemoryServer
@@ -72,3 +73,31 @@ async def test_unknown_fields_of_limits_and_switches_are_refused(serve: Serve) -
             refused = await root.put(url, json=body)
             assert refused.status_code == 422 and list(body)[-1] in refused.text, refused.text
         assert (await root.get(f"{AGENTS}/essay")).json()["enabled"] is True
+
+
+async def test_a_question_without_an_agent_is_the_entry_agents(
+    serve: Serve, model: MemoryServer, tmp_path: Path
+) -> None:
+    (tmp_path / "team.toml").write_text('name = "shop"\nentry = "desk"\n')
+    for name in ("desk", "refunds"):
+        (tmp_path / f"{name}.toml").write_text(f'name = "{name}"\nprompt = "Be kind."\n')
+    async with (
+        serve("agent", api_base_url=model.url, model="m", team=str(tmp_path)) as api,
+        api.client() as ann,
+        api.client("root", role="admin") as root,
+    ):
+        for agent, switched in (("desk", []), ("refunds", ['data: {"from":"desk","to":"refunds"}'])):
+            asked = {"message": "Where is it?", "agentType": agent, "stream": True}
+            streamed = (await ann.post("/ai-agent/chat", json=asked)).text.splitlines()
+            assert "event: done" in streamed
+            switches = [streamed[at + 1] for at, line in enumerate(streamed) if line == "event: agent_switch"]
+            assert switches == switched
+        assert (await ann.post("/api/threads/t/answers", json={"message": "Where is it?"})).status_code == 201
+        for params, count in (({}, 2), ({"agentType": "refunds"}, 1)):
+            limits = (await ann.get("/ai-agent/rate-limit", params=params)).json()
+            assert [limit["used"] for limit in limits if limit["name"] == "agent_per_minute"] == [count]
+        await root.put(f"{AGENTS}/desk/toggle", json={"enabled": False})
+        assert (await ann.post("/api/threads/off/answers", json={"message": "Hello"})).status_code == 409
+        await api.runtime.settle()
+        [run] = (await ann.get("/api/runs", params={"thread": "off"})).json()["items"]
+        assert run["agent"] == "desk"

@@ -106,6 +106,16 @@ async def test_a_delegate_takes_a_place_in_the_window_of_its_agent(serve: Serve,
         assert other.status_code == 201, other.text
 
 
+async def test_a_routed_question_takes_a_place_in_the_window_of_its_agent(serve: Serve, model: HandingOn) -> None:
+    async with serve("agent", api_base_url=model.url, model="m", team="advising") as api, api.client() as ann:
+        await change_limits(api.runtime, "default", "user", {"agent_per_minute": 1})
+        model.until.set()
+        asked = await ann.post("/api/threads/t/answers", json={"message": f"Please polish my essay. {TASK}"})
+        assert asked.status_code == 201, asked.text
+        refused = await ann.post("/api/threads/u/answers", json={"message": TASK, "agent": "essay"})
+        assert (refused.status_code, refused.json()["code"]) == (429, "rate-limited")
+
+
 async def test_a_window_and_the_quota_are_used_up_by_runs_with_their_delegates(serve: Serve, model: HandingOn) -> None:
     async with serve("agent", api_base_url=model.url, model="m", team="advising") as api, api.client() as ann:
         model.until.set()

@@ -15,7 +15,6 @@ from pydantic_core import to_json
 
 from turnlog.agent.access import limits
 from turnlog.agent.access.throttle.guards import Guard
-from turnlog.agent.answering.agents import DEFAULT_AGENT
 from turnlog.agent.answering.asking import (
     AgentSwitched,
     Answered,
@@ -33,6 +32,7 @@ from turnlog.agent.operations import health, usage
 from turnlog.agent.operations.health import Health
 from turnlog.agent.operations.usage import By, Usage
 from turnlog.agent.recall.user_context import user_context
+from turnlog.agent.team.configured import entry_agent
 from turnlog.consumers.api.bodies import CamelBody, CamelRecord
 from turnlog.consumers.api.dialects.ai_agent import HeaderCursor, Id, delete_conversation, list_messages
 from turnlog.consumers.api.dialects.ai_agent_admin import AGENT_TYPE
@@ -157,21 +157,22 @@ async def own_usage(caller: Reader, by: By = "day") -> list[Usage]:
 async def rate_limit(
     caller: Reader,
     conversationId: str | None = None,
-    agentType: Annotated[str, Query(pattern=AGENT_TYPE)] = DEFAULT_AGENT,
+    agentType: Annotated[str | None, Query(pattern=AGENT_TYPE)] = None,
 ) -> list[Guard]:
     """Returns the limits of requests at once, and of those of the last minute and hour: of the caller, the conversation
     and the agent."""
-    guards = await _guards(caller, conversationId, agentType.lower())
+    guards = await _guards(caller, conversationId, agentType and agentType.lower())
     return [guard for guard in guards if guard.name not in QUOTAS]
 
 
 @router.get("/quota")
 async def quota(caller: Reader) -> list[Guard]:
     """Returns the quotas: tokens of the day and cost of the month."""
-    return [guard for guard in await _guards(caller, None, DEFAULT_AGENT) if guard.name in QUOTAS]
+    return [guard for guard in await _guards(caller, None, None) if guard.name in QUOTAS]
 
 
-async def _guards(caller: Principal, thread: str | None, agent: str) -> list[Guard]:
+async def _guards(caller: Principal, thread: str | None, agent: str | None) -> list[Guard]:
+    agent = agent or entry_agent(caller.runtime)
     return await limits.usage_left(*caller.person, caller.identity.role, thread, agent)
 
 
@@ -210,8 +211,9 @@ def _streamed(answer: AnswerUnderWay) -> StreamingResponse:
 
 async def _events(answer: AnswerUnderWay) -> AsyncGenerator[ServerSentEvent]:
     tools, run = list[str](), Solved("", (answer.agent,), (), {})
-    if answer.agent != DEFAULT_AGENT:
-        yield ServerSentEvent(event="agent_switch", data={"from": DEFAULT_AGENT, "to": answer.agent})
+    entry = entry_agent(answer.caller.runtime)
+    if answer.agent != entry:
+        yield ServerSentEvent(event="agent_switch", data={"from": entry, "to": answer.agent})
     async with aclosing(answer.running.read()) as pieces:
         async for _, piece in pieces:
             match piece:

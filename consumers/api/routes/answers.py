@@ -9,7 +9,6 @@ from fastapi import APIRouter, Depends, Header, Path, Request
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import BaseModel, Field
 
-from turnlog.agent.answering.agents import DEFAULT_AGENT
 from turnlog.agent.answering.asking import (
     AgentSwitched,
     Answered,
@@ -25,6 +24,7 @@ from turnlog.agent.answering.asking import (
     ToolUsed,
     follow,
 )
+from turnlog.agent.team.configured import entry_agent
 from turnlog.consumers.api.principal import Asker, WriteId
 from turnlog.consumers.api.problems import language_of
 from turnlog.consumers.api.routes.threads import ThreadId
@@ -80,7 +80,8 @@ async def asked_before(
     """Returns the answer again, from the log; its first piece shows that there is such a question."""
     running = Running(follow(*await caller.owns(thread), seq))
     asked = await running.asked()
-    return AnswerUnderWay(caller, asked.thread, seq, DEFAULT_AGENT, running, language_of(request))
+    agent = entry_agent(caller.runtime)
+    return AnswerUnderWay(caller, asked.thread, seq, agent, running, language_of(request))
 
 
 @router.get("/{seq}", response_class=EventSourceResponse, dependencies=OF_FEW)

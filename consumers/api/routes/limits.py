@@ -8,7 +8,7 @@ from pydantic import Field
 from turnlog.agent.access import limits
 from turnlog.agent.access.limits import Limits
 from turnlog.agent.access.throttle.guards import Guard
-from turnlog.agent.answering.agents import DEFAULT_AGENT
+from turnlog.agent.team.configured import entry_agent
 from turnlog.consumers.api.principal import Operator, Reader, WriteId
 from turnlog.events.contracts import Plan
 
@@ -23,7 +23,7 @@ async def own_limits(
     thread: Annotated[str | None, Query(max_length=255, description="With the limit of this conversation.")] = None,
 ) -> list[Guard]:
     """Lists every limit of the caller, with what is used and left."""
-    return await limits.usage_left(*caller.person, caller.identity.role, thread, DEFAULT_AGENT)
+    return await limits.usage_left(*caller.person, caller.identity.role, thread, entry_agent(caller.runtime))
 
 
 @router.get("/operations/limits")
