@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 TRUSTED_S = 1.0
-SETTLE_S = 60.0
+PROJECTED_S = 60.0
 GIVE_WAY_S, LOOK_AGAIN_S = 60.0, 0.1
 
 
@@ -126,7 +126,7 @@ class Runtime:
                 while self.catching_up() and not stop.is_set():
                     await asyncio.sleep(LOOK_AGAIN_S)
 
-    def kept(self, make: Callable[["Runtime"], T]) -> T:
+    def cached(self, make: Callable[["Runtime"], T]) -> T:
         """Returns what `make` returns for this runtime, made at the first call: caches that several use cases share.
 
         A tenant's runtime shares them: `make` gets the runtime that it was made from.
@@ -156,7 +156,7 @@ class Runtime:
         self,
         *names: str,
         of: tuple[str, str] | None = None,
-        timeout_s: float = SETTLE_S,
+        timeout_s: float = PROJECTED_S,
         without: Sequence[str] = (),
     ) -> AsyncIterator[Connection]:
         """A connection, once the named projections, or all, have applied what is in the log now.
@@ -165,13 +165,15 @@ class Runtime:
         LogUnavailable.
         """
         if of is None:
-            await self.settle(timeout_s, names, without)
+            await self.wait_until_projected(timeout_s, names, without)
         else:
-            await self.settle_thread(*of, names, timeout_s, without)
+            await self.wait_until_thread_projected(*of, names, timeout_s, without)
         async with self.pool.connection() as conn:
             yield conn
 
-    async def settle(self, timeout_s: float = SETTLE_S, names: Sequence[str] = (), without: Sequence[str] = ()) -> None:
+    async def wait_until_projected(
+        self, timeout_s: float = PROJECTED_S, names: Sequence[str] = (), without: Sequence[str] = ()
+    ) -> None:
         """Waits until the named projections, or all, have applied what is in the log now. Raises NotProjectedInTime.
 
         without: of these, those that are rebuilt for a newer version are not waited for.
@@ -183,12 +185,12 @@ class Runtime:
         heads = {at: await self.log.partition_head(at) for at in range(self.log.partitions)}
         await self._applied(names, heads, timeout_s, without)
 
-    async def settle_thread(
+    async def wait_until_thread_projected(
         self,
         tenant: str,
         thread: str,
         names: Sequence[str],
-        timeout_s: float = SETTLE_S,
+        timeout_s: float = PROJECTED_S,
         without: Sequence[str] = (),
     ) -> int:
         """Waits until the named projections have applied the thread's last event, and for no later one.

@@ -77,7 +77,7 @@ async def issue_sign_in_ticket(runtime: Runtime, tenant: str, user: str) -> str:
     """Returns a ticket that signs a user in to the web page as an admin of the tenant; good once, for ten minutes.
     Raises InvalidToken, LogUnavailable."""
     grant = granted(tenant, user, "admin", None, None, key=False)
-    return await runtime.kept(Access).sign_in_tickets.issue(grant)
+    return await runtime.cached(Access).sign_in_tickets.issue(grant)
 
 
 async def create_key(
@@ -160,7 +160,7 @@ async def _append(runtime: Runtime, tenant: str, user: str, data: ApiKeyCreated 
     thread = access_thread(user)
     event = Event(source=SOURCE, tenant=tenant, thread=thread, user=user, data=data)
     await append_unless_parked(runtime, event, READS)
-    await runtime.settle_thread(tenant, thread, READS)
+    await runtime.wait_until_thread_projected(tenant, thread, READS)
 
 
 def _after(ttl: timedelta) -> datetime:

@@ -253,7 +253,7 @@ async def _next(arrived: Steps) -> ProgressStep | None:
 async def _recorded(runtime: Runtime, request: Event, seq: int) -> Answered | None:
     """Raises NoAnswer when none can be shown, or the log says why there is none."""
     place = (request.tenant, request.thread)
-    head = await runtime.settle_thread(*place, ("messages",))
+    head = await runtime.wait_until_thread_projected(*place, ("messages",))
     async with runtime.pool.connection() as conn:
         message = None
         if head > seq:  # else nothing came after the request

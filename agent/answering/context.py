@@ -67,7 +67,7 @@ async def context_of(
     """
     check_place(tenant, thread, user)
     if user is not None:
-        await runtime.settle_thread(tenant, memory_thread(user), READS_OF_MEMORIES)
+        await runtime.wait_until_thread_projected(tenant, memory_thread(user), READS_OF_MEMORIES)
     model = model or runtime.settings.model
     prompt = runtime.settings.system_prompt if system_prompt is None else system_prompt
     settings = runtime.settings
@@ -113,13 +113,13 @@ async def _ready(
     runtime: Runtime, tenant: str, thread: str, reads: tuple[str, ...]
 ) -> AsyncIterator[tuple[Connection, int]]:
     """A connection, and the thread's last sequence, which the read models have; a thread in the archive is restored."""
-    head = await runtime.settle_thread(tenant, thread, reads, without=READ_WHILE_REBUILT)
+    head = await runtime.wait_until_thread_projected(tenant, thread, reads, without=READ_WHILE_REBUILT)
     async with reading(runtime) as conn:
         if not await restored_if_archived(runtime, conn, tenant, thread):
             yield conn, head
             return
     # It takes a connection of its own: none is held meanwhile.
-    head = await runtime.settle_thread(tenant, thread, reads, without=READ_WHILE_REBUILT)
+    head = await runtime.wait_until_thread_projected(tenant, thread, reads, without=READ_WHILE_REBUILT)
     async with reading(runtime) as conn:
         yield conn, head
 
@@ -138,7 +138,7 @@ async def list_receipts(runtime: Runtime, tenant: str, thread: str) -> list[Rece
     """Oldest first. Raises NotFound for an unknown thread, InvalidToken."""
     check_tenant(tenant)
     check_id("thread", thread)
-    await runtime.settle(names=("messages",))
+    await runtime.wait_until_projected(names=("messages",))
     if not await runtime.log.thread_head(tenant, thread):
         raise NotFound(f"there is no thread {thread!r}; `turnlog threads` lists them")
     async with runtime.pool.connection() as conn:

@@ -118,7 +118,7 @@ class Prepared:
 @asynccontextmanager
 async def reading(runtime: Runtime) -> AsyncIterator[Connection]:
     """A connection to prepare with; at most READING at once, so that each gets its second one for memories."""
-    async with runtime.kept(_turns_to_read), runtime.pool.connection() as conn:
+    async with runtime.cached(_turns_to_read), runtime.pool.connection() as conn:
         yield conn
 
 
@@ -136,7 +136,7 @@ async def prepare(runtime: Runtime, conn: Connection, request: ContextRequest) -
             conn,
             runtime.settings,
             *place,
-            transcripts=runtime.kept(_transcripts),
+            transcripts=runtime.cached(_transcripts),
             query=request.query,
             window=request.window,
             model=request.model,

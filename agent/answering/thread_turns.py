@@ -57,7 +57,7 @@ async def in_turn(
     instead: called while the request waits, after each change of the thread; what it returns is yielded at once, and
     the block runs without its turn. Raises TooManyWaiting where WAITING others wait already, or after patience_s.
     """
-    queues, name = runtime.kept(_Queues), f"{tenant}/{thread}"
+    queues, name = runtime.cached(_Queues), f"{tenant}/{thread}"
     queue, request = queues.setdefault(name, deque()), object()
     if len(queue) > WAITING:
         raise _refusal()
@@ -94,7 +94,7 @@ async def first_of(runtime: Runtime, tenant: str, name: str) -> AsyncIterator[No
     """Lets `in_turn` of the same name wait for the block, which waits for nothing itself."""
     async with contextlib.AsyncExitStack() as held:
         held.push_async_callback(tell_waiting, runtime, tenant, name)
-        await _locked(runtime.kept(_Queues).locks, f"{tenant}/{name}", held)
+        await _locked(runtime.cached(_Queues).locks, f"{tenant}/{name}", held)
         yield
 
 

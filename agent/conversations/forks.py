@@ -56,7 +56,7 @@ async def fork_thread(
     async with runtime.reading("messages", "archives") as conn:
         await restored_if_archived(runtime, conn, tenant, thread)
         made = await fork(conn, runtime.log, tenant, thread, at_seq, target, label or None)
-    await runtime.settle()
+    await runtime.wait_until_projected()
     return made
 
 

@@ -131,7 +131,7 @@ async def _is_of(
     if position < head or not known:
         removed = await runtime.log.thread_head_of(tenant, thread, REMOVALS)
     if position < head and (owner != user or removed > position):
-        await runtime.settle_thread(tenant, thread, READS)
+        await runtime.wait_until_thread_projected(tenant, thread, READS)
         known, owner, _ = await _owner(runtime, tenant, thread, partition)
     if known:
         return owner == user or (or_nobody and owner is None)

@@ -148,7 +148,7 @@ async def delete_thread(runtime: Runtime, tenant: str, thread: str, *, event_id:
     """
     known = await get_thread(runtime, tenant, thread)
     done = await runtime.log.append(_event(tenant, thread, known.user, ThreadDeleted(), event_id))
-    await runtime.settle_thread(tenant, thread, READS)
+    await runtime.wait_until_thread_projected(tenant, thread, READS)
     return done
 
 

@@ -41,7 +41,7 @@ async def transcript(
     A conversation in the archive is restored first. Raises NotFound for a thread that does not exist, InvalidToken.
     """
     check_place(tenant, thread)
-    version = await runtime.settle_thread(tenant, thread, READS)
+    version = await runtime.wait_until_thread_projected(tenant, thread, READS)
     async with runtime.pool.connection() as conn:
         await restored_if_archived(runtime, conn, tenant, thread)
         found = await messages_page(conn, tenant, thread, limit + 1, after_seq, before_seq, newest)

@@ -107,7 +107,7 @@ async def clear_entities(runtime: Runtime, tenant: str, user: str) -> int:
     if count:
         about = {"source": SOURCE, "tenant": tenant, "thread": memory_thread(user), "user": user}
         await runtime.log.append(Event(data=EntitiesCleared(), **about))
-        await runtime.settle(names=READS)
+        await runtime.wait_until_projected(names=READS)
     return count
 
 

@@ -178,7 +178,7 @@ def check_kinds(kinds: Iterable[str]) -> None:
 async def _ready(runtime: Runtime, place: Place) -> None:
     """Waits until the rows are up to date. Raises InvalidToken, NotProjectedInTime."""
     _ = place.thread
-    await runtime.settle(names=READS)
+    await runtime.wait_until_projected(names=READS)
 
 
 async def _rows(

@@ -234,7 +234,7 @@ async def forget_all(runtime: Runtime, tenant: str, user: str) -> int:
     Turns that were a memory's source are not extracted from again. Raises InvalidToken.
     """
     count = await _memories(runtime).forget_all(tenant, user)
-    await runtime.settle(names=READS)
+    await runtime.wait_until_projected(names=READS)
     return count
 
 

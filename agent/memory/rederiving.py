@@ -159,7 +159,7 @@ async def drop(runtime: Runtime, tenant: str, shadow: str) -> int:
         run, users = await _the_run(conn, tenant, shadow)
     about = {"tenant": tenant, "time": datetime.now(UTC), "source": "turnlog/rederive", "data": ThreadDeleted()}
     await runtime.log.append_many([Event(thread=Place(tenant, user, run).thread, user=user, **about) for user in users])
-    await runtime.settle(names=READS)
+    await runtime.wait_until_projected(names=READS)
     return len(users)
 
 

@@ -55,11 +55,11 @@ async def archive_conversations(
     Raises NoAge.
     """
     before = _before(runtime, older_than_days)
-    await runtime.settle()
+    await runtime.wait_until_projected()
     schedule = Schedule.of(runtime.settings.archive_at, runtime.settings.timezone)
     job = Job("archive", schedule, lambda at, due_at, on_progress: archive_older(at, before, on_progress))
     ran = await run_now(runtime, job, datetime.now(UTC), on_progress)
-    await runtime.settle()
+    await runtime.wait_until_projected()
     return Archived(ran.counts["archived"], ran.counts["left_out"], ran.errors, runtime.settings.archive)
 
 

@@ -65,7 +65,7 @@ async def measure(runtime: Runtime) -> None:
 
 async def _measure_tiers(runtime: Runtime) -> None:
     """Every TIERS_EVERY_S at most: every memory is looked at."""
-    measured = runtime.kept(_tiers_measured)
+    measured = runtime.cached(_tiers_measured)
     if measured and time.monotonic() - measured[-1] < TIERS_EVERY_S:
         return
     policy = Policy.of(runtime.settings)

@@ -183,7 +183,7 @@ async def import_conversations(
     Single bad records are in the report. Raises ImportFailed.
     """
     report = prepared.report
-    await runtime.settle(timeout_s=600)
+    await runtime.wait_until_projected(timeout_s=600)
     threads = await _append_all(runtime, prepared, appended)
     await _settle(runtime, projected)
     asked = prepared.request.embed
@@ -321,7 +321,7 @@ async def _settle(runtime: Runtime, projected: OnProgress) -> None:
         silent = 0 if position > reached else silent + 1
         reached = position
         try:
-            await runtime.settle(timeout_s=0.5)
+            await runtime.wait_until_projected(timeout_s=0.5)
             return
         except NotProjectedInTime:
             if silent > MAX_SILENT_WAITS:

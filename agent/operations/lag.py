@@ -34,7 +34,7 @@ async def stuck_reactors(runtime: Runtime) -> list[str]:
 
     The first call begins to look; a reactor counts from the second one on.
     """
-    seen, now = runtime.kept(_seen), time.monotonic()
+    seen, now = runtime.cached(_seen), time.monotonic()
     found: list[str] = []
     for name in REACTORS:
         at = await _position(runtime, name)

@@ -99,7 +99,7 @@ async def rebuild_from_log(runtime: Runtime, on_progress: OnProgress) -> LogStat
         await js.purge_stream(f"KV_{SESSION_BUCKET}")
     while True:
         try:
-            await runtime.settle(STEP_S)
+            await runtime.wait_until_projected(STEP_S)
             return await log_status(runtime)
         except NotProjectedInTime:
             async with runtime.pool.connection() as conn:

@@ -57,7 +57,7 @@ async def verify(runtime: Runtime, name: str | None, on_progress: OnProgress) ->
     Raises NotFound, RebuildStopped, RebuildRunning.
     """
     chosen = _chosen(name)
-    await runtime.settle()
+    await runtime.wait_until_projected()
     return await verify_several(runtime.log, runtime.database_url, chosen, on_progress)
 
 

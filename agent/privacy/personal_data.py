@@ -147,7 +147,7 @@ async def clear_person(runtime: Runtime, tenant: str, user: str, parts: Parts) -
         await runtime.log.append_many([Event(thread=thread, data=ThreadDeleted(), **about) for thread in gone])
     memories = await forget_all(runtime, tenant, user) if parts.memories else 0
     entities = await clear_entities(runtime, tenant, user) if parts.entities else 0
-    await runtime.settle()
+    await runtime.wait_until_projected()
     return Clearing(user, memories, plan.conversations, entities, plan.kept)
 
 

@@ -158,9 +158,9 @@ def _confidence(evidence: Evidence | None, memories: Sequence[RecalledMemory]) -
 
 async def _settle(runtime: Runtime, tenant: str, user: str | None, thread: str | None) -> None:
     if user is not None:
-        await runtime.settle_thread(tenant, memory_thread(user), READS_OF_MEMORIES)
+        await runtime.wait_until_thread_projected(tenant, memory_thread(user), READS_OF_MEMORIES)
     if thread is None:
-        await runtime.settle(names=TURN_READS, without=READ_WHILE_REBUILT)
+        await runtime.wait_until_projected(names=TURN_READS, without=READ_WHILE_REBUILT)
         return
     async with runtime.reading(*TURN_READS, of=(tenant, thread), without=READ_WHILE_REBUILT) as conn:
         await restored_if_archived(runtime, conn, tenant, thread)

@@ -212,7 +212,7 @@ def _in_turn(found: Sequence[Sequence[Recalled]], k: int) -> list[Recalled]:
 def recall_of(runtime: Runtime, asker: str | None, keyword_only: bool = False) -> Recall:
     """Returns the runtime's search over turns: its caches are shared, `asker` and `degraded` belong to the caller
     alone."""
-    found = copy(runtime.kept(_keywords if keyword_only else _vectors))
+    found = copy(runtime.cached(_keywords if keyword_only else _vectors))
     found.asker = asker
     return found
 

@@ -76,7 +76,7 @@ def check_secrets(team: Team) -> None:
 
 def server_team(runtime: Runtime) -> ServerTeam | None:
     """Returns the team that TURNLOG_TEAM names, None without one. Raises InvalidTeam."""
-    return runtime.kept(_loaded)
+    return runtime.cached(_loaded)
 
 
 def entry_agent(runtime: Runtime) -> str:

@@ -60,7 +60,7 @@ class StoredRecords:
 
     async def _settled(self, kind: str) -> tuple[str, str, str]:
         namespace = self._namespace(kind)
-        await self.runtime.settle_thread(self.tenant, store_thread(namespace), READS)
+        await self.runtime.wait_until_thread_projected(self.tenant, store_thread(namespace), READS)
         return namespace
 
     def _namespace(self, kind: str) -> tuple[str, str, str]:

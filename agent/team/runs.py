@@ -34,7 +34,7 @@ async def list_runs(
     after: start and id of the run that the list goes on after. Raises InvalidToken.
     """
     check_place(tenant, thread, user)
-    await runtime.settle(names=READS)
+    await runtime.wait_until_projected(names=READS)
     async with runtime.pool.connection() as conn:
         runs = await agent_runs_of(conn, tenant, user, thread, after=after, limit=limit)
     return [replace(run, price_known=True) for run in runs] if _is_free(runtime) else runs
@@ -47,7 +47,7 @@ async def show_run(runtime: Runtime, tenant: str, run: UUID | str, user: str | N
         run_id = run if isinstance(run, UUID) else UUID(run)
     except ValueError:
         raise NotFound(f"{str(run)[:80]!r} is not the id of a run; `turnlog runs` lists them") from None
-    await runtime.settle(names=READS)
+    await runtime.wait_until_projected(names=READS)
     async with runtime.pool.connection() as conn:
         runs = await agent_runs_of(conn, tenant, user, run=run_id, limit=1)
         if not runs:

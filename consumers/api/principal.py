@@ -50,7 +50,7 @@ class Principal:
 
     async def check(self) -> None:
         """Checks the credential again, for connections that stay open. Raises Unauthenticated, TokenExpired."""
-        await self.system.kept(Access).check(self.identity)
+        await self.system.cached(Access).check(self.identity)
 
     def check_user(self, user: str | None) -> None:
         """Raises NotFound where a request names another user than its caller."""
@@ -97,7 +97,7 @@ async def identify(
         raise Unauthenticated("send a token: `Authorization: Bearer …`; `turnlog token --user NAME` prints one")
     system: Runtime = request.app.state.runtime
     act_as = x_turnlog_user and x_turnlog_user.encode("latin-1").decode(errors="replace")  # headers arrive as Latin-1
-    identity = await system.kept(Access).identify(credentials.credentials, act_as)
+    identity = await system.cached(Access).identify(credentials.credentials, act_as)
     use_zone(identity, x_turnlog_timezone)
     return Principal(identity, system.for_tenant(identity.tenant), system)
 
@@ -157,7 +157,7 @@ async def write_id(
     if idempotency_key is None or not idempotency.may_repeat(request):
         return uuid7()
     place = "\0".join((caller.tenant, caller.user, request.method, request.url.path, idempotency_key))
-    access = caller.system.kept(Access)
+    access = caller.system.cached(Access)
     scopes = " ".join(sorted(caller.identity.scopes))
     headers = "\0".join(request.headers.get(name, "") for name in idempotency.HEADERS)
     asked = f"{scopes}\0{request.url.query}\0{headers}\0".encode() + await request.body()

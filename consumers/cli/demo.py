@@ -112,7 +112,7 @@ class _Demo:
         for seq in (stored[1].seq, stored[2].seq, stored[-1].seq):
             self._say("   " + (await line_at(self._runtime.log, seq)).text()[:150])
         self._say(f"   {counted(len(part), 'event')} on JetStream, synced to disk")
-        await self._runtime.settle(TIMEOUT_S, ("messages",))
+        await self._runtime.wait_until_projected(TIMEOUT_S, ("messages",))
 
     async def _publish_while_dead(self, part: Sequence[Event]) -> None:
         self._head("2  The projector is killed (SIGKILL), and turns go on", "nothing that was acknowledged is lost")
@@ -122,7 +122,7 @@ class _Demo:
 
     async def _catch_up(self) -> None:
         self._head("3  A new projector takes over", "projectors/engine/apply.py: position and rows in one transaction")
-        await self._runtime.settle(TIMEOUT_S)
+        await self._runtime.wait_until_projected(TIMEOUT_S)
         rows = await _count(self._runtime, "messages")
         turns = sum(event.type == "turn_recorded" for event in self._sample)
         self._check(
@@ -157,7 +157,7 @@ class _Demo:
 
     async def _left(self) -> int:
         """Texts without a vector, and one more while old turns are not pruned."""
-        await self._runtime.settle(TIMEOUT_S)
+        await self._runtime.wait_until_projected(TIMEOUT_S)
         async with self._runtime.pool.connection() as conn:
             now = await thread_overview(conn, self._runtime.settings.tenant, THREAD)
             pruned = now.pruned_through > 0 and now.count <= self._runtime.settings.max_messages_per_thread
@@ -231,11 +231,11 @@ class _Demo:
             "9  Everything again from the log",
             "projectors/rebuild/: shadow tables, atomic switch; no model call",
         )
-        await self._runtime.settle(TIMEOUT_S)  # the reactors have ended: nothing new comes from now on
+        await self._runtime.wait_until_projected(TIMEOUT_S)  # the reactors have ended: nothing new comes from now on
         for projection in PROJECTIONS:
             before = await verify(self._runtime.log, self._runtime.database_url, projection)
             made = await rebuild(self._runtime.log, self._runtime.database_url, projection)
-            await self._runtime.settle(TIMEOUT_S)
+            await self._runtime.wait_until_projected(TIMEOUT_S)
             after = await verify(self._runtime.log, self._runtime.database_url, projection)
             same = before.clean and after.clean and before.checksum == after.checksum
             rows = counted(after.rows, "row")

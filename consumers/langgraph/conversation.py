@@ -219,7 +219,7 @@ class Nodes:
         )
         try:
             async with asyncio.timeout(PATIENCE_S):
-                await runtime.settle_thread(*place, READS)
+                await runtime.wait_until_thread_projected(*place, READS)
                 async with reading(runtime) as conn:
                     request = by_turns(request, await thread_messages(conn, *place))
                     prepared = await prepare(runtime, conn, request)

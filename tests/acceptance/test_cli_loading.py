@@ -58,7 +58,7 @@ def test_mcp_refuses_a_wrong_user_before_its_library_is_loaded(tmp_path: Path) -
 async def test_a_command_that_reads_loads_no_projector_while_rows_are_up_to_date(settings: Settings) -> None:
     async with opened(settings) as runtime, projecting(runtime):
         await open_thread(runtime, settings.tenant, "t", "ann")
-        await runtime.settle()
+        await runtime.wait_until_projected()
     servers = {"NATS_URL": runtime.nats_url, "DATABASE_URL": runtime.database_url, "TURNLOG_HOME": str(settings.home)}
     for words in part(READING):
         assert loaded(*words, **servers) & (PROJECTING | OTHERS) == set(), words

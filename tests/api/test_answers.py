@@ -147,7 +147,7 @@ async def test_a_conversation_that_is_deleted_during_a_completion_stays_deleted(
         await eventually(is_asked)
         assert (await ann.delete("/api/threads/t")).status_code == 204
         assert (await completing).json()["choices"][0]["message"]["content"] == "late"
-        await api.runtime.settle()
+        await api.runtime.wait_until_projected()
         assert (await ann.get("/api/threads/t/turns")).status_code == 404
 
 

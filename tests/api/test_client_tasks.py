@@ -88,7 +88,7 @@ async def test_a_prompt_for_a_summary_in_a_resent_history_is_not_the_persons(ser
             turns = (await ann.get(f"/api/threads/{prompt.client}/turns")).json()["items"]
             assert [one["origin"] for one in turns if one["role"] == "user"] == ["person", "program", "person"]
         await wait_until_idle(api.runtime.log, EXTRACTION)
-        await api.runtime.settle()
+        await api.runtime.wait_until_projected()
         assert "Genoa" not in (await ann.get("/api/memories")).text
 
 

@@ -77,12 +77,12 @@ async def test_memory_does_not_feed_on_its_own_output(serve: Serve) -> None:
             for messages in ([asked], [asked, heard, asked], [{"role": "user", "content": notes}]):
                 assert (await ann.post("/v1/chat/completions", json={"messages": messages})).is_success
             await wait_until_idle(api.runtime.log, EXTRACTION)
-            await api.runtime.settle()
+            await api.runtime.wait_until_projected()
             after = (await ann.get("/api/memories")).json()["items"]
             assert [(one["id"], one["content"]) for one in after] == [(one["id"], one["content"]) for one in before]
             assert (await ann.get("/api/entities")).json()["items"] == []
             own = "I really have a hamster called Milo."
             await ann.post("/api/threads/t/turns", json={"turns": [{"role": "user", "content": own}]})
             await wait_until_idle(api.runtime.log, EXTRACTION)
-            await api.runtime.settle()
+            await api.runtime.wait_until_projected()
             assert "Milo" in (await ann.get("/api/memories")).text

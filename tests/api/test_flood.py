@@ -126,7 +126,7 @@ async def test_reads_of_one_user_take_turns_and_too_many_are_refused(
         for _ in range(AT_ONCE):
             await running.enter_async_context(in_share(api.runtime, "default", "ann", "reads"))
         waiting = asyncio.create_task(ann.get("/api/threads"))
-        while api.runtime.kept(shares.Shares)["default", "ann", "reads"].requests <= AT_ONCE:
+        while api.runtime.cached(shares.Shares)["default", "ann", "reads"].requests <= AT_ONCE:
             await asyncio.sleep(0.01)
         refused = await ann.get("/api/threads/t/turns")
         assert (refused.status_code, refused.json()["code"]) == (429, "too-many-waiting")
@@ -137,7 +137,7 @@ async def test_reads_of_one_user_take_turns_and_too_many_are_refused(
             assert (await anext(server_events(response)))["event"] == "turn_recorded"
         await running.aclose()
         assert (await waiting).status_code == 200
-        assert api.runtime.kept(shares.Shares) == {}
+        assert api.runtime.cached(shares.Shares) == {}
 
 
 async def test_embeddings_are_throttled_like_answers_and_another_user_goes_on(serve: Serve) -> None:

@@ -62,7 +62,7 @@ async def examples(api: Api, ann: httpx2.AsyncClient) -> dict[str, Request]:
         await ann.post("/api/memories", json={"content": f"I live in {city}.", "importance": 0.5})
     key = (await ann.post("/api/operations/keys", json={"user": "ann"})).json()["id"]
     letters = [await broken(api, f"broken-{number}") for number in range(2)]
-    await api.runtime.settle()
+    await api.runtime.wait_until_projected()
     answer = {"messages": [{"role": "user", "content": "hello"}], "model": "m"}
     conversation = (await ann.post("/v1/conversations", json={})).json()["id"]
     item = {"type": "message", "role": "user", "content": "hello"}

@@ -75,7 +75,7 @@ async def old_data(api: Api, other: httpx2.AsyncClient) -> None:
     former = former_thread(event.thread)
     assert former == memory_thread(HASH)
     await api.runtime.log.append(event.model_copy(update={"thread": former}))
-    await api.runtime.settle()
+    await api.runtime.wait_until_projected()
 
 
 async def all_again(api: Api) -> None:

@@ -287,7 +287,7 @@ async def test_empty_texts_are_turns_and_a_resent_history_goes_on(serve: Serve, 
     ]
     async with serve(api_base_url=model.url, model="m") as api, openai_client(api) as client:
         thread, answer = await chat(client, *history, tools=[WEATHER])
-        assert api.runtime.kept(Paces)["default", "ann", ""].events >= len(history)  # stored in the user's pace
+        assert api.runtime.cached(Paces)["default", "ann", ""].events >= len(history)  # stored in the user's pace
         sent = model.bodies()[-1]["messages"]
         assert not validate_openai_messages(sent)
         assert [one["role"] for one in sent[1:]] == [one["role"] for one in history]

@@ -50,7 +50,7 @@ async def test_dead_letters_are_of_the_operators_tenant_alone(serve: Serve) -> N
     ):
         subject = publish_subject("default", "t", "turn_recorded")
         seq = (await api.runtime.log.nc.jetstream().publish(subject, b"{")).seq
-        await api.runtime.settle()
+        await api.runtime.wait_until_projected()
         found = (await admin.get("/api/operations/dead-letters")).json()["items"]
         assert {one["seq"] for one in found} == {seq}
         letter = f"/api/operations/dead-letters/{seq}"
@@ -80,7 +80,7 @@ async def test_keys_open_routes_until_they_are_revoked_and_tickets_once(serve: S
         assert (revoked.status_code, revoked.json()["revoked_at"] is None) == (200, False)
         assert (await ann.get("/api/threads", headers=header)).status_code == 401
         ticket = (await ann.post("/api/tickets")).json()["ticket"]
-        access = api.runtime.kept(Access)
+        access = api.runtime.cached(Access)
         assert (await access.redeem(ticket)).user == "ann"
         with pytest.raises(Unauthenticated):
             await access.redeem(ticket)

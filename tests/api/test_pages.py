@@ -78,7 +78,7 @@ async def lists(api: Api, ann: httpx2.AsyncClient) -> dict[str, tuple[Write, str
 
     async def letter(n: int) -> None:
         await jetstream.publish(publish_subject("default", f"broken-{n}", "turn_recorded"), b"{")
-        await api.runtime.settle()
+        await api.runtime.wait_until_projected()
 
     return {
         "/api/threads": (turn, "thread"),

@@ -54,7 +54,7 @@ async def test_a_request_whose_statement_takes_too_long_ends(serve: Serve, monke
     async with serve() as api, api.client() as ann:
         await ann.post("/api/threads/t/turns", json=SAID)
         async with await AsyncConnection.connect(api.runtime.database_url) as held:
-            await api.runtime.settle()
+            await api.runtime.wait_until_projected()
             await held.execute("LOCK TABLE turnlog.messages IN ACCESS EXCLUSIVE MODE")
             slow = await ann.get("/api/threads/t/turns")
             assert (slow.status_code, slow.json()["code"]) == (503, "too-slow")

@@ -98,7 +98,7 @@ async def test_a_retry_at_another_process_gets_the_answer_under_way(
         await asyncio.to_thread(model.wait_for_requests, before + 1)
         assert other.runtime.api_url is not None
         retry = asyncio.create_task(ask(other.runtime.api_url, 1))
-        await eventually(lambda: asyncio.sleep(0, bool(other.runtime.kept(_Queues))))
+        await eventually(lambda: asyncio.sleep(0, bool(other.runtime.cached(_Queues))))
         go_on.set()
         replies = await asyncio.gather(first, retry)
         assert [one.status_code for one in replies] == [200, 200] and all("answer" in one.text for one in replies)

@@ -119,7 +119,7 @@ async def test_a_question_waits_for_the_answer_of_another_process_until_that_pro
         key = ("turn/default/t", int(LockFor.THREAD_TURN))
         await other.execute("SELECT pg_advisory_lock(hashtextextended(%s, %s))", key)
         waiting = asyncio.create_task(completion(ann, "t", "One?"))
-        queues = api.runtime.kept(thread_turns._Queues)
+        queues = api.runtime.cached(thread_turns._Queues)
         await eventually(lambda: asyncio.sleep(0, bool(queues)))
         assert not (await asyncio.wait([waiting], timeout=0))[0] and not model.asked("answer")
         async with api.runtime.pool.connection() as conn:
@@ -141,7 +141,7 @@ async def test_a_question_waits_for_the_agents_answer_though_who_asked_has_left(
         await asyncio.to_thread(model.wait_for_requests, before + 1)
         await left.aclose()
         waiting = asyncio.create_task(ask(ann, "t", "Two?"))
-        queues = api.runtime.kept(thread_turns._Queues)
+        queues = api.runtime.cached(thread_turns._Queues)
         await eventually(lambda: asyncio.sleep(0, bool(queues.locks._held)))
         done, _ = await asyncio.wait([waiting], timeout=0.2)
         go_on.set()

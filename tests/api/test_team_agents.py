@@ -98,6 +98,6 @@ async def test_a_question_without_an_agent_is_the_entry_agents(
             assert [limit["used"] for limit in limits if limit["name"] == "agent_per_minute"] == [count]
         await root.put(f"{AGENTS}/desk/toggle", json={"enabled": False})
         assert (await ann.post("/api/threads/off/answers", json={"message": "Hello"})).status_code == 409
-        await api.runtime.settle()
+        await api.runtime.wait_until_projected()
         [run] = (await ann.get("/api/runs", params={"thread": "off"})).json()["items"]
         assert run["agent"] == "desk"

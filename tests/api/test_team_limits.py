@@ -120,7 +120,7 @@ async def test_a_window_and_the_quota_are_used_up_by_runs_with_their_delegates(s
     async with serve("agent", api_base_url=model.url, model="m", team="advising") as api, api.client() as ann:
         model.until.set()
         assert (await ann.post(**question("t"))).status_code == 201
-        await api.runtime.settle()
+        await api.runtime.wait_until_projected()
         used = {limit["name"]: limit["used"] for limit in (await ann.get("/api/limits")).json()}
         planned, solved = (len(json.dumps(body["messages"]).split()) for body in model.bodies("chat"))
         assert used["tokens_per_day"] >= planned + solved, "the plan and the delegate's answer are both counted"

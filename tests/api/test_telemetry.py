@@ -56,7 +56,7 @@ async def test_a_question_is_one_trace_that_projectors_link_to(
         )
         assert asked.status_code == 201, asked.text
         events = [one.event async for one in api.runtime.log.read_thread("default", "traced")]
-        await api.runtime.settle()
+        await api.runtime.wait_until_projected()
 
         async def answer_projected() -> bool:
             sent = {one.traceparent for one in events}

@@ -62,9 +62,9 @@ async def _fill(runtime: Runtime, texts: list[str]) -> None:
         await add_turns(runtime, "default", f"thread-{user}", turns, user=f"user-{user}")
         for _ in range(MEMORIES):
             await remember(runtime, "default", f"user-{user}", next(some))
-    await runtime.settle(SETTLED_S)
+    await runtime.wait_until_projected(SETTLED_S)
     await embed_pending(runtime, runtime.models.embedder)
-    await runtime.settle(SETTLED_S)
+    await runtime.wait_until_projected(SETTLED_S)
 
 
 class _Least:

@@ -33,7 +33,7 @@ async def measure(stand: Stand) -> list[Row]:
         given = Settings(_env_file=None, nats_url=stand.nats_url, database_url=url, kek=SecretStr(new_kek()))
         async with opened(given, "turnlog-bench") as runtime, playing(runtime, ["projectors", "agent"]):
             await fill(runtime.log, stand.conversations.events(backlog))
-            await runtime.settle(PATIENCE_S)
+            await runtime.wait_until_projected(PATIENCE_S)
             questions = itertools.cycle(stand.conversations.texts(200))
             thread = next(stand.conversations.events(1)).thread
 
@@ -98,7 +98,7 @@ async def _recall(runtime: Runtime, question: str, thread: str) -> None:
 
 async def _import(runtime: Runtime, events: list[Event]) -> None:
     await fill(runtime.log, events)
-    await runtime.settle(PATIENCE_S)
+    await runtime.wait_until_projected(PATIENCE_S)
 
 
 def _row(what: str, ours: list[float], floor: list[float], shown: Callable[[float], str]) -> Row:

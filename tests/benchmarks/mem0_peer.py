@@ -90,7 +90,7 @@ async def _turnlog(
 
 async def _at_rest(memory: Memory) -> None:
     async with asyncio.timeout(SETTLED_S):
-        await memory.runtime.settle(SETTLED_S)
+        await memory.runtime.wait_until_projected(SETTLED_S)
         while (await embedding_backlog(memory.runtime)).texts:
             await asyncio.sleep(0.2)
 

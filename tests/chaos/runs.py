@@ -168,7 +168,7 @@ async def _run(
                 requests, complaints = await _asked(runtime, killer, runs, progress)
             finally:
                 complaints_at_end = killer.end() if killer.worker is not None else []
-    await runtime.settle(60.0)
+    await runtime.wait_until_projected(60.0)
     complaints += complaints_at_end + await _violations(runtime, requests)
     calls = (home / CALLS).read_text().splitlines()
     killed = dict(sorted(killer.killed_after.items()))

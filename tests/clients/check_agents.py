@@ -61,7 +61,7 @@ def chat_model(server: AgentServer) -> Any:
 
 async def transcript(api: Api, thread: str = "t") -> list[tuple[str, str, str]]:
     """(role, text, origin) of each turn."""
-    await api.runtime.settle()
+    await api.runtime.wait_until_projected()
     async with api.client("ann") as ann:
         items = (await ann.get(f"/api/threads/{thread}/turns")).json()["items"]
     return [(one["role"], one["content"], one["origin"]) for one in items]
@@ -126,6 +126,6 @@ async def test_summaries_of_agents_are_nobodys_words(serve: Serve, model: AgentS
         ]
         assert {origin for _, text, origin in turns if SUMMARY in text} <= {"program", "model"}
         await wait_until_idle(api.runtime.log, EXTRACTION)
-        await api.runtime.settle()
+        await api.runtime.wait_until_projected()
         async with api.client("ann") as ann:
             assert "Captain" not in (await ann.get("/api/memories")).text

@@ -43,16 +43,16 @@ async def append_conversations(stage: Stage, *threads: str, user: str | None = "
 
 
 async def embed_all(stage: Stage) -> None:
-    await stage.runtime.settle()
+    await stage.runtime.wait_until_projected()
     models = make_models(stage.runtime.settings)
     await embed_pending(stage.runtime, models.embedder)
     await models.close()
-    await stage.runtime.settle()
+    await stage.runtime.wait_until_projected()
 
 
 async def archive_threads(stage: Stage) -> dict[str, int]:
     done = await archive_cold(stage.runtime, datetime.now(UTC), lambda done, total: None)
-    await stage.runtime.settle()
+    await stage.runtime.wait_until_projected()
     assert not done.errors
     return done.counts
 

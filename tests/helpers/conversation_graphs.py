@@ -39,7 +39,7 @@ class Instance:
         return found
 
     async def usage(self) -> list[Any]:
-        await self.stage.runtime.settle()
+        await self.stage.runtime.wait_until_projected()
         return await self.stage.rows("SELECT user_id, agent, calls, errors FROM usage WHERE purpose = 'answer'")
 
 

@@ -39,11 +39,11 @@ async def rows_with_bakery(stage: Stage) -> dict[str, list[Any]]:
 
 async def embed_all(stage: Stage) -> None:
     """Until everything has its vector."""
-    await stage.runtime.settle()
+    await stage.runtime.wait_until_projected()
     models = make_models(stage.runtime.settings)
     await embed_pending(stage.runtime, models.embedder)
     await models.close()
-    await stage.runtime.settle()
+    await stage.runtime.wait_until_projected()
 
 
 async def cached_hashes(stage: Stage) -> list[Any]:

@@ -70,13 +70,13 @@ async def stored_quality(runtime: Runtime, files: Sequence[Path]) -> Quality:
     for file in files:
         turns = [one for one in events(read(file), runtime.settings.tenant) if isinstance(one, Event)]
         await runtime.log.append_many(turns)
-    await runtime.settle()
+    await runtime.wait_until_projected()
     models = make_models(runtime.settings)
     extraction = extraction_of(runtime, models)
     async with runtime.pool.connection() as conn:
         for tenant, user, thread in await (await conn.execute(_USERS)).fetchall():
             await extraction.by_rules(conn, UserConversation(tenant, user, thread), finish=True)
-        await runtime.settle()
+        await runtime.wait_until_projected()
         rows = await (await conn.execute(_MEMORIES)).fetchall()
     await models.close()
     return Quality(tuple(SourcedMemory(*given, _text(content)) for *given, content in rows))

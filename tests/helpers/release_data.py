@@ -87,7 +87,7 @@ async def quiet(memory: turnlog.Memory) -> None:
     log, head = memory.runtime.log, -1
     while head != (head := (await log.state()).head):
         await asyncio.sleep(QUIET_S)
-    await memory.runtime.settle()
+    await memory.runtime.wait_until_projected()
 
 
 async def reads(memory: turnlog.Memory) -> dict[str, Any]:

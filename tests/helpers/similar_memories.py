@@ -106,7 +106,7 @@ async def append_memories(runtime: Runtime, memories: Mapping[Memory, float], us
     ids = tuple(one.id for one in told)
     embedded = MemoriesEmbedded(model=MODEL, dimensions=2, memory_ids=ids)
     await runtime.log.append(Event(time=NOW, data=embedded, **about))
-    await runtime.settle()
+    await runtime.wait_until_projected()
     return told
 
 
@@ -122,7 +122,7 @@ async def embed(runtime: Runtime, contents: Mapping[str, float]) -> None:
 
 async def run_compaction(runtime: Runtime) -> Done:
     done = await compact(runtime, NOW, lambda done, total: None)
-    await runtime.settle()
+    await runtime.wait_until_projected()
     return done
 
 

@@ -83,7 +83,7 @@ class Stage:
     async def rest(self, durable: str = "memory") -> None:
         """Until the consumer has done all that is in the log for it and everything is projected."""
         await wait_until_idle(self.runtime.log, durable)
-        await self.runtime.settle()
+        await self.runtime.wait_until_projected()
 
     async def until(self, kind: str, count: int, thread: str = "t", timeout_s: float = 180.0) -> list[Any]:
         """As soon as the thread has so many events of a type."""
@@ -92,7 +92,7 @@ class Stage:
             return len(await self.all(kind, thread)) >= count
 
         await eventually(are_there, timeout_s)
-        await self.runtime.settle()
+        await self.runtime.wait_until_projected()
         return await self.all(kind, thread)
 
     async def rows(self, query: str, *params: Any) -> list[Any]:

@@ -49,9 +49,9 @@ OTHERS = [said(f"The weather in town {n} was fine, and we walked a lot.", f"walk
 
 
 async def ask(stage: Stage, text: str, place: Place = NEW) -> None:
-    await stage.runtime.settle()
+    await stage.runtime.wait_until_projected()
     await answer_to(stage.runtime, place, text)
-    await stage.runtime.settle()
+    await stage.runtime.wait_until_projected()
 
 
 def shown(body: dict[str, Any]) -> list[str]:
@@ -185,11 +185,11 @@ async def test_a_receipt_of_a_question_that_came_with_its_answer_keeps_no_word_o
 ) -> None:
     async with play() as stage:
         await stage.runtime.log.append_many([*OTHERS, said(BOOKED)])
-        await stage.runtime.settle()
+        await stage.runtime.wait_until_projected()
         made = await context_of(stage.runtime, "default", "new", query=QUESTION, user="ann")
         answer = [NewTurn(role="assistant", content="It is the Casa Azul.")]
         await add_turns(stage.runtime, "default", "new", answer, user="ann", receipt=made.receipt)
-        await stage.runtime.settle()
+        await stage.runtime.wait_until_projected()
         [receipt] = await stage.all("answer_receipt", "new")
         then = await context_as_of(stage.runtime, "default", "new", receipt.as_of_seq)
     assert BOOKED in json.dumps(made.context.messages)

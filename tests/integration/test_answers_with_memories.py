@@ -50,7 +50,7 @@ def recorded(content: str, **fields: Any) -> Event:
 
 
 async def ask(stage: Stage, text: str, place: Place = PLACE) -> str:
-    await stage.runtime.settle()
+    await stage.runtime.wait_until_projected()
     return await answer_to(stage.runtime, place, text)
 
 
@@ -197,7 +197,7 @@ async def test_time_travel_shows_the_very_block_although_the_memory_was_replaced
         )
         await stage.runtime.log.append(recorded("I live in Rome", intervals=(closed,)))
         await ask(stage, "Where do I live now?")
-        await stage.runtime.settle()
+        await stage.runtime.wait_until_projected()
         then = await past(stage, receipt.as_of_seq)
     sent, later = model.bodies("chat")
     assert block(later) == ["I live in Rome"]
@@ -215,7 +215,7 @@ async def test_time_travel_shows_the_very_block_although_an_older_conversation_w
         earlier = memory("I live in Berlin", now() - timedelta(days=900)).sources[0]
         said = MemoryConfirmed(memory_id=memory_id("I live in Berlin"), source=earlier, importance=0.8, confidence=0.9)
         await stage.runtime.log.append(event(said))
-        await stage.runtime.settle()
+        await stage.runtime.wait_until_projected()
         assert await stage.rows("SELECT valid_from < now() - interval '899 days' FROM memories") == [(True,)]
         then = await past(stage, receipt.as_of_seq)
     assert then.matches
@@ -227,7 +227,7 @@ async def test_time_travel_says_so_when_a_memory_was_forgotten(play: Play, model
         await ask(stage, "Where do I live?")
         [receipt] = await stage.all("answer_receipt")
         await stage.runtime.log.append(event(MemoryForgotten(memory_id=memory_id("I live in Berlin"))))
-        await stage.runtime.settle()
+        await stage.runtime.wait_until_projected()
         then = await past(stage, receipt.as_of_seq)
     assert then.matches is False
     assert then.forgotten == (memory_id("I live in Berlin"),)
@@ -258,7 +258,7 @@ async def test_preferences_and_entities_reach_the_model_the_receipt_and_time_tra
         [receipt] = await stage.all("answer_receipt")
         changed = known.model_copy(update={"description": "not so dear"})
         await stage.runtime.log.append(event(EntitiesFound(entities=(changed,))))
-        await stage.runtime.settle()
+        await stage.runtime.wait_until_projected()
         then = await past(stage, receipt.as_of_seq)
     (shown,) = [str(m["content"]) for m in model.bodies("chat")[0]["messages"] if str(m["content"]).startswith(TITLE)]
     entity = f"OTHER {name}: (x) very dear; priority 1"
@@ -284,7 +284,7 @@ async def test_time_travel_withholds_what_is_known_no_more_after_a_forgetting(pl
         [receipt] = await stage.all("answer_receipt")
         forgotten = MemoryForgotten(memory_id=memory_id("Mia is allergic to nuts"), source_ids=(turn.event_id,))
         await stage.runtime.log.append(event(forgotten))
-        await stage.runtime.settle()
+        await stage.runtime.wait_until_projected()
         then = await past(stage, receipt.as_of_seq)
     text = json.dumps(then.context.messages)
     assert receipt.known is not None

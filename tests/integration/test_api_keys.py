@@ -42,7 +42,7 @@ async def test_a_key_is_what_its_events_say_whatever_comes_twice(db: Connection)
 
 async def test_a_token_is_verified_once_and_refused_when_it_expires(nats_url: str, database_url: str) -> None:
     async with player(nats_url, database_url, (), api_secret=SECRET)() as stage:
-        access = stage.runtime.kept(Access)
+        access = stage.runtime.cached(Access)
         token = token_of(stage.runtime, "ann")
         assert await access.identify(token) is await access.identify(token)
         with pytest.raises(Unauthenticated):
@@ -68,7 +68,7 @@ async def test_a_key_works_until_it_is_revoked_or_its_user_is_erased(
 ) -> None:
     async with player(nats_url, database_url, ("projectors",), api_secret=SECRET)() as stage:
         runtime = stage.runtime
-        access = runtime.kept(Access)
+        access = runtime.cached(Access)
         made = await create_key(runtime, "acme", "ann", scopes=["read"], label="website", ttl=timedelta(days=1))
         other = await create_key(runtime, "acme", "bob", role="vip")
         found = await access.identify(made.key)
@@ -110,7 +110,7 @@ async def test_what_a_row_says_counts_only_as_the_key_was_made(
 ) -> None:
     """Whoever can publish events or write rows has not the pepper."""
     async with player(nats_url, database_url, ("projectors",), api_secret=SECRET)() as stage:
-        runtime, access = stage.runtime, stage.runtime.kept(Access)
+        runtime, access = stage.runtime, stage.runtime.cached(Access)
         made = await create_key(runtime, "acme", "ann")
         for change, back in (
             ("role = 'admin'", "role = 'user'"),
@@ -131,7 +131,7 @@ async def test_what_a_row_says_counts_only_as_the_key_was_made(
 
 async def test_only_such_a_key_names_another_user_and_a_ticket_is_good_once(nats_url: str, database_url: str) -> None:
     async with player(nats_url, database_url, ("projectors",), api_secret=SECRET)() as stage:
-        runtime, access = stage.runtime, stage.runtime.kept(Access)
+        runtime, access = stage.runtime, stage.runtime.cached(Access)
         backend = await create_key(runtime, "acme", "backend", "admin", ["read", "operate", "act-as-user"])
         acting = await access.identify(backend.key, "ann")
         assert (acting.tenant, acting.user, acting.role, acting.scopes) == ("acme", "ann", "user", {"read"})

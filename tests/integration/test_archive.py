@@ -68,7 +68,7 @@ async def test_a_cold_conversation_stands_in_a_file_and_comes_back_row_for_row(p
         assert [row[3] for row in await stage.rows(ARCHIVED_THREADS)] == [True, True]
         for one in [*await stage.events("t"), *await stage.events("线 1")]:
             await stage.twice(one)
-        await stage.runtime.settle()
+        await stage.runtime.wait_until_projected()
         assert await table_rows(stage) == before
         assert await equals_rebuild(stage)
 
@@ -166,7 +166,7 @@ async def test_what_was_said_while_it_was_archived_is_where_it_would_have_been(p
         await append_conversations(stage)
         await archive_threads(stage)
         await stage.runtime.log.append(turn("我喝茶", minutes=6, user="ann"))
-        await stage.runtime.settle()
+        await stage.runtime.wait_until_projected()
         assert await restore_thread(stage)
         assert await stage.rows("SELECT seqs FROM memory_vectors WHERE chunk = '我喝茶'") == [([3, 5, 11],)]
         assert await stage.rows("SELECT seq FROM messages ORDER BY seq") == [(n,) for n in (1, 2, 3, 4, 5, 6, 11)]
@@ -178,12 +178,12 @@ async def test_it_is_archived_again_after_a_while_and_the_older_file_goes(play: 
         await append_conversations(stage)
         await archive_threads(stage)
         await stage.runtime.log.append(turn("再见", minutes=50_000, user="ann"))
-        await stage.runtime.settle()
+        await stage.runtime.wait_until_projected()
         assert await restore_thread(stage)
         before = await table_rows(stage)
         assert await archive_threads(stage) == {"archived": 0, "left_out": 0}, "it was read today"
         await archive_older(stage.runtime, datetime.now(UTC) + timedelta(days=1), lambda done, total: None)
-        await stage.runtime.settle()
+        await stage.runtime.wait_until_projected()
         assert [file.parent.name for file in stored_files(stage)] == ["2023-06"]
         assert await restore_thread(stage)
         assert await table_rows(stage) == before

@@ -72,7 +72,7 @@ async def test_erasing_a_user_takes_their_files_and_leaves_those_of_others(play:
         of_ann, _, of_bob = sorted(stored_files(stage), reverse=True)
         orphan = of_ann.with_name("t-1.parquet")
         orphan.write_bytes(of_ann.read_bytes())
-        await stage.runtime.settle()
+        await stage.runtime.wait_until_projected()
         reach = erasure_reach(stage.runtime.settings)
         plan = await plan_erasure(stage.runtime, "default", "ann", reach)
         receipt = await erase_person(stage.runtime, plan, reach)
@@ -95,7 +95,7 @@ async def test_it_comes_back_in_parts_and_a_crash_between_them_is_finished(
         parts = await restoring._told_again(log, folder, found)
         assert len(parts) > 3
         await log.append_many(parts[:2], expected=found.head)
-        await stage.runtime.settle()
+        await stage.runtime.wait_until_projected()
         assert 0 < len((await table_rows(stage))["messages"]) < len(TEXTS)
         assert [row[3] for row in await stage.rows(ARCHIVED_THREADS)] == [False]
         assert await restore_thread(stage)
@@ -112,7 +112,7 @@ async def test_several_who_read_it_at_once_bring_it_back_once(play: Play) -> Non
         await archive_threads(stage)
         place = (stage.runtime.log, stage.runtime.settings.archive, "default", "t")
         assert any(await asyncio.gather(*(restore(*place) for _ in range(4))))
-        await stage.runtime.settle()
+        await stage.runtime.wait_until_projected()
         assert len(await stage.all("thread_restored")) == 1
         assert await table_rows(stage) == before
         assert await restore(*place) is None
@@ -123,7 +123,7 @@ async def test_a_conversation_that_was_deleted_does_not_come_back(play: Play) ->
         await append_conversations(stage)
         await archive_threads(stage)
         await stage.runtime.log.append(event(ThreadDeleted()))
-        await stage.runtime.settle()
+        await stage.runtime.wait_until_projected()
         assert await stage.rows(ARCHIVED_THREADS) == []
         assert await restore(stage.runtime.log, stage.runtime.settings.archive, "default", "t") is None
         assert not await restore_thread(stage)
@@ -138,7 +138,7 @@ async def test_conversations_that_others_refer_to_are_left_where_they_are(play: 
         await stage.bad("turn_recorded", "bad")
         async with stage.runtime.pool.connection() as conn:
             await fork(conn, stage.runtime.log, "default", "parent", 2, "child")
-        await stage.runtime.settle()
+        await stage.runtime.wait_until_projected()
         assert await archive_threads(stage) == {"archived": 0, "left_out": 1}
         assert await stage.rows(ARCHIVED_THREADS) == []
 
@@ -151,11 +151,11 @@ async def test_a_fork_reads_the_past_of_an_archived_parent(play: Play) -> None:
         async with stage.runtime.pool.connection() as conn:
             made = await fork(conn, stage.runtime.log, "default", "t", 4, "child")
         assert made.message_count == 4
-        await stage.runtime.settle()
+        await stage.runtime.wait_until_projected()
         [(last_seq,)] = await stage.rows("SELECT last_seq FROM thread_activity WHERE thread_id = 't'")
         cold = Cold("default", "t", "ann", last_seq, len(TEXTS), MAY_8)
         assert await archiving.archive_thread(stage.runtime.log, stage.runtime.settings.archive, cold)
-        await stage.runtime.settle()
+        await stage.runtime.wait_until_projected()
         assert await restore_thread(stage, "child"), "as if the fork and the archiving had met"
         async with stage.runtime.pool.connection() as conn:
             assert [one.content for one in await thread_messages(conn, "default", "child")] == list(TEXTS[:4])

@@ -200,7 +200,7 @@ async def test_usage_of_a_wrapped_client_is_counted(given: dict[str, Any], model
     ):
         client = turnlog.wrap(original, memory=memory, thread="t", user="ann")
         await client.chat.completions.create(model="gpt-4o", messages=[user("hello")])
-        await memory.runtime.settle_thread("default", "t", ("usage",))
+        await memory.runtime.wait_until_thread_projected("default", "t", ("usage",))
         async with memory.runtime.pool.connection() as conn:
             rows = await (await conn.execute("SELECT user_id, model, calls, tokens_out > 0 FROM usage")).fetchall()
     assert rows == [("ann", "gpt-4o", 1, True)]

@@ -42,7 +42,7 @@ def at(degrees: float) -> list[float]:
 async def remember(runtime: Runtime, memories: Mapping[Memory, float], user: str = "ann") -> None:
     """Memories with vectors at an angle: 20 degrees are a cosine of 0.94, 30 of 0.87."""
     await runtime.log.append_many([memory_event(one, user) for one in memories])
-    await runtime.settle()
+    await runtime.wait_until_projected()
     async with runtime.pool.connection() as conn:
         for one, degrees in memories.items():
             key = hashlib.sha256(one.content.encode()).digest()
@@ -53,12 +53,12 @@ async def remember(runtime: Runtime, memories: Mapping[Memory, float], user: str
     ids = tuple(one.id for one in memories)
     told = MemoriesEmbedded(model=MODEL, dimensions=2, memory_ids=ids)
     await runtime.log.append(event(told, memory_thread(user), user=user))
-    await runtime.settle()
+    await runtime.wait_until_projected()
 
 
 async def run(runtime: Runtime) -> Done:
     done = await compact(runtime, NOW, lambda done, total: None)
-    await runtime.settle()
+    await runtime.wait_until_projected()
     return done
 
 
@@ -142,7 +142,7 @@ async def test_a_compaction_taken_back_leaves_the_rows_as_if_it_had_never_been(r
         assert await rows(conn, query) != before
         [made] = await compactions(runtime)
         assert await undo_compaction(MemoryWriter(runtime.log, runtime.pool), ANN, made) == [TEA.id]
-        await runtime.settle()
+        await runtime.wait_until_projected()
         assert await rows(conn, query) == before
     await rebuild_several(runtime.log, runtime.database_url, [BY_NAME["memories"]])
     async with runtime.pool.connection() as conn:
@@ -155,7 +155,7 @@ async def test_what_was_taken_apart_is_not_made_one_again(runtime: Runtime) -> N
     writer, [made] = MemoryWriter(runtime.log, runtime.pool), await compactions(runtime)
     await undo_compaction(writer, ANN, made)
     assert await undo_compaction(writer, ANN, made) == []
-    await runtime.settle()
+    await runtime.wait_until_projected()
     assert (await run(runtime)).counts["groups"] == 0
     assert await valid(runtime) == [1, 2]
 

@@ -212,7 +212,7 @@ async def test_two_workers_ask_once_and_make_one(runtime: Runtime, server: OpenA
     [job] = [one for one in all_jobs(runtime.settings) if one.name == "compaction"]
     both = [run_now(runtime, job, NOW, lambda done, total: None) for _ in range(2)]
     ran = await asyncio.gather(*both, return_exceptions=True)
-    await runtime.settle()
+    await runtime.wait_until_projected()
     assert any(isinstance(one, JobRan) for one in ran)
     assert all(isinstance(one, JobRan | JobUnderWay) for one in ran)
     assert len(server.bodies()) == 1
@@ -239,7 +239,7 @@ async def test_an_answer_that_came_before_a_crash_is_not_asked_for_again(
         await eventually(has_answered)
         await cancel(cut_off)
         async with projecting(runtime):
-            await runtime.settle()
+            await runtime.wait_until_projected()
             assert (await run_compaction(runtime)).counts["closed"] == 2
             assert await valid_contents(runtime) == [CELLO.content, TEA_MERGED]
             assert len(await memory_thread_events(runtime, "usage_metered")) == 1

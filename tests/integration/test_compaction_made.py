@@ -89,7 +89,7 @@ async def test_undone_the_members_hold_as_before_and_are_not_made_one_again(
         [(made,)] = await rows(conn, "SELECT event_id FROM memory_compactions")
     reopened = await undo_compaction(MemoryWriter(runtime.log, runtime.pool), ANN, made)
     assert set(reopened) == {one.id for one in TRIPS}
-    await runtime.settle()
+    await runtime.wait_until_projected()
     async with runtime.pool.connection() as conn:
         assert await rows(conn, "SELECT m::text FROM memories m WHERE origin = 'llm' ORDER BY id") == before
     counts = (await run_compaction(runtime)).counts
@@ -104,7 +104,7 @@ async def test_forgetting_a_member_forgets_what_was_made_and_the_others_hold_aga
     server.reply(merged_text(SUMMARY))
     await run_compaction(runtime)
     await memories_of(runtime).forget("default", "ann", TRIPS[1].id)
-    await runtime.settle()
+    await runtime.wait_until_projected()
     assert await valid_contents(runtime) == [TRIPS[0].content, TRIPS[2].content]
     async with runtime.pool.connection() as conn:
         for table in ("memories", "memory_compactions", "model_cache"):
@@ -117,7 +117,7 @@ async def test_forgetting_what_was_made_forgets_what_it_was_made_of(runtime: Run
     server.reply(merged_text(TEA_MERGED))
     await run_compaction(runtime)
     await memories_of(runtime).forget("default", "ann", (await merged_memory(runtime)).id)
-    await runtime.settle()
+    await runtime.wait_until_projected()
     assert await valid_contents(runtime) == []
 
 
@@ -141,7 +141,7 @@ async def test_going_back_to_a_member_lets_the_others_hold_too(runtime: Runtime,
     server.reply(merged_text(SUMMARY))
     await run_compaction(runtime)
     await memories_of(runtime).revert("default", "ann", TRIPS[0].id)
-    await runtime.settle()
+    await runtime.wait_until_projected()
     assert await valid_contents(runtime) == [one.content for one in TRIPS]
     assert (await run_compaction(runtime)).counts["calls"] == 0
 
@@ -204,7 +204,7 @@ async def test_an_erased_users_answers_and_memories_are_gone(runtime: Runtime, s
     await run_compaction(runtime)
     reach = erasure_reach(runtime.settings)
     await erase_person(runtime, await plan_erasure(runtime, "default", "ann", reach), reach)
-    await runtime.settle()
+    await runtime.wait_until_projected()
     async with runtime.pool.connection() as conn:
         assert await rows(conn, "SELECT FROM memories") == []
         assert await rows(conn, "SELECT FROM memory_compactions") == []

@@ -100,7 +100,7 @@ async def test_a_question_to_the_user_keeps_the_new_claim_out_until_the_answer(
     async with play() as stage:
         assert await said(stage, VEGETARIAN, STEAK) == [(VEGETARIAN, "valid", None), (STEAK, "pending", None)]
         await answer_conflict(stage.runtime, "default", "ann", "new")
-        await stage.runtime.settle()
+        await stage.runtime.wait_until_projected()
         states = await stage.rows("SELECT status, closed_reason FROM memories ORDER BY seq")
         assert states == [("closed", "superseded"), ("valid", None)]
         assert await unlike_a_rebuild(stage.runtime.log, stage.runtime.database_url) == {}

@@ -165,11 +165,11 @@ async def test_an_old_episode_comes_back_into_the_request_that_no_longer_has_roo
         await one.ask("I ran a marathon in Lisbon.")
         for number in range(12):
             await one.ask(f"Filler {number}: {'weather and traffic ' * 12}")
-        await one.stage.runtime.settle()
+        await one.stage.runtime.wait_until_projected()
         models = make_models(settings)
         await embed_pending(one.stage.runtime, models.embedder)
         await models.close()
-        await one.stage.runtime.settle()
+        await one.stage.runtime.wait_until_projected()
         await one.ask("Where was my marathon?")
         assert await one.debug() == {"route": "general"}
     *shown, question = sent(model)
@@ -186,7 +186,7 @@ async def test_summary_and_topics_of_the_thread_reach_the_model(settings: Settin
         summary = SummaryWritten(summary="Ann runs.", message_count=8, covered_seq=8, derivation=derivation(1, 8))
         tagged = TopicsTagged(topics={"running": 3}, derivation=derivation(1, 8))
         await one.stage.runtime.log.append_many([event(summary), event(tagged)])
-        await one.stage.runtime.settle()
+        await one.stage.runtime.wait_until_projected()
         await one.ask("What now?")
     head = sent(model)[0][1]
     assert "[Conversation Summary]\nAnn runs." in head and "[Recallable Topics]: running" in head
@@ -222,7 +222,7 @@ async def test_yesterday_is_that_of_the_timezone_set(settings: Settings, model: 
     async with instance(settings, timezone="Asia/Shanghai", long_term_top_k=1) as one:
         told = [recorded("我买了一把椅子", there), recorded("我买了一盏灯", utc)]
         await one.stage.runtime.log.append_many(told)
-        await one.stage.runtime.settle()
+        await one.stage.runtime.wait_until_projected()
         await one.ask("昨天我买了什么？")
     assert "椅子" in str(sent(model)) and "灯" not in str(sent(model))
 
@@ -254,7 +254,7 @@ async def test_another_conversation_of_the_user_is_quoted_as_such_and_of_nobody_
 ) -> None:
     async with instance(settings) as one:
         await one.ask("My dog is called Sesame.", "first")
-        await one.stage.runtime.settle()
+        await one.stage.runtime.wait_until_projected()
         await one.ask("What is my dog called?", "second")
         [noted, question] = sent(model)
         assert noted[1].startswith("[OTHER CONVERSATIONS]") and "Sesame" in noted[1]
@@ -270,9 +270,9 @@ async def test_long_term_memories_are_in_the_request_and_noted_as_read(settings:
         await one.stage.runtime.log.append_many(
             [recorded("我最喜欢的颜色是蓝色", said_at), recorded("I live in Berlin", said_at)]
         )
-        await one.stage.runtime.settle()
+        await one.stage.runtime.wait_until_projected()
         await one.ask("我喜欢什么颜色？")
-        await one.stage.runtime.settle()
+        await one.stage.runtime.wait_until_projected()
         counts = await one.stage.rows("SELECT content, access_count FROM memories ORDER BY access_count DESC LIMIT 1")
     notes, question = sent(model)
     assert notes[1].startswith("[LONG-TERM MEMORIES]\n")

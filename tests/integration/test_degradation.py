@@ -24,7 +24,7 @@ async def test_without_any_url_servers_start_and_the_next_start_finds_the_data(t
     async with on_stage(settings, ["projectors"]) as stage:
         assert set(stage.runtime.started) == {"nats", "postgres"}
         await stage.runtime.log.append(turn("I stay."))
-        await stage.runtime.settle()
+        await stage.runtime.wait_until_projected()
     assert processes_left_in(tmp_path) == []
     async with on_stage(settings, ["projectors"]) as stage, stage.runtime.pool.connection() as conn:
         assert [m.content for m in await thread_messages(conn, "default", "t")] == ["I stay."]

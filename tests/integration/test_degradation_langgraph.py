@@ -67,14 +67,14 @@ async def test_without_postgres_a_known_thread_goes_on_and_an_unknown_one_is_ref
     async with on_stage(own.settings(), ["projectors"]) as stage:
         known = echo(saver_of(stage))
         await say(known, "one")
-        await stage.runtime.settle()
+        await stage.runtime.wait_until_projected()
         await own.kill("postgres")
         await say(known, "two")
         assert await said(known) == whole
         with pytest.raises(DatabaseUnavailable, match="DATABASE_URL"):
             await said(echo(saver_of(stage)))
         await own.back()
-        await stage.runtime.settle()
+        await stage.runtime.wait_until_projected()
         assert await said(echo(saver_of(stage))) == whole
         assert await said(known) == whole
 
@@ -87,7 +87,7 @@ async def test_without_postgres_a_new_thread_begins_all_the_same(own: OwnServers
         await say(graph, "two")
         assert await said(graph) == ["one", "echo: one", "two", "echo: two"]
         await own.back()
-        await stage.runtime.settle()
+        await stage.runtime.wait_until_projected()
         assert await said(echo(saver_of(stage))) == ["one", "echo: one", "two", "echo: two"]
 
 

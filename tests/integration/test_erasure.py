@@ -121,7 +121,7 @@ async def test_one_of_ten_is_erased_while_the_others_talk(stage: Stage) -> None:
     await old.append_many(interleaved[:half])
     await old.close()
     await runtime.log.append_many(interleaved[half:])
-    await runtime.settle()
+    await runtime.wait_until_projected()
     async with runtime.pool.connection() as conn:
         await conn.execute("ANALYZE")
     strings = secrets(ERASED, TURNS)[:200]
@@ -144,7 +144,7 @@ async def test_one_of_ten_is_erased_while_the_others_talk(stage: Stage) -> None:
     assert receipt.hits == {} and receipt.data.hits == 0
     assert receipt.data.strings_searched >= 200
     assert receipt.data.counts["events overwritten"] > TURNS
-    await runtime.settle()
+    await runtime.wait_until_projected()
     assert await hits(stage, strings) == {}
     assert await of_the_others(stage) == before
     assert await stage.rows("SELECT t::text FROM usage t ORDER BY 1") == usage
@@ -184,7 +184,7 @@ async def test_of_a_thread_that_several_speak_in_only_their_words_go(room: Stage
     await log.append_many(conversation("ann", 2))
     await log.append(turn(secret("ann", "said", 7), thread="room", user="ann"))
     await log.append(turn("Bob again, about the weather.", thread="room", user="bob"))
-    await room.runtime.settle()
+    await room.runtime.wait_until_projected()
     bobs = await room.rows("SELECT t::text FROM messages t WHERE user_id = 'bob' ORDER BY seq")
     receipt = await erase(room, "ann")
     assert receipt.hits == {} and receipt.data.counts["shared threads rebuilt"] == 1
@@ -215,7 +215,7 @@ async def test_whoever_comes_back_is_not_hidden(room: Stage) -> None:
     await room.runtime.log.append_many(conversation("ann", 2))
     await erase(room, "ann")
     await room.runtime.log.append(turn("Ann is back again.", thread="talk-ann", user="ann"))
-    await room.runtime.settle()
+    await room.runtime.wait_until_projected()
     assert await room.rows("SELECT content FROM messages WHERE thread_id = 'talk-ann'") == [("Ann is back again.",)]
 
 
@@ -276,7 +276,7 @@ async def test_a_thread_that_a_projection_stopped_at_is_erased_as_well(room: Sta
 async def test_what_other_processes_hold_in_memory_is_dropped(room: Stage) -> None:
     transcripts = Transcripts()
     await room.runtime.log.append_many(conversation("ann", 2))
-    await room.runtime.settle()
+    await room.runtime.wait_until_projected()
     async with room.runtime.pool.connection() as conn:
         now = await thread_overview(conn, "default", "talk-ann")
         assert await transcripts.state(conn, "default", "talk-ann", now)

@@ -89,7 +89,7 @@ async def test_the_id_of_a_call_which_stays_in_clear_is_not_taken_for_a_word_of_
 
 async def test_what_a_killed_rebuild_left_behind_goes_and_what_is_in_use_stays(room: Stage) -> None:
     await room.runtime.log.append_many(conversation("ann", 2))
-    await room.runtime.settle()
+    await room.runtime.wait_until_projected()
     async with (
         room.runtime.pool.connection() as conn,
         building(room.runtime.database_url, [BY_NAME["topics"]], "verify", no_progress) as build,
@@ -107,7 +107,7 @@ async def test_strings_that_occur_by_chance_are_refused_before_anything_is_erase
     await room.runtime.log.append(turn("李雷住在这里很久了", user="李雷"))
     with pytest.raises(StringsTooShort, match="1 of the strings"):
         await erase(room, "李雷", ["李雷", "李雷住在这里"])
-    await room.runtime.settle()
+    await room.runtime.wait_until_projected()
     assert await room.rows("SELECT content FROM messages") == [("李雷住在这里很久了",)]
     assert (await erase(room, "李雷", ["李雷住在这里"])).hits == {}
 
@@ -116,7 +116,7 @@ async def test_a_session_that_goes_while_the_bucket_is_searched_hides_no_other(
     room: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await room.runtime.log.append_many(conversation("ann", 1) + conversation("bob", 1))
-    await room.runtime.settle()
+    await room.runtime.wait_until_projected()
     async with Sessions(room.runtime.log, room.runtime.pool, "default") as sessions:
         await sessions.get("talk-ann")
         await sessions.get("talk-bob")
@@ -190,7 +190,7 @@ async def test_what_everybodys_threads_are_called_is_nobodys_own(room: Stage) ->
 
 async def test_of_the_only_one_there_was_the_planner_keeps_no_words(room: Stage) -> None:
     await room.runtime.log.append_many([user_turn(f"{BAKERY} {n}", minutes=n) for n in range(40)])
-    await room.runtime.settle()
+    await room.runtime.wait_until_projected()
     async with room.runtime.pool.connection() as conn:
         await conn.execute("ANALYZE messages")
     assert await room.rows("SELECT 1 FROM pg_stats WHERE histogram_bounds::text ~ 'bakery'")

@@ -72,7 +72,7 @@ async def paid(stage: Stage, purpose: str, thread: str = "t") -> None:
         return any(one.purpose == purpose for one in await stage.all("usage_metered", thread))
 
     await eventually(is_metered)
-    await stage.runtime.settle()
+    await stage.runtime.wait_until_projected()
 
 
 async def test_what_an_extraction_under_way_finds_after_the_erasure_is_not_stored(
@@ -210,7 +210,7 @@ async def test_a_thread_that_began_while_somebody_thought_about_the_plan_is_eras
     await room.runtime.log.append(turn(secret("ann", "said", 9), thread="new", user="ann"))
     await room.runtime.log.append(turn("Bob joins.", thread="talk-ann", user="bob"))
     await erase_person(room.runtime, plan, reach)
-    await room.runtime.settle()
+    await room.runtime.wait_until_projected()
     assert await room.rows("SELECT count(*) FROM messages WHERE thread_id = 'new'") == [(0,)]
     assert await room.rows("SELECT content FROM messages WHERE user_id = 'bob'") == [("Bob joins.",)]
 
@@ -218,7 +218,7 @@ async def test_a_thread_that_began_while_somebody_thought_about_the_plan_is_eras
 async def test_two_erasures_of_one_person_at_once_both_end_well(room: Stage) -> None:
     """One finds gone what the other overwrote."""
     await room.runtime.log.append_many(conversation("ann", 2) + conversation("bob", 2))
-    await room.runtime.settle()
+    await room.runtime.wait_until_projected()
     reach = erasure_reach(room.runtime.settings)
     plans = [await plan_erasure(room.runtime, "default", "ann", reach) for _ in range(2)]
     receipts = await asyncio.gather(*(erase_person(room.runtime, plan, reach) for plan in plans))

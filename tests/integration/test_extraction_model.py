@@ -240,7 +240,7 @@ async def test_a_thousand_imported_turns_are_few_events_and_few_calls(play: Play
     """The reactor alone, with deliveries as a durable consumer hands them over in a bulk import."""
     async with play("projectors", extract_batch_tokens=2_000) as stage:
         seqs = await append_texts(stage, *(f"Well, that was number {n} of the meeting." for n in range(1_000)))
-        await stage.runtime.settle()
+        await stage.runtime.wait_until_projected()
         models = make_models(stage.runtime.settings)
         reactor = ExtractionReactor(stage.runtime, models)
         for first in range(0, 1_000, 125):
@@ -304,7 +304,7 @@ async def test_a_rebuild_asks_no_model_and_gives_the_same_rows(play: Play, model
             return await stage.rows("SELECT FROM memories WHERE embedding IS NULL") == []
 
         await eventually(have_vectors)
-        await stage.runtime.settle()
+        await stage.runtime.wait_until_projected()
         before = await stage.rows("SELECT * FROM memories ORDER BY id")
         await rebuild(stage.runtime.log, stage.runtime.database_url, BY_NAME["memories"])
         assert await stage.rows("SELECT * FROM memories ORDER BY id") == before

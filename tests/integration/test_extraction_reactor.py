@@ -26,7 +26,7 @@ async def offline(nats_url: str, database_url: str) -> Play:
 async def test_what_a_user_says_becomes_memories_that_quote_the_turn(offline: Play) -> None:
     async with offline("projectors") as stage:
         seqs = await append_texts(stage, "Hi! My name is Ann. I live in Berlin.", "Thanks!", "我对花生过敏。")
-        await stage.runtime.settle()
+        await stage.runtime.wait_until_projected()
     async with offline() as stage:
         await stage.rest(NAME)
         recorded: list[MemoryRecorded] = await stage.all("memory_recorded", ANN_THREAD)
@@ -122,12 +122,12 @@ async def test_more_finds_than_one_append_can_hold_are_stored_in_parts_and_once(
         seqs = await append_texts(
             stage, *("".join(f"I like thing {n}{m}. " for m in "abc") for n in range(400)), "我住在柏林。" * 500
         )
-        await stage.runtime.settle()
+        await stage.runtime.wait_until_projected()
         models = make_models(stage.runtime.settings)
         for _ in range(2):
             await ExtractionReactor(stage.runtime, models).work([delivery(seq) for seq in seqs])
         await models.close()
-        await stage.runtime.settle()
+        await stage.runtime.wait_until_projected()
         assert await stage.rows("SELECT count(*) FROM memories WHERE status = 'valid'") == [(1_201,)]
         [done] = await extractions_of_stage(stage, "rules")
     assert (done.through_seq, done.stored) == (seqs[-1], 1_201)
@@ -137,7 +137,7 @@ async def test_who_asks_to_remember_learns_what_came_of_it(offline: Play) -> Non
     async def ask(stage: Stage, text: str) -> Remembered | None:
         turn = user_turn(text)
         await stage.runtime.log.append(turn)
-        await stage.runtime.settle()
+        await stage.runtime.wait_until_projected()
         return await remembered(stage.runtime, "default", "t", "ann", turn.id, text)
 
     async with offline("projectors") as stage:
@@ -165,7 +165,7 @@ async def test_what_a_user_says_who_wants_nothing_remembered_is_never_extracted(
         await set_preferences(*place, {"enable_memory": "no"})
         turn = user_turn("Remember that the bin goes out on Mondays. I live in Berlin.")
         await stage.runtime.log.append(turn)
-        await stage.runtime.settle()
+        await stage.runtime.wait_until_projected()
         text = "Remember that the bin goes out on Mondays."
         said = await remembered(stage.runtime, "default", "t", "ann", turn.id, text)
         assert said == Remembered("en", why_not="disabled")

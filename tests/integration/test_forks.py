@@ -62,10 +62,10 @@ async def play(nats_url: str, database_url: str, model: MemoryServer) -> Play:
 
 
 async def forked(stage: Stage, at: int, new: str = "f", parent: str = "t", **more: Any) -> Forked:
-    await stage.runtime.settle()
+    await stage.runtime.wait_until_projected()
     async with stage.runtime.pool.connection() as conn:
         made = await fork(conn, stage.runtime.log, "default", parent, at, new, **more)
-    await stage.runtime.settle()
+    await stage.runtime.wait_until_projected()
     return made
 
 
@@ -153,7 +153,7 @@ async def test_a_fork_has_the_past_of_its_parent_and_its_own_turns_and_no_copy(p
         await stage.say(7, 8)
         own = turn("another way", thread="f", minutes=9)
         await stage.runtime.log.append(own)
-        await stage.runtime.settle()
+        await stage.runtime.wait_until_projected()
         assert (made.parent, made.at_seq, made.message_count) == ("t", seqs[3], 4)
         assert await said(stage) == ["message 1", "message 2", "message 3", "message 4", "another way"]
         assert await said(stage, "t") == [f"message {n}" for n in range(1, 9)]
@@ -177,7 +177,7 @@ async def test_forks_of_forks_go_back_to_the_first_thread(play: Play) -> None:
         early = await forked(stage, first[0], "h", "g")
         between = await forked(stage, second[0] - 1, "i", "f")
         await stage.say(10, 10, "h")
-        await stage.runtime.settle()
+        await stage.runtime.wait_until_projected()
         assert await said(stage, "g") == [f"message {n}" for n in (1, 2, 5, 6, 9)]
         assert await said(stage, "h") == ["message 1", "message 10"]
         assert (early.parent, between.parent, between.at_seq) == ("t", "f", second[0] - 1)
@@ -195,13 +195,13 @@ async def test_a_deleted_parent_takes_its_turns_along_and_leaves_the_summary_and
         await stage.runtime.log.append(event(summary("They met.", seqs[1])))
         await forked(stage, seqs[3] + 1)
         await stage.say(5, 6, "f")
-        await stage.runtime.settle()
+        await stage.runtime.wait_until_projected()
         kept = Transcripts()
         async with stage.runtime.pool.connection() as conn:
             before = await kept.state(conn, "default", "f", await thread_overview(conn, "default", "f"))
             await stage.runtime.log.append(event(ThreadDeleted()))
             await stage.say(7, 7)
-            await stage.runtime.settle()
+            await stage.runtime.wait_until_projected()
             now = await thread_overview(conn, "default", "f")
             after = await kept.state(conn, "default", "f", now)
         assert len(before) == 6
@@ -303,7 +303,7 @@ async def test_recall_in_a_fork_finds_the_shared_past_and_nothing_that_the_paren
         await log.append_many([turn("The second marathon was in Oslo."), turn("I ran a marathon in Lisbon.")])
         await forked(stage, at)
         await log.append(turn("No marathon for me.", thread="f"))
-        await stage.runtime.settle()
+        await stage.runtime.wait_until_projected()
         async with stage.runtime.pool.connection() as conn:
             recall = Recall(None)
             mine = await recall.search(conn, Scope("default", "f"), "marathon", 9)
@@ -320,7 +320,7 @@ async def test_the_past_of_a_fork_reaches_across_the_boundary(play: Play) -> Non
         made = await forked(stage, seqs[3] + 1)
         await stage.runtime.log.append(event(summary("Late.", seqs[3])))
         own = await stage.say(7, 8, "f")
-        await stage.runtime.settle()
+        await stage.runtime.wait_until_projected()
         texts = {}
         async with stage.runtime.pool.connection() as conn:
             for at in (seqs[2], seqs[3] + 1, made.seq - 1, made.seq, own[0], own[1]):

@@ -84,7 +84,7 @@ async def told(stage: Stage, events: Sequence[Event], others: Sequence[Hostile])
         await js.publish(f"turnlog.{one.subject}", one.body, headers=one.headers)
         if at % share == 0 and at // share < len(events):
             await stage.runtime.log.append(events[at // share])
-    await stage.runtime.settle()
+    await stage.runtime.wait_until_projected()
 
 
 async def rows_of_others(stage: Stage) -> dict[str, list[Any]]:

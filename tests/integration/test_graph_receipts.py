@@ -38,7 +38,7 @@ def settings(nats_url: str, database_url: str, model: OpenAIServer) -> Settings:
 
 
 async def found(one: Instance) -> list[Received]:
-    await one.stage.runtime.settle()
+    await one.stage.runtime.wait_until_projected()
     async with one.stage.runtime.pool.connection() as conn:
         return await receipts(conn, one.stage.runtime.log, "default", THREAD)
 
@@ -75,7 +75,7 @@ async def test_every_answer_is_built_again_with_its_notes_from_its_receipt(
 ) -> None:
     async with instance(settings) as one:
         await one.stage.runtime.log.append(recorded("我最喜欢的颜色是蓝色", now() - timedelta(days=1)))
-        await one.stage.runtime.settle()
+        await one.stage.runtime.wait_until_projected()
         await one.store.aput(("memories", "ann"), "1", {"text": "我喜欢绿茶"})
         await one.store.aput(("essays",), "length", {"text": "An essay draft has 650 words"})
         for text in ("我喜欢什么颜色？", "Please write an essay draft", "thanks!"):
@@ -120,7 +120,7 @@ async def test_tiers_summary_and_topics_are_built_again_in_a_small_window(
             )
             tagged = TopicsTagged(topics={"running": at, "tea": 1}, derivation=derivation(1, 8))
             await one.stage.runtime.log.append_many([event(summary), event(tagged)])
-            await one.stage.runtime.settle()
+            await one.stage.runtime.wait_until_projected()
             await one.ask("What now?")
         made = await check_all(one, model)
     last = made[-1][1]
@@ -138,7 +138,7 @@ async def test_turns_that_only_the_state_still_has_and_those_it_lost_are_told_ap
             await one.ask(text)
         seqs = [seq for (seq,) in await one.stage.rows("SELECT seq FROM messages ORDER BY seq")]
         await one.stage.runtime.log.append(event(HistoryPruned(through_seq=seqs[1], removed=2, remaining=4)))
-        await one.stage.runtime.settle()
+        await one.stage.runtime.wait_until_projected()
         second = (await one.state()).values["messages"][2]
         await one.graph.aupdate_state(thread_config(THREAD), {"messages": [RemoveMessage(id=second.id)]}, "persist")
         await one.ask("Fourth?")
@@ -196,11 +196,11 @@ async def test_what_was_forgotten_since_is_not_shown_again(settings: Settings) -
     async with instance(settings) as one:
         runtime = one.stage.runtime
         await runtime.log.append(recorded("我最喜欢的颜色是蓝色", now() - timedelta(days=1)))
-        await runtime.settle()
+        await runtime.wait_until_projected()
         await one.ask("我喜欢什么颜色？")
         [(_, receipt)] = await found(one)
         await Memories(runtime.log, runtime.pool).forget("default", "ann", memory_id("我最喜欢的颜色是蓝色"))
-        await runtime.settle()
+        await runtime.wait_until_projected()
         built = await again(one, receipt.as_of_seq)
     assert (built.matches, built.forgotten) == (False, (memory_id("我最喜欢的颜色是蓝色"),))
     assert "蓝色" not in str(built.context.messages)

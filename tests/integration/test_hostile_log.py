@@ -57,7 +57,7 @@ def forged(one: Event, **changed: Any) -> bytes:
 
 
 async def parked(stage: Stage) -> set[int]:
-    await stage.runtime.settle()
+    await stage.runtime.wait_until_projected()
     return {seq for (seq,) in await stage.rows("SELECT seq FROM dead_letters WHERE status = 'parked'")}
 
 
@@ -84,7 +84,7 @@ async def test_an_import_is_whole_though_its_ids_were_published_on_another_threa
     for batch in prepare_import(given).batches:
         for one in batch:
             await forge(stage.runtime.log, one.model_copy(update={"thread": "forged"}))
-    await stage.runtime.settle()
+    await stage.runtime.wait_until_projected()
     for new, known in ((2, 0), (0, 2)):
         nothing = (no_progress, no_progress, no_progress)
         report = await import_conversations(stage.runtime, prepare_import(given), *nothing)
@@ -95,14 +95,14 @@ async def test_ids_noted_without_their_thread_are_duplicates_in_every_thread(sta
     """As before an upgrade."""
     first = turn("first")
     await stage.runtime.log.append(first)
-    await stage.runtime.settle()
+    await stage.runtime.wait_until_projected()
     moved = (
         "WITH gone AS (DELETE FROM event_ids RETURNING partition, event_id, seq) INSERT INTO event_ids_of_any_thread "
     )
     await stage.rows(moved + "SELECT * FROM gone RETURNING 1")
     await stage.twice(first)
     await stage.twice(first.model_copy(update={"thread": "u"}))
-    await stage.runtime.settle()
+    await stage.runtime.wait_until_projected()
     assert await stage.rows("SELECT seq FROM messages") == [(1,)]
     found = await verify_several(stage.runtime.log, stage.runtime.database_url, [MESSAGES])
     assert [one.clean for one in found] == [True]
@@ -132,7 +132,7 @@ async def test_a_thread_that_an_event_names_and_is_not_in_stays_when_its_user_is
 async def test_an_event_that_names_its_thread_as_its_subject_alone_is_erased(stage: Stage) -> None:
     envelope = {k: v for k, v in json.loads(encode(turn("only the subject", user="ann"))).items() if k != "thread"}
     await put(stage, "default.t.turn_recorded", json.dumps(envelope).encode())
-    await stage.runtime.settle()
+    await stage.runtime.wait_until_projected()
     assert len(await stage.rows("SELECT FROM messages")) == 1
     await erase(stage, "ann")
     assert await stage.rows("SELECT FROM messages") == []

@@ -83,7 +83,7 @@ async def test_a_run_by_hand_as_of_a_time_to_come_leaves_out_none_until_then(run
     work = Work()
     await run_now(runtime, job_of(work), DUE + timedelta(days=400), lambda done, total: None)
     await run_owed(runtime, job_of(work), DUE)
-    await runtime.settle()
+    await runtime.wait_until_projected()
     assert work.calls == [DUE + timedelta(days=400), DUE]
     async with runtime.pool.connection() as conn:
         assert (await last_runs(conn, "default"))["decay"].due_at == DUE
@@ -175,7 +175,7 @@ async def remember(runtime: Runtime, user: str, ages: dict[int, int]) -> None:
         for number, days in ages.items()
     ]
     await runtime.log.append_many(events)
-    await runtime.settle()
+    await runtime.wait_until_projected()
 
 
 async def test_the_daily_job_does_what_the_policy_says_and_only_that(runtime: Runtime) -> None:
@@ -185,7 +185,7 @@ async def test_the_daily_job_does_what_the_policy_says_and_only_that(runtime: Ru
     async with runtime.pool.connection() as conn:
         expected = {row.id: fate(row, DUE, policy) for row in [one async for one in policy_rows(conn)]}
     done = await decay(runtime, DUE, lambda done, total: None)
-    await runtime.settle()
+    await runtime.wait_until_projected()
     async with runtime.pool.connection() as conn:
         kept = dict(await rows(conn, "SELECT id, status FROM memories"))
     assert done == Done({"looked_at": 6, "archived": 1, "deleted": 2, "expired": 0})
@@ -196,7 +196,7 @@ async def test_the_daily_job_does_what_the_policy_says_and_only_that(runtime: Ru
 async def test_the_daily_job_run_twice_changes_nothing_more(runtime: Runtime) -> None:
     await remember(runtime, "ann", {1: 0, 3: 181, 4: 366})
     await decay(runtime, DUE, lambda done, total: None)
-    await runtime.settle()
+    await runtime.wait_until_projected()
     head = await runtime.log.thread_head("default", memory_thread("ann"))
     again = await decay(runtime, DUE, lambda done, total: None)
     assert again.counts == {"looked_at": 2, "archived": 0, "deleted": 0, "expired": 0}
@@ -206,9 +206,9 @@ async def test_the_daily_job_run_twice_changes_nothing_more(runtime: Runtime) ->
 async def test_a_time_to_live_ends_a_memory(runtime: Runtime) -> None:
     gone = memory_of(1, valid_from=MAY_8, expires_at=DUE - timedelta(hours=1))
     await runtime.log.append(memory_event(gone, "ann"))
-    await runtime.settle()
+    await runtime.wait_until_projected()
     assert (await decay(runtime, DUE, lambda done, total: None)).counts["expired"] == 1
-    await runtime.settle()
+    await runtime.wait_until_projected()
     async with runtime.pool.connection() as conn:
         assert await rows(conn, "SELECT status, closed_reason FROM memories WHERE id = %s", UUID(int=1)) == [
             ("closed", "expired")

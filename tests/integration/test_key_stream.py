@@ -72,7 +72,7 @@ async def test_a_key_that_was_never_issued_parks_its_own_thread_only(play: Play,
     async with play() as stage:
         await forge(stage, FORGED, "forged", spaced)
         await stage.runtime.log.append_many([turn("later", thread="forged"), turn(SECRET, user="ann")])
-        await stage.runtime.settle()
+        await stage.runtime.wait_until_projected()
         assert await said(db) == [SECRET]
         letters = await parked(db, "messages")
     assert [seq for seq, _, _ in letters] == [1, 2]
@@ -94,7 +94,7 @@ async def test_a_forged_record_on_the_stream_of_keys_issues_and_destroys_nothing
         await forge(stage, FORGED, "forged")
     await db.execute("DELETE FROM user_keys")
     async with play() as stage:
-        await stage.runtime.settle()
+        await stage.runtime.wait_until_projected()
         assert await said(db) == [SECRET]
         assert [seq for seq, _, _ in await parked(db, "messages")] == [2]
         assert [text_of(one) for one in await stage.events()] == [SECRET]
@@ -104,7 +104,7 @@ async def test_a_sealed_event_stops_nobody_where_nothing_is_encrypted(play: Play
     async with play(kek=None) as stage:
         await forge(stage, FORGED, "forged")
         await stage.runtime.log.append(turn("Hello."))
-        await stage.runtime.settle()
+        await stage.runtime.wait_until_projected()
         assert await said(db) == ["Hello."]
         assert [seq for seq, _, _ in await parked(db, "messages")] == [1]
 
@@ -129,7 +129,7 @@ async def test_a_running_process_gets_a_row_that_the_table_lost_from_the_stream(
 async def test_while_the_stream_is_missing_a_key_that_the_table_lacks_is_waited_for(play: Play, db: Connection) -> None:
     async with play() as stage:
         done = await stage.runtime.log.append(turn(SECRET, user="ann"))
-        await stage.runtime.settle()
+        await stage.runtime.wait_until_projected()
         [row] = await rows(db, "DELETE FROM user_keys RETURNING key_id, tenant, user_id, wrapped, kek_id")
     async with play("agent") as stage:
         await stage.runtime.log.nc.jetstream().delete_stream(KEYS_STREAM)
@@ -144,7 +144,7 @@ async def test_while_the_stream_is_missing_a_key_that_the_table_lacks_is_waited_
         "INSERT INTO user_keys (key_id, tenant, user_id, wrapped, kek_id) VALUES (%s, %s, %s, %s, %s)", row
     )
     async with play() as stage:
-        await stage.runtime.settle()
+        await stage.runtime.wait_until_projected()
         assert await said(db) == [SECRET]
         assert [one.id for one in await on_stream(stage)] == [str(row[0])]
 
@@ -156,7 +156,7 @@ async def test_an_empty_database_gets_every_key_back_before_anything_is_read(
         await stage.runtime.log.append_many([turn(SECRET, user="ann"), turn("I am Bob.", user="bob")])
         await destroy_keys(stage.runtime.log, db, "bob")
     async with player(nats_url, empty_database_url, ["projectors"])() as stage:
-        await stage.runtime.settle()
+        await stage.runtime.wait_until_projected()
         messages = await stage.rows("SELECT content #>> '{}' FROM messages ORDER BY seq")
         assert messages == [(SECRET,), (ERASED,)]
         await stage.runtime.log.append(turn("What now?", user="ann"))
@@ -247,13 +247,13 @@ async def test_a_key_that_both_copies_lost_can_be_given_up_as_the_documentation_
     async with play() as stage:
         done = await stage.runtime.log.append(turn(SECRET, user="ann"))
         lost = await key_of(stage.runtime.log, done.seq)
-        await stage.runtime.settle()
+        await stage.runtime.wait_until_projected()
         await stage.runtime.log.nc.jetstream().purge_stream(KEYS_STREAM, subject=key_subject(lost))
     await db.execute("DELETE FROM user_keys")
     await db.execute("DELETE FROM messages")
     await db.execute("UPDATE projection_positions SET position = 0")
     async with play() as stage:
-        await stage.runtime.settle()
+        await stage.runtime.wait_until_projected()
         assert [seq for seq, _, _ in await parked(db, "messages")] == [done.seq]
         [block] = re.findall(r"^```sql\n(INSERT .*?)^```$", PRIVACY.read_text("utf-8"), re.MULTILINE | re.DOTALL)
         await db.execute(block.replace("<key>", lost).replace("<user>", "ann").encode())

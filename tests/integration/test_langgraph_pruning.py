@@ -63,7 +63,7 @@ async def test_the_next_run_goes_on_from_what_is_left_and_records_nothing_twice(
         assert await messages(whole) == after
         before = next(one for one in await history(chat(whole)) if len(one.values["messages"]) == 40)
         assert await messages(saver, before.config) == await messages(whole, before.config) == given
-        await stage.runtime.settle()
+        await stage.runtime.wait_until_projected()
         async with stage.runtime.pool.connection() as conn:
             assert len(await turns(conn)) == 42
 

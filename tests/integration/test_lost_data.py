@@ -53,9 +53,9 @@ async def test_without_postgres_a_rebuild_gives_every_row_back_and_the_erased_st
         ]
         await stage.runtime.log.append_many([*talk, turn("said by nobody", thread="shared", minutes=3)])
         await stage.bad("turn_recorded", "damaged")
-        await stage.runtime.settle()
+        await stage.runtime.wait_until_projected()
         await erase(stage)
-        await stage.runtime.settle()
+        await stage.runtime.wait_until_projected()
         before = await every_row(stage)
     assert any("bob's said 0" in one for one in before["messages"])
     await stop(home)
@@ -66,20 +66,20 @@ async def test_without_postgres_a_rebuild_gives_every_row_back_and_the_erased_st
     done = await asyncio.to_thread(run_command, "rebuild", "--all", "--json", environment=environment)
     assert done.code == 0, done.err
     async with on(home) as stage:
-        await stage.runtime.settle()
+        await stage.runtime.wait_until_projected()
         after = await every_row(stage)
         assert {name: after[name] for name in TABLES if after[name] != before[name]} == {}
         assert ERASED in "\n".join(after["messages"])
         assert secret("ann", "said") not in "\n".join(after["messages"])
         await stage.runtime.log.append(turn("I am back.", thread="talk-bob", minutes=90, user="bob"))
-        await stage.runtime.settle()
+        await stage.runtime.wait_until_projected()
         assert len(await every_row(stage)) == len(TABLES)
 
 
 async def test_a_lost_or_changed_kek_is_an_error_and_no_new_one_is_made(home: Path) -> None:
     async with on(home) as stage:
         await stage.runtime.log.append(turn("My secret.", user="ann"))
-        await stage.runtime.settle()
+        await stage.runtime.wait_until_projected()
     kek, kept = home / "kek", (home / "kek").read_bytes()
     kek.unlink()
     for _ in range(2):
@@ -98,7 +98,7 @@ async def test_a_lost_or_changed_kek_is_an_error_and_no_new_one_is_made(home: Pa
         await use(home)
     assert not kek.exists()
     async with on(home, kek=SecretStr(kept.decode())) as stage:
-        await stage.runtime.settle()
+        await stage.runtime.wait_until_projected()
         assert "My secret." in "".join((await every_row(stage))["messages"])
 
 

@@ -18,7 +18,7 @@ async def stage(nats_url: str, database_url: str) -> AsyncIterator[Stage]:
     """All projections have a position: `nothing_projected` locks those that are there."""
     async with player(nats_url, database_url, ("projectors",))() as made:
         await made.say(1, 1, "before")
-        await made.runtime.settle()
+        await made.runtime.wait_until_projected()
         yield made
 
 
@@ -36,7 +36,7 @@ async def say(stage: Stage, user: str, numbers: Sequence[int]) -> None:
 
 
 async def test_turns_of_a_flood_wait_until_those_before_are_projected_and_others_do_not(stage: Stage) -> None:
-    stage.runtime.kept(Paces).patience_s = 60.0
+    stage.runtime.cached(Paces).patience_s = 60.0
     async with nothing_projected(stage.runtime):
         await say(stage, "ann", range(AHEAD))
         flood = asyncio.create_task(say(stage, "ann", range(AHEAD, 2 * AHEAD + 1)))
@@ -53,7 +53,7 @@ async def test_turns_of_a_flood_wait_until_those_before_are_projected_and_others
 
 
 async def test_turns_are_stored_though_nothing_is_projected(stage: Stage) -> None:
-    stage.runtime.kept(Paces).patience_s = 0.0
+    stage.runtime.cached(Paces).patience_s = 0.0
     async with nothing_projected(stage.runtime):
         await say(stage, "ann", range(AHEAD + 1))
         await say(stage, "ann", range(AHEAD + 1, AHEAD + 3))

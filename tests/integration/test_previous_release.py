@@ -58,7 +58,7 @@ async def test_data_of_the_previous_release_opens_without_a_rebuild_and_reads_as
         projected_by_release = await rows(conn, VERSIONS)
     places = {"nats_url": release_nats, "database_url": release_database}
     async with turnlog.open(tmp_path / "home", roles=("projectors",), **places, **SECRETS) as memory:
-        await memory.runtime.settle()
+        await memory.runtime.wait_until_projected()
         recorded = json.loads((release / "reads.json").read_text("utf-8"))
         assert as_recorded(await reads(memory), recorded) == recorded
         assert recorded["threads"][ERASED] == [] and recorded["context knows the dog"] == [True]

@@ -81,7 +81,7 @@ async def test_the_work_of_a_parked_event_is_repeated_after_the_cause_is_mended(
         again = await retry_dead_letters(stage.runtime, partial(react, stage.runtime), bad)
         assert (again.applied, again.parked) == ((bad,), ())
         assert await list_dead_letters(stage.runtime) == []
-        await stage.runtime.settle()
+        await stage.runtime.wait_until_projected()
         assert await stored_memories(stage) == [("Lucky number 7", "valid")]
 
 

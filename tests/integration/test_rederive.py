@@ -50,11 +50,11 @@ async def runtime(nats_url: str, database_url: str) -> AsyncIterator[Runtime]:
     """Rules alone have looked at what ann said."""
     async with opened(Settings(nats_url=nats_url, database_url=database_url)) as made, projecting(made):
         await made.log.append_many([user_turn(text, n) for n, text in enumerate(TEXTS)])
-        await made.settle()
+        await made.wait_until_projected()
         extraction = extraction_of(made, make_models(made.settings))
         async with made.pool.connection() as conn:
             await extraction.by_rules(conn, UserConversation("default", "ann", "t"), finish=True)
-        await made.settle()
+        await made.wait_until_projected()
         yield made
 
 
@@ -74,7 +74,7 @@ async def with_cello(runtime: Runtime, tmp_path: Path) -> Runtime:
 
 
 async def real(runtime: Runtime) -> list[StoredMemory]:
-    await runtime.settle()
+    await runtime.wait_until_projected()
     async with runtime.pool.connection() as conn:
         return await all_memories(conn, "default", ANN)
 
@@ -185,7 +185,7 @@ async def test_what_a_person_put_in_place_of_a_find_is_not_contradicted_by_it(ru
 async def test_what_was_said_after_the_run_is_neither_gone_nor_undone(runtime: Runtime) -> None:
     await derive(runtime, "default", "next", [], nothing)
     await runtime.log.append_many([user_turn("我住在上海。", len(TEXTS))])
-    await runtime.settle()
+    await runtime.wait_until_projected()
     async with runtime.pool.connection() as conn:
         extraction = extraction_of(runtime, make_models(runtime.settings))
         await extraction.by_rules(conn, UserConversation("default", "ann", "t"), finish=True)

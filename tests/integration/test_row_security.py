@@ -112,7 +112,7 @@ async def fill_every_table(runtime: Runtime) -> None:
             await runtime.log.append(one)
         for table, values in BY_HAND.items():
             await execute(runtime.database_url, f"INSERT INTO turnlog.{table} {values.format(tenant=tenant, n=n)}")
-    await runtime.settle()
+    await runtime.wait_until_projected()
 
 
 async def tenants_in(conn: Connection) -> dict[str, list[str]]:

@@ -75,7 +75,7 @@ async def test_the_stream_files_on_disk_hold_what_nobody_said_and_not_what_a_use
     async with on_stage(Settings(home=home, nats_url=None, database_url=None), ["projectors"]) as stage:
         await stage.runtime.log.append(turn(nobody, thread="n"))
         await stage.runtime.log.append_many([turn(SECRET, user="ann"), event(ThreadOpened(label=SECRET), user="ann")])
-        await stage.runtime.settle()
+        await stage.runtime.wait_until_projected()
         assert await contents(stage) == [SECRET]
     files = [path.read_bytes() for path in (home / "nats").rglob("*") if path.is_file()]
     assert any(nobody.encode() in content for content in files)
@@ -85,7 +85,7 @@ async def test_the_stream_files_on_disk_hold_what_nobody_said_and_not_what_a_use
 async def test_reactors_agent_and_lookups_read_what_is_sealed(play: Play) -> None:
     async with play("projectors", "analytics") as stage:
         done = await stage.runtime.log.append(turn(SECRET, user="ann", tokens_in=3))
-        await stage.runtime.settle()
+        await stage.runtime.wait_until_projected()
         assert [text_of(one) for one in await stage.events()] == [SECRET]
         assert SECRET.encode() not in await bodies(stage.runtime.log)
         line = await line_at(stage.runtime.log, done.seq)
@@ -101,7 +101,7 @@ async def test_reactors_agent_and_lookups_read_what_is_sealed(play: Play) -> Non
 async def test_a_nul_in_sealed_words_is_shown_as_it_is_in_clear_ones(play: Play) -> None:
     async with play() as stage:
         await stage.runtime.log.append(turn("a\0b", user="ann"))
-        await stage.runtime.settle()
+        await stage.runtime.wait_until_projected()
         assert await contents(stage) == ["a\ufffdb"]
 
 
@@ -111,7 +111,7 @@ async def test_after_the_key_is_destroyed_everything_rebuilds_and_says_erased(pl
         mine = [event(data, "t", minutes, user="ann") for minutes, data in enumerate(every)]
         await stage.runtime.log.append_many([turn(SECRET, user="ann", tokens_in=3), *mine])
         await stage.runtime.log.append(turn("I am Bob.", user="bob", thread="b"))
-        await stage.runtime.settle()
+        await stage.runtime.wait_until_projected()
         assert await erase(stage, "ann") == 1
         await rebuild_several(stage.runtime.log, stage.runtime.database_url, PROJECTIONS)
         assert (await contents(stage))[:1] == [ERASED]
@@ -126,7 +126,7 @@ async def test_what_a_user_says_after_the_erasure_has_a_new_key(play: Play) -> N
         await stage.runtime.log.append(turn(SECRET, user="ann"))
         await erase(stage, "ann")
         await stage.runtime.log.append(turn("I am back.", user="ann"))
-        await stage.runtime.settle()
+        await stage.runtime.wait_until_projected()
         assert await contents(stage) == [SECRET, "I am back."]  # the first was projected before
         keys = {json.loads(body)["sealedkey"] for body in (await bodies(stage.runtime.log)).splitlines()}
         assert len(keys) == 2

@@ -58,7 +58,7 @@ async def ask(stage: Stage, through_seq: int, rules: SegmentRules = RULES) -> Ev
 
 
 async def session(stage: Stage) -> SessionState:
-    await stage.runtime.settle()
+    await stage.runtime.wait_until_projected()
     async with stage.runtime.pool.connection() as conn:
         found = await session_state(conn, "default", "t")
     assert found is not None

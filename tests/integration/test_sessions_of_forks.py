@@ -39,17 +39,17 @@ async def past(stage: Stage, user: str | None = "ann", thread: str = "t") -> lis
 
 
 async def forked(stage: Stage, at: int, new: str = "f", parent: str = "t") -> None:
-    await stage.runtime.settle()
+    await stage.runtime.wait_until_projected()
     async with stage.runtime.pool.connection() as conn:
         await fork(conn, stage.runtime.log, "default", parent, at, new)
-    await stage.runtime.settle()
+    await stage.runtime.wait_until_projected()
 
 
 async def at_every_level(stage: Stage, thread: str = "f") -> SessionState:
     """The session as new processes find it, in Postgres and, without that row, on the log: the same one."""
     async with AsyncExitStack() as stack:
         bench = Processes(stage.runtime.log, stage.runtime.pool, stack)
-        await stage.runtime.settle()
+        await stage.runtime.wait_until_projected()
         state, level = await (await bench.process()).get_with_level(thread)
         assert level == "postgres"
         async with without_row(stage, thread):
@@ -148,7 +148,7 @@ async def test_a_checkpoint_ends_the_shared_past_and_a_failed_one_brings_it_back
             checkpoint = ended(covered)
             await sessions.change("f", lambda state, made=checkpoint: [made])
             assert contents(await sessions.get("f")) == shown
-        await stage.runtime.settle()
+        await stage.runtime.wait_until_projected()
         assert (await sessions.get_with_level("f"))[1] == "ram"
         failed = SegmentCheckpointFailed(attempts=3, error="away")
         await sessions.change("f", lambda state: [failed])
@@ -170,7 +170,7 @@ async def test_a_deleted_parent_takes_its_turns_out_of_the_sessions_of_its_forks
         await sessions.record("f", [turn_data("On?"), turn_data("On.", "assistant")])
         assert contents(await sessions.get("f")) == [*words(4), "On?", "On."]
         await stage.runtime.log.append(event(removal))
-        await stage.runtime.settle()
+        await stage.runtime.wait_until_projected()
         assert contents(await sessions.get("f")) == ["On?", "On."]
         assert contents(await at_every_level(stage)) == ["On?", "On."]
 

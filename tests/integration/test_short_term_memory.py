@@ -236,7 +236,7 @@ async def test_an_old_session_in_summary_mode_without_a_checkpoint_id_has_its_fu
             await memory.create(create(model_context_window=16_000))
             await write_turns(memory, 1, 6)
             await memory.checkpoint("t", "Old.", 2)
-            await stage.runtime.settle()
+            await stage.runtime.wait_until_projected()
         await stage.rows("UPDATE sessions SET checkpoint_id = NULL RETURNING 1")
         await forget_hot_copies(stage)
         async with memory_of(stage) as memory:
@@ -256,7 +256,7 @@ async def test_an_old_conversation_without_a_session_begins_with_its_whole_histo
         said = [turn(f"question {n // 2} was said", "assistant" if n % 2 else "user", user="ann") for n in range(2, 26)]
         await log.append_many(said)
         if postgres_has_it:
-            await stage.runtime.settle()
+            await stage.runtime.wait_until_projected()
         with pytest.raises(NotFound):
             await memory.create(create(user_id="bob"))
         made = await memory.create(create(user_id=None, model_context_window=256, token_threshold_ratio=0.5))
@@ -346,7 +346,7 @@ async def test_intent_pending_action_agent_snapshot_and_unknown_keys_come_back_a
         events = len(await stage.events())
         await memory.update("t", lambda value: value)
         assert len(await stage.events()) == events, "no change, no event"
-        await stage.runtime.settle()
+        await stage.runtime.wait_until_projected()
         async with memory_of(stage) as another:
             read = await another.get("t")
     assert read == made

@@ -44,7 +44,7 @@ async def test_checkpoints_and_turns_at_the_same_time_lose_nothing(play: Play) -
         await write_turns(memory, 1, 10)
         turns = [other.write_turn(write(number)) for number in range(11, 16)]
         await asyncio.gather(*turns, memory.checkpoint("t", "One.", 2), other.checkpoint("t", "Two.", 4))
-        await stage.runtime.settle()
+        await stage.runtime.wait_until_projected()
         stored = await memory.checkpoints("t")
         found = await memory.query_memory_context(query())
     assert {one.summary for one in stored} == {"One.", "Two."}
@@ -80,7 +80,7 @@ async def test_updates_of_several_writers_at_once_are_all_kept(play: Play) -> No
     async with play() as stage, memory_of(stage) as memory, memory_of(stage) as other:
         await memory.create(create())
         await asyncio.gather(*((memory, other)[n % 2].update("t", with_slot(f"agent-{n}", str(n))) for n in range(8)))
-        await stage.runtime.settle()
+        await stage.runtime.wait_until_projected()
         value = await memory.get("t")
     assert value.global_state.agent_slots == {f"agent-{n}": {"slot": str(n)} for n in range(8)}
 

@@ -55,7 +55,7 @@ async def last_body(stage: Stage, thread: str) -> bytes:
 
 
 async def parked(stage: Stage) -> dict[int, str]:
-    await stage.runtime.settle()
+    await stage.runtime.wait_until_projected()
     return {letter.seq: letter.error for letter in await list_dead_letters(stage.runtime)}
 
 
@@ -91,7 +91,7 @@ async def test_a_forged_agent_answers_nobody_and_other_tenants_go_on(stage: Stag
 
 
 async def test_a_revoked_key_is_not_revived_by_removing_its_rows_and_repeating_its_event(stage: Stage) -> None:
-    runtime, access, thread = stage.runtime, stage.runtime.kept(Access), access_thread("ann")
+    runtime, access, thread = stage.runtime, stage.runtime.cached(Access), access_thread("ann")
     made = await create_key(runtime, "default", "ann")
     created = await last_body(stage, thread)
     await revoke_key(runtime, "default", made.id)
@@ -111,7 +111,7 @@ async def test_events_from_before_they_were_signed_hold_and_a_rebuild_asks_for_t
     runtime, signer = stage.runtime, stage.runtime.log.signer
     runtime.log.signer = None  # as the release before
     old = await forge(stage, event(LIMITS, LIMITS_THREAD))
-    await runtime.settle()
+    await runtime.wait_until_projected()
     runtime.log.signer = signer
     changed = await change_limits(runtime, "default", "user", {"concurrent": 3})
     assert (changed["user"]["user_per_minute"], changed["user"]["concurrent"]) == (9_999, 3)

@@ -47,7 +47,7 @@ def preferring(**preferences: Any) -> Event:
 
 
 async def ask(stage: Stage, text: str) -> Answered:
-    await stage.runtime.settle()
+    await stage.runtime.wait_until_projected()
     answered = (await pieces_of(stage.runtime, PLACE, text))[-1]
     assert isinstance(answered, Answered)
     return answered

@@ -150,12 +150,12 @@ async def test_what_was_derived_after_the_request_is_not_in_its_context(play: Pl
         log = stage.runtime.log
         await stage.say(1, 6)
         then = (await log.append_many([summary("Old.", 2), tagged({"b": 1, "a": 1}, 2), tagged({"c": 1}, 4)]))[-1].seq
-        await stage.runtime.settle()
+        await stage.runtime.wait_until_projected()
         async with stage.runtime.pool.connection() as conn:
             before = await thread_overview(conn, "default", "t")
             await log.append_many([summary("New.", 4), tagged({"a": 5}, 6), event(pruned(3))])
             await stage.say(7, 8)
-            await stage.runtime.settle()
+            await stage.runtime.wait_until_projected()
             now = await thread_overview(conn, "default", "t")
             found, messages = await past_state(conn, log, "default", "t", then)
     assert found == before
@@ -169,7 +169,7 @@ async def test_a_receipt_that_names_no_prompt_and_no_settings_is_built_with_toda
     async with play("projectors") as stage:
         log, today = stage.runtime.log, stage.runtime.settings
         *_, last = await stage.say(1, 4)
-        await stage.runtime.settle()
+        await stage.runtime.wait_until_projected()
         then = (await again(stage, today.model_copy(update={"model": "gpt-4o"}), last, "t")).context
         old = answer_receipt(
             then.receipt,
@@ -181,7 +181,7 @@ async def test_a_receipt_that_names_no_prompt_and_no_settings_is_built_with_toda
         ).model_copy(update={"system_prompt": None, "settings": None})
         await log.append(event(old))
         await stage.say(5, 6)
-        await stage.runtime.settle()
+        await stage.runtime.wait_until_projected()
         assert (await again(stage, today, last, "t")).matches is True
         assert (await again(stage, OTHER, last, "t")).matches is False
 
@@ -196,7 +196,7 @@ async def test_an_event_stored_twice_counts_once_and_a_bad_one_not_at_all(play: 
         await stage.bad("topics_tagged")
         [last] = await stage.say(3, 3)
         await stage.say(4, 4)
-        await stage.runtime.settle()
+        await stage.runtime.wait_until_projected()
         async with stage.runtime.pool.connection() as conn:
             found, _ = await past_state(conn, log, "default", "t", last)
     assert found.topics == ["a", "b"]
@@ -207,7 +207,7 @@ async def test_a_moment_that_is_not_there_is_said_with_what_is(play: Play) -> No
     async with play("projectors") as stage:
         await stage.runtime.log.append(turn(thread="other"))
         first, *_, last = await stage.say(1, 4)
-        await stage.runtime.settle()
+        await stage.runtime.wait_until_projected()
         settings = stage.runtime.settings
         with pytest.raises(NotFound, match=f"reaches from sequence {first} to {last}; 1 is before"):
             await again(stage, settings, 1, "t")
@@ -224,12 +224,12 @@ async def test_the_past_of_a_deleted_thread_is_gone(play: Play) -> None:
     async with play("projectors") as stage:
         *_, last = await stage.say(1, 4)
         deleted = (await stage.runtime.log.append(event(ThreadDeleted()))).seq
-        await stage.runtime.settle()
+        await stage.runtime.wait_until_projected()
         for seq in (last, deleted):
             with pytest.raises(NotFound):
                 await again(stage, stage.runtime.settings, seq, "t")
         await stage.say(5, 6)
-        await stage.runtime.settle()
+        await stage.runtime.wait_until_projected()
         with pytest.raises(NotFound, match=f"was deleted at sequence {deleted}"):
             await again(stage, stage.runtime.settings, last, "t")
         async with stage.runtime.pool.connection() as conn:

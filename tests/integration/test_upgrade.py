@@ -176,7 +176,9 @@ async def test_of_two_processes_one_rebuilds_what_is_earlier_or_new_and_neither_
             return not await rows(db, "SELECT FROM projection_positions WHERE build <> 'live'")
 
         await eventually(are_rebuilt)
-        await asyncio.gather(*(one.settle(names=("vectors", "agents", "topics")) for one in (api.runtime, second)))
+        await asyncio.gather(
+            *(one.wait_until_projected(names=("vectors", "agents", "topics")) for one in (api.runtime, second))
+        )
     done = [one.getMessage() for one in caplog.records if one.getMessage().startswith("rebuilt ")]
     assert [one.partition(":")[0] for one in done] == ["rebuilt agents", "rebuilt vectors, topics"]
     assert await rows(db, "SELECT code_version FROM projection_positions WHERE projection = 'usage'") == [(99,)]

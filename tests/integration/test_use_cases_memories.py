@@ -205,7 +205,7 @@ async def test_a_message_forgets_the_one_memory_that_it_names(runtime: Runtime) 
     assert none is not None
     assert (none.words, none.named, none.done) == ("age", (), False)
     assert other is None
-    await runtime.settle()
+    await runtime.wait_until_projected()
     assert await contents(runtime) == ["I live in Rome", "My cat Ben is old", "My cat is called Tom"]
     assert await forget_as_asked(runtime, "default", "bob", "Forget my cat Tom") is not None
     assert "My cat is called Tom" in await contents(runtime)
@@ -233,17 +233,17 @@ async def test_everything_is_not_forgotten_by_a_sentence(runtime: Runtime) -> No
     await remember(runtime, *ANN, "I live in Rome")
     for text in ("Please forget everything about me", "请忘记关于我的一切"):
         assert await forget_as_asked(runtime, *ANN, text) == ForgottenAsAsked(None, (), False)
-    await runtime.settle()
+    await runtime.wait_until_projected()
     assert await contents(runtime) == ["I live in Rome"]
 
 
 async def test_metadata_is_forgotten_with_the_words_and_edited_along(runtime: Runtime) -> None:
     await remember(runtime, *ANN, MemoryInput("Likes rowing", metadata={"by": "coach Lee"}))
     await edit_memory(runtime, *ANN, "rowing", "Likes sculling")
-    await runtime.settle()
+    await runtime.wait_until_projected()
     assert [one.metadata for one in await list_memories(runtime, *ANN)] == [{"by": "coach Lee"}]
     await forget_memory(runtime, *ANN, "sculling")
-    await runtime.settle()
+    await runtime.wait_until_projected()
     assert {one.metadata for one in await list_memories(runtime, *ANN, MemoryFilter(every=True))} == {None}
     assert await unlike_a_rebuild(runtime.log, runtime.database_url, [MEMORIES]) == {}
 

@@ -66,7 +66,7 @@ async def park_an_event(runtime: Runtime) -> int:
     subject = publish_subject("default", "broken", "turn_recorded")
     stored = await runtime.log.nc.jetstream().publish(subject, b"{")
     await runtime.log.append(turn("hello", thread="broken"))
-    await runtime.settle()
+    await runtime.wait_until_projected()
     return stored.seq
 
 
@@ -133,7 +133,7 @@ async def test_usage_is_added_up_for_a_user_by_day_and_month(runtime: Runtime) -
 
 async def test_projections_are_rebuilt_and_verified(runtime: Runtime) -> None:
     await runtime.log.append_many([turn("one", thread="t"), turn("two", thread="u")])
-    await runtime.settle()
+    await runtime.wait_until_projected()
     assert {one.behind for one in await projection_lag(runtime)} == {0}
     [rebuilt] = await rebuild_rows(runtime, "messages", "default", "t")
     assert rebuilt.events == 1

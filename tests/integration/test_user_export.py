@@ -34,7 +34,7 @@ async def stage(play: Play) -> AsyncIterator[Stage]:
 
 
 async def exported(stage: Stage, user: str, level: SanitiseLevel | None = SanitiseLevel.MODERATE) -> Any:
-    await stage.runtime.settle()
+    await stage.runtime.wait_until_projected()
     person = person_of("default", user)
     async with stage.runtime.pool.connection() as conn:
         pieces = [piece async for piece in user_export(conn, stage.runtime.log, person, level)]
@@ -98,7 +98,7 @@ async def test_a_pipe_or_a_device_is_written_to_and_not_replaced_by_a_file(stage
 async def test_turns_are_sanitised_on_their_way_in_when_the_settings_say_so(play: Play) -> None:
     async with play(sanitise_before_publish="MODERATE") as stage:
         await stage.runtime.log.append(turn(MAIL, user="ann"))
-        await stage.runtime.settle()
+        await stage.runtime.wait_until_projected()
         assert await stage.rows("SELECT content FROM messages") == [
             ("write to a***@*** or call 138****5678, GPA: 3.9",)
         ]
@@ -106,7 +106,7 @@ async def test_turns_are_sanitised_on_their_way_in_when_the_settings_say_so(play
 
 async def test_a_transcript_is_sanitised_and_keeps_its_ids(stage: Stage) -> None:
     await stage.runtime.log.append(turn(MAIL, user="ann"))
-    await stage.runtime.settle()
+    await stage.runtime.wait_until_projected()
     async with stage.runtime.pool.connection() as conn:
         [row] = await thread_messages(conn, "default", "t")
     [clean] = clean_messages([row], SanitiseLevel.FULL)

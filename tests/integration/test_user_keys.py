@@ -83,7 +83,7 @@ async def test_the_keys_of_a_batch_are_made_and_fetched_with_one_query_for_all(
     async with play() as stage:
         await stage.runtime.log.append_many(turns)
         assert key_queries == ["SELECT", "INSERT", "UPDATE", "SELECT"]
-        await stage.runtime.settle()  # or the projectors read, and fetch, in the next block too
+        await stage.runtime.wait_until_projected()  # or the projectors read, and fetch, in the next block too
     del key_queries[:]
     async with play() as stage, stage.runtime.log.reader(0, 1) as reader:
         batches: list[list[Stored]] = []
@@ -162,7 +162,7 @@ async def test_while_postgres_is_away_known_users_go_on_and_nobody_is_ever_writt
     async with own_servers(home) as own, on_stage(own.settings(), ["projectors"]) as stage:
         log = stage.runtime.log
         await log.append(turn("one", user="ann"))
-        await stage.runtime.settle()
+        await stage.runtime.wait_until_projected()
         await own.kill("postgres")
         await log.append(turn("two", user="ann"))
         assert [text_of(one) for one in await stage.events()] == ["one", "two"]
@@ -180,6 +180,6 @@ async def test_while_postgres_is_away_known_users_go_on_and_nobody_is_ever_writt
             return True
 
         await eventually(is_stored)
-        await stage.runtime.settle()
+        await stage.runtime.wait_until_projected()
         assert SECRET.encode() not in (await log.stored(before + 1)).body
         assert [text_of(one) for one in await stage.events()] == ["one", "two", SECRET]

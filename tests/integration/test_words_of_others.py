@@ -165,9 +165,9 @@ def stage_of(nats_url: str, database_url: str) -> Any:
 
 async def quotes(runtime: Runtime) -> set[str]:
     """The quotes of all that is remembered of ann."""
-    await runtime.settle()
+    await runtime.wait_until_projected()
     await extract_memories(runtime, "default", user="ann")
-    await runtime.settle()
+    await runtime.wait_until_projected()
     async with runtime.pool.connection() as conn:
         found = await conn.execute("SELECT source ->> 'quote' FROM memories, jsonb_array_elements(sources) AS source")
         return {quote for (quote,) in await found.fetchall()}

@@ -194,7 +194,7 @@ async def admitted(
     runtime = runtime.system or runtime  # a tenant's connections only read
     given = {**parameters(tenant, user, role, thread, agent), "id": uuid7()}
     is_counted = await _admit(runtime, given, clock)
-    local = runtime.kept(_throttle).local
+    local = runtime.cached(_throttle).local
     local.begin(given, clock() or datetime.now(UTC))
     keeper = asyncio.create_task(_keep(runtime, given["id"], clock)) if is_counted else None
     try:
@@ -218,7 +218,7 @@ async def _admit(runtime: Runtime, given: dict[str, Any], clock: Clock) -> bool:
 
     Raises Refused, NotCounted.
     """
-    throttle = runtime.kept(_throttle)
+    throttle = runtime.cached(_throttle)
     if not await throttle.is_away(runtime.database_url):
         try:
             guards, now = await _counted(runtime, given, clock)

@@ -46,14 +46,14 @@ async def in_pace(runtime: Runtime, events: Sequence[Event]) -> AsyncIterator[No
     The user's blocks with several events run one after the other. After PATIENCE_S the block runs anyway: turns are
     stored while Postgres or the projectors are away.
     """
-    paces, first = runtime.kept(Paces), events[0]
+    paces, first = runtime.cached(Paces), events[0]
     pace = paces.setdefault((first.tenant, first.user, "" if first.user else first.thread), Pace())
     async with contextlib.AsyncExitStack() as held:
         await held.enter_async_context(pace.order)
         if pace.events and pace.events + len(events) > AHEAD:
             with contextlib.suppress(NotProjectedInTime, TimeoutError, psycopg.OperationalError):
                 async with asyncio.timeout(paces.patience_s):
-                    await runtime.settle_thread(first.tenant, pace.thread, _READ, without=_READ)
+                    await runtime.wait_until_thread_projected(first.tenant, pace.thread, _READ, without=_READ)
             pace.events = 0
         pace.events, pace.thread = pace.events + len(events), first.thread
         if len(events) == 1:

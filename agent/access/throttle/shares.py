@@ -45,7 +45,7 @@ async def in_share(runtime: Runtime, tenant: str, user: str, kind: Kind) -> Asyn
 
     Raises TooManyWaiting where WAITING others wait already, or after PATIENCE_S.
     """
-    shares = runtime.kept(Shares)
+    shares = runtime.cached(Shares)
     share = shares.setdefault((tenant, user, kind), Share())
     if share.requests >= AT_ONCE + WAITING:
         raise _refusal(kind)

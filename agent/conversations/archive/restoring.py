@@ -182,4 +182,4 @@ async def restored_of_user(runtime: Runtime, conn: Connection, tenant: str, user
 
 async def _restored(runtime: Runtime, tenant: str, thread: str) -> None:
     await restore(runtime.log, runtime.settings.archive, tenant, thread)
-    await runtime.settle_thread(tenant, thread, READS)
+    await runtime.wait_until_thread_projected(tenant, thread, READS)

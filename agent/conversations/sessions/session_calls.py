@@ -106,6 +106,6 @@ async def reset_session(runtime: Runtime, tenant: str, conversation: str) -> Ses
 @contextlib.asynccontextmanager
 async def _memory(runtime: Runtime, tenant: str) -> AsyncIterator[ShortTermMemory]:
     check_tenant(tenant)
-    await runtime.settle(names=READS)
+    await runtime.wait_until_projected(names=READS)
     async with ShortTermMemory(runtime.log, runtime.pool, runtime.settings, tenant) as memory:
         yield memory

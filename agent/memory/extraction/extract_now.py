@@ -215,7 +215,7 @@ async def _conversations(runtime: Runtime, tenant: str, thread: str | None, user
     check_place(tenant, thread, user)
     if thread is None and user is None:
         raise NothingChosen("say which conversation: `turnlog extract THREAD`, or `--user USER` for all of one user")
-    await runtime.settle(names=READS)
+    await runtime.wait_until_projected(names=READS)
     kinds = roles(runtime.settings.extract_tool_results)
     async with runtime.pool.connection() as conn:
         if thread is not None:

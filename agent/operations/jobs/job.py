@@ -103,7 +103,7 @@ async def _last_run(runtime: Runtime, conn: Connection, job: Job, now: datetime)
     A run by hand for a future time is ignored, so that due times until then are still run.
     """
     tenant = runtime.settings.tenant
-    await runtime.settle_thread(tenant, job.thread, ("jobs",))
+    await runtime.wait_until_thread_projected(tenant, job.thread, ("jobs",))
     rows = await conn.execute(
         "SELECT max(due_at) FROM job_runs WHERE tenant = %s AND thread_id = %s AND due_at <= %s",
         (tenant, job.thread, now),

@@ -75,7 +75,7 @@ async def run_job(runtime: Runtime, name: str, due_at: datetime, on_progress: On
     jobs = {job.name: job for job in all_jobs(runtime.settings)}
     if name not in jobs:
         raise NotFound(f"there is no job {name!r}; there are {', '.join(jobs)}")
-    await runtime.settle()
+    await runtime.wait_until_projected()
     return await run_now(runtime, jobs[name], due_at, on_progress)
 
 
@@ -84,7 +84,7 @@ async def decay_stats(runtime: Runtime, tenant: str, user: str | None = None) ->
     check_place(tenant, user=user)
     settings, now = runtime.settings, datetime.now(UTC)
     policy, due_at = Policy.of(settings), Schedule.of(settings.decay_at, settings.timezone).after(now)
-    await runtime.settle(names=("memories",))
+    await runtime.wait_until_projected(names=("memories",))
     counts: Counter[str] = Counter()
     importance = freshness = 0.0
     async with runtime.pool.connection() as conn:

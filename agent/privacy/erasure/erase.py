@@ -149,7 +149,7 @@ async def _append_erased(at: ErasureScope, plan: Plan, done: _Done) -> None:
             elif head or former_thread(thread):
                 done.marks[thread] = (await at.runtime.log.append(_erased(person, thread))).seq
             progress(number + 1, len(own))
-        await at.runtime.settle()
+        await at.runtime.wait_until_projected()
 
 
 def _erased(person: Person, thread: str) -> Event:
@@ -204,7 +204,7 @@ async def _rebuild(at: ErasureScope, plan: Plan, done: _Done) -> None:
     for name, thread in stopped:
         await rebuild_thread(at.runtime.log, at.runtime.database_url, BY_NAME[name], plan.person.tenant, thread)
     if plan.traces.shared:
-        await at.runtime.settle()
+        await at.runtime.wait_until_projected()
         with at.reach.step("rebuilding shared threads") as progress:
             await _rebuilt(at, plan.person, sorted(plan.traces.shared), progress)
         done.add("shared threads rebuilt", len(plan.traces.shared))
@@ -220,7 +220,7 @@ async def _rebuilt(at: ErasureScope, person: Person, threads: Sequence[str], on_
                     await at.runtime.log.append(_erased(person, thread))
                     break
         on_progress(number + 1, len(threads))
-    await at.runtime.settle()
+    await at.runtime.wait_until_projected()
 
 
 async def _purge_sessions(at: ErasureScope, plan: Plan) -> None:
@@ -247,7 +247,7 @@ async def _catch_late(at: ErasureScope, plan: Plan, done: _Done) -> None:
                 late.append((event.thread, place.stored.seq))
         if late:
             done.add("late results overwritten", await _overwritten(at.runtime.log, [seq for _, seq in late], progress))
-            await at.runtime.settle()
+            await at.runtime.wait_until_projected()
             await _rebuilt(at, plan.person, sorted({thread for thread, _ in late}), progress)
 
 

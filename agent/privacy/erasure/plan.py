@@ -106,7 +106,7 @@ async def planned(at: ErasureScope, person: Person, more_strings: Sequence[str] 
             f"{len(more_strings) - len(fitting(more_strings))} of the strings to search for have less than {KEY_BYTES} "
             "bytes of UTF-8, which occur by chance; give longer ones, with a word beside a short name"
         )
-    await at.runtime.settle()
+    await at.runtime.wait_until_projected()
     head = await at.runtime.log.head()
     async with at.runtime.pool.connection() as conn:
         known = await rows.known_threads(conn, person)

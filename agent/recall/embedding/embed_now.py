@@ -34,7 +34,7 @@ async def embed_threads(
 
 
 async def _settle_and_embed(runtime: Runtime, tenant: str, threads: Collection[str], on_progress: OnProgress) -> None:
-    await asyncio.gather(*(runtime.settle_thread(tenant, thread, READS) for thread in threads))
+    await asyncio.gather(*(runtime.wait_until_thread_projected(tenant, thread, READS) for thread in threads))
     await embed_now(runtime, tenant, threads, on_progress)
 
 

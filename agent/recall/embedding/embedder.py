@@ -109,7 +109,7 @@ async def embed_chunks(
     dimensions = next(event.data.dimensions for event in events if isinstance(event.data, ChunksEmbedded))
     await ensure_neighbour_index(conn, memory_vectors, embedder.model, dimensions)
     await runtime.log.append_many(events)
-    await runtime.settle(names=("vectors",))
+    await runtime.wait_until_projected(names=("vectors",))
 
 
 async def embedding_events(
@@ -160,7 +160,7 @@ async def embed_memories(
         except RetryLater as later:
             logger.info("embedder waits: %s", later)
             break
-        await runtime.settle(names=("memories",))
+        await runtime.wait_until_projected(names=("memories",))
         stuck |= await _still_pending(conn, _PENDING_MEMORIES, embedder.model, batch)
         done += len(batch)
         if pauses():

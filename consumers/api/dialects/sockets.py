@@ -100,7 +100,7 @@ async def _caller(socket: WebSocket) -> Principal:
     Raises Unauthenticated, TokenExpired, Forbidden.
     """
     system: Runtime = socket.app.state.runtime
-    access, offered = system.kept(Access), socket.scope["subprotocols"]
+    access, offered = system.cached(Access), socket.scope["subprotocols"]
     if offered[:1] == [TICKET] and len(offered) == 2:
         identity = await access.redeem(offered[1])
     elif token := socket.query_params.get("token"):

@@ -30,7 +30,7 @@ class Authenticated:
         try:
             if kind.lower() != "bearer":
                 raise Unauthenticated("send a token: `Authorization: Bearer …`; `turnlog token --user NAME` prints one")
-            identity = await self._runtime.kept(Access).identify(credential, headers.get("x-turnlog-user"))
+            identity = await self._runtime.cached(Access).identify(credential, headers.get("x-turnlog-user"))
             use_zone(identity, headers.get("x-turnlog-timezone"))
         except TurnlogError as error:
             return await problem_of(error)(scope, receive, send)

@@ -78,5 +78,5 @@ async def ready(request: Request, response: Response) -> Ready:
 @router.get("/.well-known/jwks.json")
 async def jwks(request: Request) -> dict[str, list[dict[str, Any]]]:
     """Returns the public keys of turnlog's own tokens, for other services that take them (RFC 7517)."""
-    access: Access = request.app.state.runtime.kept(Access)
+    access: Access = request.app.state.runtime.cached(Access)
     return access.jwks

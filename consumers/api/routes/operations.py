@@ -183,7 +183,7 @@ async def revoke_key(key_id: Annotated[str, Path(max_length=100)], caller: KeyMa
 async def issue_ticket(caller: Asker) -> Ticket:
     """Issues a ticket for a browser, which cannot send a header with a WebSocket and sends the ticket as its
     subprotocol."""
-    return Ticket(await caller.system.kept(Access).issue_ticket(caller.identity))
+    return Ticket(await caller.system.cached(Access).issue_ticket(caller.identity))
 
 
 @router.get("/jobs", tags=["jobs"])

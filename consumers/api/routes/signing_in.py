@@ -53,9 +53,9 @@ class SignedIn(BaseModel):
 async def sign_in(body: SignIn, request: Request) -> SignedIn:
     """Exchanges the ticket of a printed link, which is good once and for ten minutes, for a token of twelve hours."""
     runtime: Runtime = request.app.state.runtime
-    identity = await runtime.kept(Access).sign_in_tickets.redeem(body.ticket)
+    identity = await runtime.cached(Access).sign_in_tickets.redeem(body.ticket)
     made = issue_token(runtime.settings, identity.tenant, identity.user, identity.role, SESSION, identity.scopes)
-    signed_in = await runtime.kept(Access).identify(made.token)
+    signed_in = await runtime.cached(Access).identify(made.token)
     return SignedIn(token=made.token, caller=Caller.of(signed_in))
 
 

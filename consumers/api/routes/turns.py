@@ -87,7 +87,7 @@ async def append_turns(
     """Appends turns in order; they are on disk when this answers, and every later read sees them."""
     receipt = body.receipt
     if isinstance(receipt, UUID):
-        kept = caller.system.kept(GivenReceipts)
+        kept = caller.system.cached(GivenReceipts)
         receipt = _SIGNED.validate_json(await kept.find(caller.tenant, caller.user, receipt))
     if receipt is not None:
         _check_receipt(receipt, caller)
@@ -193,7 +193,7 @@ async def make_context(thread: ThreadId, body: ContextRequest, caller: Reader) -
     built = await context_of(*await caller.may_begin(thread), user=caller.user, **dict(body))
     said = {field.name: getattr(built.receipt, field.name) for field in fields(AnswerBasis)}
     receipt = SignedBasis(**said, signature=_signature(built.receipt, caller))
-    id_ = await caller.system.kept(GivenReceipts).keep(caller.tenant, caller.user, _SIGNED.dump_json(receipt))
+    id_ = await caller.system.cached(GivenReceipts).keep(caller.tenant, caller.user, _SIGNED.dump_json(receipt))
     receipt = replace(receipt, id=id_)
     return ContextMade.of(built.context, built.receipt.system_prompt, receipt=receipt, degraded=built.degraded)
 
@@ -207,7 +207,7 @@ def _check_receipt(receipt: SignedBasis, caller: Principal) -> None:
 
 
 def _signature(basis: AnswerBasis, caller: Principal) -> str:
-    return caller.system.kept(Access).signature_of(_BASIS.dump_json(basis))
+    return caller.system.cached(Access).signature_of(_BASIS.dump_json(basis))
 
 
 def version_of(tag: str) -> int:
