@@ -25,6 +25,7 @@ QUESTIONS = (
     "What should I do this weekend?",
     "Tell me everything that you know about me.",
 )
+TEAM_QUESTIONS = "Where is my order A101?", "Please refund my order, I want my money back"
 
 
 @pytest.fixture
@@ -81,6 +82,27 @@ def test_four_questions_are_answered_in_time(turnlog: Any, tmp_path: Path, capsy
             print(f"\n{took[-1]:5.1f} s, {words:4} words, {answered['finish_reason']}: {question}", end="", flush=True)
         assert answered["answer"].strip()
     assert max(took) < AT_MOST_S
+
+
+@pytest.fixture
+def support_team(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The servers that `turnlog` starts answer by the team of tests/teams/support."""
+    tests = Path(__file__).parents[1]
+    monkeypatch.setenv("TURNLOG_TEAM", str(tests / "teams" / "support"))
+    monkeypatch.setenv("PYTHONPATH", str(tests))
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.usefixtures("support_team")
+def test_a_team_runs_without_an_error_whatever_the_model_says(turnlog: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    for question in TEAM_QUESTIONS:
+        answered = json.loads(turnlog("chat", "shop", "--user", "ann", "--message", question, "--json"))
+        with capsys.disabled():
+            print(f"\n{question} {answered['answer'][:100]!r}", end="", flush=True)
+        assert answered["answer"].strip()
+    runs = json.loads(turnlog("runs", "--user", "ann", "--json"))
+    assert [run["status"] for run in runs] == ["solved"] * len(TEAM_QUESTIONS)
+    assert all(run["tokens_in"] for run in runs), "the model answered, not the planner by rules"
 
 
 def test_the_offline_model_makes_the_vectors_and_doctor_says_so(turnlog: Any) -> None:
