@@ -22,6 +22,7 @@ WITHOUT_KEY = {
     "POST /api/recall": "reads; its question is too long for a URL",
     "POST /api/threads/{thread}/context": "reads; its question is too long for a URL",
     "POST /v1/embeddings": "stores nothing",
+    "POST /api/sign-in": "a ticket is good once; a second answer would be a second token",
     "POST /short-memory/query": "reads; the session memory names it so",
     "POST /ai-agent/refresh-context": "reads again; ai-agent names it so",
 }

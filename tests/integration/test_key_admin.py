@@ -138,7 +138,7 @@ async def test_a_process_that_opens_something_while_a_key_is_being_destroyed_for
         async def is_retired() -> bool:
             return (await current(store, "ann")).id != key.id
 
-        monkeypatch.setattr(key_admin, "PROJECTED_S", 0.0)
+        monkeypatch.setattr(key_admin, "SETTLE_S", 0.0)
         destroying = asyncio.create_task(destroy(db, key_stream, "default", "ann"))
         await eventually(is_retired)
         assert await find(store, "ann", key.id) is not None
