@@ -18,7 +18,7 @@ WHOLE = {
     "/api/operations/usage": "one row for each user, day, month, agent or model",
     "/api/operations/users/{user}/usage": "one row for each day, month, agent or model",
     "/api/limits": "one row for each limit",
-    "/api/thread-marks": "one row for each thread that has a mark",
+    "/api/thread-marks": "one row for each conversation that is asked for, 100 at most",
     "/api/operations/activity": "one row for each hour",
     "/api/operations/schedule": "one row for each job of the server",
     "/api/jobs": "what one user began in one process in the last ten minutes",
