@@ -183,7 +183,7 @@ REMEMBERED = 1_000
 
 
 class Access:
-    """One for each runtime: `runtime.cached(Access)`. Raises InvalidSetting when there is no usable secret."""
+    """Each runtime has one: `runtime.cached(Access)`. Raises InvalidSetting when there is no usable secret."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime

@@ -1,4 +1,4 @@
-"""What takes which part of the window: for people who look at a context."""
+"""Counts how many tokens of the window each part of a context takes."""
 
 from dataclasses import dataclass
 

@@ -22,7 +22,7 @@ DEFAULTS: Mapping[Plan, Mapping[LimitName, float]] = {
     "vip": dict(zip(NAMES, (5.0, 120.0, 2_000.0, 80.0, 240.0, 1_000_000.0, 100.0), strict=True)),
 }
 HELD_S = 30.0
-HANDED_ON = ""  # in place of a conversation: a question that an agent handed to this one, which is no new request
+HANDED_ON = ""  # stands for the conversation of a handed-over question, which is not a new request
 # When a request ends cannot be known; its slot is free at the latest when its lease expires.
 SLOT_RETRY_S = 1.0
 
