@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TypedDict
 from uuid import UUID
 
 import psycopg
@@ -24,6 +24,21 @@ from turnlog.projectors.models.operations.agents import AGENTS_THREAD, AgentRow,
 SOURCE = "turnlog/agents"
 READS = ("agents",)
 TOOLS = ("recall_memory",)  # of an agent without a team
+
+
+class AgentChanges(TypedDict, total=False):
+    """Values of an agent; None takes what its team or the server says."""
+
+    system_prompt: str | None
+    temperature: float | None
+    max_tokens: int | None
+    model: str | None
+    name: str | None
+    tools: Sequence[str] | None
+    delegates: Sequence[str] | None
+
+
+FIELDS = tuple(AgentChanges.__annotations__)
 
 
 class InvalidAgent(TurnlogError):
@@ -68,56 +83,54 @@ async def get_agent(runtime: Runtime, tenant: str, type_: str) -> AgentRow:
 
 
 async def configure_agent(
-    runtime: Runtime,
-    tenant: str,
-    type_: str,
-    *,
-    system_prompt: str | None = None,
-    temperature: float | None = None,
-    max_tokens: int | None = None,
-    model: str | None = None,
-    name: str | None = None,
-    tools: Sequence[str] | None = None,
-    delegates: Sequence[str] | None = None,
-    event_id: UUID | None = None,
+    runtime: Runtime, tenant: str, type_: str, values: AgentChanges, *, event_id: UUID | None = None
 ) -> AgentRow:
-    """Sets all values of an agent, or makes it; None takes what its team or the server says. They hold for the next
-    answer.
+    """Sets all values of an agent, or makes it; what is left out is as its team or the server says. They hold for the
+    next answer.
 
     tools, delegates: names of what it may call and of the agents that it may hand a question to; both need a team.
     event_id: a call that is repeated with it is stored once.
     Raises InvalidAgent, ThreadParked, InvalidToken, InvalidTeam.
     """
-    try:
-        data = AgentConfigured(
-            agent=type_.lower(),
-            system_prompt=system_prompt,
-            temperature=temperature,
-            max_tokens=max_tokens,
-            model=model,
-            name=name,
-            tools=None if tools is None else tuple(tools),
-            delegates=None if delegates is None else tuple(name.lower() for name in delegates),
-        )
-    except ValidationError as error:
-        problem = error.errors()[0]
-        raise InvalidAgent(f"{problem['loc'][0]}: {problem['msg'].lower()}") from None
-    if tools is not None or delegates is not None:
+    data = checked(type_, values)
+    if data.tools is not None or data.delegates is not None:
         await _check_lists(runtime, tenant, data)
     await append_unless_parked(runtime, _event(tenant, data, event_id), READS)
     return await get_agent(runtime, tenant, type_)
 
 
-async def change_agent(runtime: Runtime, tenant: str, type_: str, changes: dict[str, Any]) -> AgentRow:
-    """Sets some values of an agent; the others that the tenant has set stay. changes: arguments of configure_agent.
+def checked(type_: str, values: AgentChanges) -> AgentConfigured:
+    """Returns the event that sets these values, without looking whether there are such tools and delegates.
 
-    Raises what configure_agent raises.
+    Raises InvalidAgent.
     """
+    if unknown := sorted(values.keys() - FIELDS):
+        raise InvalidAgent(f"{unknown[0][:80]}: an agent has no such value; it has {', '.join(FIELDS)}")
+    delegates = values.get("delegates")
+    lowered = None if delegates is None else tuple(str(name).lower() for name in delegates)
+    try:
+        return AgentConfigured.model_validate({"agent": type_.lower(), **values, "delegates": lowered})
+    except ValidationError as error:
+        problem = error.errors()[0]
+        raise InvalidAgent(f"{problem['loc'][0]}: {problem['msg'].lower()}") from None
+
+
+async def change_agent(
+    runtime: Runtime, tenant: str, type_: str, changes: AgentChanges, *, event_id: UUID | None = None
+) -> AgentRow:
+    """Sets some values of an agent, or makes it; the others that the tenant has set stay.
+
+    event_id: a call that is repeated with it is stored once. Raises what configure_agent raises.
+    """
+    checked(type_, changes)
     async with runtime.reading(*READS, of=(check_tenant(tenant), AGENTS_THREAD)) as conn:
         rows = await agents_of(conn, tenant, type_.lower())
-    names = ("system_prompt", "temperature", "max_tokens", "model", "name", "tools", "delegates")
-    known = {name: getattr(rows[0], name) for name in names} if rows else {}
-    return await configure_agent(runtime, tenant, type_, **{**known, **changes})
+    values = AgentChanges()
+    if rows:
+        for name in FIELDS:
+            values[name] = getattr(rows[0], name)  # type: ignore[literal-required]
+    values.update(changes)
+    return await configure_agent(runtime, tenant, type_, values, event_id=event_id)
 
 
 async def switch_agent(

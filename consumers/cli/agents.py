@@ -47,7 +47,7 @@ async def change(
     ] = None,
 ) -> Result:
     """Change an agent, or make one; what is left out stays. It holds for the next answer."""
-    changes: dict[str, Any] = {
+    values: dict[str, Any] = {
         "system_prompt": None if prompt is None else _text(prompt),
         "name": name,
         "model": model,
@@ -56,7 +56,7 @@ async def change(
         "tools": None if tools is None else _names(tools),
         "delegates": None if delegates is None else _names(delegates),
     }
-    changes = {field: value for field, value in changes.items() if value is not None}
+    changes: Any = {field: value for field, value in values.items() if value is not None}
     if not changes:
         raise BadOption("give what to change, such as --temperature 0.2; --help lists the options")
     return _shown(await agents_of_tenant.change_agent(rt, rt.settings.tenant, type, changes))

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 from uuid import UUID
 
 from turnlog._recording import Exchange
@@ -28,11 +28,14 @@ from turnlog.agent.privacy.erasure.receipt import Receipt
 from turnlog.agent.privacy.personal_data import Clearing, Parts
 from turnlog.agent.recall.recall import Found, recall
 from turnlog.agent.runtime import Runtime
+from turnlog.agent.team import agents
+from turnlog.agent.team.agents import AgentChanges
 from turnlog.consumers.erasing import erasure_reach
 from turnlog.consumers.sync_bridge import LoopBound
 from turnlog.events.contracts import MemoryKind
 from turnlog.events.progress import no_progress
 from turnlog.events.subjects import check_conversation, check_id
+from turnlog.projectors.models.operations.agents import AgentRow
 
 
 class Memory(LoopBound):
@@ -109,6 +112,26 @@ class Memory(LoopBound):
         memory: an id, the beginning of one, or words that only this memory has. Raises NotFound, AmbiguousMemory.
         """
         return (await memory_changes.forget_memory(self.runtime, self.tenant, user, str(memory))).forgotten
+
+    async def agents(self) -> list[AgentRow]:
+        """Returns the tenant's agents by type, as they are used."""
+        return await agents.list_agents(self.runtime, self.tenant)
+
+    async def change_agent(self, type: str, **changes: Unpack[AgentChanges]) -> AgentRow:
+        """Changes an agent, or makes it, for the next answer; what is not named stays as it was set.
+
+        changes: system_prompt, temperature, max_tokens, model, name, tools, delegates; None takes what the team's files
+        say. Raises InvalidAgent.
+        """
+        return await agents.change_agent(self.runtime, self.tenant, type, changes)
+
+    async def switch_agent(self, type: str, enabled: bool) -> AgentRow:
+        """Switches an agent on, or off: then it is refused by name, and nothing is routed or handed to it.
+
+        Raises NotFound, InvalidAgent.
+        """
+        agents.checked(type, {})
+        return await agents.switch_agent(self.runtime, self.tenant, type, enabled)
 
     async def import_file(
         self,

@@ -7,10 +7,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 from urllib.parse import quote
 from uuid import UUID, uuid5
 
+from pydantic.alias_generators import to_camel, to_snake
 from pydantic_core import to_jsonable_python
 
 from turnlog._http import Http, Turn, decoded, error_of
@@ -33,12 +34,15 @@ from turnlog.agent.privacy.personal_data import Clearing
 from turnlog.agent.recall.best_turns import Recalled
 from turnlog.agent.recall.questions import Question
 from turnlog.agent.recall.recall import Found, FoundMemory
+from turnlog.agent.team.agents import AgentChanges, checked
 from turnlog.consumers.cursors import memories_cursor, threads_cursor
 from turnlog.events.contracts import UsageMetered
 from turnlog.events.publish import Appended
 from turnlog.projectors.models.conversation.message import Message
+from turnlog.projectors.models.operations.agents import AgentRow
 
 LOOK_AGAIN_S = 0.2
+AGENTS = "/admin/ai-agent/agents"
 
 
 class RemoteThread(Thread):
@@ -210,6 +214,19 @@ class RemoteMemory(Memory):
         named = {"includeMemories": memories, "includeConversations": conversations, "includeEntities": entities}
         return await self._http.call("DELETE", "/api/user-data", Clearing, user=user, params=named)
 
+    async def agents(self) -> list[AgentRow]:
+        return [_agent(known) for known in await self._http.call("GET", AGENTS, list[dict[str, Any]])]
+
+    async def change_agent(self, type: str, **changes: Unpack[AgentChanges]) -> AgentRow:
+        checked(type, changes)
+        body = {to_camel(name): value for name, value in changes.items()}
+        return _agent(await self._http.call("PATCH", f"{AGENTS}/{type}", dict[str, Any], body=body))
+
+    async def switch_agent(self, type: str, enabled: bool) -> AgentRow:
+        checked(type, {})
+        body = {"enabled": enabled}
+        return _agent(await self._http.call("PUT", f"{AGENTS}/{type}/toggle", dict[str, Any], body=body))
+
     async def erase(self, user: str | None = None, reason: str | None = None) -> Receipt:
         job = await self._http.call("POST", "/api/erase", dict[str, Any], user=user, body={"reason": reason})
         return decoded(Receipt, await self._result(job, user))
@@ -234,6 +251,10 @@ class RemoteMemory(Memory):
         if job["state"] == "failed":
             raise error_of(job["error"])
         return job["result"]
+
+
+def _agent(document: dict[str, Any]) -> AgentRow:
+    return decoded(AgentRow, {to_snake(name): value for name, value in document.items()})
 
 
 def _in_path(id: str) -> str:

@@ -1873,14 +1873,19 @@ export interface paths {
         get: operations["show_agent_admin_ai_agent_agents__type__get"];
         /**
          * Configure Agent
-         * @description Changes an agent, or makes it. It holds for the next answer.
+         * @description Sets all values of an agent, or makes it. They hold for the next answer.
          */
         put: operations["configure_agent_admin_ai_agent_agents__type__put"];
         post?: never;
         delete?: never;
         options?: never;
         head?: never;
-        patch?: never;
+        /**
+         * Change Agent
+         * @description Changes some values of an agent, or makes it; what is left out stays as it was set. null takes what its team or
+         *     the server says.
+         */
+        patch: operations["change_agent_admin_ai_agent_agents__type__patch"];
         trace?: never;
     };
     "/admin/ai-agent/agents/{type}/toggle": {
@@ -2362,7 +2367,7 @@ export interface components {
         };
         /**
          * AgentChange
-         * @description All of an agent; what is left out is as its team or the server's settings say. temperature: of the model, 0 to 2.
+         * @description Values of an agent; null is as its team or the server's settings say. temperature: of the model, 0 to 2.
          *     tools, delegates: names of what it may call and of the agents it may hand a question to.
          */
         AgentChange: {
@@ -10729,6 +10734,58 @@ export interface operations {
         };
     };
     configure_agent_admin_ai_agent_agents__type__put: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                "idempotency-key"?: string | null;
+                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
+            };
+            path: {
+                /** @description In any case of its letters. */
+                type: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["AgentChange"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AgentConfig"];
+                };
+            };
+            /** @description Client Error */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Server Error */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    change_agent_admin_ai_agent_agents__type__patch: {
         parameters: {
             query?: never;
             header?: {

@@ -319,6 +319,7 @@ async def test_the_log_itself_stores_a_write_once_whose_answer_was_lost(serve: S
             "/api/preferences": ("PATCH", {"set": {"enable_memory": True}}),
             "/api/operations/limits/vip": ("PUT", {"user_per_minute": 500}),
             "/admin/ai-agent/agents/essay": ("PUT", {"temperature": 0.5}),
+            "/admin/ai-agent/agents/profile": ("PATCH", {"temperature": 0.5}),
             "/admin/ai-agent/agents/essay/toggle": ("PUT", {}),
         }
         for path, (method, body) in requests.items():

@@ -22,6 +22,12 @@ async def test_the_agents_of_a_team_are_listed_as_they_are_used(serve: Serve, mo
         changed = (await root.put(f"{AGENTS}/essay", json=change)).json()
         assert changed == agents["essay"] | change | {"updatedAt": changed["updatedAt"]}
         assert (await root.get(f"{AGENTS}/essay")).json() == changed
+        patched = (await root.patch(f"{AGENTS}/essay", json={"maxTokens": None, "name": "Coach"})).json()
+        assert patched == changed | {
+            "maxTokens": agents["essay"]["maxTokens"],
+            "name": "Coach",
+            "updatedAt": patched["updatedAt"],
+        }
         assert (await root.put(f"{AGENTS}/essay/toggle", json={})).json()["enabled"] is False
 
 
@@ -33,8 +39,9 @@ async def test_unknown_fields_tools_and_delegates_are_refused_by_name(serve: Ser
             ({"delegates": ["nobody"]}, "'nobody' is not the name of another agent; there are orchestrator, "),
             ({"delegates": ["essay"]}, "'essay' is not the name of another agent"),
         ):
-            refused = await root.put(f"{AGENTS}/essay", json=body)
-            assert refused.status_code == 422 and named in refused.text, refused.text
+            for method in ("PUT", "PATCH"):
+                refused = await root.request(method, f"{AGENTS}/essay", json=body)
+                assert refused.status_code == 422 and named in refused.text, refused.text
         made = await root.put(f"{AGENTS}/visas", json={"systemPrompt": "You know visas.", "delegates": ["essay"]})
         assert made.json()["delegates"] == ["essay"]
         assert (await root.put(f"{AGENTS}/essay", json={"delegates": ["visas"]})).status_code == 200

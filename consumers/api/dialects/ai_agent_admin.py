@@ -15,6 +15,7 @@ from turnlog.agent.operations.breakers import Circuit
 from turnlog.agent.operations.usage import By, Usage
 from turnlog.agent.recent_traces import SLOW_MS, Trace
 from turnlog.agent.team import agents
+from turnlog.agent.team.agents import AgentChanges
 from turnlog.consumers.api.bodies import CamelBody, CamelRecord
 from turnlog.consumers.api.pages import Limit
 from turnlog.consumers.api.principal import Operator, ServerOperator, WriteId
@@ -45,8 +46,8 @@ class Rate(BaseModel):
 
 
 class AgentChange(CamelBody):
-    """All of an agent; what is left out is as its team or the server's settings say. temperature: of the model, 0 to 2.
-    tools, delegates: names of what it may call and of the agents it may hand a question to."""
+    """Values of an agent; null is as its team or the server's settings say. temperature: of the model, 0 to 2. tools,
+    delegates: names of what it may call and of the agents it may hand a question to."""
 
     model_config = ConfigDict(extra="forbid")
     system_prompt: str | None = Field(None, max_length=100_000)
@@ -56,6 +57,12 @@ class AgentChange(CamelBody):
     name: str | None = Field(None, min_length=1, max_length=200)
     tools: list[Annotated[str, Field(min_length=1, max_length=200)]] | None = Field(None, max_length=200)
     delegates: list[Annotated[str, Field(pattern=AGENT_TYPE)]] | None = Field(None, max_length=100)
+
+    def values(self) -> AgentChanges:
+        """Returns what the body names."""
+        named: Any = self.model_dump(exclude_unset=True)
+        changes: AgentChanges = named
+        return changes
 
 
 class AgentConfig(CamelRecord):
@@ -171,9 +178,17 @@ async def show_agent(type: AgentType, caller: Operator) -> AgentRow:
 
 @router.put("/agents/{type}", response_model=AgentConfig)
 async def configure_agent(type: AgentType, change: AgentChange, caller: Operator, write_id: WriteId) -> AgentRow:
-    """Changes an agent, or makes it. It holds for the next answer."""
+    """Sets all values of an agent, or makes it. They hold for the next answer."""
     place = (caller.runtime, caller.tenant, type)
-    return await agents.configure_agent(*place, **dict(change), event_id=write_id)
+    return await agents.configure_agent(*place, change.values(), event_id=write_id)
+
+
+@router.patch("/agents/{type}", response_model=AgentConfig)
+async def change_agent(type: AgentType, change: AgentChange, caller: Operator, write_id: WriteId) -> AgentRow:
+    """Changes some values of an agent, or makes it; what is left out stays as it was set. null takes what its team or
+    the server says."""
+    place = (caller.runtime, caller.tenant, type)
+    return await agents.change_agent(*place, change.values(), event_id=write_id)
 
 
 @router.put("/agents/{type}/toggle", response_model=AgentConfig)
