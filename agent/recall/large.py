@@ -13,7 +13,7 @@ from itertools import combinations
 import numpy as np
 
 from turnlog.agent.recall.ranking import Query
-from turnlog.agent.recall.scope import ScopeIndex, ScopeStatistics
+from turnlog.agent.recall.scope import Chunks, ScopeIndex, ScopeStatistics
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.chunks.candidates import (
     SAMPLE,
@@ -144,15 +144,13 @@ def _index(
     columns: ChunkColumns, words: frozenset[str] | None, places: Sequence[int], statistics: ScopeStatistics | None
 ) -> ScopeIndex:
     """words: the only terms to index; None: all."""
-    return ScopeIndex.build(
+    chunks = Chunks.of(
         texts=columns.texts,
         terms=columns.terms,
         speakers=columns.speakers,
         times=columns.times,
         roles=columns.roles,
-        threads=[key[0] for key in columns.keys],
-        positions=places,
         vectors=columns.vectors,
-        statistics=statistics,
         words=words,
     )
+    return ScopeIndex.of_chunks(chunks, [key[0] for key in columns.keys], statistics, places)

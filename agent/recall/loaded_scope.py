@@ -9,11 +9,12 @@ from operator import attrgetter
 import numpy as np
 from numpy.typing import NDArray
 
-from turnlog.agent.recall.scope import Chunks, ScopeIndex, ScopeStatistics
+from turnlog.agent.recall.scope import REACH, Chunks, ScopeIndex, ScopeStatistics
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.candidate_search import decode_vectors
 from turnlog.projectors.models.chunks.lookup import (
     AT_ONCE,
+    END,
     ChunkRow,
     Found,
     Key,
@@ -27,12 +28,12 @@ from turnlog.projectors.models.chunks.lookup import (
 @dataclass(frozen=True, slots=True)
 class LoadedScope:
     """The index of a scope and the keys of its chunks. Of a small scope also the chunks, and of each a row of `counts`:
-    its last turn, how many turns it has, and whether it has a vector."""
+    its first and its last turn, how many turns it has, and whether it has a vector."""
 
     index: ScopeIndex
     keys: Sequence[Key]
     chunks: Sequence[Found] | None = None
-    counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 3), dtype=np.int64))
+    counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 4), dtype=np.int64))
 
     @property
     def names(self) -> Collection[str]:
@@ -44,46 +45,55 @@ class LoadedScope:
         """Returns the memory it takes, in rows of vectors: its own, and the covariance with its inverse."""
         return self.index.count + (0 if self.index.vectors is None else 2 * self.index.vectors.shape[1])
 
-    @property
-    def stamp(self) -> Stamp:
-        _, turns, embedded = self.counts.sum(axis=0).tolist()
-        return Stamp(len(self.keys), embedded, max((seq for _, seq, _, _ in self.keys), default=0), turns)
+    def stamp(self, until: int = END) -> Stamp:
+        """Returns the stamp of the chunks whose first turn is before a sequence."""
+        counts = self.counts[self.counts[:, 0] < until]
+        later = np.flatnonzero((self.counts[:, 0] < until) & (self.counts[:, 1] >= until)).tolist()
+        without = sum(len(seqs) - bisect_left(seqs, until) for seqs in ((self.chunks or ())[n].seqs for n in later))
+        _, _, turns, embedded = counts.sum(axis=0).tolist()
+        return Stamp(len(counts), embedded, int(counts[:, 0].max(initial=0)), turns - without)
 
-    @property
-    def known(self) -> KnownChunks:
+    def known(self, model: str | None = None, until: int = END) -> KnownChunks:
+        """Returns what is known. model: None when vectors are not wanted."""
         starts = np.flatnonzero(np.diff(self.index.thread, prepend=-1)).tolist()
-        last = np.maximum.reduceat(self.counts[:, 0], starts).tolist() if self.keys else ()
+        last = np.maximum.reduceat(self.counts[:, 1], starts).tolist() if self.keys else ()
         through = {self.keys[start][0]: seq for start, seq in zip(starts, last, strict=True)}
-        return KnownChunks(
-            through, [self.keys[number][3] for number in np.flatnonzero(self.counts[:, 2] == 0).tolist()]
-        )
+        unembedded = np.flatnonzero(self.counts[:, 3] == 0).tolist() if model else ()
+        return KnownChunks(through, [self.keys[number][3] for number in unembedded], self.stamp(until), until)
+
+    def until(self, before_seq: int | None) -> int:
+        """Returns the sequence up to which this must be up to date for a search of a thread's turns before a sequence:
+        chunks after it count only as neighbours, REACH of them. More of them change how rare words are, a little."""
+        later = np.sort(self.counts[:, 0][self.counts[:, 0] >= (END if before_seq is None else before_seq)])
+        return int(later[REACH - 1]) + 1 if len(later) >= REACH else END
 
     def allowed(self, before_seq: int | None, without: Collection[str]) -> NDArray[np.bool_] | None:
         """Returns which chunks are of turns before a sequence and of other threads than these; None for all."""
         if before_seq is None and not without:
             return None
-        before = 2**62 if before_seq is None else before_seq
+        before = END if before_seq is None else before_seq
         return np.array([seq < before and thread not in without for thread, seq, _, _ in self.keys], dtype=np.bool_)
 
 
 async def load_scope(
-    conn: Connection, scope: Scope, model: str | None, former: LoadedScope | None
+    conn: Connection, scope: Scope, model: str | None, former: LoadedScope | None, before_seq: int | None = None
 ) -> LoadedScope | None:
     """Returns all chunks of a scope; None when it is large. Only what is new is read and indexed, unless some of what
-    was loaded is gone."""
+    was loaded is gone. before_seq: of a thread, a search for turns before it needs nothing newer."""
     loaded = former or _nothing()
-    stamp, new = await chunks_beyond(conn, scope, model, loaded.known)
-    if stamp != loaded.stamp and not stamp.large:
+    known = loaded.known(model, END if scope.thread is None else loaded.until(before_seq))
+    stamp, new = await chunks_beyond(conn, scope, model, known)
+    if stamp != known.stamp and not stamp.large:
         loaded = await _grown(loaded, new)
-        if stamp != loaded.stamp:
+        if stamp != loaded.stamp(known.until):
             loaded = _nothing()
-            stamp, new = await chunks_beyond(conn, scope, model, loaded.known)
+            stamp, new = await chunks_beyond(conn, scope, model, loaded.known(model))
             loaded = loaded if stamp.large else await _grown(loaded, new)
     return None if stamp.large else loaded
 
 
 def _nothing() -> LoadedScope:
-    return LoadedScope(ScopeIndex.build(texts=(), terms=(), speakers=(), times=()), (), ())
+    return LoadedScope(ScopeIndex.of_chunks(Chunks.of(texts=(), terms=(), speakers=(), times=())), (), ())
 
 
 async def _grown(former: LoadedScope, new: Sequence[ChunkRow]) -> LoadedScope:
@@ -101,9 +111,9 @@ async def _grown(former: LoadedScope, new: Sequence[ChunkRow]) -> LoadedScope:
         space = await asyncio.to_thread(joined.space)
     grown = ScopeIndex.of_chunks(joined, [key[0] for key in keys], ScopeStatistics.of(joined, space))
     counts = np.array(
-        [(row.chunk.seqs[-1], len(row.chunk.seqs), row.vector is not None) for row in new], dtype=np.int64
+        [(row.key[1], row.chunk.seqs[-1], len(row.chunk.seqs), row.vector is not None) for row in new], dtype=np.int64
     )
-    return LoadedScope(grown, keys, chunks, np.concatenate([former.counts, counts.reshape(-1, 3)])[order])
+    return LoadedScope(grown, keys, chunks, np.concatenate([former.counts, counts.reshape(-1, 4)])[order])
 
 
 async def _facts(rows: Sequence[ChunkRow], numbers: dict[str, int]) -> Chunks:

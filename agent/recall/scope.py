@@ -95,8 +95,12 @@ class Chunks:
         words: Collection[str] | None = None,
         numbers: dict[str, int] | None = None,
     ) -> "Chunks":
-        """From parallel columns. numbers: of terms, those of the index that is to grow by these chunks. The others: as
-        for ScopeIndex.build."""
+        """Returns the chunks of parallel columns, sorted by (thread, seq, piece).
+
+        terms: of the text, repeats kept (`Chunk.terms`). roles: None when the assistant has no name of its own.
+        vectors: (n, dimensions), NaN where there is none. words: the only terms that will be queried; all when None.
+        numbers: of terms, those of the index that is to grow by these chunks.
+        """
         numbers = {} if numbers is None else numbers
         wanted = None if words is None else frozenset(words)
         term_lists, days = [list(chunk) for chunk in terms], [_label_terms(day(time)) for time in times]
@@ -191,41 +195,19 @@ class ScopeIndex(Chunks):
     distance: tuple[Ints, ...]
 
     @classmethod
-    def build(
-        cls,
-        *,
-        texts: Sequence[str],
-        terms: Sequence[Iterable[str]],
-        speakers: Sequence[str],
-        times: Sequence[datetime],
-        roles: Sequence[str] | None = None,
-        threads: Sequence[str] | None = None,
-        positions: Sequence[int] | None = None,
-        vectors: NDArray[np.floating] | None = None,
-        statistics: ScopeStatistics | None = None,
-        words: Collection[str] | None = None,
-    ) -> "ScopeIndex":
-        """From parallel columns, sorted by (thread, seq, piece).
-
-        terms: of the text, repeats kept (`Chunk.terms`). roles: None when the assistant has no name of its own.
-        threads: None for one thread. positions: the row number of each chunk in its thread, the first one's 1; needed
-        only when chunks in between were not loaded.
-        vectors: (n, dimensions), NaN where there is none. statistics: of the scope, when these are a selection of it.
-        words: the only terms that will be queried; all when None.
-        """
-        chunks = Chunks.of(
-            texts=texts, terms=terms, speakers=speakers, times=times, roles=roles, vectors=vectors, words=words
-        )
-        return cls.of_chunks(chunks, threads, statistics or ScopeStatistics.of(chunks, chunks.space()), positions)
-
-    @classmethod
     def of_chunks(
         cls,
         chunks: Chunks,
-        threads: Sequence[str] | None,
-        statistics: ScopeStatistics,
+        threads: Sequence[str] | None = None,
+        statistics: ScopeStatistics | None = None,
         positions: Sequence[int] | None = None,
     ) -> "ScopeIndex":
+        """Returns the index of chunks.
+
+        threads: of each chunk, None for one thread. statistics: of the scope, when these are a selection of it.
+        positions: the row number of each chunk in its thread, the first one's 1; needed only when chunks in between
+        were not loaded.
+        """
         count = len(chunks.lengths)
         thread_of, place = _places(count, threads, positions)
         opens, session = _sessions(chunks.times, thread_of, place)
@@ -233,7 +215,7 @@ class ScopeIndex(Chunks):
         return cls(
             **{field.name: getattr(chunks, field.name) for field in fields(Chunks)},
             count=count,
-            statistics=statistics,
+            statistics=statistics or ScopeStatistics.of(chunks, chunks.space()),
             monologue=monologue,
             people=people,
             opens=opens,

@@ -92,12 +92,12 @@ class Recall:
         without `now` the times that it names count only as words.
         """
         scope = await with_parents(conn, scope)
-        chunks = await self._chunks_of(conn, scope)
+        chunks = await self._chunks_of(conn, scope, before_seq)
         self.question = question = read_question(query, now, zone, chunks.names)
         queries = [Query(part.text, None, part.spans, question.words_of) for part in question.parts]
         count = k if self._reranker is None else max(k, self._reranker.candidates)
 
-        embedded = await self._with_vectors(queries, chunks if isinstance(chunks, ScopeSample) else chunks.stamp)
+        embedded = await self._with_vectors(queries, chunks if isinstance(chunks, ScopeSample) else chunks.stamp())
         self.evidence, self.evidence_of_parts = None, []
         if isinstance(chunks, LoadedScope) and not chunks.keys:
             return []
@@ -114,20 +114,20 @@ class Recall:
     def _model(self) -> str | None:
         return self._embedder.model if self._embedder else None
 
-    async def _chunks_of(self, conn: Connection, scope: Scope) -> ScopeSample | LoadedScope:
+    async def _chunks_of(self, conn: Connection, scope: Scope, before_seq: int | None) -> ScopeSample | LoadedScope:
         """Returns the sample of a large scope, or all chunks of a small one. A scope with a cached sample is not
         counted again."""
-        if scope not in self._samples and (loaded := await self._loaded(conn, scope)):
+        if scope not in self._samples and (loaded := await self._loaded(conn, scope, before_seq)):
             return loaded
         about = await sample_scope(conn, scope, self._model, self._samples.get(scope))
         if 2 * about.chunks > WHOLE_SCOPE_UP_TO:
             self._samples[scope] = about
             return about
         self._samples.pop(scope, None)  # a concurrent search may have removed it
-        return await self._loaded(conn, scope) or about
+        return await self._loaded(conn, scope, before_seq) or about
 
-    async def _loaded(self, conn: Connection, scope: Scope) -> LoadedScope | None:
-        loaded = await load_scope(conn, scope, self._model, self._whole.get(scope))
+    async def _loaded(self, conn: Connection, scope: Scope, before_seq: int | None) -> LoadedScope | None:
+        loaded = await load_scope(conn, scope, self._model, self._whole.get(scope), before_seq)
         if loaded is not None:
             self._whole[scope] = loaded
         return loaded

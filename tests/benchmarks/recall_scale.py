@@ -19,6 +19,7 @@ from tests.evaluation.locomo import load as load_locomo
 from tests.evaluation.vectors import Vectors, vectors_path
 from turnlog.agent.recall import Query, ScopeIndex, rank
 from turnlog.agent.recall.large import candidate_chunks, sample_scope
+from turnlog.agent.recall.scope import Chunks
 from turnlog.agent.recall.search import Recall
 from turnlog.projectors.engine.database import connect
 from turnlog.projectors.engine.writer import Connection
@@ -122,13 +123,15 @@ def _together(told: Sequence[Conversation]) -> tuple[list[str], ScopeIndex]:
     ordered = sorted(told, key=lambda conversation: conversation.name)
     chunks = [chunk for conversation in ordered for chunk in conversation.found]
     vectors = [conversation.scope.vectors for conversation in ordered if conversation.scope.vectors is not None]
-    index = ScopeIndex.build(
-        texts=[chunk.text for chunk in chunks],
-        terms=[chunk.terms for chunk in chunks],
-        speakers=[chunk.speaker for chunk in chunks],
-        times=[chunk.created_at for chunk in chunks],
+    index = ScopeIndex.of_chunks(
+        Chunks.of(
+            texts=[chunk.text for chunk in chunks],
+            terms=[chunk.terms for chunk in chunks],
+            speakers=[chunk.speaker for chunk in chunks],
+            times=[chunk.created_at for chunk in chunks],
+            vectors=np.concatenate(vectors),
+        ),
         threads=[chunk.thread for chunk in chunks],
-        vectors=np.concatenate(vectors),
     )
     return [chunk.id for chunk in chunks], index
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from turnlog.agent.operations.importers import events
 from turnlog.agent.recall.questions import read_question
 from turnlog.agent.recall.ranking import Query
-from turnlog.agent.recall.scope import ScopeIndex
+from turnlog.agent.recall.scope import Chunks, ScopeIndex
 from turnlog.events.contracts import Event, Recorded
 from turnlog.projectors.models.chunks.chunking import Chunk, chunks, fold
 
@@ -120,13 +120,15 @@ def question(
 
 
 def index(found: Sequence[Chunk], vectors: Vectors | None) -> ScopeIndex:
-    return ScopeIndex.build(
-        texts=[chunk.text for chunk in found],
-        terms=[chunk.terms for chunk in found],
-        speakers=[chunk.speaker for chunk in found],
-        times=[chunk.created_at for chunk in found],
+    return ScopeIndex.of_chunks(
+        Chunks.of(
+            texts=[chunk.text for chunk in found],
+            terms=[chunk.terms for chunk in found],
+            speakers=[chunk.speaker for chunk in found],
+            times=[chunk.created_at for chunk in found],
+            vectors=vectors.of([chunk.index_text for chunk in found], "passage") if vectors else None,
+        ),
         threads=[chunk.thread for chunk in found],
-        vectors=vectors.of([chunk.index_text for chunk in found], "passage") if vectors else None,
     )
 
 

@@ -33,7 +33,7 @@ WORDS = ["boat", "harbour", "storm", "captain", "letter", "lamp", "island", "Ann
 async def test_a_scope_that_grew_is_like_one_just_loaded_whatever_happened(
     log: Log, db: Connection, settled: Settled, model: str | None, seed: int
 ) -> None:
-    random, loaded = Random(seed), dict[Scope, LoadedScope | None]()
+    random, loaded, windowed = Random(seed), dict[Scope, LoadedScope | None](), dict[Scope, LoadedScope | None]()
     await log.append_many([said(random, "a") for _ in range(4)])
     await log.append(event(ThreadForked(parent="a", at_seq=3), "fork"))
     for _ in range(12):
@@ -43,7 +43,11 @@ async def test_a_scope_that_grew_is_like_one_just_loaded_whatever_happened(
         for named in SCOPES:
             scope = await with_parents(db, named)
             loaded[scope] = await load_scope(db, scope, model, loaded.get(scope))
-            alike(loaded[scope], await load_scope(db, scope, model, None))
+            fresh = await load_scope(db, scope, model, None)
+            alike(loaded[scope], fresh)
+            before = max(await log.partition_head(0) - 4, 1)
+            windowed[scope] = await load_scope(db, scope, model, windowed.get(scope), before)
+            assert earlier(windowed[scope], before) == earlier(fresh, before)
 
 
 async def happen(random: Random, log: Log, db: Connection) -> None:
@@ -66,16 +70,16 @@ def said(random: Random, thread: str):
     return turn(f"{' '.join(words)}{random.choice('.?')}", role, thread, random.choice([0, 1, 90, 3000]), user="ann")
 
 
-async def embed(random: Random, log: Log, db: Connection, thread: str) -> None:
+async def embed(random: Random | None, log: Log, db: Connection, thread: str) -> None:
     rows = await (
         await db.execute(
             "SELECT id, index_text FROM memory_vectors WHERE thread_id = %s AND embedding IS NULL ORDER BY id",
             (thread,),
         )
     ).fetchall()
-    some = random.sample(rows, random.randint(0, len(rows)))
-    for _, text in some:
-        vector = HalfVector([random.gauss(0, 1) for _ in range(8)]).to_text()
+    some = rows if random is None else random.sample(rows, random.randint(0, len(rows)))
+    for number, (_, text) in enumerate(some):
+        vector = HalfVector([(random or Random(number)).gauss(0, 1) for _ in range(8)]).to_text()
         values = (MODEL, sha256(text.encode()).digest(), vector)
         await db.execute("INSERT INTO embedding_cache VALUES (%s, %s, %s::halfvec) ON CONFLICT DO NOTHING", values)
     if some:
@@ -85,8 +89,7 @@ async def embed(random: Random, log: Log, db: Connection, thread: str) -> None:
 
 def alike(grown: LoadedScope | None, fresh: LoadedScope | None) -> None:
     assert grown is not None and fresh is not None
-    assert (grown.keys, grown.chunks, grown.stamp) == (fresh.keys, fresh.chunks, fresh.stamp)
-    assert grown.known == fresh.known
+    assert (grown.keys, grown.chunks, grown.known(MODEL)) == (fresh.keys, fresh.chunks, fresh.known(MODEL))
     for field in fields(ScopeIndex):
         mine, other = getattr(grown.index, field.name), getattr(fresh.index, field.name)
         if isinstance(mine, Postings):
@@ -102,6 +105,40 @@ def alike(grown: LoadedScope | None, fresh: LoadedScope | None) -> None:
     same = replace(fresh.index, statistics=replace(fresh.index.statistics, space=space))
     query = Query("Which boat of Ann was in the storm?", np.arange(8) if space else None)
     assert rank(query, grown.index, 50) == rank(query, same, 50)
+
+
+def earlier(loaded: LoadedScope | None, before: int) -> list[tuple[object, ...]]:
+    """The chunks before a sequence, as a search for turns before it sees them."""
+    assert loaded is not None and loaded.chunks is not None
+    index, columns = loaded.index, ("lengths", "asks", "details", "assistant", "times", "embedded", "opens")
+    return [
+        (key, [seq for seq in chunk.seqs if seq < before], *(getattr(index, name)[number] for name in columns))
+        for number, (key, chunk) in enumerate(zip(loaded.keys, loaded.chunks, strict=True))
+        if key[1] < before
+    ]
+
+
+async def test_an_index_of_a_thread_serves_while_what_is_new_is_still_in_the_window(
+    log: Log, db: Connection, settled: Settled
+) -> None:
+    scope = Scope("default", "a")
+    appended = await log.append_many([turn(f"boat {n}", minutes=n, thread="a", user="ann") for n in range(12)])
+    await settled()
+    window = appended[6].seq
+    loaded = await load_scope(db, scope, MODEL, None)
+    await log.append_many([turn("boat 12", thread="a"), turn("boat 2", thread="a")])
+    await settled()
+    assert await load_scope(db, scope, MODEL, loaded, window) is loaded
+    assert await load_scope(db, scope, MODEL, loaded, appended[10].seq) is not loaded
+    assert await load_scope(db, Scope("default", user="ann"), MODEL, loaded, window) is not loaded
+    await embed(None, log, db, "a")
+    await settled()
+    embedded = await load_scope(db, scope, MODEL, loaded, window)
+    assert embedded is not None and embedded.index.embedded.all()
+    await log.append(event(ThreadDeleted(), "a"))
+    await settled()
+    left = await load_scope(db, scope, MODEL, embedded, window)
+    assert left is not None and not left.keys
 
 
 @pytest.mark.parametrize("scope", [Scope("default", "a"), Scope("default", user="ann")])

@@ -9,6 +9,7 @@ from turnlog.agent.models.prompts import DOUBT, DOUBT_ZH
 from turnlog.agent.recall import Query, ScopeIndex, rank
 from turnlog.agent.recall.confidence import LOW, Evidence, doubt, evidence_for
 from turnlog.agent.recall.questions import read_question
+from turnlog.agent.recall.scope import Chunks
 from turnlog.projectors.models.terms import terms
 
 START = datetime(2023, 5, 8, tzinfo=UTC)
@@ -25,11 +26,13 @@ TALK = (
 def scope(*said: str) -> ScopeIndex:
     """`speaker: text` per chunk, an hour apart."""
     pairs = [line.split(": ", 1) for line in said]
-    return ScopeIndex.build(
-        texts=[text for _, text in pairs],
-        terms=[terms(text) for _, text in pairs],
-        speakers=[speaker for speaker, _ in pairs],
-        times=[START + timedelta(hours=n) for n in range(len(pairs))],
+    return ScopeIndex.of_chunks(
+        Chunks.of(
+            texts=[text for _, text in pairs],
+            terms=[terms(text) for _, text in pairs],
+            speakers=[speaker for speaker, _ in pairs],
+            times=[START + timedelta(hours=n) for n in range(len(pairs))],
+        )
     )
 
 

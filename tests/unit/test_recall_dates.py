@@ -7,6 +7,7 @@ import pytest
 
 from turnlog.agent.recall import Query, ScopeIndex, rank
 from turnlog.agent.recall.questions import read_question
+from turnlog.agent.recall.scope import Chunks
 from turnlog.projectors.models.terms import terms
 
 NOW = datetime(2026, 11, 22, 23, tzinfo=UTC)
@@ -63,11 +64,13 @@ def test_without_a_time_of_asking_no_times_are_read() -> None:
 def diary(*days: int) -> ScopeIndex:
     """The same sentence on each of these days before NOW, each in a thread of its own."""
     said = "We watered the plants"
-    return ScopeIndex.build(
-        texts=[said for _ in days],
-        terms=[terms(said) for _ in days],
-        speakers=["Ann" for _ in days],
-        times=[NOW - timedelta(days=day) for day in days],
+    return ScopeIndex.of_chunks(
+        Chunks.of(
+            texts=[said for _ in days],
+            terms=[terms(said) for _ in days],
+            speakers=["Ann" for _ in days],
+            times=[NOW - timedelta(days=day) for day in days],
+        ),
         threads=[f"t{day}" for day in days],
     )
 

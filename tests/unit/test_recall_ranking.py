@@ -7,6 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from turnlog.agent.recall import Query, ScopeIndex, VectorMismatch, Weights, rank, rank_parts
+from turnlog.agent.recall.scope import Chunks
 from turnlog.projectors.models.terms import terms
 
 START = datetime(2023, 5, 8, tzinfo=UTC)
@@ -22,15 +23,17 @@ def scope(
 ) -> ScopeIndex:
     """`speaker: text` per chunk, one a day."""
     pairs = [line.split(": ", 1) for line in said]
-    return ScopeIndex.build(
-        texts=[text for _, text in pairs],
-        terms=[terms(text) for _, text in pairs],
-        speakers=[speaker for speaker, _ in pairs],
-        times=[START + timedelta(days=n) for n in range(len(pairs))],
+    return ScopeIndex.of_chunks(
+        Chunks.of(
+            texts=[text for _, text in pairs],
+            terms=[terms(text) for _, text in pairs],
+            speakers=[speaker for speaker, _ in pairs],
+            times=[START + timedelta(days=n) for n in range(len(pairs))],
+            roles=roles,
+            vectors=vectors,
+        ),
         threads=threads,
         positions=positions,
-        roles=roles,
-        vectors=vectors,
     )
 
 
@@ -141,11 +144,13 @@ def test_parts_add_up_to_the_score() -> None:
 
 
 def test_ties_go_to_the_earlier_turn() -> None:
-    index = ScopeIndex.build(
-        texts=["llama"] * 5,
-        terms=[["llama"]] * 5,
-        speakers=["A"] * 5,
-        times=[START] * 5,
+    index = ScopeIndex.of_chunks(
+        Chunks.of(
+            texts=["llama"] * 5,
+            terms=[["llama"]] * 5,
+            speakers=["A"] * 5,
+            times=[START] * 5,
+        ),
         threads=list("abcde"),
     )
     assert best("llama", index, k=5) == [0, 1, 2, 3, 4]
@@ -154,7 +159,9 @@ def test_ties_go_to_the_earlier_turn() -> None:
 @pytest.mark.parametrize("name", ["O'Brien", "Bob-Smith", "Ann Lee", "José", "李雷"])
 def test_an_index_of_some_words_knows_a_speaker_by_any_word_of_the_name(name: str) -> None:
     for word in terms(name):
-        index = ScopeIndex.build(texts=["hello"], terms=[["hello"]], speakers=[name], times=[START], words={word})
+        index = ScopeIndex.of_chunks(
+            Chunks.of(texts=["hello"], terms=[["hello"]], speakers=[name], times=[START], words={word})
+        )
         assert word in index.names
 
 

@@ -3,7 +3,7 @@
 import asyncio
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -15,6 +15,7 @@ from turnlog.projectors.models.chunks.chunking import topic_tag
 from turnlog.projectors.models.conversation.forks import parents
 
 WHOLE_SCOPE_UP_TO = 2_000
+END = 2**62  # after every sequence
 FOUND = (
     "v.thread_id, v.id, v.seqs, v.event_ids, v.source_ids, v.speaker, v.chunk, v.terms, v.created_at, v.role, "
     "v.utc_offset"
@@ -55,8 +56,10 @@ class Scope:
 
     @property
     def turns(self) -> str:
-        """The number of turns of a row `v` in the scope: a parent may have repeated a chunk after the fork."""
-        return f"width_bucket({_THROUGH}, v.seqs)" if self.parents else "cardinality(v.seqs)"
+        """The number of turns of a row `v` in the scope before %(until)s: a parent may have repeated a chunk after the
+        fork."""
+        last = f"least(%(until)s::bigint - 1, {_THROUGH})" if self.parents else "%(until)s::bigint - 1"
+        return f"width_bucket({last}, v.seqs)"
 
     @property
     def searched(self) -> SearchScope:
@@ -64,7 +67,7 @@ class Scope:
 
     @property
     def params(self) -> dict[str, Any]:
-        lineage = (*self.parents, (self.thread, 2**62))
+        lineage = (*self.parents, (self.thread, END))
         return {
             "tenant": self.tenant,
             "thread": self.thread,
@@ -110,25 +113,25 @@ async def topics_in(conn: Connection, scope: Scope, most: int) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """Counts that change whenever the chunks or vectors of a scope do; of a large scope only `large` is reliable."""
+    """Counts that change whenever the chunks or vectors of a scope do, or those before a sequence. large: has more than
+    WHOLE_SCOPE_UP_TO chunks in all; then the counts are not reliable."""
 
     chunks: int = 0
     embedded: int = 0
     last_seq: int = 0
     turns: int = 0
-
-    @property
-    def large(self) -> bool:
-        return self.chunks > WHOLE_SCOPE_UP_TO
+    large: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class KnownChunks:
     """What a reader knows of a scope. through: the last turn it knows of each thread. unembedded: ids of chunks without
-    a vector."""
+    a vector. stamp: of the chunks before a sequence `until`."""
 
     through: Mapping[str, int]
     unembedded: Sequence[str]
+    stamp: Stamp = Stamp()
+    until: int = END
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,38 +146,44 @@ class ChunkRow:
 async def chunks_beyond(
     conn: Connection, scope: Scope, model: str | None, known: KnownChunks
 ) -> tuple[Stamp, list[ChunkRow]]:
-    """Returns the stamp of a scope and, unless it is large, its chunks that are new, were said again or got a vector
-    since, all as of one moment. Chunks that were deleted or got a topic since only show in the stamp."""
-    counts = (
-        "count(*) AS chunks, count(*) FILTER (WHERE embedding_model = %(model)s) AS embedded, "
-        "coalesce(max(seq), 0) AS last_seq, coalesce(sum(turns), 0)::bigint AS turns"
-    )
+    """Returns the stamp of a scope before `known.until`, and its chunks that are new, were said again or got a vector
+    since, all as of one moment; no chunks when it is large or its stamp is the known one. Chunks that were deleted or
+    got a topic since only show in the stamp."""
+    counts = f"""count(*) FILTER (WHERE earlier) AS chunks,
+        count(*) FILTER (WHERE earlier AND embedding_model = %(model)s) AS embedded,
+        coalesce(max(seq) FILTER (WHERE earlier), 0) AS last_seq, coalesce(sum(turns), 0)::bigint AS turns,
+        count(*) > {WHOLE_SCOPE_UP_TO} AS large"""
     first_rows = (
-        f"{scope.searched.rows(f'v.embedding_model, v.seq, {scope.turns} AS turns')} LIMIT {WHOLE_SCOPE_UP_TO + 1}"
+        f"{scope.searched.rows(f'v.embedding_model, v.seq, v.seq < %(until)s AS earlier, {scope.turns} AS turns')} "
+        f"LIMIT {WHOLE_SCOPE_UP_TO + 1}"
     )
     rows = await conn.execute(
-        f"""SELECT now.chunks, now.embedded, now.last_seq, now.turns, found.*
+        f"""SELECT now.*, found.*
         FROM (SELECT {counts} FROM ({first_rows}) first_rows) now LEFT JOIN LATERAL (
           SELECT {FOUND}, v.seq, v.piece, CASE WHEN v.embedding_model = %(model)s THEN halfvec_send(v.embedding) END
           FROM memory_vectors v LEFT JOIN unnest(%(threads)s::text[], %(last)s::bigint[]) known (thread, last)
-          ON known.thread = v.thread_id WHERE {scope.where} AND now.chunks <= {WHOLE_SCOPE_UP_TO}
+          ON known.thread = v.thread_id WHERE {scope.where} AND NOT now.large
+          AND (now.chunks, now.embedded, now.last_seq, now.turns)
+            <> (%(chunks)s::bigint, %(embedded)s::bigint, %(last_seq)s::bigint, %(turns)s::bigint)
           AND (v.seqs[cardinality(v.seqs)] > coalesce(known.last, 0)
             OR v.embedding_model = %(model)s AND v.id = ANY(%(unembedded)s::text[]))) found ON true""".encode(),
         {
             **scope.params,
+            **asdict(known.stamp),
+            "until": known.until,
             "model": model,
             "threads": list(known.through),
             "last": list(known.through.values()),
-            "unembedded": list(known.unembedded if model else ()),
+            "unembedded": list(known.unembedded),
         },
         binary=True,
     )
     stamp, chunks = Stamp(), list[ChunkRow]()
     while some := await rows.fetchmany(AT_ONCE):
-        stamp = Stamp(*some[0][:4])
-        for row in some if some[0][4] is not None else ():
-            chunk = found_chunk(row[4:15], scope)
-            chunks.append(ChunkRow((chunk.thread, row[15], row[16], chunk.id), chunk, row[17]))
+        stamp = Stamp(*some[0][:5])
+        for row in some if some[0][5] is not None else ():
+            chunk = found_chunk(row[5:16], scope)
+            chunks.append(ChunkRow((chunk.thread, row[16], row[17], chunk.id), chunk, row[18]))
         await asyncio.sleep(0)  # others have their turn
     return stamp, chunks
 
