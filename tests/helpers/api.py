@@ -18,8 +18,11 @@ from turnlog.agent.runtime import Runtime
 
 @dataclass(frozen=True, slots=True)
 class Api:
+    """tenant: of the tokens; None is the runtime's own."""
+
     runtime: Runtime
     url: str
+    tenant: str | None = None
 
     @asynccontextmanager
     async def client(self, user: str = "ann", **given: Any) -> AsyncIterator[httpx2.AsyncClient]:
@@ -29,7 +32,7 @@ class Api:
             yield client
 
     def token(self, user: str = "ann", **given: Any) -> str:
-        return token_of(self.runtime, user, **given)
+        return token_of(self.runtime, user, **{"tenant": self.tenant, **given})
 
 
 def token_of(

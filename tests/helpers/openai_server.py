@@ -158,6 +158,11 @@ class OpenAIServer:
         with self.arrived:
             assert self.arrived.wait_for(lambda: self.left >= number, timeout)
 
+    def take_replies(self) -> list[Step]:
+        """Removes and returns the replies of chats that nobody has asked for yet."""
+        script = self._script["chat"]
+        return [script.popleft() for _ in range(len(script))]
+
     def next_step(self, kind: Kind, body: dict[str, Any]) -> Step:
         if self._script[kind]:
             return self._script[kind].popleft()

@@ -1,16 +1,18 @@
 """Every screen: axe finds nothing serious in both themes; hostile texts stay text; long lists are short documents."""
 
 import asyncio
-from typing import Any
+from collections.abc import AsyncIterator
 
 import pytest
-from axe_playwright_python.async_playwright import Axe
+from axe_playwright_python.base import AXE_SCRIPT
 from helpers.api import Api
 from helpers.browser import signed_in
+from helpers.sample_events import derivation, event
 from helpers.stage import MemoryServer
 from playwright.async_api import Browser, Page, expect
 
 from turnlog.agent.memory.entities import EntityInput, add_entity
+from turnlog.events.contracts import SummaryWritten, TopicsTagged
 
 THREAD = "demo"
 # Address and what shows that the screen is drawn. Screens of a conversation are of this one.
@@ -18,11 +20,13 @@ SCREENS = {
     "#/threads": ".thread-row",
     f"#/threads/{THREAD}": ".turn",
     f"#/threads/{THREAD}/context": ".message",
+    f"#/threads/{THREAD}/summary": ".summary-text",
+    f"#/threads/{THREAD}/events": ".event-row",
     "#/memories": ".memory-row",
     "#/memories?view=entities": ".node",
     "#/recall?q=museum": ".hit",
-    f"#/threads/{THREAD}/events": ".event-row",
-    "#/runs": ".empty",
+    "#/runs": ".run-row",
+    "#/runs/RUN": ".axis-row",
     "#/operation": ".lag-row",
     "#/privacy": ".tile",
     "#/access": ".switch",
@@ -34,26 +38,40 @@ HOSTILE = (
     "\x1b[2J\x1b]0;owned\x07 \u202egpj.exe\u202c \u2066hidden\u2069",
     "{{constructor.constructor('window.hacked = 1')()}} ${window.hacked = 1} </textarea></title><svg onload=hacked=1>",
 )
+SERIOUS = """async options => (await axe.run({resultTypes: ["violations"], preload: false, ...options})).violations
+  .filter(({impact}) => impact === "serious" || impact === "critical")
+  .map(({id, nodes}) => `${id} ${nodes.slice(0, 3).map(node => node.target)}`)"""
+THEMES = {"light": {}, "dark": {"runOnly": ["color-contrast"]}}  # the rules that axe checks
 
 
-async def fill(api: Api, texts: list[str], model: MemoryServer) -> None:
-    """A conversation with these texts, an answer, memories and entities, all of them museums."""
+async def fill(api: Api, texts: list[str], model: MemoryServer) -> str:
+    """A conversation with these texts, an answer with a tool, a summary, memories and entities, all of them museums.
+    Returns the id of the answer's run."""
+    model.reply("I look. " + texts[0], tool_calls=[("web_search", {"query": f"museum {texts[0]}"})])
     model.reply("An answer about the museum. " + texts[0])
     async with api.client() as ann:
         await ann.post("/api/threads", json={"thread": THREAD, "label": texts[0]})
         turns = [{"role": ("user", "assistant")[at % 2], "content": f"museum {text}"} for at, text in enumerate(texts)]
         assert (await ann.post(f"/api/threads/{THREAD}/turns", json={"turns": turns})).status_code == 201
-        assert (await ann.post(f"/api/threads/{THREAD}/answers", json={"message": "Which museum?"})).status_code == 201
+        asked = await ann.post(f"/api/threads/{THREAD}/answers", json={"message": "Which museum?"})
+        assert asked.status_code == 201, asked.text
         for text in texts:
             made = await ann.post("/api/memories", json={"content": f"museum {text}"[:900]})
             assert made.status_code == 201, made.text
-    place = (api.runtime, api.runtime.settings.tenant, "ann")
-    await add_entity(*place, EntityInput("PLACE", f"museum {texts[0]}"[:200], attributes={"note": texts[-1]}))
+        run = (await ann.get("/api/runs")).json()["items"][0]
+    place = {"thread": asked.json()["thread"], "user": "ann", "tenant": api.tenant}
+    for text in texts[:2]:
+        written = SummaryWritten(summary=f"museum {text}", message_count=2, covered_seq=2, derivation=derivation(1, 2))
+        await api.runtime.log.append(event(written, **place))
+    await api.runtime.log.append(event(TopicsTagged(topics={texts[0]: 2}, derivation=derivation(1, 2)), **place))
+    where = (api.runtime, api.tenant, "ann")
+    await add_entity(*where, EntityInput("PLACE", f"museum {texts[0]}"[:200], attributes={"note": texts[-1]}))
+    return str(run["run_id"])
 
 
-async def screens(page: Page) -> Any:
+async def screens(page: Page, run: str) -> AsyncIterator[str]:
     for where, drawn in SCREENS.items():
-        await page.evaluate("where => { location.hash = where }", where)
+        await page.evaluate("where => { location.hash = where }", where.replace("RUN", run))
         await expect(page.locator(drawn).first).to_be_visible()
         yield where
 
@@ -61,24 +79,23 @@ async def screens(page: Page) -> Any:
 async def test_axe_finds_nothing_serious_on_any_screen_in_both_themes(
     browser: Browser, api: Api, model: MemoryServer
 ) -> None:
-    await fill(api, ["The museum opens at ten.", "Good to know: **ten**."], model)
-    found = []
-    for theme, rules in (("light", {}), ("dark", {"runOnly": ["color-contrast"]})):
-        async with signed_in(browser, api, role="admin", theme=theme) as page:
-            async for where in screens(page):
-                for violation in (await Axe().run(page, options=rules)).response["violations"]:
-                    if violation["impact"] in ("serious", "critical"):
-                        places = [node["target"] for node in violation["nodes"][:3]]
-                        found.append(f"{theme} {where}: {violation['id']} {places}")
-    assert found == []
+    run = await fill(api, ["The museum opens at ten.", "Good to know: **ten**."], model)
+    wrong = []
+    async with signed_in(browser, api, role="admin") as page:
+        await page.evaluate(AXE_SCRIPT)
+        async for where in screens(page, run):
+            for theme, rules in THEMES.items():
+                await page.evaluate("theme => { document.documentElement.dataset.theme = theme }", theme)
+                wrong += [f"{theme} {where}: {problem}" for problem in await page.evaluate(SERIOUS, rules)]
+    assert wrong == []
 
 
 async def test_hostile_texts_stay_text_on_every_screen_and_fit_a_phone(
     browser: Browser, api: Api, model: MemoryServer
 ) -> None:
-    await fill(api, [*HOSTILE, "word" * 250_000], model)
+    run = await fill(api, [*HOSTILE, "word" * 250_000], model)
     async with signed_in(browser, api, role="admin", width=360, language="zh") as page:
-        async for where in screens(page):
+        async for where in screens(page, run):
             assert await page.evaluate("window.hacked") is None, where
             made = "img:not([src='icon.svg']), main script, main iframe, a[href^='javascript' i], [onerror], [onload]"
             assert await page.locator(made).count() == 0, where

@@ -35,6 +35,7 @@ async def test_an_answer_is_seen_token_by_token_and_opens_what_the_model_saw(
 
 async def test_who_stops_reading_finds_the_whole_answer_later(browser: Browser, api: Api, model: MemoryServer) -> None:
     goes_on = threading.Event()
+    model.reply(tool_calls=[("recall_memory", {"query": "numbers"})])
     model.reply("one two three four five", until=goes_on, after=2)
     async with signed_in(browser, api, "#/threads/count") as page:
         await page.get_by_role("textbox", name="Write a message").fill("count")

@@ -65,7 +65,7 @@ async def test_a_question_is_settled_and_a_memory_rated_and_forgotten(browser: B
 
 
 async def test_entities_are_shown_with_their_relations(browser: Browser, api: Api) -> None:
-    place = (api.runtime, api.runtime.settings.tenant, "ann")
+    place = (api.runtime, api.tenant, "ann")
     await add_entity(*place, EntityInput("SCHOOL", "Lakeshore"))
     await add_entity(*place, EntityInput("PERSON", "Mia", relations=(("studies_at", "Lakeshore"),)))
     async with signed_in(browser, api, "#/memories?view=entities", language="zh", theme="dark") as page:

@@ -1,6 +1,6 @@
 """A run of a team: what its agents planned, called and handed on, with tokens and cost."""
 
-from helpers.api import Serve
+from helpers.api import Api
 from helpers.browser import signed_in
 from helpers.stage import MemoryServer
 from playwright.async_api import Browser, expect
@@ -9,12 +9,12 @@ DELEGATE = ("delegate_to_agent", {"agent_type": "profile", "task_description": "
 
 
 async def test_a_run_is_followed_from_its_plan_over_a_delegation_to_the_answer(
-    browser: Browser, serve: Serve, model: MemoryServer
+    browser: Browser, api: Api, model: MemoryServer
 ) -> None:
     model.reply("The profile agent knows.", tool_calls=[DELEGATE])
     model.reply("I look it up.", tool_calls=[("get_profile", {})])
     model.reply("It is 3.8.")
-    async with serve("agent", api_base_url=model.url, model="m", team="advising") as api, api.client() as ann:
+    async with api.client() as ann:
         asked = await ann.post("/api/threads/t/answers", json={"message": "Hello, what is it?"})
         assert asked.status_code == 201, asked.text
         async with signed_in(browser, api, "#/runs") as page:

@@ -13,10 +13,11 @@ async def test_versions_of_a_summary_show_what_changed_and_what_made_them(browse
     async with api.client() as ann:
         turns = [{"role": "user", "content": "We go to Kyoto."}, {"role": "assistant", "content": "In May."}]
         await ann.post("/api/threads/t/turns", json={"turns": turns})
+    place = {"thread": "t", "user": "ann", "tenant": api.tenant}
     for words in ("They go to Kyoto.", "They go to Nara <b>instead</b>."):
         written = SummaryWritten(summary=words, message_count=2, covered_seq=2, derivation=made)
-        await api.runtime.log.append(event(written, "t", user="ann"))
-    await api.runtime.log.append(event(TopicsTagged(topics={"trip": 2}, derivation=made), "t", user="ann"))
+        await api.runtime.log.append(event(written, **place))
+    await api.runtime.log.append(event(TopicsTagged(topics={"trip": 2}, derivation=made), **place))
     async with signed_in(browser, api, "#/threads/t/summary") as page:
         version = page.get_by_role("region", name="Version")
         await expect(version.locator(".summary-text")).to_have_text("They go to Nara <b>instead</b>.")

@@ -2,7 +2,7 @@
 
 import httpx2
 from helpers.api import Api
-from helpers.browser import signed_in
+from helpers.browser import signed_in, signed_out
 from playwright.async_api import Browser, expect
 
 from turnlog.agent.access.api_keys import issue_sign_in_ticket
@@ -16,15 +16,13 @@ async def say(client: httpx2.AsyncClient, thread: str, label: str, *texts: str) 
 
 
 async def test_a_printed_link_signs_in_once(browser: Browser, api: Api) -> None:
-    ticket = await issue_sign_in_ticket(api.runtime, api.runtime.settings.tenant, "ann")
+    ticket = await issue_sign_in_ticket(api.runtime, api.tenant, "ann")
     for works in (True, False):
-        context = await browser.new_context()
-        page = await context.new_page()
+        page = await signed_out(browser, api)
         await page.goto(f"{api.url}/#ticket={ticket}")
         heading = "Threads" if works else "Sign in to turnlog"
         await expect(page.get_by_role("heading", level=1)).to_have_text(heading)
         assert "ticket" not in page.url
-        await context.close()
 
 
 async def test_conversations_are_found_renamed_and_deleted_unless_that_is_undone(browser: Browser, api: Api) -> None:
