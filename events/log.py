@@ -187,7 +187,7 @@ class Log:
     async def thread_head_of(self, tenant: str, thread: str, types: Collection[str]) -> int:
         """Returns the last sequence of one thread's events of any of the types. 0 when it has none. Raises
         LogUnavailable."""
-        return max([await self.thread_head(tenant, thread, type_) for type_ in sorted(types)], default=0)
+        return max(await asyncio.gather(*(self.thread_head(tenant, thread, type_) for type_ in types)), default=0)
 
     async def partition_of(self, tenant: str, thread: str, seq: int) -> int:
         """Returns a thread's partition, which the server chooses once. seq: of one of its events; 0, without one, is in

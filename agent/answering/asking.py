@@ -158,6 +158,7 @@ async def follow(runtime: Runtime, tenant: str, thread: str, seq: int) -> AsyncG
     if (request.tenant, request.thread) != (tenant, thread) or not isinstance(request.data, AnswerRequested):
         raise NotFound(f"thread {thread!r} has no question at sequence {seq}")
     async with _progress(runtime, request) as arrived:
+        await runtime.log.nc.flush()  # the subscription has begun
         arrived.put_nowait(None)  # the answer may be there already
         yield Asked(seq, thread)
         async for piece in _follow(runtime, request, seq, arrived):
@@ -166,7 +167,8 @@ async def follow(runtime: Runtime, tenant: str, thread: str, seq: int) -> AsyncG
 
 @contextlib.asynccontextmanager
 async def _progress(runtime: Runtime, request: Event) -> AsyncIterator[Steps]:
-    """The steps of the request's answer, from now on. What is no such step is ignored: anything may be on the wire."""
+    """The steps of the request's answer, from the next message to NATS on, as one connection's are handled in order.
+    Other messages are ignored: anything may be on the wire."""
     arrived = Steps()
 
     async def on_message(message: Any) -> None:
@@ -176,7 +178,6 @@ async def _progress(runtime: Runtime, request: Event) -> AsyncIterator[Steps]:
     subject = progress_subject(request.tenant, request.thread, str(request.id))
     watching = await runtime.log.nc.subscribe(subject, cb=on_message)
     try:
-        await runtime.log.nc.flush()
         yield arrived
     finally:
         await watching.unsubscribe()

@@ -140,10 +140,8 @@ async def record(
 
 async def _is_removed(log: Log, basis: "AnswerBasis") -> bool:
     """Whether the thread was deleted or erased after the context was built."""
-    as_of, place = basis.context.as_of_seq, (basis.tenant, basis.thread)
-    if not as_of or await log.thread_head(*place) == as_of:
-        return False
-    return await log.thread_head_of(*place, REMOVALS) > as_of
+    as_of = basis.context.as_of_seq
+    return bool(as_of) and await log.thread_head_of(basis.tenant, basis.thread, REMOVALS) > as_of
 
 
 def _with_question(basis: "AnswerBasis", seq: int) -> "AnswerBasis":

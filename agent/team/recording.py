@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from uuid import UUID
@@ -138,12 +138,12 @@ async def recorded_run(
     A tool that reads is recorded when it has answered, one that writes also before. The end is recorded with the
     answer, by solved_event. Raises what the pieces raise, EventTooLarge, LogFull, LogUnavailable.
     """
-    depth, plans, agent, calls = 0, 0, "", dict[str, ToolUsed]()
+    depth, plans, agent, calls, returned = 0, 0, "", dict[str, ToolUsed](), list[ToolReturned]()
 
     async def append(*made: tuple[str, EventData]) -> None:
         events = [author.event(answer_id(run_id, part), data, run_id) for part, data in made]
         if new := [event for event in events if event.id not in journal.seen]:
-            await runtime.log.append_many(new)
+            await runtime.log.append_in_order(new)
 
     async with aclosing(pieces):
         async for piece in pieces:
@@ -165,12 +165,14 @@ async def recorded_run(
                     calls[piece.id] = piece
                     if piece.writes and (depth, piece.id) not in journal.results:
                         await append((f"run/{depth}/{piece.id}/called", _called(piece, run_id, agent, depth)))
-                case ToolReturned() if (depth, piece.id) not in journal.results:
-                    used = calls[piece.id]
-                    called = (
-                        [] if used.writes else [(f"run/{depth}/{piece.id}/called", _called(used, run_id, agent, depth))]
-                    )
-                    await append(*called, (f"run/{depth}/{piece.id}/answered", _answered(piece, run_id, agent, depth)))
+                case ToolReturned():
+                    returned.append(piece)
+                    if piece.is_followed:
+                        continue
+                    await append(*_of_tools(returned, calls, run_id, agent, depth))
+                    for earlier in returned[:-1]:
+                        yield earlier
+                    returned.clear()
             yield piece
 
 
@@ -220,6 +222,16 @@ def _planned(piece: Planned, run_id: UUID, depth: int, routed_by: RoutedBy) -> R
         cost_usd=made.cost_usd,
         latency_ms=made.latency_ms,
     )
+
+
+def _of_tools(
+    returned: Sequence[ToolReturned], calls: Mapping[str, ToolUsed], run_id: UUID, agent: str, depth: int
+) -> Iterator[tuple[str, EventData]]:
+    """The events of tools that returned; the call of one that writes is on the log already."""
+    for piece in returned:
+        if not calls[piece.id].writes:
+            yield f"run/{depth}/{piece.id}/called", _called(calls[piece.id], run_id, agent, depth)
+        yield f"run/{depth}/{piece.id}/answered", _answered(piece, run_id, agent, depth)
 
 
 def _called(used: ToolUsed, run_id: UUID, agent: str, depth: int) -> RunToolCalled:

@@ -50,12 +50,14 @@ from turnlog.agent.team.tools import MAY_BE_DONE, Registry, Use
 from turnlog.events.contracts import ToolCall
 
 SOLVE_S = 8.0  # kept of an answer's time for the call that solves
+TOGETHER_S = 0.003  # tools that answer within it are recorded together
 NO_TIME = Result({"error": "there was no time left for it"}, is_error=True)
 UNFINISHED = Result({"error": f"there was no time left for its answer, {MAY_BE_DONE}"}, is_error=True)
 INTERRUPTED = Result({"error": f"the process ended before it answered, {MAY_BE_DONE}"}, is_error=True)
 RESULTS = f"{TOOL_RESULTS}\n{{}}\n[END OF TOOL RESULTS]\nAnswer the question from these results."
 
 Made = tuple[ToolCall, ToolResult]
+Finished = tuple[Step, Result, int]
 RequestFor = Callable[[Agent, Delegation | None], Awaitable[ChatRequest]]
 UseFor = Callable[[Agent, int, Step], Use]
 
@@ -226,13 +228,15 @@ class _Course:
             for step in ready:
                 writes = step.tool in self.tools.names and self.tools[step.tool].writes
                 yield ToolUsed(step.call_id, step.tool, _json(step.arguments), writes)
-            async with aclosing(self._at_once(ready, ends_at)) as finished:
-                async for step, result, took in finished:
-                    self.values[step.number] = result
-                    text = _json(result.value)
-                    call = ToolCall(id=step.call_id, name=step.tool, arguments=_json(step.arguments))
-                    self.results[step.number] = (call, ToolResult(text, is_error=result.is_error))
-                    yield ToolReturned(step.call_id, step.tool, text, took, result.is_error)
+            async with aclosing(self._at_once(ready, ends_at)) as groups:
+                async for finished in groups:
+                    for step, result, took in finished:
+                        self.values[step.number] = result
+                        text = _json(result.value)
+                        call = ToolCall(id=step.call_id, name=step.tool, arguments=_json(step.arguments))
+                        self.results[step.number] = (call, ToolResult(text, is_error=result.is_error))
+                        is_followed = step is not finished[-1][0]
+                        yield ToolReturned(step.call_id, step.tool, text, took, result.is_error, is_followed)
         self.used += [step.tool for step in self.planned.steps]
         self.told += self._messages()
         self._spend("EXECUTE", started)
@@ -270,20 +274,25 @@ class _Course:
         self._spend("SOLVE", started)
         yield Round(replace(made, text=text, tool_calls=()), agent=self.agent.type)
 
-    async def _at_once(self, steps: Sequence[Step], ends_at: float | None) -> AsyncGenerator[tuple[Step, Result, int]]:
-        """The steps with their results and milliseconds, as they finish; where time runs out the rest has failed."""
+    async def _at_once(self, steps: Sequence[Step], ends_at: float | None) -> AsyncGenerator[list[Finished]]:
+        """Yields the steps with their results and milliseconds, as they finish, those together that finish at about
+        the same time. Where time runs out the rest has failed."""
         tasks = {asyncio.create_task(self._call(step)): step for step in steps}
         pending = set(tasks)
         try:
             while pending:
                 left = None if ends_at is None else max(0.0, ends_at - SOLVE_S - asyncio.get_running_loop().time())
                 done, pending = await asyncio.wait(pending, timeout=left, return_when=asyncio.FIRST_COMPLETED)
-                for task in sorted(done, key=lambda one: tasks[one].number):
-                    yield tasks[task], *task.result()
-                if not done:
-                    for task in sorted(pending, key=lambda one: tasks[one].number):
-                        result = UNFINISHED if tasks[task].call_id in self.written else NO_TIME
-                        yield tasks[task], result, round((left or 0.0) * 1000)
+                if done and pending:
+                    also, pending = await asyncio.wait(pending, timeout=TOGETHER_S)
+                    done |= also
+                if done:
+                    in_order = sorted(done, key=lambda task: tasks[task].number)
+                    yield [(tasks[task], *task.result()) for task in in_order]
+                else:
+                    waited_ms = round((left or 0.0) * 1000)
+                    late = sorted((tasks[task] for task in pending), key=lambda step: step.number)
+                    yield [(step, UNFINISHED if step.call_id in self.written else NO_TIME, waited_ms) for step in late]
                     return
         finally:
             for task in tasks:

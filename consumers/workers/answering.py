@@ -45,7 +45,7 @@ from turnlog.projectors.engine.locks import LockFor
 from turnlog.projectors.engine.parking import ThreadParked, first_parked, refuse_parked
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.chunks.lookup import Scope
-from turnlog.projectors.models.conversation.message import message_by_event
+from turnlog.projectors.models.conversation.message import Message, message_by_event
 from turnlog.projectors.models.memories.lookup import preferences_set
 from turnlog.projectors.models.operations.agents import AgentRow
 
@@ -154,8 +154,9 @@ class AgentConsumer:
         async with reading(self._runtime) as conn:
             agent = await answering_agent(conn, request.tenant, data.agent)
             await restored_if_archived(self._runtime, conn, request.tenant, request.thread)
+            asked = await _asked(conn, request, data)
             model = data.model or agent.model
-            prepared = await self._prepared(conn, request, seq, agent, model)
+            prepared = await self._prepared(conn, request, seq, asked, agent, model)
         await progress.show(prepared.seen)
         asker = asker_of(request.tenant, request.user or request.thread)
         chat = ChatRequest(
@@ -194,9 +195,9 @@ class AgentConsumer:
         async with reading(self._runtime) as conn:
             server = await team_of_tenant(conn, server, request.tenant, data.model)
             await restored_if_archived(self._runtime, conn, *place)
-            asked = await message_by_event(conn, *place, data.turn_id)
+            asked = await _asked(conn, request, data)
             wanted = await preferences_set(conn, request.tenant, memory_thread(request.user or request.thread))
-        question = content_text(asked.content) if asked else ""
+        question = content_text(asked.content)
         chosen = choose(server.team, question, data.agent)
         locale = wanted.language or ("zh" if is_chinese(question) else "en")
 
@@ -204,7 +205,7 @@ class AgentConsumer:
             row = AgentRow(agent.type, True, agent.prompt, agent.temperature, agent.max_tokens, agent.model)
             tools = server.tools.schemas(agent)
             async with reading(self._runtime) as conn:
-                return await self._prepared(conn, request, seq, row, agent.model, tools, notes)
+                return await self._prepared(conn, request, seq, asked, row, agent.model, tools, notes)
 
         recall = functools.partial(self._use_tool, request, seq)
         run_ = TeamRun(self._runtime, server, request, seq, _author(request), progress, ends_at, prepared, recall)
@@ -230,11 +231,9 @@ class AgentConsumer:
         extra: Sequence[Event] = (),
     ) -> None:
         """Records the answer. extra: events that are recorded with it."""
-        async with reading(self._runtime) as conn:
-            if await message_by_event(conn, request.tenant, request.thread, data.turn_id) is None:
-                raise NotFound(f"thread {request.thread!r} was deleted while the answer was made")
         # Postgres may have lost the lock meanwhile; JetStream refuses a duplicate answer only within its dedup window.
-        if not (await outcome(self._runtime.log, request, seq)).answered:
+        is_answered, _ = await asyncio.gather(self._is_answered(request, seq), self._check_is_there(request, data))
+        if not is_answered:
             id_of = functools.partial(answer_id, request.id)
             answer = answer_of(_author(request), prepared.receipt, rounds, self._agent_of(request), id_of, request.id)
             await self._record(replace(answer, usages=[*answer.usages, *extra]))
@@ -242,26 +241,32 @@ class AgentConsumer:
         by_tools = [id_ for made in rounds for _, result in made.results for id_ in result.memories]
         await self._note_access(request, [*map(UUID, prepared.context.receipt.memories), *by_tools])
 
+    async def _check_is_there(self, request: Event, data: AnswerRequested) -> None:
+        """Raises NotFound where the question was deleted while its answer was made."""
+        async with reading(self._runtime) as conn:
+            if await message_by_event(conn, request.tenant, request.thread, data.turn_id) is None:
+                raise NotFound(f"thread {request.thread!r} was deleted while the answer was made")
+
+    async def _is_answered(self, request: Event, seq: int) -> bool:
+        """Whether another attempt has recorded the answer: it comes with a receipt, which is asked for first."""
+        last_receipt = await self._runtime.log.thread_head(request.tenant, request.thread, "answer_receipt")
+        return last_receipt > seq and (await outcome(self._runtime.log, request, seq)).answered
+
     async def _prepared(
         self,
         conn: Connection,
         request: Event,
         seq: int,
+        asked: Message,
         agent: AgentRow,
         model: str | None,
         tools: Sequence[dict[str, Any]] = (SCHEMA,),
         notes: Sequence[str] = (),
     ) -> Prepared:
-        """Prepares with the prompt and model of the request, or else the agent's, or else the server's.
-
-        Raises ThreadParked where the question's turn could not be projected, NotFound where it was deleted.
-        """
+        """Prepares with the prompt and model of the request, or else the agent's, or else the server's. asked: the turn
+        with the question. Raises NotFound, WindowTooSmall."""
         data, place, settings = request.data, (request.tenant, request.thread), self._runtime.settings
         assert isinstance(data, AnswerRequested)
-        asked = await message_by_event(conn, *place, data.turn_id)
-        if asked is None:
-            refuse_parked(request.thread, await first_parked(conn, ("messages",), *place))
-            raise NotFound(f"thread {request.thread!r} has no turn {data.turn_id} to answer; it may have been deleted")
         prompts = (data.system_prompt, agent.system_prompt)
         wanted = ContextRequest(
             *place,
@@ -333,6 +338,16 @@ class AgentConsumer:
 
     def _agent_of(self, request: Event) -> str:
         return (isinstance(request.data, AnswerRequested) and request.data.agent) or entry_agent(self._runtime)
+
+
+async def _asked(conn: Connection, request: Event, data: AnswerRequested) -> Message:
+    """Returns the turn to answer. Raises ThreadParked if it could not be projected, NotFound if it was deleted."""
+    place = (request.tenant, request.thread)
+    asked = await message_by_event(conn, *place, data.turn_id)
+    if asked is None:
+        refuse_parked(request.thread, await first_parked(conn, ("messages",), *place))
+        raise NotFound(f"thread {request.thread!r} has no turn {data.turn_id} to answer; it may have been deleted")
+    return asked
 
 
 def _is_final(error: BaseException) -> bool:

@@ -60,11 +60,14 @@ _ENDS = (*((name, f"excluded.{name}") for name in ("agent", "status", "code", "e
 
 
 def project(batch: Sequence[Recorded]) -> list[Change]:
-    changes: list[Change] = []
-    for recorded in batch:
-        step = _step(recorded)
-        changes += [_run(recorded, step), Insert(agent_run_steps, _STEP, [tuple(step[name] for name in _STEP)])]
-    return changes
+    """A run's row is made by its plan and ends with its end; calls of tools and their results change nothing in it."""
+    steps = [(recorded, _step(recorded)) for recorded in batch]
+    runs = [
+        _run(recorded, step)
+        for recorded, step in steps
+        if not isinstance(recorded.event.data, RunToolCalled | RunToolAnswered)
+    ]
+    return [*runs, Insert(agent_run_steps, _STEP, [tuple(step[name] for name in _STEP) for _, step in steps])]
 
 
 def _run(recorded: Recorded, step: dict[str, object]) -> Upsert:
