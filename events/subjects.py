@@ -25,6 +25,7 @@ STREAM = "TURNLOG"
 PUBLISHED = "turnlog.*.*.*"
 STORED_PREFIX = "turnlog.log"
 PROGRESS_PREFIX = "turnlog.progress"
+CANCEL_PREFIX = "turnlog.cancel"
 SESSION_BUCKET = "turnlog_sessions"
 TICKET_BUCKET = "turnlog_tickets"
 SIGN_IN_BUCKET = "turnlog_sign_in"
@@ -188,6 +189,11 @@ def parse_stored(subject: str) -> StoredSubject:
 
 def progress_subject(tenant: str, thread: str, request: str) -> str:
     return f"{PROGRESS_PREFIX}.{check_tenant(tenant)}.{thread_token(thread)}.{_type_token(request)}"
+
+
+def cancel_subject(tenant: str, thread: str, request: str) -> str:
+    """Returns where the worker that makes an answer is asked to stop; it confirms that it does."""
+    return f"{CANCEL_PREFIX}.{check_tenant(tenant)}.{thread_token(thread)}.{_type_token(request)}"
 
 
 def memory_thread(user: str, shadow: str | None = None) -> str:

@@ -151,18 +151,24 @@ async def follow(runtime: Runtime, tenant: str, thread: str, seq: int) -> AsyncG
 
     seq: as `Asked` has it. Raises NotFound where the thread has no such request, NoAnswer.
     """
-    try:
-        request = recorded(await runtime.log.stored(seq)).event
-    except InvalidEvent as error:
-        raise NotFound(f"there is no question at sequence {seq}") from error
-    if (request.tenant, request.thread) != (tenant, thread) or not isinstance(request.data, AnswerRequested):
-        raise NotFound(f"thread {thread!r} has no question at sequence {seq}")
+    request = await question_at(runtime, tenant, thread, seq)
     async with _progress(runtime, request) as arrived:
         await runtime.log.nc.flush()  # the subscription has begun
         arrived.put_nowait(None)  # the answer may be there already
         yield Asked(seq, thread)
         async for piece in _follow(runtime, request, seq, arrived):
             yield piece
+
+
+async def question_at(runtime: Runtime, tenant: str, thread: str, seq: int) -> Event:
+    """Returns the request for an answer. Raises NotFound."""
+    try:
+        request = recorded(await runtime.log.stored(seq)).event
+    except InvalidEvent as error:
+        raise NotFound(f"there is no question at sequence {seq}") from error
+    if (request.tenant, request.thread) != (tenant, thread) or not isinstance(request.data, AnswerRequested):
+        raise NotFound(f"thread {thread!r} has no question at sequence {seq}")
+    return request
 
 
 @contextlib.asynccontextmanager

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from turnlog.agent.models.protocol import BROKE_OFF, REPETITION, TIME_UP
+from turnlog.agent.models.protocol import BROKE_OFF, CANCELLED, REPETITION, TIME_UP
 from turnlog.events.errors import TurnlogError
 
 Locale = Literal["zh", "en"]
@@ -32,11 +32,13 @@ REFUSALS: Mapping[str, int] = {
     "forbidden": 403,
     "not-found": 404,
     "agent-disabled": 409,
+    "answer-cancelled": 409,
     "ambiguous-conflict": 409,
     "ambiguous-memory": 409,
     "cut-in-a-call": 409,
     "entity-exists": 409,
     "memories-parked": 409,
+    "not-under-way": 409,
     "rows-not-in-log": 409,
     "subscriber-exists": 409,
     "thread-exists": 409,
@@ -184,6 +186,7 @@ _SUGGESTIONS: dict[Locale, tuple[str, ...]] = {
 _ENDED: dict[str, dict[Locale, str]] = {
     TIME_UP: {"zh": "回答超时，到此为止", "en": "the answer took too long and ends here"},
     BROKE_OFF: {"zh": "回答中断，到此为止", "en": "the answer broke off and ends here"},
+    CANCELLED: {"zh": "回答已按要求停止", "en": "the answer was stopped on request"},
     REPETITION: {"zh": "回答不断重复，到此为止", "en": "the answer repeated itself and ends here"},
 }
 

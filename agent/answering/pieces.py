@@ -5,7 +5,7 @@ A process that only asks gets them as messages of core NATS, each a ProgressStep
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from nats.aio.client import Client
@@ -169,11 +169,14 @@ class Progress:
     attempt died. context: also "context"; tool: also "id", "name", "arguments"; result: also "id", "name",
     "latency_ms", "is_error", with what the tool gave as "text"; error: also "code", "retry_after_s"; end: also
     "finish_reason".
+
+    said: the text of the round under way, which an answer that is cancelled ends with.
     """
 
     nc: Client
     subject: str
     attempt: int
+    said: list[str] = field(default_factory=list)
 
     async def tell(self, kind: Kind, text: str = "", final: bool = False, **more: Any) -> None:
         step = {"kind": kind, "text": text, "attempt": self.attempt, "final": final, **more}
@@ -186,12 +189,14 @@ class Progress:
             case Seen():
                 await self.tell("context", context=asdict(piece))
             case Text(text):
+                self.said.append(text)
                 await self.tell("text", text)
             case ToolUsed(id_, name, arguments):
                 await self.tell("tool", f"{name} {arguments}", id=id_, name=name, arguments=arguments)
             case ToolReturned(id_, name, result, took, is_error):
                 await self.tell("result", result, id=id_, name=name, latency_ms=took, is_error=is_error)
             case Restarted():
+                self.said.clear()
                 await self.tell("restart")
             case PhaseChanged(agent, phase):
                 await self.tell("phase", agent=agent, phase=phase)
@@ -202,8 +207,10 @@ class Progress:
             case Solved():
                 ended = asdict(piece)
                 await self.tell("run", ended.pop("message"), **ended)
-            case CallPiece() | Round():
-                pass  # a subscriber sees whole calls, and the end
+            case Round():
+                self.said.clear()
+            case CallPiece():
+                pass  # a subscriber sees whole calls
 
 
 Shown = Seen | Text | ToolUsed | ToolReturned | Restarted | PhaseChanged | PlanShown | AgentSwitched | Solved

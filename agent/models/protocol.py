@@ -93,8 +93,9 @@ def asker_of(tenant: str, user: str) -> str:
 
 LOCAL = "local"  # the provider of what this machine does at no cost
 CUT_OFF = "length"
-# Finish reasons of answers that turnlog ended: out of time; the stream broke; it said the same again and again.
-ENDED_HERE = TIME_UP, BROKE_OFF, REPETITION = "timeout", "broken", "repetition"
+# Finish reasons of answers that turnlog ended: out of time; the stream broke; it said the same again and again; the
+# person who asked did not want the rest.
+ENDED_HERE = TIME_UP, BROKE_OFF, REPETITION, CANCELLED = "timeout", "broken", "repetition", "cancelled"
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from turnlog.consumers.api.dialects import (
     sockets,
 )
 from turnlog.consumers.api.dialects.openai import chat, conversations, errors, models, responses
-from turnlog.consumers.api.idempotency import READ_ONLY, Answers
+from turnlog.consumers.api.idempotency import WITHOUT_KEY, Answers
 from turnlog.consumers.api.jobs import Jobs
 from turnlog.consumers.api.mcp.mounted import mount
 from turnlog.consumers.api.measuring import Measured
@@ -169,7 +169,7 @@ def documented(document: dict[str, Any]) -> dict[str, Any]:
     which every route can read, stays only where it has a meaning."""
     for path, by_method in document["paths"].items():
         for method, operation in by_method.items():
-            if method == "get" or path in READ_ONLY:
+            if method == "get" or path in WITHOUT_KEY:
                 _leave_out(operation, "idempotency-key")
             for status, response in operation["responses"].items():
                 _name_problems(response)

@@ -15,8 +15,10 @@ from turnlog.events.tasks import cancel
 WRITE, HOLDING, FAILED = "turnlog.write", "turnlog.holding", "turnlog.failed"
 REPEATED = b"idempotent-replayed"
 # POST, because their queries can be long.
-READ_ONLY = frozenset(
+# These read; or, sent again, find nothing left to cancel.
+WITHOUT_KEY = frozenset(
     {
+        "/api/threads/{thread}/answers/{seq}/cancel",
         "/api/recall",
         "/api/threads/{thread}/context",
         "/v1/embeddings",
@@ -51,7 +53,7 @@ class Repeated(Exception):
 
 def may_repeat(request: Request) -> bool:
     """Returns whether the request changes something."""
-    return request.method not in ("GET", "HEAD", "OPTIONS") and route_template(request.scope) not in READ_ONLY
+    return request.method not in ("GET", "HEAD", "OPTIONS") and route_template(request.scope) not in WITHOUT_KEY
 
 
 async def begin(request: Request, runtime: Runtime, write: Write) -> None:

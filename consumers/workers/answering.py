@@ -10,6 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from turnlog.agent.answering.agents import AgentDisabled, answering_agent
+from turnlog.agent.answering.cancelling import AnswerCancelled, said_so_far, until_cancelled
 from turnlog.agent.answering.pieces import Progress, Round
 from turnlog.agent.answering.prepare import READS, ContextRequest, Prepared, prepare, reading
 from turnlog.agent.answering.recall_tool import SCHEMA, MemoriesOf, ToolResult, run_tool
@@ -52,7 +53,16 @@ from turnlog.projectors.models.operations.agents import AgentRow
 logger = logging.getLogger("turnlog.consumers")
 SOURCE = "turnlog/agent"
 # The model's client has tried again as long as the budget allows; the person was told, and asks again.
-FINAL = (ModelError, NotFound, AgentDisabled, ThreadParked, WindowTooSmall, InvalidEvent, EventTooLarge)
+FINAL = (
+    ModelError,
+    AnswerCancelled,
+    NotFound,
+    AgentDisabled,
+    ThreadParked,
+    WindowTooSmall,
+    InvalidEvent,
+    EventTooLarge,
+)
 RETRY_S = 5.0
 BUSY_S = 2.0
 PATIENT = 5
@@ -171,12 +181,19 @@ class AgentConsumer:
         )
         tools = Tools([SCHEMA], functools.partial(self._use_tool, request, seq, prepared))
         rounds: list[Round] = []
-        async with contextlib.aclosing(run(self._models.chat, chat, tools)) as pieces:
-            async for piece in pieces:
-                await progress.show(piece)
-                if isinstance(piece, Round):
-                    check_not_empty(piece.completion)
-                    rounds.append(piece)
+        try:
+            made = contextlib.aclosing(run(self._models.chat, chat, tools))
+            async with until_cancelled(self._runtime.log.nc, request), made as pieces:
+                async for piece in pieces:
+                    await progress.show(piece)
+                    if isinstance(piece, Round):
+                        check_not_empty(piece.completion)
+                        rounds.append(piece)
+        except AnswerCancelled:
+            completion = said_so_far(self._runtime, prepared, progress, model)
+            if completion is None:
+                raise
+            rounds.append(Round(completion))
         await self._finish(request, data, seq, progress, prepared, rounds)
 
     async def _make_by_team(
@@ -211,7 +228,12 @@ class AgentConsumer:
         run_ = TeamRun(self._runtime, server, request, seq, _author(request), progress, ends_at, prepared, recall)
         run_.locale = None if wanted.enable_suggestions is False else locale
         try:
-            await run_.make(chosen)
+            async with until_cancelled(self._runtime.log.nc, request):
+                await run_.make(chosen)
+        except AnswerCancelled as error:
+            if not run_.cut_short(error.code):
+                run_end.extend(run_.ended_by(error.code))
+                raise
         except FINAL as error:
             run_end.extend(run_.ended_by(error.code))
             raise

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from uuid import uuid5
 
 from turnlog.agent.access.throttle.admission import note_handed_on
+from turnlog.agent.answering.cancelling import said_so_far
 from turnlog.agent.answering.pieces import PhaseChanged, Progress, Restarted, Round, Solved, Text
 from turnlog.agent.answering.prepare import Prepared
 from turnlog.agent.answering.recall_tool import ToolResult
@@ -108,6 +109,18 @@ class TeamRun:
         if was_handed_on and self.request.user:
             id_ = answer_id(self.request.id, f"run/{len(self.chain) - 1}/handed-on")
             await note_handed_on(self.runtime, self.request.tenant, self.request.user, agent, id_)
+
+    def cut_short(self, code: str) -> bool:
+        """Ends the run with what was said so far; False where that is nothing. code: of the error that ends it."""
+        if not self.chain:
+            return False
+        agent = self.server.team.agents[self.chain[-1]]
+        completion = said_so_far(self.runtime, self.prepared, self.progress, agent.model)
+        if completion is None:
+            return False
+        self.rounds.append(Round(completion, agent=agent.type))
+        self.extra.append(failed_event(self.author, self.request.id, self.chain, code))
+        return True
 
     def ended_by(self, code: str) -> list[Event]:
         """Returns the end of a run without an answer, with the usage of what it has spent. code: of the error."""

@@ -52,6 +52,47 @@ async def test_a_client_that_comes_back_gets_the_rest(serve: Serve, model: Memor
                 assert rest[-1]["event"] == "done"
 
 
+@pytest.mark.parametrize("team", [None, "advising"])
+async def test_a_cancelled_answer_ends_with_what_was_said(serve: Serve, model: MemoryServer, team: str | None) -> None:
+    goes_on = threading.Event()
+    model.reply("I look.", tool_calls=[("recall_memory", {"query": "numbers"})])
+    model.reply("one two three four five", until=goes_on, after=2)
+    async with serve("agent", api_base_url=model.url, model="m", team=team) as api, api.client() as ann:
+        async with ann.stream("POST", f"{ASK}/stream", json={"message": "count"}) as response:
+            sent = []
+            async for event in server_events(response):
+                sent.append(event)
+                if text_of([event]).startswith("one"):
+                    seq = sent[0]["data"]["seq"]
+                    async with api.client("bob") as bob:
+                        assert (await bob.post(f"{ASK}/{seq}/cancel")).status_code == 404
+                    assert (await ann.post(f"{ASK}/{seq}/cancel")).status_code == 204
+        goes_on.set()
+        done = sent[-1]["data"]["response"]
+        assert (done["answer"].strip(), done["finish_reason"]) == ("one", "cancelled")
+        turns = (await ann.get("/api/threads/t/turns")).json()["items"]
+        assert [turn["role"] for turn in turns] == ["user", "assistant", "tool", "assistant"]
+        assert turns[-1]["content"].strip() == "one"
+        again = await ann.post(f"{ASK}/{seq}/cancel")
+        assert (again.status_code, again.json()["code"]) == (409, "not-under-way")
+        usage = api.runtime.log.read_thread("default", done["thread"], types=("usage_metered",))
+        assert [getattr(stored.event.data, "error", "") async for stored in usage] == [None, "cancelled"]
+        if team:
+            run = (await ann.get("/api/runs")).json()["items"][0]
+            assert (run["status"], run["code"]) == ("failed", "answer-cancelled")
+
+
+async def test_an_answer_cancelled_before_its_first_word_is_a_failure(serve: Serve, model: MemoryServer) -> None:
+    model.hang()
+    async with serve("agent", api_base_url=model.url, model="m") as api, api.client() as ann:
+        asking = asyncio.create_task(ann.post(ASK, json={"message": "count"}))
+        await asyncio.to_thread(model.wait_for_requests, 1)
+        seq = int((await ann.get("/api/threads/t")).headers["etag"].strip('"'))
+        assert (await ann.post(f"{ASK}/{seq}/cancel")).status_code == 204
+        failed = await asking
+        assert (failed.status_code, failed.json()["code"]) == (409, "no-answer"), failed.text
+
+
 async def test_a_question_sent_six_times_is_answered_once(serve: Serve, model: MemoryServer) -> None:
     async with serve("agent", api_base_url=model.url, model="m") as api, api.client() as ann:
         sent = [ann.post(ASK, json={"message": "hello"}, headers={"Idempotency-Key": "k"}) for _ in range(6)]

@@ -21,6 +21,7 @@ Request = tuple[str, str, dict[str, Any] | None]
 WITHOUT_KEY = {
     "POST /api/recall": "reads; its question is too long for a URL",
     "POST /api/threads/{thread}/context": "reads; its question is too long for a URL",
+    "POST /api/threads/{thread}/answers/{seq}/cancel": "sent again, it finds no answer under way",
     "POST /v1/embeddings": "stores nothing",
     "POST /api/sign-in": "a ticket is good once; a second answer would be a second token",
     "POST /short-memory/query": "reads; the session memory names it so",

@@ -33,7 +33,7 @@ async def test_an_answer_is_seen_token_by_token_and_opens_what_the_model_saw(
         await expect(seen).to_contain_text("Proven")
 
 
-async def test_who_stops_reading_finds_the_whole_answer_later(browser: Browser, api: Api, model: MemoryServer) -> None:
+async def test_a_stopped_answer_ends_with_what_was_said(browser: Browser, api: Api, model: MemoryServer) -> None:
     goes_on = threading.Event()
     model.reply(tool_calls=[("recall_memory", {"query": "numbers"})])
     model.reply("one two three four five", until=goes_on, after=2)
@@ -43,7 +43,25 @@ async def test_who_stops_reading_finds_the_whole_answer_later(browser: Browser, 
         answer = page.locator(".turn.assistant .markdown")
         await expect(answer).to_have_text("one")
         await page.keyboard.press("Escape")
+        await expect(page.get_by_text("The answer was stopped here")).to_be_visible()
+        goes_on.set()
+        await expect(page.get_by_role("button", name="Send")).to_be_visible()
+        await expect(answer).to_have_text("one")
+
+
+async def test_who_stops_reading_finds_the_whole_answer_later(browser: Browser, api: Api, model: MemoryServer) -> None:
+    goes_on = threading.Event()
+    model.reply(tool_calls=[("recall_memory", {"query": "numbers"})])
+    model.reply("one two three four five", until=goes_on, after=2)
+    async with signed_in(browser, api, "#/threads/count") as page:
+        await page.get_by_role("textbox", name="Write a message").fill("count")
+        await page.keyboard.press("Enter")
+        answer = page.locator(".turn.assistant .markdown")
+        await expect(answer).to_have_text("one")
+        await page.route("**/cancel", lambda route: route.abort())
+        await page.keyboard.press("Escape")
         await expect(page.get_by_text("You stopped reading")).to_be_visible()
+        await page.unroute("**/cancel")
         goes_on.set()
         await page.get_by_role("button", name="Show it").click()
         await expect(answer).to_have_text("one two three four five")

@@ -24,6 +24,7 @@ from turnlog.agent.answering.asking import (
     ToolUsed,
     follow,
 )
+from turnlog.agent.answering.cancelling import cancel_answer
 from turnlog.agent.team.configured import entry_agent
 from turnlog.consumers.api.principal import Asker, WriteId
 from turnlog.consumers.api.problems import language_of
@@ -102,6 +103,16 @@ async def rest(
     async with aclosing(server_sent(sent, answer.locale, only_without_answer=True)) as events:
         async for event in events:
             yield event
+
+
+@router.post("/{seq}/cancel", status_code=204)
+async def cancel(
+    thread: ThreadId, seq: Annotated[int, Path(ge=1, description="`seq` of the event `started`.")], caller: Asker
+) -> None:
+    """Stops an answer under way. What was said so far is recorded as the answer; whoever reads it gets `done` with the
+    `finish_reason` `cancelled`, or the error `no-answer` with status 409 where nothing was said. Refused with 409,
+    `not-under-way`, where the answer has ended or no worker has begun it within some seconds."""
+    await cancel_answer(*await caller.owns(thread), seq)
 
 
 async def _events(running: Running[Piece], after: int = 0, chars: int = 0) -> AsyncGenerator[ServerSentEvent]:

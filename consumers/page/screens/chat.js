@@ -1,12 +1,13 @@
 // A conversation: its turns, a question whose answer streams in, and what the model saw for each answer.
 import { html, useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../html.js";
-import { events, get, path } from "../api.js";
+import { events, get, path, post } from "../api.js";
 import { language } from "../session.js";
 import { t } from "../i18n.js";
 import { Empty, Failure, Loading } from "../parts/common.js";
 import { Icon } from "../parts/icons.js";
 import { Seen } from "../parts/seen.js";
 import { threadChanged } from "../parts/thread_head.js";
+import { toast } from "../parts/toast.js";
 import { Turns, spoken } from "../parts/turns.js";
 
 const PAGE = 60;
@@ -21,21 +22,25 @@ export default function Chat({ thread, query }) {
   const [live, setLive] = useState(/** @type {Live | null} */ (null));
   const [seen, setSeen] = useState(/** @type {import("../parts/turns.js").Spoken | null} */ (null));
   const aborter = useRef(/** @type {AbortController | null} */ (null));
+  const cancelled = useRef(false);
   const said = useMemo(() => spoken(turns), [turns]);
   const { frame, follow } = useFollowing([turns, live], wanted);
   useEffect(() => () => aborter.current?.abort(), [thread]);
 
   const read = async (/** @type {string} */ method, /** @type {string} */ address, /** @type {any} */ body) => {
     aborter.current = new AbortController();
+    cancelled.current = false;
     follow();
     try {
       const options = { body, signal: aborter.current.signal, headers: { "Accept-Language": language.get() } };
       for await (const event of events(method, address, options)) {
+        if (event.event === "error" && cancelled.current) break;
         if (event.event === "error") throw new Error(event.data.message || event.data.detail);
         setLive((/** @type {any} */ before) => before && withEvent(before, event));
       }
       await readNewest();
       setLive(null);
+      if (cancelled.current) toast(t("chat.cancelled"));
     } catch (/** @type {any} */ problem) {
       if (aborter.current?.signal.aborted) setLive((/** @type {any} */ before) => before && { ...before, stopped: true });
       else {
@@ -49,7 +54,20 @@ export default function Chat({ thread, query }) {
     setLive({ question: message, began: new Date().toISOString(), blocks: [], agent: null, error: null, seq: null, stopped: false });
     return read("POST", path`/api/threads/${thread}/answers/stream`, { message });
   };
-  const stop = () => aborter.current?.abort();
+  /** Ends the answer with what was said so far; where the server cannot do that, only the reading ends. */
+  const stop = async () => {
+    const reading = aborter.current;
+    try {
+      if (live?.seq == null) reading?.abort();
+      else {
+        cancelled.current = true;
+        await post(path`/api/threads/${thread}/answers/${live.seq}/cancel`);
+      }
+    } catch {
+      cancelled.current = false;
+      reading?.abort();
+    }
+  };
   const continueReading = () => {
     setLive((/** @type {any} */ before) => before && { ...before, blocks: [], stopped: false });
     return read("GET", path`/api/threads/${thread}/answers/${live?.seq}`, undefined);
