@@ -10,7 +10,7 @@ import functools
 import math
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
 from concurrent.futures import CancelledError, wait
 from concurrent.futures import TimeoutError as NotDoneInTime
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
@@ -162,15 +162,33 @@ class Blocking(Generic[T]):
         return repr(self._target)
 
 
+class BlockingIterator(Blocking[Any]):
+    """An async iterator as an iterator, with its other attributes as `Blocking` has them."""
+
+    def __init__(self, target: Any, loop: LoopThread) -> None:
+        super().__init__(target, loop)
+        self._items = _iterated(target, loop.run)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        return next(self._items)
+
+    def close(self) -> None:
+        """Closes the async iterator."""
+        self._items.close()
+
+
 def _bridged(value: Any, loop: LoopThread) -> Any:
     if asyncio.iscoroutine(value):
         return _bridged(loop.run(value), loop)
     if isinstance(value, AsyncIterator):
-        return _iterated(value, loop.run)
+        return BlockingIterator(value, loop) if isinstance(value, LoopBound) else _iterated(value, loop.run)
     return Blocking(value, loop) if isinstance(value, LoopBound) else value
 
 
-def _iterated(items: AsyncIterator[T], run: Callable[[Coroutine[Any, Any, Any]], Any]) -> Iterator[T]:
+def _iterated(items: AsyncIterator[T], run: Callable[[Coroutine[Any, Any, Any]], Any]) -> Generator[T]:
     """Iterates with `run`, which waits for a coroutine; closing it closes the async iterator."""
     try:
         while (item := run(_next(items))) is not _END:

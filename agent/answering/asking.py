@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,7 +16,7 @@ from turnlog.agent.answering.fallback import category_of, ended_early, fallback_
 from turnlog.agent.answering.pieces import AgentSwitched as AgentSwitched
 from turnlog.agent.answering.pieces import PhaseChanged as PhaseChanged
 from turnlog.agent.answering.pieces import PlanShown as PlanShown
-from turnlog.agent.answering.pieces import ProgressStep, Shown, piece_of
+from turnlog.agent.answering.pieces import ProgressStep, Shown, piece_of, piece_of_event
 from turnlog.agent.answering.pieces import Restarted as Restarted
 from turnlog.agent.answering.pieces import Seen as Seen
 from turnlog.agent.answering.pieces import Solved as Solved
@@ -41,6 +41,7 @@ from turnlog.projectors.models.conversation.speech import OFFLINE_MODEL
 
 MORE_S = 10.0  # than the answer's own time: until it is taken up and recorded
 LOOK_AGAIN_S = 1.0
+RUN_STEPS = ("run_planned", "run_tool_called", "run_tool_answered", "run_delegated", "run_solved")
 Steps = asyncio.Queue[ProgressStep | None]  # None: nothing came for a while
 
 
@@ -75,7 +76,7 @@ class Asked:
 @dataclass(frozen=True, slots=True)
 class Answered:
     """The answer as it is on the log. finish_reason: why the model ended, such as `length`, where it was heard.
-    suggestions: what the person may ask next, where a team answered and it was heard."""
+    suggestions: what the person may ask next, where a team answered."""
 
     thread: str
     question_id: UUID
@@ -209,7 +210,7 @@ async def _follow(runtime: Runtime, request: Event, seq: int, arrived: Steps) ->
 async def _pieces(runtime: Runtime, request: Event, seq: int, arrived: Steps) -> AsyncGenerator[Piece]:
     """The progress may be lost, the log may not: now and then the log is asked whether the answer is there."""
     shown = ""  # text since the last tool, as the answer of record begins there
-    began, suggestions = False, tuple[str, ...]()
+    began, end, is_heard = False, None, False
     loop = asyncio.get_running_loop()
     patience_s = runtime.settings.answer_timeout_s + MORE_S
     deadline = loop.time() + patience_s
@@ -219,20 +220,24 @@ async def _pieces(runtime: Runtime, request: Event, seq: int, arrived: Steps) ->
             raise NoAnswer(step.text, step.code, step.retry_after_s)
         if step is None or step.kind == "end":
             if answered := await _recorded(runtime, request, seq):
-                for missing in _missing(shown, answered.answer):
-                    yield missing
+                steps, solved = ([], end) if end or step else await _run_on_log(runtime, request, seq, answered.answer)
+                for late in (*([] if is_heard else steps), *_missing(shown, answered.answer)):
+                    yield late
+                if solved and not end:
+                    yield solved
                 reason = step.finish_reason if step else None
-                yield replace(answered, finish_reason=reason, suggestions=suggestions)
+                yield replace(answered, finish_reason=reason, suggestions=solved.suggestions if solved else ())
                 return
             continue
         piece = piece_of(step)
+        is_heard = True
         match piece:
             case Text(text):
                 began, shown = True, shown + text
             case ToolUsed():
                 shown = ""
             case Solved():
-                suggestions = piece.suggestions
+                end = piece
             case Restarted():
                 if not began:
                     continue
@@ -240,6 +245,20 @@ async def _pieces(runtime: Runtime, request: Event, seq: int, arrived: Steps) ->
         if piece is not None:
             yield piece
     raise NoAnswer(f"no answer came within {patience_s:g} s; is an agent running (`turnlog up`)?", ModelTimedOut.code)
+
+
+async def _run_on_log(runtime: Runtime, request: Event, seq: int, answer: str) -> tuple[Sequence[Shown], Solved | None]:
+    """Returns the steps and the end of the run that answered the request, if a team did. Whoever asks again, after the
+    answer, has not heard them."""
+    steps, solved = list[Shown](), None
+    async for stored in runtime.log.read_thread(request.tenant, request.thread, seq, types=RUN_STEPS):
+        if getattr(stored.event.data, "run_id", None) == request.id:
+            piece = piece_of_event(stored.event.data, answer)
+            if isinstance(piece, Solved):
+                solved = piece
+            elif piece is not None:
+                steps.append(piece)
+    return steps, solved
 
 
 def _missing(shown: str, answer: str) -> list[Piece]:

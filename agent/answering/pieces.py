@@ -13,7 +13,15 @@ from pydantic import BaseModel, Field
 
 from turnlog.agent.answering.recall_tool import ToolResult
 from turnlog.agent.models.protocol import CallPiece, Completion
-from turnlog.events.contracts import ToolCall
+from turnlog.events.contracts import (
+    EventData,
+    RunDelegated,
+    RunPlanned,
+    RunSolved,
+    RunToolAnswered,
+    RunToolCalled,
+    ToolCall,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,4 +246,21 @@ def piece_of(step: ProgressStep) -> Shown | None:
             return Solved(step.text, tuple(chain), tuple(tools), spent, step.routed, suggestions)
         case ProgressStep(kind="start" | "restart"):
             return Restarted()
+    return None
+
+
+def piece_of_event(data: EventData, answer: str) -> Shown | None:
+    """Returns the piece that a step of a run on the log shows. answer: the run's. None for a run that has failed."""
+    match data:
+        case RunPlanned():
+            return PlanShown(data.agent, data.plan)
+        case RunToolCalled():
+            return ToolUsed(data.call_id, data.tool, data.arguments)
+        case RunToolAnswered():
+            return ToolReturned(data.call_id, data.tool, data.result, round(data.latency_ms), data.is_error)
+        case RunDelegated():
+            return AgentSwitched(data.from_agent, data.to_agent, data.task)
+        case RunSolved(code=None):
+            chain = data.agents or (data.agent,)
+            return Solved(answer, chain, data.tools, data.milliseconds, data.routed, data.suggestions)
     return None

@@ -64,11 +64,6 @@ class Prices(BaseModel):
             return Cost(0.0, known=False)
         return Cost((tokens_in * price.input + tokens_out * price.output) / 1_000_000, known=True)
 
-    def is_free(self, model: str) -> bool:
-        """Whether a model is known to cost nothing."""
-        price = self.price_of(model)
-        return price is not None and price.input == price.output == 0
-
 
 @cache
 def load_prices(file: Path | None = None) -> Prices:

@@ -103,6 +103,7 @@ class Completion:
     """A whole answer. tool_calls is not empty when the model wants tools run before it goes on.
 
     finish_reason: as the server said; CUT_OFF at the bound of the answer, REPETITION where it repeated itself.
+    suggestions: what the person may ask next, of an agent's answer.
     """
 
     text: str
@@ -115,6 +116,7 @@ class Completion:
     latency_ms: float
     price_known: bool = True
     finish_reason: str | None = None
+    suggestions: tuple[str, ...] = ()
 
     @property
     def ended_early(self) -> bool:

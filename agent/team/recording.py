@@ -88,6 +88,7 @@ class Journal:
             tokens_in=planned.tokens_in,
             tokens_out=planned.tokens_out,
             cost_usd=planned.cost_usd,
+            price_known=planned.price_known is not False,
             latency_ms=planned.latency_ms,
             finish_reason="tool_calls" if calls else "stop",
         )
@@ -184,12 +185,16 @@ def solved_event(author: Author, run_id: UUID, end: Solved, rounds: Sequence[Rou
         run_id=run_id,
         agent=end.chain[-1],
         agents=end.chain,
-        tools=tuple(call.name for made in rounds for call, _ in made.results),
+        tools=tuple(storable(name[:200]) for name in end.tools),
         model=last.model,
         tokens_in=0 if is_plan else last.tokens_in,
         tokens_out=0 if is_plan else last.tokens_out,
         cost_usd=0 if is_plan else last.cost_usd,
+        price_known=last.price_known,
         latency_ms=took_ms,
+        routed=end.routed,
+        milliseconds=dict(end.milliseconds),
+        suggestions=tuple(map(storable, end.suggestions)),
     )
     return author.event(answer_id(run_id, "run/solved"), data, run_id)
 
@@ -220,6 +225,7 @@ def _planned(piece: Planned, run_id: UUID, depth: int, routed_by: RoutedBy) -> R
         tokens_in=made.tokens_in,
         tokens_out=made.tokens_out,
         cost_usd=made.cost_usd,
+        price_known=made.price_known,
         latency_ms=made.latency_ms,
     )
 

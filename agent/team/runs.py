@@ -1,10 +1,9 @@
 """Runs of agents: which there were, and the steps of one."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from turnlog.agent.models.pricing import load_prices
 from turnlog.agent.runtime import Runtime
 from turnlog.events.errors import NotFound
 from turnlog.events.subjects import check_place
@@ -36,8 +35,7 @@ async def list_runs(
     check_place(tenant, thread, user)
     await runtime.wait_until_projected(names=READS)
     async with runtime.pool.connection() as conn:
-        runs = await agent_runs_of(conn, tenant, user, thread, after=after, limit=limit)
-    return [replace(run, price_known=True) for run in runs] if _is_free(runtime) else runs
+        return await agent_runs_of(conn, tenant, user, thread, after=after, limit=limit)
 
 
 async def show_run(runtime: Runtime, tenant: str, run: UUID | str, user: str | None = None) -> RunShown:
@@ -52,12 +50,4 @@ async def show_run(runtime: Runtime, tenant: str, run: UUID | str, user: str | N
         runs = await agent_runs_of(conn, tenant, user, run=run_id, limit=1)
         if not runs:
             raise NotFound(f"there is no run {run}; `turnlog runs` lists them")
-        run_, steps = runs[0], await steps_of(conn, tenant, runs[0].thread, run_id)
-    if _is_free(runtime):
-        return RunShown(replace(run_, price_known=True), [replace(step, price_known=True) for step in steps])
-    return RunShown(run_, steps)
-
-
-def _is_free(runtime: Runtime) -> bool:
-    """Whether the server's model is known to cost nothing, so that calls without a cost have a price all the same."""
-    return load_prices(runtime.settings.prices).is_free(runtime.settings.model)
+        return RunShown(runs[0], await steps_of(conn, tenant, runs[0].thread, run_id))

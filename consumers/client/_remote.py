@@ -3,7 +3,7 @@
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -16,8 +16,8 @@ from pydantic_core import to_jsonable_python
 
 from turnlog._http import Http, Turn, decoded, error_of
 from turnlog._memory import Memory
-from turnlog._thread import RESTARTED, Context, Thread, shown
-from turnlog.agent.answering.asking import Answered, Continued, Piece, Restarted, Text, ToolUsed
+from turnlog._thread import Context, Thread
+from turnlog.agent.answering.asking import Answered, Piece, Restarted, Text, ToolUsed
 from turnlog.agent.answering.context import AnswerBasis, SignedBasis
 from turnlog.agent.answering.receipts import ReceiptGone
 from turnlog.agent.answering.turns import NewTurn
@@ -109,13 +109,12 @@ class RemoteThread(Thread):
         forked = await self._http.call("POST", f"{self._path}/forks", Forked, user=self.user, body=body)
         return RemoteThread(self._http, forked.thread, self.user)
 
-    async def ask(self, text: str, *, model: str | None = None, agent: str | None = None) -> AsyncIterator[str]:
-        body, answer = {"message": text, "model": model, "agent": agent}, Continued(RESTARTED)
+    async def _answer(self, text: str, model: str | None, agent: str | None) -> AsyncGenerator[Piece]:
+        body = {"message": text, "model": model, "agent": agent}
         async with aclosing(self._http.events(f"{self._path}/answers", body, self.user, ("done",))) as events:
             async for event in events:
-                piece = _PIECES.get(event.event)
-                if piece is not None and (said := shown(answer, piece(json.loads(event.data)))):
-                    yield said
+                if piece := _PIECES.get(event.event):
+                    yield piece(json.loads(event.data))
 
     async def messages(
         self, *, limit: int = 1_000, after_seq: int = 0, before_seq: int | None = None, newest: bool = False

@@ -1,7 +1,7 @@
 """One conversation: append turns, get a context, ask turnlog's agent, read the transcript."""
 
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -30,10 +30,36 @@ from turnlog.projectors.models.conversation.message import Message
 RESTARTED = "\n[the answer starts again]\n"
 
 
-def shown(answer: asking.Continued, piece: asking.Piece) -> str:
-    """What a caller of `ask` gets of a piece."""
-    note = ended_early(piece.finish_reason, "en") if isinstance(piece, asking.Answered) else None
-    return answer.said(piece) + (f"\n[{note}]\n" if note else "")
+class Answer(LoopBound):
+    """An answer under way: iterates over the pieces of its text. suggestions: what the person may ask next, once the
+    text has ended; empty where no team answers."""
+
+    __slots__ = ("_text", "suggestions")
+
+    def __init__(self, pieces: AsyncGenerator[asking.Piece]) -> None:
+        self.suggestions: tuple[str, ...] = ()
+        self._text = self._texts(pieces)
+
+    def __aiter__(self) -> AsyncIterator[str]:
+        return self
+
+    async def __anext__(self) -> str:
+        return await anext(self._text)
+
+    async def aclose(self) -> None:
+        """Stops listening; the answer is recorded all the same."""
+        await self._text.aclose()
+
+    async def _texts(self, pieces: AsyncGenerator[asking.Piece]) -> AsyncGenerator[str]:
+        text = asking.Continued(RESTARTED)
+        async with contextlib.aclosing(pieces):
+            async for piece in pieces:
+                if said := text.said(piece):
+                    yield said
+                if isinstance(piece, asking.Answered):
+                    self.suggestions = piece.suggestions
+                    if note := ended_early(piece.finish_reason, "en"):
+                        yield f"\n[{note}]\n"
 
 
 Content = str | Sequence[Mapping[str, Any]] | None
@@ -150,20 +176,21 @@ class Thread(LoopBound):
         asked = {"query": query, "tokens": tokens, "window": window, "hybrid": hybrid, "model": model}
         return await self._context(asked | {"system_prompt": system_prompt, "tools": [dict(tool) for tool in tools]})
 
-    async def ask(self, text: str, *, model: str | None = None, agent: str | None = None) -> AsyncIterator[str]:
+    def ask(self, text: str, *, model: str | None = None, agent: str | None = None) -> Answer:
         """Turnlog's own agent answers: pieces of text as they come. The turns and the receipt are on the log then.
 
         Where a stream broke and the answer starts again, it goes on with what was not given yet; a line says so where
         it is another text. An answer that ended early has a note at its end. agent: the type of the one that
-        answers; None lets the server choose. Raises NoAnswer, whose `category` says why; NotFound for an unknown
-        agent, AgentDisabled.
+        answers; None lets the server choose. `suggestions` of what is returned is there at the end. Iterating
+        raises NoAnswer, whose `category` says why; NotFound for an unknown agent, AgentDisabled.
         """
-        place = (self._runtime, self.tenant, self.id)
-        answer = asking.Continued(RESTARTED)
+        return Answer(self._answer(text, model, agent))
+
+    async def _answer(self, text: str, model: str | None, agent: str | None) -> AsyncGenerator[asking.Piece]:
         await check_agent(self._runtime, self.tenant, agent)
+        place = (self._runtime, self.tenant, self.id)
         async for piece in asking.ask(*place, text, user=self.user, model=model, agent=agent):
-            if said := shown(answer, piece):
-                yield said
+            yield piece
 
     async def messages(
         self, *, limit: int = 1_000, after_seq: int = 0, before_seq: int | None = None, newest: bool = False

@@ -66,7 +66,7 @@ class TeamRun:
         """
         began, model = time.perf_counter(), self._model()
         if chosen.answer is not None:
-            await self._fixed(chosen.agent, chosen.answer)
+            await self._fixed(chosen.agent, chosen.answer, began)
             return
         await self.server.tools.ready()
         journal = await journal_of(self.runtime.log, self.request, self.seq, model.provider)
@@ -134,14 +134,16 @@ class TeamRun:
     def _model(self) -> ChatModel:
         return OfflinePlanner(self.server.team) if self.runtime.settings.offline else self.runtime.models.chat
 
-    async def _fixed(self, agent: Agent, answer: str) -> None:
+    async def _fixed(self, agent: Agent, answer: str, began: float) -> None:
         self.prepared = await self.prepare(agent, ())
         await self.progress.show(Restarted())
         await self.progress.show(Text(answer))
         made = Completion(answer, (), 0, 0, 0.0, RULES, RULES, 0.0, finish_reason="stop")
         self.rounds.append(Round(made, agent=agent.type))
-        suggested = self._suggestions(agent)
-        await self.progress.show(Solved(answer, (agent.type,), (), {}, routed=True, suggestions=suggested))
+        solved = Solved(answer, (agent.type,), (), {}, routed=True, suggestions=self._suggestions(agent))
+        took_ms = (time.perf_counter() - began) * 1000
+        self.extra.append(solved_event(self.author, self.request.id, solved, self.rounds, took_ms))
+        await self.progress.show(solved)
 
     def _suggestions(self, agent: Agent) -> tuple[str, ...]:
         return () if self.locale is None else suggestions_of(agent, self.rounds, self.locale)

@@ -1383,7 +1383,8 @@ export interface paths {
         /**
          * Chat
          * @description Answers a question; with `stream` as server-sent events: agent_switch {from, to} where agentType names another
-         *     agent, content {chunk}, tool_start {name, args}, tool_end {name, result}, restart, done {response}, error.
+         *     agent or one hands over, phase_change {phase}, plan_content {content}, content {chunk}, tool_start {name, args},
+         *     tool_end {name, result}, restart, done {response}, error.
          */
         post: operations["chat_ai_agent_chat_post"];
         delete?: never;
@@ -2414,8 +2415,9 @@ export interface components {
         };
         /**
          * AgentResponse
-         * @description data.fastRoute: whether the answer came without a model; data.finishReason: why it ended. delegatedTo: the agent
-         *     that another one asked to answer. suggestions: what to ask next, by the rules of the agent that answered.
+         * @description data.fastRoute: whether rules chose the agent or the answer; data.finishReason: why it ended. delegatedTo: the
+         *     agent that another one asked to answer. plan, timing: of a run by a team, else null. suggestions: what to ask next,
+         *     by the rules of the agent that answered.
          */
         AgentResponse: {
             /** Message */
@@ -2432,13 +2434,16 @@ export interface components {
             toolsUsed: string[];
             /** Delegatedto */
             delegatedTo: string | null;
+            plan: components["schemas"]["ShownPlan"] | null;
+            timing: components["schemas"]["Timing"] | null;
             /** Suggestions */
             suggestions: string[];
         };
         /**
          * AgentRun
          * @description A run. agent: who spoke last. status: running, solved or failed, with `code`. cost_usd: of its model calls.
-         *     price_known: False where a call used tokens and has no cost.
+         *     price_known: False where a call used tokens of a model without a price. Where an older event does not say so, tokens
+         *     without a cost count as such.
          */
         AgentRun: {
             /**
@@ -4229,6 +4234,16 @@ export interface components {
             detail?: string | null;
         };
         /**
+         * PlanStep
+         * @description A call that was planned.
+         */
+        PlanStep: {
+            /** Tool */
+            tool: string;
+            /** Args */
+            args: unknown;
+        };
+        /**
          * Problem
          * @description The body of every error. retryAfter: seconds. errors: which fields of the request are wrong.
          *     candidates: `id` and `content` of the memories that the given words may mean.
@@ -4753,6 +4768,22 @@ export interface components {
             [key: string]: unknown;
         };
         /**
+         * ShownPlan
+         * @description content: what the agent that answered said when it planned. steps: the tools that were called, of all agents.
+         */
+        ShownPlan: {
+            /**
+             * Content
+             * @default
+             */
+            content: string;
+            /**
+             * Steps
+             * @default []
+             */
+            steps: components["schemas"]["PlanStep"][];
+        };
+        /**
          * ShownTurn
          * @description A turn as people and programs are shown it. quoted: the parts of a person's text that are somebody else's words,
          *     as (start, end) in characters; blocks of text are joined by line breaks.
@@ -5005,6 +5036,27 @@ export interface components {
              * Format: date-time
              */
             time: string;
+        };
+        /**
+         * Timing
+         * @description Milliseconds in each phase, over all agents.
+         */
+        Timing: {
+            /**
+             * Plan
+             * @default 0
+             */
+            plan: number;
+            /**
+             * Execute
+             * @default 0
+             */
+            execute: number;
+            /**
+             * Solve
+             * @default 0
+             */
+            solve: number;
         };
         /**
          * Toggle

@@ -13,6 +13,7 @@ from turnlog.events.contracts.operations import AgentType
 
 MAX_DEPTH = 3  # delegations of one run, in both directions
 Name = Annotated[str, Field(max_length=200)]
+Phase = Literal["PLAN", "EXECUTE", "SOLVE"]
 
 
 class PlannedCall(Frozen):
@@ -27,8 +28,10 @@ class RunPlanned(EventContract):
     """An agent decided what to do. arguments: of the calls, in their order, as JSON.
 
     routed_by: what chose the agent. Without calls and without a delegation after it, the plan is the answer.
+    price_known: whether cost_usd is of a known price; None: an older version did not record it.
     """
 
+    VERSION: ClassVar[int] = 2
     PERSONAL: ClassVar[dict[str, Any]] = {"plan": ERASED, "arguments": ()}
     MIXES_SPEAKERS: ClassVar[bool] = True
     type: Literal["run_planned"] = "run_planned"
@@ -43,6 +46,7 @@ class RunPlanned(EventContract):
     tokens_in: Amount = 0
     tokens_out: Amount = 0
     cost_usd: float = Field(default=0.0, ge=0)
+    price_known: bool | None = None
     latency_ms: float = Field(default=0.0, ge=0)
 
 
@@ -93,10 +97,14 @@ class RunDelegated(EventContract):
 class RunSolved(EventContract):
     """The run has ended: with an answer, or with `code`, which says why there is none.
 
-    agents: all that took part, in order. tools: names of the tools that ran, in order.
+    agents: all that took part, in order. tools: names of the tools that ran, in order. routed: rules chose the first
+    agent. milliseconds: spent in each phase, over all agents. suggestions: what the person may ask next. price_known:
+    as of a plan.
     """
 
-    PERSONAL: ClassVar[dict[str, Any]] = {}
+    VERSION: ClassVar[int] = 2
+    PERSONAL: ClassVar[dict[str, Any]] = {"suggestions": ()}
+    MIXES_SPEAKERS: ClassVar[bool] = True
     type: Literal["run_solved"] = "run_solved"
     run_id: UUID
     agent: AgentType
@@ -107,4 +115,8 @@ class RunSolved(EventContract):
     tokens_in: Amount = 0
     tokens_out: Amount = 0
     cost_usd: float = Field(default=0.0, ge=0)
+    price_known: bool | None = None
     latency_ms: float = Field(default=0.0, ge=0)
+    routed: bool = False
+    milliseconds: dict[Phase, Amount] = Field(default_factory=dict)
+    suggestions: tuple[str, ...] = ()

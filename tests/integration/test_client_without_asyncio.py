@@ -25,7 +25,8 @@ def test_the_same_methods_work_without_asyncio(given: dict[str, Any]) -> None:
         thread.add("user", "My corgi is called Sesame.")
         context = thread.context("What is my dog called?", tokens=4_000)
         thread.add("assistant", "Sesame.", receipt=context.receipt)
-        assert list(thread.ask("Really?")) == ["echo: ", "Really?"]
+        answer = thread.ask("Really?")
+        assert list(answer) == ["echo: ", "Really?"] and answer.suggestions == ()
         assert [one.role for one in thread.messages()] == ["user", "user", "assistant", "user", "assistant"]
         memory.remember("ann", "Ann is allergic to nuts.")
         assert [one.content for one in memory.memories("ann")] == ["Ann is allergic to nuts."]

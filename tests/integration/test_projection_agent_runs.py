@@ -79,6 +79,26 @@ async def test_steps_are_kept_in_the_order_of_the_log(db: Connection) -> None:
     assert await agent_runs_of(db, "default", "bob") == await agent_runs_of(db, "acme") == []
 
 
+async def test_a_cost_of_nothing_is_told_from_an_unknown_price(db: Connection) -> None:
+    runs = {price: UUID(int=10 + at) for at, price in enumerate((True, False, None))}
+    await (
+        Spec(db, AGENT_RUNS)
+        .given(
+            *(
+                step(RunPlanned(run_id=run, agent="school", tokens_in=1, price_known=price), f"t{run.int}")
+                for price, run in runs.items()
+            ),
+            step(RunSolved(run_id=runs[True], agent="school", tokens_in=1, cost_usd=1e-9, price_known=True), "t10"),
+        )
+        .then("SELECT count(*), sum(cost_micro_usd)::int FROM agent_runs", [(3, 0)])
+    )
+    known = {run.run_id: run.price_known for run in await agent_runs_of(db, "default")}
+    assert known == {runs[True]: True, runs[False]: False, runs[None]: False}
+    for price, run in runs.items():
+        steps = await steps_of(db, "default", f"t{run.int}", run)
+        assert {one.price_known for one in steps} == {price is True}
+
+
 async def test_a_failed_run_says_why(db: Connection) -> None:
     failed = step(RunSolved(run_id=RUN, agent="school", code="model-timeout"))
     await (

@@ -43,6 +43,7 @@ def test_what_mixes_the_words_of_several_speakers_is_overwritten_in_shared_threa
         "checkpoint_writes_saved",
         "run_delegated",
         "run_planned",
+        "run_solved",
         "run_tool_answered",
         "run_tool_called",
         "segment_checkpointed",

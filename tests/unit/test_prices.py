@@ -34,7 +34,7 @@ def test_a_file_of_ones_own_takes_the_place_of_the_bundled_one(tmp_path: Path) -
     prices = load_prices(written(tmp_path, OWN))
     assert prices.cost_of("our-model", 1_000, 1_000) == Cost(0.009, known=True)
     assert prices.cost_of("gpt-4o-mini", 1_000) == Cost(0.0, known=False)
-    assert prices.is_free("at-home") and not prices.is_free("our-model") and not prices.is_free("gpt-4o-mini")
+    assert prices.cost_of("at-home", 1_000) == Cost(0.0, known=True)
     assert prices.cost_of("offline-planner", 1_000) == Cost(0.0, known=True)
 
 

@@ -64,9 +64,32 @@ class AgentCall(AgentRequest):
     agent_type: str = Field(pattern=AGENT_TYPE)
 
 
+class PlanStep(CamelRecord):
+    """A call that was planned."""
+
+    tool: str
+    args: Any
+
+
+class ShownPlan(CamelRecord):
+    """content: what the agent that answered said when it planned. steps: the tools that were called, of all agents."""
+
+    content: str = ""
+    steps: list[PlanStep] = Field([])
+
+
+class Timing(CamelRecord):
+    """Milliseconds in each phase, over all agents."""
+
+    plan: int = 0
+    execute: int = 0
+    solve: int = 0
+
+
 class AgentResponse(CamelRecord):
-    """data.fastRoute: whether the answer came without a model; data.finishReason: why it ended. delegatedTo: the agent
-    that another one asked to answer. suggestions: what to ask next, by the rules of the agent that answered."""
+    """data.fastRoute: whether rules chose the agent or the answer; data.finishReason: why it ended. delegatedTo: the
+    agent that another one asked to answer. plan, timing: of a run by a team, else null. suggestions: what to ask next,
+    by the rules of the agent that answered."""
 
     message: str
     agent_type: str
@@ -74,6 +97,8 @@ class AgentResponse(CamelRecord):
     data: dict[str, Any]
     tools_used: list[str]
     delegated_to: str | None
+    plan: ShownPlan | None
+    timing: Timing | None
     suggestions: list[str]
 
 
@@ -101,7 +126,8 @@ class UserContext(CamelRecord):
 @router.post("/chat", response_model=AgentResponse, responses=STREAM)
 async def chat(question: Chat, caller: Asker, write_id: WriteId, request: Request) -> Any:
     """Answers a question; with `stream` as server-sent events: agent_switch {from, to} where agentType names another
-    agent, content {chunk}, tool_start {name, args}, tool_end {name, result}, restart, done {response}, error."""
+    agent or one hands over, phase_change {phase}, plan_content {content}, content {chunk}, tool_start {name, args},
+    tool_end {name, result}, restart, done {response}, error."""
     answer = await _ask(question, question.conversation_id, question.agent_type, caller, write_id, request)
     return _streamed(answer) if question.stream else await _whole(answer)
 
@@ -210,7 +236,7 @@ def _streamed(answer: AnswerUnderWay) -> StreamingResponse:
 
 
 async def _events(answer: AnswerUnderWay) -> AsyncGenerator[ServerSentEvent]:
-    tools, run = list[str](), Solved("", (answer.agent,), (), {})
+    plan, run, of_team = ShownPlan(), Solved("", (answer.agent,), (), {}), False
     entry = entry_agent(answer.caller.runtime)
     if answer.agent != entry:
         yield ServerSentEvent(event="agent_switch", data={"from": entry, "to": answer.agent})
@@ -220,20 +246,22 @@ async def _events(answer: AnswerUnderWay) -> AsyncGenerator[ServerSentEvent]:
                 case Text(text=text):
                     yield ServerSentEvent(event="content", data={"chunk": text})
                 case ToolUsed(name=name, arguments=arguments):
-                    tools.append(name)
-                    yield ServerSentEvent(event="tool_start", data={"name": name, "args": json_or_text(arguments)})
+                    args = json_or_text(arguments)
+                    plan.steps.append(PlanStep(tool=name, args=args))
+                    yield ServerSentEvent(event="tool_start", data={"name": name, "args": args})
                 case ToolReturned(name=name, result=result):
                     yield ServerSentEvent(event="tool_end", data={"name": name, "result": json_or_text(result)})
                 case PhaseChanged(phase=phase):
                     yield ServerSentEvent(event="phase_change", data={"phase": phase})
                 case PlanShown(thought=thought):
+                    plan.content = thought
                     yield ServerSentEvent(event="plan_content", data={"content": thought})
                 case AgentSwitched():
                     yield ServerSentEvent(event="agent_switch", data={"from": piece.agent, "to": piece.to})
                 case Solved():
-                    run = piece
+                    run, of_team = piece, True
                 case Restarted():
-                    tools.clear()
+                    plan = ShownPlan()
                     yield ServerSentEvent(event="restart", data={})
                 case Answered():
                     response = AgentResponse(
@@ -241,8 +269,12 @@ async def _events(answer: AnswerUnderWay) -> AsyncGenerator[ServerSentEvent]:
                         agent_type=run.chain[-1],
                         conversation_id=answer.thread,
                         data={"fastRoute": run.routed, "finishReason": piece.finish_reason},
-                        tools_used=list(dict.fromkeys(run.tools or tools)),
+                        tools_used=list(dict.fromkeys(run.tools or (step.tool for step in plan.steps))),
                         delegated_to=run.chain[-1] if len(run.chain) > 1 else None,
+                        plan=plan if of_team else None,
+                        timing=Timing(**{phase.lower(): ms for phase, ms in run.milliseconds.items()})
+                        if of_team
+                        else None,
                         suggestions=list(piece.suggestions),
                     )
                     yield ServerSentEvent(event="done", data={"response": response})

@@ -13,7 +13,8 @@ from turnlog.projectors.engine.writer import Connection
 @dataclass(frozen=True, slots=True)
 class AgentRun:
     """A run. agent: who spoke last. status: running, solved or failed, with `code`. cost_usd: of its model calls.
-    price_known: False where a call used tokens and has no cost."""
+    price_known: False where a call used tokens of a model without a price. Where an older event does not say so, tokens
+    without a cost count as such."""
 
     run_id: UUID
     thread: str
@@ -51,21 +52,22 @@ class RunStep:
     at: datetime
 
 
-_RUNS = """
+_PRICE_KNOWN = "coalesce(price_known, tokens_in + tokens_out = 0 OR cost_micro_usd > 0)"
+_RUNS = f"""
 SELECT run_id, thread_id AS thread, user_id AS user, agent, status, code, started_at, ended_at, tokens_in, tokens_out,
        cost_micro_usd / 1e6::float AS cost_usd, NOT EXISTS (
          SELECT FROM agent_run_steps s WHERE (s.tenant, s.thread_id, s.run_id) = (r.tenant, r.thread_id, r.run_id)
-         AND s.tokens_in + s.tokens_out > 0 AND s.cost_micro_usd = 0) AS price_known
+         AND s.tokens_in + s.tokens_out > 0 AND NOT {_PRICE_KNOWN}) AS price_known
 FROM agent_runs r
 WHERE tenant = %(tenant)s AND (%(user)s::text IS NULL OR user_id = %(user)s)
   AND (%(thread)s::text IS NULL OR thread_id = %(thread)s) AND (%(run)s::uuid IS NULL OR run_id = %(run)s)
   AND (%(since)s::timestamptz IS NULL OR started_at < %(since)s
        OR (started_at = %(since)s AND run_id > %(after)s::uuid))
 ORDER BY started_at DESC, run_id LIMIT %(limit)s"""
-_STEPS = """
+_STEPS = f"""
 SELECT seq, kind, agent, CASE kind WHEN 'end' THEN max(depth) OVER () ELSE depth END AS depth, name, call_id, text,
        calls, is_error, latency_ms, tokens_in, tokens_out, cost_micro_usd / 1e6::float AS cost_usd,
-       tokens_in + tokens_out = 0 OR cost_micro_usd > 0 AS price_known, at
+       tokens_in + tokens_out = 0 OR {_PRICE_KNOWN} AS price_known, at
 FROM agent_run_steps WHERE tenant = %s AND thread_id = %s AND run_id = %s ORDER BY seq"""
 
 
@@ -84,10 +86,10 @@ async def agent_runs_of(
     since, last = after or (None, None)
     values: dict[str, object] = {"tenant": tenant, "user": user, "thread": thread, "run": run, "limit": limit}
     values |= {"since": since, "after": last}
-    return await (await cursor.execute(_RUNS, values)).fetchall()
+    return await (await cursor.execute(_RUNS.encode(), values)).fetchall()
 
 
 async def steps_of(conn: Connection, tenant: str, thread: str, run: UUID) -> list[RunStep]:
     """The steps of a run in the order of the log."""
     cursor = conn.cursor(row_factory=class_row(RunStep))
-    return await (await cursor.execute(_STEPS, (tenant, thread, run))).fetchall()
+    return await (await cursor.execute(_STEPS.encode(), (tenant, thread, run))).fetchall()

@@ -50,6 +50,7 @@ agent_run_steps = thread_table(
     sa.Column("tokens_out", sa.BigInteger, nullable=False),
     sa.Column("cost_micro_usd", sa.BigInteger, nullable=False),
     sa.Column("at", timestamptz(), nullable=False),
+    sa.Column("price_known", sa.Boolean, comment="of the cost; null where an older event does not say"),
 )
 sa.Index("agent_runs_user", agent_runs.c.tenant, agent_runs.c.user_id, agent_runs.c.started_at)
 _RUN = tuple(column.name for column in agent_runs.columns)
@@ -127,6 +128,7 @@ def _spent(data: RunPlanned | RunSolved) -> dict[str, object]:
         "tokens_out": data.tokens_out,
         "cost_micro_usd": round(data.cost_usd * 1_000_000),
         "latency_ms": round(data.latency_ms),
+        "price_known": data.price_known,
     }
 
 

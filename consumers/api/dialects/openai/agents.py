@@ -160,4 +160,8 @@ async def _completion(caller: Principal, answered: Answered, model: str) -> Comp
             tokens_in, tokens_out = tokens_in + data.tokens_in, tokens_out + data.tokens_out
             cost_usd += data.cost_usd
     reason = answered.finish_reason or "stop"
-    return Completion(answered.answer, (), tokens_in, tokens_out, cost_usd, model, "turnlog", 0.0, finish_reason=reason)
+    return Completion(
+        *(answered.answer, (), tokens_in, tokens_out, cost_usd, model, "turnlog", 0.0),
+        finish_reason=reason,
+        suggestions=answered.suggestions,
+    )

@@ -151,6 +151,11 @@ class Started:
         return StreamingResponse(sent(), headers=self.headers, media_type="text/event-stream")
 
 
+def own_fields(made: Completion) -> dict[str, Any]:
+    """Returns the field of a completion, of its last chunk or of a response that OpenAI's API does not have."""
+    return {"turnlog": {"suggestions": list(made.suggestions)}} if made.suggestions else {}
+
+
 async def cancel_when_left(request: Request, work: asyncio.Task[Any]) -> None:
     while not await request.is_disconnected():
         await asyncio.sleep(LOOK_AGAIN_S)

@@ -14,7 +14,14 @@ from turnlog.agent.answering.completions import CompletionRequest, Piece, Reason
 from turnlog.agent.context.wire import custom_tools, wire_call
 from turnlog.agent.models.protocol import CUT_OFF, ENDED_HERE, CallPiece, ChatRequest, Completion
 from turnlog.consumers.api.bodies import JsonObject
-from turnlog.consumers.api.dialects.openai.begin import MODEL_FIELDS, ByHeaders, ConversationHeaders, Started, start
+from turnlog.consumers.api.dialects.openai.begin import (
+    MODEL_FIELDS,
+    ByHeaders,
+    ConversationHeaders,
+    Started,
+    own_fields,
+    start,
+)
 from turnlog.consumers.api.dialects.openai.errors import OpenAIRoute, Unusable
 from turnlog.consumers.api.principal import Asker, WriteId
 from turnlog.consumers.api.streams import STREAM
@@ -99,7 +106,7 @@ class _Chunks:
         message |= {"tool_calls": calls} if calls else {}
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _reason(made)}
         base = {**self._base, "object": "chat.completion", "model": made.model}
-        return {**base, "choices": [choice], "usage": _usage(made)}
+        return {**base, "choices": [choice], "usage": _usage(made), **own_fields(made)}
 
     async def lines(self, usage: bool) -> AsyncGenerator[str]:
         yield self._chunk({"role": "assistant", "content": ""}, usage=usage)
@@ -119,7 +126,7 @@ class _Chunks:
             case CallPiece():
                 return self._chunk({"tool_calls": [self._call_delta(piece)]}, usage=usage)
             case Completion():
-                return self._chunk({}, _reason(piece), usage)
+                return self._chunk({}, _reason(piece), usage, own_fields(piece))
         raise AssertionError("an answer begins once")
 
     def _call_delta(self, piece: CallPiece) -> dict[str, Any]:
@@ -131,9 +138,13 @@ class _Chunks:
             return {"index": piece.index, "custom": {"input": piece.arguments}}
         return {"index": piece.index, "function": {"arguments": piece.arguments}}
 
-    def _chunk(self, delta: dict[str, Any], reason: str | None = None, usage: bool = False) -> str:
+    def _chunk(
+        self, delta: dict[str, Any], reason: str | None = None, usage: bool = False, own: dict[str, Any] | None = None
+    ) -> str:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}
-        return _event({**self._base, **_CHUNK, "choices": [choice], **({"usage": None} if usage else {})})
+        return _event(
+            {**self._base, **_CHUNK, "choices": [choice], **({"usage": None} if usage else {}), **(own or {})}
+        )
 
 
 _CHUNK = {"object": "chat.completion.chunk"}

@@ -15,7 +15,7 @@ from turnlog.agent.answering.completions import CompletionRequest, Reasoned, Tex
 from turnlog.agent.conversations.transcript_matching import History
 from turnlog.agent.models.protocol import CUT_OFF, ENDED_HERE, CallPiece, ChatRequest, Completion
 from turnlog.consumers.api.bodies import JsonObject
-from turnlog.consumers.api.dialects.openai.begin import ByHeaders, ConversationHeaders, Started, start
+from turnlog.consumers.api.dialects.openai.begin import ByHeaders, ConversationHeaders, Started, own_fields, start
 from turnlog.consumers.api.dialects.openai.errors import OpenAIRoute, Unusable
 from turnlog.consumers.api.dialects.openai.items import id_part, messages_of, place_in, tools_of
 from turnlog.consumers.api.principal import Asker, WriteId
@@ -257,6 +257,7 @@ class _Answer:
             "total_tokens": made.tokens_in + made.tokens_out,
         }
         more = {"model": made.model, "usage": usage, "incomplete_details": {"reason": cut} if cut else None}
+        more |= own_fields(made)
         return {"type": f"response.{status}", "response": self._response(status, **more)}
 
     def _part_at(self, at: int) -> dict[str, Any]:
