@@ -152,6 +152,8 @@ def problem(
 def unexpected(error: Exception, path: str) -> JSONResponse:
     """Returns a 500. Only the server's log has the cause, without its text, which may hold what people said."""
     reference = new_id()
+    while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
     at = traceback.extract_tb(error.__traceback__)[-1]
     logger.error("internal error %s in %s: %s at %s:%s", reference, path, type(error).__name__, at.filename, at.lineno)
     logger.debug("internal error %s", reference, exc_info=error)

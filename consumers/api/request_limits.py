@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
+from anyio import BrokenResourceError
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -81,6 +82,8 @@ class RequestLimits:
         try:
             await self._app(scope, receive, noting)
         except Exception as error:  # the last resort of the server: an id, never a traceback
+            if begun and isinstance(error, ExceptionGroup) and error.split(BrokenResourceError)[1] is None:
+                return  # the client left its stream, and FastAPI's keep-alive had nobody to write to
             answer = unexpected(error, scope["path"])
             if not begun:
                 await answer(scope, receive, send)

@@ -103,7 +103,9 @@ async def test_a_question_sent_six_times_is_answered_once(serve: Serve, model: M
         assert len(model.asked("answer")) == 1
 
 
-async def test_a_client_that_leaves_does_not_lose_the_answer(serve: Serve, model: MemoryServer) -> None:
+async def test_a_client_that_leaves_does_not_lose_the_answer(
+    serve: Serve, model: MemoryServer, caplog: pytest.LogCaptureFixture
+) -> None:
     async with serve("agent", api_base_url=model.url, model="m") as api, api.client() as ann:
         async with ann.stream("POST", f"{ASK}/stream", json={"message": "hello"}) as response:
             assert response.status_code == 200
@@ -112,6 +114,7 @@ async def test_a_client_that_leaves_does_not_lose_the_answer(serve: Serve, model
             return len((await ann.get("/api/threads/t/turns")).json()["items"]) == 2
 
         await eventually(answered)
+    assert not [one for one in caplog.messages if "internal error" in one]
 
 
 async def test_a_blank_question_and_an_answer_of_another_are_refused_before_the_stream(serve: Serve) -> None:
