@@ -6,6 +6,7 @@ STAMP := $(VENV)/.installed
 PEER := $(VENV)/peer
 CLIENTS := $(VENV)/clients
 PAGE := $(VENV)/page
+PYTEST = $(BIN)/pytest $(if $(NATS_URL),,-n $(WORKERS) --dist worksteal)
 WORKERS ?= $$($(BIN)/python -c "import psutil; print((psutil.cpu_count(logical=False) or 1) + 2)")
 
 # Without compiled modules every Python process compiles all libraries again: twice the time to collect the tests, and more
@@ -14,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # numpy's threads spin while they wait for each other, and every process has as many as there are cores.
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: demo test page-test page-types quick nightly check lint types install bench eval chaos peer clients llm-test alerts clean
+.PHONY: demo test docs-test page-test page-types quick nightly check lint types install bench eval chaos peer clients llm-test alerts clean
 
 demo: $(STAMP)
 	$(BIN)/turnlog demo
@@ -22,7 +23,11 @@ demo: $(STAMP)
 # Several workers, each with its own servers; NATS_URL and DATABASE_URL can serve only one. Two workers more than there
 # are cores, because a test waits for a fifth of its time.
 test: $(STAMP)
-	$(BIN)/pytest $(if $(NATS_URL),,-n $(WORKERS) --dist worksteal)
+	$(PYTEST) --ignore tests/acceptance/test_docs.py
+
+# Every command and program of the documentation, each with the output that its page shows.
+docs-test: $(STAMP)
+	$(PYTEST) tests/acceptance/test_docs.py tests/acceptance/test_extending.py
 
 # For the inner loop, within a minute: what reads the code, and the tests without servers of their own.
 quick: $(STAMP) lint
@@ -31,10 +36,12 @@ quick: $(STAMP) lint
 # Everything that takes long: projection specifications at every size of batch, slow properties with all examples, and
 # parts killed at random.
 nightly: $(STAMP)
-	$(MAKE) test PYTEST_ADDOPTS=--nightly
+	$(PYTEST) --nightly
 	$(MAKE) chaos
 
-check: $(STAMP) lint types page-types test
+# The tests of `make test` and `make docs-test` in one run.
+check: $(STAMP) lint types page-types
+	$(PYTEST)
 
 lint: $(STAMP)
 	$(BIN)/ruff check

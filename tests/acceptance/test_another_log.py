@@ -95,6 +95,7 @@ async def done(turnlog: Cli, *words: str) -> Any:
     return found
 
 
+@pytest.mark.nightly
 async def test_after_the_stream_was_deleted_adopting_the_new_one_keeps_every_turn(
     serve: Serve, nats_url: str, turnlog: Cli
 ) -> None:

@@ -44,13 +44,28 @@ def numbered_after_the_newest(diff: str, copy: Path) -> str:
     return diff.replace("0026", f"{int(newest) + 1:04}").replace("0025", newest)
 
 
-async def test_every_recipe_applies_and_what_it_adds_works(servers: TestServers, nats_url: str, tmp_path: Path) -> None:
-    copy = await asyncio.to_thread(copy_working_tree, tmp_path / "copy")
-    tests = list(GUARDS)
+def apply_all(copy: Path) -> list[str]:
+    """Returns the files of the recipes, which it applies one after the other."""
+    files = []
     for name in RECIPES:
         diff = numbered_after_the_newest(recipe(name), copy)
-        await asyncio.to_thread(apply, diff, copy)
-        tests += [path for path in files_of(diff) if Path(path).name.startswith("test_") and path not in GUARDS]
+        apply(diff, copy)
+        files += files_of(diff)
+    return files
+
+
+def test_every_recipe_applies_and_is_python(tmp_path: Path) -> None:
+    copy = copy_working_tree(tmp_path / "copy")
+    for path in apply_all(copy):
+        if path.endswith(".py"):
+            compile((copy / path).read_text(), path, "exec")
+
+
+@pytest.mark.nightly
+async def test_what_the_recipes_add_works(servers: TestServers, nats_url: str, tmp_path: Path) -> None:
+    copy = await asyncio.to_thread(copy_working_tree, tmp_path / "copy")
+    files = await asyncio.to_thread(apply_all, copy)
+    tests = [*GUARDS, *(path for path in files if Path(path).name.startswith("test_") and path not in GUARDS)]
     importable(copy)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     environment |= {"NATS_URL": nats_url, "DATABASE_URL": servers.database_url, "PYTEST_DEBUG_TEMPROOT": str(tmp_path)}

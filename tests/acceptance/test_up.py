@@ -90,6 +90,7 @@ def ups_of(home: Path) -> list[int]:
     ]
 
 
+@pytest.mark.nightly
 async def test_of_three_at_once_one_is_up_and_down_ends_everything(place: Path) -> None:
     done = await asyncio.gather(*(command(place, "up", "--detach") for _ in range(3)))
     [up] = [document for code, document in done if code == 0]

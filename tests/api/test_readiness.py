@@ -77,6 +77,7 @@ async def test_an_agent_whose_model_hangs_is_named(serve: Serve, model: MemorySe
         asking.cancel()
 
 
+@pytest.mark.nightly
 async def test_an_agent_that_works_through_a_backlog_is_ready(serve: Serve, model: MemoryServer) -> None:
     """Each answer takes a third of the time after which it would count as stopped, all of them twice as long."""
     questions = 6

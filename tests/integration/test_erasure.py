@@ -112,6 +112,7 @@ async def hits(stage: Stage, strings: Sequence[str]) -> dict[str, int]:
     return scan.hits
 
 
+@pytest.mark.nightly
 async def test_one_of_ten_is_erased_while_the_others_talk(stage: Stage) -> None:
     runtime = stage.runtime
     stories = [conversation(user, TURNS, minutes) for minutes, user in enumerate(PEOPLE)]

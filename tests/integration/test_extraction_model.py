@@ -236,6 +236,7 @@ async def test_dying_between_the_models_answer_and_the_append_costs_no_second_ca
     assert model.extractions() == [[TOLD], ["One more turn."]]
 
 
+@pytest.mark.nightly
 async def test_a_thousand_imported_turns_are_few_events_and_few_calls(play: Play, model: ExtractingServer) -> None:
     """The reactor alone, with deliveries as a durable consumer hands them over in a bulk import."""
     async with play("projectors", extract_batch_tokens=2_000) as stage:

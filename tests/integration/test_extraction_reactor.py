@@ -117,6 +117,7 @@ async def test_turns_without_a_find_are_no_event_each(offline: Play) -> None:
         assert len(await extractions_of_stage(stage, "rules")) == 1
 
 
+@pytest.mark.nightly
 async def test_more_finds_than_one_append_can_hold_are_stored_in_parts_and_once(offline: Play) -> None:
     async with offline("projectors") as stage:
         seqs = await append_texts(

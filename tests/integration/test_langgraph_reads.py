@@ -110,6 +110,7 @@ async def test_a_fresh_saver_asks_postgres_once(log: Log, pool: Pool, mirror: Mi
     assert pool.get_stats()["requests_num"] == before + 1
 
 
+@pytest.mark.nightly
 async def test_a_first_look_is_never_planned_for_its_thread(log: Log, pool: Pool, database_url: str) -> None:
     place = {"tenant": "default", "thread": "short", "ns": ""}
     async with await connect(database_url) as conn:

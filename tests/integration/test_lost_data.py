@@ -44,6 +44,7 @@ async def keys_of(stage: Stage, *users: str) -> list[str]:
         return [key for user in users for key in await wrapped_forms(conn, "default", user)]
 
 
+@pytest.mark.nightly
 async def test_without_postgres_a_rebuild_gives_every_row_back_and_the_erased_stay_erased(home: Path) -> None:
     async with on(home) as stage:
         for user in ("ann", "bob", "李雷"):
@@ -107,6 +108,7 @@ async def use(home: Path) -> None:
         pass
 
 
+@pytest.mark.nightly
 async def test_neither_an_erasure_nor_another_kek_leaves_old_bytes_of_keys_in_the_files_of_nats(home: Path) -> None:
     async with on(home) as stage:
         await stage.runtime.log.append_many([turn(f"I am {user}.", user=user) for user in ("ann", "bob", "cho", "dan")])

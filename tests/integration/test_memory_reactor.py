@@ -237,6 +237,7 @@ async def test_without_summaries_nothing_is_summarised_and_old_turns_are_pruned_
     assert model.asked("summary") == model.asked("compress") == []
 
 
+@pytest.mark.nightly
 async def test_six_hundred_messages_at_once_go_to_the_model_in_bounded_pieces(play: Play, model: MemoryServer) -> None:
     async with play() as stage:
         await stage.say(1, 600, length=20)

@@ -3,6 +3,7 @@
 from base64 import b64encode
 from typing import Any
 
+import pytest
 from helpers.projection_spec import Spec, seq
 from helpers.sample_events import event, turn
 
@@ -130,6 +131,7 @@ async def test_a_list_grows_by_rows_and_another_begins_with_it(db: Connection) -
     )
 
 
+@pytest.mark.nightly
 async def test_what_only_dropped_checkpoints_used_goes_with_them(db: Connection) -> None:
     spec = Spec(db, CHECKPOINTS).given(
         saved(1, blob("a", 1, "one"), blob("s", 1, "shared")),

@@ -6,6 +6,7 @@ Costs are counted, not timed: rows and index entries read, rows written, pages a
 from dataclasses import dataclass, fields, replace
 
 import pytest
+from helpers import nightly
 from helpers.projection_spec import stored
 from helpers.thread_shapes import SHAPES, Shape, short_turns
 
@@ -17,7 +18,7 @@ from turnlog.projectors.engine.positions import LIVE, Positions
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.registry import PROJECTIONS
 
-EARLY, LATE = 200, 2_000
+EARLY, LATE = 200, 2_000 if nightly.FULL else 800
 IMPORTED, ALONE, TOGETHER = 500, 40, 200  # events of a batch before measuring; measured one by one; measured at once
 _COST = """
 SELECT (SELECT sum(seq_tup_read + coalesce(idx_tup_fetch, 0) + n_tup_ins + n_tup_upd + n_tup_del)
@@ -104,6 +105,7 @@ async def test_an_event_costs_the_same_however_long_its_thread_is(db: Connection
     await _compare(Log(db, shape, await positions.load(db, PROJECTIONS, LIVE, 0)))
 
 
+@pytest.mark.nightly
 async def test_an_event_costs_the_same_however_many_wait_for_a_poison_event(db: Connection) -> None:
     await _compare(PoisonedLog(db, short_turns, await positions.load(db, PROJECTIONS, LIVE, 0)))
 

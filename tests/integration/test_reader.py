@@ -71,6 +71,7 @@ async def test_a_reader_knows_what_is_ahead(log: Log) -> None:
         assert reader.ahead == 0
 
 
+@pytest.mark.nightly
 async def test_ten_events_of_seven_megabytes_come_through_smaller_pulls(log: Log) -> None:
     body = "x" * 7_000_000
     await log.append_many([turn(body) for _ in range(10)])
@@ -80,6 +81,7 @@ async def test_ten_events_of_seven_megabytes_come_through_smaller_pulls(log: Log
     assert sizes == [(seq, True) for seq in range(1, 11)]
 
 
+@pytest.mark.nightly
 async def test_large_messages_come_in_batches_bounded_by_bytes(log: Log) -> None:
     """What came before them is applied without them, and not all of them are kept in memory."""
     large = "x" * (BATCH_BYTES // 2)

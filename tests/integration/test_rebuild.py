@@ -202,6 +202,7 @@ async def test_progress_counts_to_the_end(log: Log, database_url: str, projected
         assert seen[-1] == (61, 61)
 
 
+@pytest.mark.nightly
 async def test_every_partition_is_rebuilt(nats_url: str, db: Connection, database_url: str) -> None:
     log = await Log.connect(nats_url, StreamOptions(partitions=3))
     try:

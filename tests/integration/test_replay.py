@@ -164,6 +164,7 @@ async def test_a_rebuilt_thread_keeps_what_was_dropped_out_and_what_is_poison_pa
     assert (await verify(log, database_url, MESSAGES)).clean
 
 
+@pytest.mark.nightly
 async def test_a_thread_longer_than_a_batch_is_rebuilt_in_one_piece(
     log: Log, db: Connection, database_url: str, settled: Settled
 ) -> None:

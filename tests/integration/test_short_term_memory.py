@@ -90,6 +90,7 @@ async def test_a_written_turn_is_two_events_and_shows_in_history_and_value(play:
     assert written.updated_at == found.session.meta.updated_at
 
 
+@pytest.mark.nightly
 async def test_the_flow_of_the_seed_summarises_off_the_path_and_again_in_summary_mode(
     play: Play, model: MemoryServer
 ) -> None:
@@ -371,6 +372,7 @@ async def test_what_follows_from_the_conversation_cannot_be_changed(play: Play) 
         assert len(await stage.events()) == 1
 
 
+@pytest.mark.nightly
 async def test_the_example_of_the_documentation_prints_what_the_page_shows(
     nats_url: str, database_url: str, tmp_path: Path
 ) -> None:

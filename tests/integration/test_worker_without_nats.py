@@ -41,6 +41,7 @@ async def in_a_while(fetches: list[float]) -> int:
     return len(fetches) - before
 
 
+@pytest.mark.nightly
 async def test_a_worker_rests_while_nats_is_away_and_goes_on_afterwards(
     tmp_path: Path, fetches: list[float], caplog: pytest.LogCaptureFixture
 ) -> None:

