@@ -144,6 +144,7 @@ async def test_a_log_that_is_replaced_under_a_running_server_is_refused_at_once_
         assert await said(ann) == [f"turn {number}" for number in range(5)]
 
 
+@pytest.mark.nightly
 async def test_a_restored_log_that_was_appended_to_is_noticed_and_rows_are_made_again_from_it(
     serve: Serve, nats_url: str, turnlog: Cli, tmp_path: Path
 ) -> None:

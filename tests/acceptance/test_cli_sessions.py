@@ -105,6 +105,7 @@ async def test_what_is_another_users_is_told_as_what_is_not_there(log: Log, envi
     assert text == nobodys.replace("'x'", "'t'")
 
 
+@pytest.mark.nightly
 async def test_a_worker_serves_metrics_and_a_second_one_on_its_port_says_why_it_cannot(
     log: Log, environment: dict[str, str]
 ) -> None:

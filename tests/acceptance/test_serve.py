@@ -33,6 +33,7 @@ async def open_stream(http: httpx2.AsyncClient, method: str, path: str, **given:
         yield
 
 
+@pytest.mark.nightly
 async def test_a_server_with_open_streams_ends_when_it_is_told(
     serve: Serve, nats_url: str, database_url: str, tmp_path: Path
 ) -> None:

@@ -117,6 +117,7 @@ async def test_an_up_that_is_still_starting_is_seen_and_ended(place: Path) -> No
     assert (ups_of(place), processes_left_in(place)) == ([], [])
 
 
+@pytest.mark.nightly
 async def test_a_start_that_fails_in_the_background_has_the_code_and_message_of_its_cause(place: Path) -> None:
     with create_server(("127.0.0.1", 0)) as taken:
         given = environment(place, TURNLOG_API_PORT=str(taken.getsockname()[1]))

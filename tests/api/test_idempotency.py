@@ -209,6 +209,7 @@ async def test_a_key_of_a_token_with_other_rights_opens_nothing(serve: Serve) ->
         assert (await reader.post("/api/memories", json=body, headers=KEY)).status_code in (403, 422)
 
 
+@pytest.mark.nightly
 async def test_a_key_with_another_header_that_says_what_to_do_is_refused(serve: Serve) -> None:
     async with serve() as api, api.client() as ann:
         body = {"messages": [{"role": "user", "content": "hello"}], "model": "m"}

@@ -37,6 +37,7 @@ async def kill_nats(home: Path) -> None:
     assert await wait_until(gone, lambda: True, 60)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("in_batches", [False, True])
 async def test_every_event_is_stored_once_though_the_server_was_killed_twice(home: Path, in_batches: bool) -> None:
     log = await Log.connect((await start(home)).nats_url, StreamOptions())

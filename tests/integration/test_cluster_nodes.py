@@ -4,12 +4,14 @@ from pathlib import Path
 
 import nats
 import psutil
+import pytest
 from helpers.nats_cluster import start_cluster
 
 from turnlog.consumers.servers.processes import running, wait_until
 from turnlog.events.client import RobustClient
 
 
+@pytest.mark.nightly
 async def test_a_replicated_stream_outlives_the_kill_of_a_node(tmp_path: Path) -> None:
     cluster = await start_cluster(tmp_path / "cluster")
     try:

@@ -70,6 +70,7 @@ def shared_home() -> Iterator[Path]:
         yield Path(folder) / "home"
 
 
+@pytest.mark.nightly
 async def test_root_and_the_owner_of_a_home_share_its_servers(shared_home: Path) -> None:
     """Run by an ordinary user, all the other tests show that no root is needed."""
     shared_home.mkdir()

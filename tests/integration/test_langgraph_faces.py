@@ -62,6 +62,7 @@ with TurnlogSaver.open_sync() as saver:
 """
 
 
+@pytest.mark.nightly
 async def test_a_script_without_an_event_loop(nats_url: str, database_url: str, tmp_path: Path) -> None:
     environment = {"NATS_URL": nats_url, "DATABASE_URL": database_url, "TURNLOG_HOME": str(tmp_path)}
     done = await asyncio.to_thread(
@@ -253,6 +254,7 @@ async def test_a_value_that_cannot_be_written_is_an_error_and_the_thread_goes_on
     assert [content for _, content in await turns(db)] == ["one", "I saw 1", "two", "I saw 3"]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("within", [False, True], ids=["in the graph", "in a subgraph"])
 @pytest.mark.parametrize("runs", [0, 1])
 async def test_nothing_is_recorded_of_a_run_whose_input_cannot_be_stored(

@@ -162,6 +162,7 @@ async def test_pruning_keeps_the_newest_state_whole(log: Log, pool: Pool, saver:
     assert len(result["messages"]) == 12
 
 
+@pytest.mark.nightly
 async def test_a_thread_costs_as_much_per_turn_when_it_is_long(saver: TurnlogSaver, db: Connection) -> None:
     graph, sizes = chat(saver), list[int]()
     for _ in range(40):

@@ -35,6 +35,7 @@ async def say(stage: Stage, user: str, numbers: Sequence[int]) -> None:
     await add_turns(stage.runtime, "default", f"of {user}", turns, user=user)
 
 
+@pytest.mark.nightly
 async def test_turns_of_a_flood_wait_until_those_before_are_projected_and_others_do_not(stage: Stage) -> None:
     stage.runtime.cached(Paces).patience_s = 60.0
     async with nothing_projected(stage.runtime):

@@ -96,6 +96,7 @@ async def test_a_parked_event_of_a_reactor_is_dropped_for_good(play: Play) -> No
             await retry_dead_letters(stage.runtime, partial(react, stage.runtime), bad)
 
 
+@pytest.mark.nightly
 async def test_the_command_lists_and_retries_what_a_reactor_parked(play: Play, rules: Path, turnlog: Cli) -> None:
     async with play(kek=None) as stage:  # the command has none
         [bad] = await append_texts(stage, "My lucky number is 7.")

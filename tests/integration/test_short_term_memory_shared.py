@@ -105,6 +105,7 @@ async def test_processes_that_cross_the_threshold_at_once_get_one_checkpoint(
     assert len(model.asked("summary")) == 1
 
 
+@pytest.mark.nightly
 async def test_a_conversation_that_never_pauses_gets_its_checkpoints_all_the_same(
     play: Play, model: MemoryServer
 ) -> None:
