@@ -129,7 +129,7 @@ async def prepare(runtime: Runtime, conn: Connection, request: ContextRequest) -
     """
     place = (request.tenant, request.thread)
     overview = await thread_overview(conn, *place)
-    older = _OlderTurns(runtime, conn, request)
+    older = _OlderTurns(runtime, conn, request, Scope(*place, parents=overview.parents))
     searching = asyncio.create_task(_memory_block(runtime, request, overview), name="memories")
     try:
         context = await thread_context(
@@ -212,15 +212,16 @@ class _OlderTurns:
     runtime: Runtime
     conn: Connection
     request: ContextRequest
+    scope: Scope
     degraded: str | None = None
 
     async def turns(self) -> Relevant:
         await self.runtime.embedder()
         request = self.request
         recall = recall_of(self.runtime, asker_of(request.tenant, request.user or request.thread))
-        scope, recent = Scope(request.tenant, request.thread), self.runtime.settings.full_recent_count
+        recent = self.runtime.settings.full_recent_count
         about = (request.question, request.relevant, recent, request.asked_seq)
-        relevant = await relevant_turns(self.conn, recall, scope, *about)
+        relevant = await relevant_turns(self.conn, recall, self.scope, *about)
         self.degraded = recall.degraded
         return relevant
 

@@ -19,7 +19,17 @@ from turnlog.agent.context.receipt import (
 )
 from turnlog.agent.context.selection import Pin, Selection, Shares, Weights, select
 from turnlog.agent.context.tokens import REPLY_PRIMING, TokenCounter, counter_for
-from turnlog.agent.context.turns import SAYS_NOTHING, Form, Remark, Turns, Unit, group, piece_tokens, unit_tokens
+from turnlog.agent.context.turns import (
+    SAYS_NOTHING,
+    Form,
+    Remark,
+    Turns,
+    Unit,
+    group,
+    is_plain,
+    piece_tokens,
+    unit_tokens,
+)
 from turnlog.agent.context.window import Budget, budget_for, window_for
 from turnlog.agent.context.wire import Wire, WireOptions
 from turnlog.events.contracts import TurnSpans, spans_of
@@ -50,6 +60,7 @@ class Build:
         return digest(text, self.given.topics, limit, self.counter)
 
     def weigh(self, units: Sequence[Unit], form: Form) -> list[int]:
+        """Returns the tokens of each unit in a form."""
         return [unit_tokens(unit, form, self.counter) for unit in units]
 
 
@@ -145,7 +156,9 @@ def _lay_out(
 
 
 def _lost(unit: Unit, build: Build) -> set[int]:
-    """Messages that are empty when condensed (only thinking)."""
+    """Returns the messages that are empty when condensed (only thinking)."""
+    if all(is_plain(message) for message in unit.messages):
+        return set()
     full, lean = (
         {piece.message.seq for piece in unit.pieces if piece_tokens(piece, form, build.counter)}
         for form in (build.unchanged, build.condensed)

@@ -79,7 +79,7 @@ class _Grouping:
         self.answered: set[str] = set()
 
     def add(self, message: Message) -> None:
-        if _is_plain(message):
+        if is_plain(message):
             self.slots.append(Unit((Piece(message, "body"),), (message,)))
         elif message.role == "assistant" and (found := calls(message)):
             self._open(message, {call.stored_id: call.wire["id"] for call in found})
@@ -190,7 +190,7 @@ def render(piece: Piece, form: Form) -> Wire | None:
 
 def piece_tokens(piece: Piece, form: Form, counter: TokenCounter) -> int:
     """Tokens of a piece in a form; counted once per process, and once for forms that are equal."""
-    if _is_plain(piece.message):
+    if is_plain(piece.message):
         return counter.once(piece.message, "plain", lambda: counter.wire(render(piece, form) or {}))
 
     def count() -> int:
@@ -202,13 +202,15 @@ def piece_tokens(piece: Piece, form: Form, counter: TokenCounter) -> int:
     return counter.once(piece.message, (piece.kind, piece.nth, form), count)
 
 
-def _is_plain(message: Message) -> bool:
+def is_plain(message: Message) -> bool:
     """Whether it is only text, as most turns: one piece, the same in every form."""
     return isinstance(message.content, str) and not message.tool_calls and message.role != "tool"
 
 
 def unit_tokens(unit: Unit, form: Form, counter: TokenCounter) -> int:
     """Returns the tokens of a unit in a form."""
+    if len(unit.pieces) == 1:  # as of most
+        return piece_tokens(unit.pieces[0], form, counter)
     return sum(piece_tokens(piece, form, counter) for piece in unit.pieces)
 
 

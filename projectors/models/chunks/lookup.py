@@ -12,7 +12,7 @@ from turnlog.events.local_time import with_offset
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.candidate_search import SearchScope
 from turnlog.projectors.models.chunks.chunking import topic_tag
-from turnlog.projectors.models.conversation.forks import parents
+from turnlog.projectors.models.conversation.forks import Parents, parents
 
 WHOLE_SCOPE_UP_TO = 2_000
 END = 2**62  # after every sequence
@@ -32,14 +32,14 @@ class Scope:
     """The chunks to search: those of one thread, or of all threads of a user, in one tenant.
 
     topic: only chunks with this topic, in any case.
-    parents: of a fork, (thread, last sequence that belongs to the fork); `with_parents` adds them.
+    parents: of a fork, (thread, last sequence that belongs to the fork); None before `with_parents` adds them.
     """
 
     tenant: str
     thread: str | None = None
     user: str | None = None
     topic: str | None = None
-    parents: tuple[tuple[str, int], ...] = ()
+    parents: Parents | None = None
 
     @property
     def where(self) -> str:
@@ -67,7 +67,7 @@ class Scope:
 
     @property
     def params(self) -> dict[str, Any]:
-        lineage = (*self.parents, (self.thread, END))
+        lineage = (*(self.parents or ()), (self.thread, END))
         return {
             "tenant": self.tenant,
             "thread": self.thread,
@@ -80,7 +80,7 @@ class Scope:
 
 async def with_parents(conn: Connection, scope: Scope) -> Scope:
     """Returns the scope, for a fork with what its parents contained when it began."""
-    if scope.thread is None:
+    if scope.thread is None or scope.parents is not None:
         return scope
     return replace(scope, parents=await parents(conn, scope.tenant, scope.thread))
 
@@ -205,7 +205,7 @@ def found_chunk(row: Sequence[Any], scope: Scope) -> Found:
     """Returns the chunk in a row of the columns FOUND, without turns outside of the scope."""
     found = Found(*row[:10])
     found = replace(found, created_at=with_offset(found.created_at, row[10])) if row[10] else found
-    return _within(found, dict(scope.parents).get(row[0]))
+    return _within(found, dict(scope.parents or ()).get(row[0]))
 
 
 def _within(chunk: Found, through: int | None) -> Found:

@@ -16,7 +16,10 @@ reach (thread_id, through_seq) AS (
 lineage AS (SELECT thread_id, max(through_seq) AS through_seq FROM reach GROUP BY thread_id)"""
 
 
-async def parents(conn: Connection, tenant: str, thread: str) -> tuple[tuple[str, int], ...]:
+Parents = tuple[tuple[str, int], ...]
+
+
+async def parents(conn: Connection, tenant: str, thread: str) -> Parents:
     """Returns (thread, last sequence that belongs to the fork) of each thread this one goes back to; () for most."""
     rows = await conn.execute(
         f"WITH RECURSIVE {LINEAGE} SELECT thread_id, through_seq FROM lineage WHERE thread_id <> %(thread)s ORDER BY 2",

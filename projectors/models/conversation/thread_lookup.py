@@ -9,7 +9,7 @@ from psycopg.rows import dict_row
 
 from turnlog.events.subjects import thread_token
 from turnlog.projectors.engine.writer import Connection
-from turnlog.projectors.models.conversation.forks import LINEAGE
+from turnlog.projectors.models.conversation.forks import LINEAGE, Parents
 
 TOPICS = 20
 
@@ -29,7 +29,9 @@ turns AS (
     AND seq <= l.through_seq) m)
 SELECT pruned.seq, turns.count, turns.last, s.summary, s.seq, ARRAY(
   SELECT topic FROM memory_topics WHERE tenant = %(tenant)s AND thread_id = %(thread)s
-  ORDER BY mention_count DESC, last_seen_at DESC, topic COLLATE "C" LIMIT %(topics)s)
+  ORDER BY mention_count DESC, last_seen_at DESC, topic COLLATE "C" LIMIT %(topics)s),
+  (SELECT jsonb_agg(jsonb_build_array(thread_id, through_seq) ORDER BY through_seq) FROM lineage
+   WHERE thread_id <> %(thread)s)
 FROM pruned CROSS JOIN turns
 LEFT JOIN conversation_summaries s ON s.tenant = %(tenant)s AND s.thread_id = %(thread)s"""
 
@@ -38,7 +40,8 @@ LEFT JOIN conversation_summaries s ON s.tenant = %(tenant)s AND s.thread_id = %(
 class Overview:
     """The conversation state is the `count` turns after pruned_through, the last of them at last_seq (0: none).
 
-    summary_seq: of the event that wrote the summary; topics: most mentioned first.
+    summary_seq: of the event that wrote the summary; topics: most mentioned first. parents: as forks.parents returns
+    them.
     """
 
     pruned_through: int
@@ -47,13 +50,16 @@ class Overview:
     summary: str | None
     summary_seq: int | None
     topics: list[str]
+    parents: Parents = ()
 
 
 async def thread_overview(conn: Connection, tenant: str, thread: str) -> Overview:
     rows = await conn.execute(_OVERVIEW, {"tenant": tenant, "thread": thread, "topics": TOPICS})
     found = await rows.fetchone()
     assert found is not None
-    return Overview(*found)
+    values = list(found)
+    values[-1] = tuple((parent, through) for parent, through in values[-1] or ())
+    return Overview(*values)
 
 
 async def pruned_through(conn: Connection, tenant: str, thread: str) -> int:

@@ -125,14 +125,16 @@ async def memories_for_any_question(
     conn: Connection, tenant: str, thread: str, at: datetime, few: int, most_on_health: int = 10
 ) -> list[StoredMemory]:
     """Returns all valid memories where there are at most `few`, else those on health; most recently said first."""
-    held = await valid_memories(conn, tenant, thread, at, limit=few + 1)
-    if len(held) <= few:
-        return held
+    held = f"{IN_THREAD} AND {VALID_AT} AND m.status = 'valid'"
+    accepted = "m.closed_reason IS DISTINCT FROM 'rejected'"
+    are_few = (
+        f"(SELECT count(*) FROM (SELECT FROM memories m WHERE {held} AND {accepted} LIMIT %(few)s + 1) m) <= %(few)s"
+    )
     return await _memories(
         conn,
-        f"{IN_THREAD} AND {VALID_AT} AND m.status = 'valid' AND ({ON_HEALTH}) "
-        "ORDER BY m.confirmed_at DESC, m.seq DESC, m.id LIMIT %(limit)s",
-        {"tenant": tenant, "thread": thread, "at": at, "limit": most_on_health},
+        f"{held} AND CASE WHEN {are_few} THEN {accepted} ELSE ({ON_HEALTH}) END "
+        f"ORDER BY m.confirmed_at DESC, m.seq DESC, m.id LIMIT CASE WHEN {are_few} THEN %(few)s ELSE %(limit)s END",
+        {"tenant": tenant, "thread": thread, "at": at, "few": few, "limit": most_on_health},
     )
 
 
