@@ -92,7 +92,7 @@ async def test_an_answer_takes_a_bounded_number_of_statements(
             await ask(stage, f"What is on day {day}?")
             await stage.runtime.wait_until_projected()
             counts.append((len(statements), sum("lineage" in one for one in statements)))
-    assert min(total for total, _ in counts) <= 32
+    assert min(total for total, _ in counts) <= 24
     assert min(lineages for _, lineages in counts) <= 3
 
 
