@@ -22,7 +22,7 @@ from turnlog.agent.answering.context import AnswerBasis, context_of
 from turnlog.agent.answering.pieces import Round
 from turnlog.agent.answering.pieces import Text as Text
 from turnlog.agent.answering.record import Author, answer_of, record
-from turnlog.agent.answering.run import run
+from turnlog.agent.answering.run import ToolLoop, run
 from turnlog.agent.answering.thread_turns import first_of, in_turn, tell_waiting
 from turnlog.agent.answering.turns import SOURCE as SOURCE_OF_TURNS
 from turnlog.agent.answering.turns import Added, add_turns, turn_of
@@ -145,7 +145,7 @@ async def complete(runtime: Runtime, person: Person, wanted: CompletionRequest) 
         receipt = uuid5(wanted.id, "receipt") if prepared.basis else None
         yield Begun(wanted.id, prepared.thread, receipt)
         request = replace(wanted.chat, messages=prepared.messages)
-        pieces = await stack.enter_async_context(contextlib.aclosing(run(runtime.models.chat, request)))
+        pieces = await stack.enter_async_context(contextlib.aclosing(run(runtime.models.chat, ToolLoop(request))))
         async for piece in pieces:
             match piece:
                 case Text() | CallPiece():

@@ -134,8 +134,7 @@ class Solved:
     suggestions: tuple[str, ...] = ()
 
 
-Piece = Text | CallPiece | ToolUsed | ToolReturned | Restarted | Round
-TeamPiece = Piece | PhaseChanged | Planned | AgentSwitched | Solved
+Piece = Text | CallPiece | ToolUsed | ToolReturned | Restarted | Round | PhaseChanged | Planned | AgentSwitched | Solved
 
 
 Kind = Literal[
@@ -191,7 +190,7 @@ class Progress:
         body = json.dumps(step, ensure_ascii=False)
         await self.nc.publish(self.subject, body.encode(errors="replace"))
 
-    async def show(self, piece: TeamPiece | Seen) -> None:
+    async def show(self, piece: Piece | Seen) -> None:
         """Publishes a piece of the answer, which `piece_of` makes of the step again."""
         match piece:
             case Seen():

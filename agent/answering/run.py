@@ -1,13 +1,13 @@
-"""Runs an answer by a policy, which calls the model and the tools of the agent."""
+"""Runs an answer: calls the model until its policy, which says what is asked and done in between, has the answer."""
 
 import json
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
-from turnlog.agent.answering.pieces import Piece, Restarted, Round, Text, ToolReturned, ToolUsed
+from turnlog.agent.answering.pieces import PhaseChanged, Piece, Restarted, Round, Text, ToolReturned, ToolUsed
 from turnlog.agent.answering.recall_tool import ToolResult
 from turnlog.agent.models import observed
 from turnlog.agent.models.errors import EmptyAnswer, ModelModerated
@@ -15,6 +15,54 @@ from turnlog.agent.models.protocol import CallPiece, ChatModel, ChatRequest, Com
 from turnlog.events.contracts import ToolCall
 
 MAX_ROUNDS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """The next call of the model. known: what it answers, where that is known; it is not called then. whole: as one
+    answer, not as a stream. phase: told before the call."""
+
+    request: ChatRequest
+    known: Completion | None = None
+    whole: bool = False
+    phase: PhaseChanged | None = None
+
+
+class Policy(Protocol):
+    """How an answer is made: the model alone, a loop with tools, ReWOO."""
+
+    async def ask(self) -> Ask | None:
+        """Returns the next call of the model, None once there is the answer."""
+        ...
+
+    def shows(self, piece: Text | CallPiece | Restarted) -> bool:
+        """Takes notice of a piece that the model just said; returns whether it is a piece of the answer already."""
+        ...
+
+    def take(self, made: Completion) -> AsyncGenerator[Piece]:
+        """Does what the model wants done, such as calls of tools, and yields its pieces, with a Round at the end."""
+        ...
+
+
+async def run(model: ChatModel, policy: Policy) -> AsyncGenerator[Piece]:
+    """Yields the answer's pieces as they come, a Round after each call of the model. Raises ModelError."""
+    while (asked := await policy.ask()) is not None:
+        if asked.phase is not None:
+            yield asked.phase
+        made = asked.known
+        if made is None and asked.whole:
+            made = await model.complete(asked.request)
+        elif made is None:
+            async with aclosing(_streamed(model, asked.request)) as said:
+                async for part in said:
+                    if isinstance(part, Completion):
+                        made = part
+                    elif policy.shows(part):
+                        yield part
+        assert made is not None, "a stream ends with its completion"
+        async with aclosing(policy.take(made)) as taken:
+            async for piece in taken:
+                yield piece
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,52 +74,51 @@ class Tools:
     run: Callable[[ToolCall], Awaitable[ToolResult]]
 
 
-# How an answer is made: calls the model by `call_model` and tools by `use_tool`, and ends with a Round without results.
-Policy = Callable[[ChatModel, ChatRequest, Tools | None], AsyncGenerator[Piece]]
-
-
-def run(
-    model: ChatModel, request: ChatRequest, tools: Tools | None = None, policy: Policy | None = None
-) -> AsyncGenerator[Piece]:
-    """Yields the answer's pieces as they come, a Round after each call of the model. policy: None is tool_loop.
-
-    Raises ModelError.
-    """
-    return (policy or tool_loop)(model, request, tools)
-
-
-async def tool_loop(model: ChatModel, request: ChatRequest, tools: Tools | None) -> AsyncGenerator[Piece]:
+@dataclass(slots=True)
+class ToolLoop:
     """Calls the model, and again with the results of the tools that it asks for, until there is text.
 
     Without tools of the agent there is one round: the request's own tools are run by whoever sent it. The last of
     MAX_ROUNDS gets no tools of the agent, so that the model must answer with text.
     """
-    messages = list(request.messages)
-    for number in range(MAX_ROUNDS):
-        own = tools.schemas if tools and number < MAX_ROUNDS - 1 else ()
-        completion: Completion | None = None
-        call_of_model = call_model(model, replace(request, messages=messages, tools=[*request.tools, *own]))
-        async with aclosing(call_of_model) as pieces:
-            async for piece in pieces:
-                if isinstance(piece, Completion):
-                    completion = piece
-                else:
-                    yield piece
-        assert completion is not None, "a stream ends with its completion"
-        results: list[tuple[ToolCall, ToolResult]] = []
-        if tools:
-            for call in completion.tool_calls:
+
+    request: ChatRequest
+    tools: Tools | None = None
+    told: list[dict[str, Any]] = field(default_factory=list)
+    rounds: int = 0
+    is_answered: bool = False
+
+    async def ask(self) -> Ask | None:
+        if self.is_answered or self.rounds == MAX_ROUNDS:
+            return None
+        self.rounds += 1
+        own = self.tools.schemas if self.tools and self.rounds < MAX_ROUNDS else ()
+        messages = [*self.request.messages, *self.told]
+        return Ask(replace(self.request, messages=messages, tools=[*self.request.tools, *own]))
+
+    def shows(self, piece: Text | CallPiece | Restarted) -> bool:
+        return True
+
+    async def take(self, made: Completion) -> AsyncGenerator[Piece]:
+        results = list[tuple[ToolCall, ToolResult]]()
+        if self.tools:
+            for call in made.tool_calls:
                 yield ToolUsed(call.id, call.name, call.arguments)
-                result, took = await use_tool(tools, call)
-                yield ToolReturned(call.id, call.name, result.text, took, result.is_error)
+                started = time.perf_counter()
+                is_known = any(schema["function"]["name"] == call.name for schema in self.tools.schemas)
+                with observed.tool(call.name, call.id, known=is_known) as failed:
+                    result = await self.tools.run(call)
+                    if result.is_error:
+                        failed(observed.FAILED)
+                took_ms = round((time.perf_counter() - started) * 1000)
+                yield ToolReturned(call.id, call.name, result.text, took_ms, result.is_error)
                 results.append((call, result))
-        yield Round(completion, tuple(results))
-        if not results:
-            return
-        messages += _round_messages(completion, results)
+        yield Round(made, tuple(results))
+        self.is_answered = not results
+        self.told += round_messages(made.text, results)
 
 
-async def call_model(
+async def _streamed(
     model: ChatModel, request: ChatRequest
 ) -> AsyncGenerator[Text | CallPiece | Restarted | Completion]:
     """Yields the pieces of one call, at last the completion; tool calls that came whole at the end are pieces too."""
@@ -90,15 +137,20 @@ async def call_model(
             yield delta.final
 
 
-async def use_tool(tools: Tools, call: ToolCall) -> tuple[ToolResult, int]:
-    """Runs a tool of the agent; returns its result and how long it took in ms."""
-    started = time.perf_counter()
-    is_known = any(schema["function"]["name"] == call.name for schema in tools.schemas)
-    with observed.tool(call.name, call.id, known=is_known) as failed:
-        result = await tools.run(call)
-        if result.is_error:
-            failed(observed.FAILED)
-    return result, round((time.perf_counter() - started) * 1000)
+def round_messages(text: str, made: Sequence[tuple[ToolCall, ToolResult]]) -> list[dict[str, Any]]:
+    """Returns the messages of a round, with which the model is called again. text: what it said beside its calls.
+
+    Arguments that are not JSON are replaced: models produce them, and some servers refuse them in the history.
+    """
+    calls = []
+    for call, _ in made:
+        try:
+            json.loads(arguments := call.arguments)
+        except ValueError:
+            arguments = "{}"
+        calls.append({"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}})
+    said = {"role": "assistant", "content": text or None, "tool_calls": calls}
+    return [said, *({"role": "tool", "tool_call_id": call.id, "content": result.text} for call, result in made)]
 
 
 def check_not_empty(completion: Completion) -> None:
@@ -109,19 +161,3 @@ def check_not_empty(completion: Completion) -> None:
         raise ModelModerated(f"The moderation of {completion.model} withheld the answer.")
     reason = completion.finish_reason
     raise EmptyAnswer(f"The answer of {completion.model} was empty ({reason}).", completion.usage)
-
-
-def _round_messages(completion: Completion, results: Sequence[tuple[ToolCall, ToolResult]]) -> list[dict[str, Any]]:
-    """Returns the messages of a round, with which the model is called again.
-
-    Arguments that are not JSON are replaced: models produce them, and some servers refuse them in the history.
-    """
-    calls = []
-    for call in completion.tool_calls:
-        try:
-            json.loads(arguments := call.arguments)
-        except ValueError:
-            arguments = "{}"
-        calls.append({"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}})
-    asked = {"role": "assistant", "content": completion.text or None, "tool_calls": calls}
-    return [asked, *({"role": "tool", "tool_call_id": call.id, "content": result.text} for call, result in results)]

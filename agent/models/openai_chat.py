@@ -114,7 +114,7 @@ class OpenAIChat:
 
     async def _complete(self, request: ChatRequest) -> Completion:
         answer = Answer(time.perf_counter())
-        within_s = min(request.silence_s, math.inf if request.ends_at is None else request.ends_at - _now())
+        within_s = min((at - _now() for at in (request.ends_at, request.text_by) if at is not None), default=math.inf)
         if self._background and self._lane is not None:
             # As a stream, whose end llama.cpp notices at once; a whole answer is made though its client has left.
             ends_at = _now() + (self._caller.timeout_s if within_s == math.inf else within_s)
@@ -135,7 +135,8 @@ class OpenAIChat:
             while True:
                 answer, began = Answer(time.perf_counter()), False
                 try:
-                    async with aclosing(self._pieces(request, answer, ends_at)) as pieces:
+                    text_by = math.inf if request.text_by is None or shown else request.text_by
+                    async with aclosing(self._pieces(request, answer, ends_at, text_by)) as pieces:
                         async for delta in pieces:
                             if shown and not began:
                                 yield Delta(restarted=True)
@@ -159,17 +160,20 @@ class OpenAIChat:
             done(completion)
             yield Delta(final=completion)
 
-    async def _pieces(self, request: ChatRequest, answer: Answer, ends_at: float) -> AsyncGenerator[Delta, None]:
+    async def _pieces(
+        self, request: ChatRequest, answer: Answer, ends_at: float, text_by: float = math.inf
+    ) -> AsyncGenerator[Delta, None]:
         """Yields the pieces of a stream and adds them to the answer. Raises ModelError; retries before the first only.
 
-        Pieces of reasoning are not yielded, but count for the times and the length of the answer.
+        ends_at, text_by: as of a ChatRequest. Pieces of reasoning are not yielded, but count for the length of the
+        answer, and a server that sends them is not silent.
         """
         repetition = Repetition()
         room = _CHARS_PER_TOKEN * (request.max_tokens or self._reserve(request.model or self.model))
         attempt = partial(self._first_token, request, answer)
-        silence_s = min(self._caller.timeout_s, request.silence_s)
+        silence_s = min(self._caller.timeout_s, text_by - _now())
         chunks, delta = await self._caller.open(attempt, request.asker, min(silence_s, ends_at - _now()))
-        settled = False
+        settled = has_text = False
         try:
             while True:
                 if delta.text or delta.calls:
@@ -181,7 +185,11 @@ class OpenAIChat:
                     break
                 if _now() >= ends_at:  # a timeout alone is not noticed while chunks wait to be read
                     raise TimeoutError
-                async with asyncio.timeout(min(silence_s, ends_at - _now())):
+                has_text = has_text or bool(delta.text.strip())
+                if not has_text and _now() >= text_by:
+                    raise TimeoutError
+                left_s = (ends_at if has_text else min(ends_at, text_by)) - _now()
+                async with asyncio.timeout(min(self._caller.timeout_s, left_s)):
                     chunk = await anext(chunks, None)
                 if chunk is None:
                     break
@@ -193,7 +201,8 @@ class OpenAIChat:
         except Exception as error:
             if _now() < ends_at:
                 settled = True
-                raise self._caller.settle(error, request.asker) from None
+                limit_s = self._caller.timeout_s if has_text else silence_s
+                raise self._caller.settle(error, request.asker, limit_s) from None
             raise ModelTimedOut(f"The answer of {self._caller.url} was not finished in time.") from None
         finally:
             if not settled:  # the caller stopped reading, or the answer is too long: the server works

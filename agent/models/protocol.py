@@ -1,6 +1,5 @@
 """The interfaces of models: values and Protocols; the other modules here implement them."""
 
-import math
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
@@ -66,7 +65,7 @@ class ChatRequest:
     Delta with `restarted` and must drop the text it has. Without it, and after that, a broken stream ends with the
     text that came, its finish_reason BROKE_OFF or TIME_UP.
     ends_at: when the answer has to end, by the clock of the event loop; None is the client's own limit.
-    silence_s: how long the server may say nothing, where that is less than the client's own limit.
+    text_by: when the first of its text must have come, by the same clock; None is the client's own limit of silence.
     asker: who the call is for. Failures of one asker alone do not close the server to others.
     options: further fields of the OpenAI wire format.
     json_model: the answer has to be a JSON object of this model. A server that knows no such formats may answer
@@ -82,7 +81,7 @@ class ChatRequest:
     options: Mapping[str, Any] = field(default_factory=dict)
     json_model: type[BaseModel] | None = None
     ends_at: float | None = None
-    silence_s: float = math.inf
+    text_by: float | None = None
     asker: str | None = None
 
 

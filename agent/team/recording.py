@@ -11,10 +11,10 @@ from turnlog.agent.answering.agents import DEFAULT_AGENT
 from turnlog.agent.answering.pieces import (
     AgentSwitched,
     PhaseChanged,
+    Piece,
     Planned,
     Round,
     Solved,
-    TeamPiece,
     ToolReturned,
     ToolUsed,
 )
@@ -132,8 +132,8 @@ async def recorded_run(
     run_id: UUID,
     journal: Journal,
     routed_by: RoutedBy,
-    pieces: AsyncGenerator[TeamPiece],
-) -> AsyncGenerator[TeamPiece]:
+    pieces: AsyncGenerator[Piece],
+) -> AsyncGenerator[Piece]:
     """Yields the pieces of a run, each once its event is on the log. What the journal has is not appended again.
 
     A tool that reads is recorded when it has answered, one that writes also before. The end is recorded with the

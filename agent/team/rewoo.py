@@ -18,21 +18,21 @@ from turnlog.agent.answering.pieces import (
     AgentSwitched,
     Phase,
     PhaseChanged,
+    Piece,
     Planned,
     Restarted,
     Round,
     Solved,
-    TeamPiece,
     Text,
     ToolReturned,
     ToolUsed,
 )
 from turnlog.agent.answering.recall_tool import ToolResult
-from turnlog.agent.answering.run import check_not_empty, run
+from turnlog.agent.answering.run import Ask, check_not_empty, round_messages
 from turnlog.agent.context.titles import TOOL_RESULTS
 from turnlog.agent.models import observed
-from turnlog.agent.models.errors import ModelUnavailable
-from turnlog.agent.models.protocol import CallPiece, ChatModel, ChatRequest, Completion
+from turnlog.agent.models.errors import ModelTimedOut, ModelUnavailable
+from turnlog.agent.models.protocol import TIME_UP, CallPiece, ChatRequest, Completion
 from turnlog.agent.team.plans import (
     Delegation,
     Plan,
@@ -49,7 +49,7 @@ from turnlog.agent.team.teams import DELEGATE_TOOL, Agent, Team
 from turnlog.agent.team.tools import MAY_BE_DONE, Registry, Use
 from turnlog.events.contracts import ToolCall
 
-SOLVE_S = 8.0  # kept of an answer's time for the call that solves
+SOLVE_S, SOLVE_SHARE = 8.0, 0.25  # kept of a run's time for the call that solves: the less of both
 TOGETHER_S = 0.003  # tools that answer within it are recorded together
 NO_TIME = Result({"error": "there was no time left for it"}, is_error=True)
 UNFINISHED = Result({"error": f"there was no time left for its answer, {MAY_BE_DONE}"}, is_error=True)
@@ -74,58 +74,38 @@ class Known(Protocol):
     def was_called(self, depth: int, call_id: str) -> bool: ...
 
 
-async def run_team(
-    model: ChatModel,
-    team: Team,
-    tools: Registry,
-    entry: str,
-    request_for: RequestFor,
-    use_for: UseFor,
-    known: Known | None = None,
-    patience_s: float = math.inf,
-) -> AsyncGenerator[TeamPiece]:
-    """Yields the pieces of an answer by the agent `entry` of a team, and by those it hands the question to.
+@dataclass(slots=True)
+class Rewoo:
+    """The policy of `run` for an answer by a team: by the agent `chain` begins with, and by those it hands over to.
 
     request_for: what the model is asked for an agent, without tools; the delegation is what brought the question to it.
     use_for: who uses a tool, by agent, how often the question was handed on, and step. known: plans and results of an
-    earlier attempt, which are not made again. patience_s: how long the model may take, all its calls together, until
-    text comes. A tool that fails ends nothing, the model is told. The calls and results of a Round fit each other, so
-    that it can be recorded as turns. Raises ModelError, EmptyAnswer.
-    """
-    course = _Course(model, team, tools, use_for, known, [entry], patience_s)
-    request = await request_for(course.agent, None)
-    while course.answer is None:
-        async with aclosing(course.plan(request)) as pieces:
-            async for piece in pieces:
-                yield piece
-        if course.handed is not None:
-            request = await request_for(course.agent, course.handed)
-        elif course.answer is None:
-            async with aclosing(course.execute(request.ends_at)) as pieces:
-                async for piece in pieces:
-                    yield piece
-            if not course.plans_again(request.ends_at):
-                async with aclosing(course.solve(request)) as pieces:
-                    async for piece in pieces:
-                        yield piece
-    yield course.solved()
+    earlier attempt, which are not made again. within_s: when text must have come, in seconds from the first call on:
+    a plan and the tools that are called must have ended by then, and text that comes may go on. A tool that fails ends
+    nothing, the model is told. The calls and results of a Round fit each other, so that it can be recorded as turns.
+    Raises ModelError, EmptyAnswer.
 
-
-@dataclass(slots=True)
-class _Course:
-    """How a run goes. chain: the agents that had the question, the present one last. plans, values, told: of the
+    chain: the agents that had the question, the present one last. phase: what is next. plans, values, told: of the
     present agent: how many plans it made, results by step, and the messages of both for the model. made: the completion
     that planned; results: of its steps by number. handed: set where the plan handed the question on; answer: at the
-    end. used: tools that ran. written: calls of tools that write and were begun. slowest_s: of the calls of the
-    model."""
+    end. used: tools that ran. written: calls of tools that write and were begun. asked, began, shown, has_calls: of the
+    present call of the model: when it began, its text and whether it calls tools. empty: an answer without text.
+    """
 
-    model: ChatModel
     team: Team
     tools: Registry
-    use_for: UseFor
-    known: Known | None
     chain: list[str]
-    patience_s: float
+    request_for: RequestFor
+    use_for: UseFor
+    known: Known | None = None
+    within_s: float = math.inf
+    phase: Phase = "PLAN"
+    text_by: float | None = None
+    request: ChatRequest | None = None
+    asked: ChatRequest | None = None
+    began: float = 0.0
+    shown: str = ""
+    has_calls: bool = False
     planned: Plan = field(default_factory=lambda: Plan(""))
     made: Completion | None = None
     results: dict[int, Made] = field(default_factory=dict)
@@ -136,59 +116,73 @@ class _Course:
     used: list[str] = field(default_factory=list)
     written: set[str] = field(default_factory=set)
     handed: Delegation | None = None
+    empty: Completion | None = None
     answer: str | None = None
     spent: dict[Phase, float] = field(default_factory=dict)
-    slowest_s: float = 0.0
     writing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
     def agent(self) -> Agent:
         return self.team.agents[self.chain[-1]]
 
-    def solved(self) -> Solved:
-        assert self.answer is not None, "a run that ends has an answer"
-        milliseconds: dict[Phase, int] = {phase: round(seconds * 1000) for phase, seconds in self.spent.items()}
-        return Solved(self.answer, tuple(self.chain), tuple(self.used), milliseconds)
-
-    def plans_again(self, ends_at: float | None) -> bool:
-        """Whether the agent may call more tools after these results: in a loop, while rounds and time are left."""
-        if self.agent.policy != "loop" or not self.results or self.plans >= self.agent.rounds - 1:
-            return False
-        return ends_at is None or asyncio.get_running_loop().time() < ends_at - SOLVE_S
-
     @property
     def depth(self) -> int:
         return len(self.chain) - 1
 
-    async def plan(self, request: ChatRequest) -> AsyncGenerator[TeamPiece]:
-        """Asks for a plan. Its text is shown once it is known to be the answer; in a loop at once."""
-        agent, started, shown = self.agent, time.perf_counter(), ""
-        is_loop = agent.policy == "loop"
-        yield PhaseChanged(agent.type, "PLAN")
-        made = self.known.plan(self.depth, self.plans) if self.known else None
-        if made is None:
-            messages, has_calls = [*request.messages, *fitted(self.told)], False
-            tools, silence_s = self.tools.schemas(agent), self._silence_s()
-            planning = replace(request, messages=messages, tools=tools, silence_s=silence_s)
-            async with aclosing(run(self.model, planning)) as pieces:
-                async for piece in pieces:
-                    has_calls = has_calls or isinstance(piece, CallPiece)
-                    if isinstance(piece, Round):
-                        made = piece.completion
-                    elif is_loop and isinstance(piece, Text | Restarted):
-                        shown = shown + piece.text if isinstance(piece, Text) else ""
-                        yield piece
-            if made is not None and made.ended_early and has_calls:
-                raise ModelUnavailable("The plan broke off among its calls of tools.")
-        assert made is not None, "a run ends with its round"
+    async def ask(self) -> Ask | None:
+        """Asks for a plan, or for the answer, without tools; once more, not as a stream, where no text came."""
+        if self.answer is not None:
+            return None
+        if self.text_by is None:
+            self.text_by = asyncio.get_running_loop().time() + self.within_s
+        if self.request is None:
+            self.request = await self.request_for(self.agent, self.handed)
+        if self.empty is None:
+            messages = [*self.request.messages, *fitted(self.told)]
+            tools = self.tools.schemas(self.agent) if self.phase == "PLAN" else ()
+            self.asked = replace(self.request, messages=messages, tools=tools, text_by=self.text_by)
+        assert self.asked is not None
+        self.began, self.shown, self.has_calls = time.perf_counter(), "", False
+        if self.phase == "SOLVE":
+            phase = PhaseChanged(self.agent.type, "SOLVE") if self.empty is None else None
+            return Ask(self.asked, whole=self.empty is not None, phase=phase)
+        if self.agent.policy != "loop" and self.within_s < math.inf:  # nobody sees it before it is whole
+            ends_at = self.text_by if self.asked.ends_at is None else min(self.text_by, self.asked.ends_at)
+            self.asked = replace(self.asked, ends_at=ends_at)
+        known = self.known.plan(self.depth, self.plans) if self.known else None
+        return Ask(self.asked, known, phase=PhaseChanged(self.agent.type, "PLAN"))
+
+    def shows(self, piece: Text | CallPiece | Restarted) -> bool:
+        """The text of a plan is shown once it is known to be the answer; in a loop at once."""
+        self.has_calls = self.has_calls or isinstance(piece, CallPiece)
+        if isinstance(piece, CallPiece) or (self.phase == "PLAN" and self.agent.policy != "loop"):
+            return False
+        self.shown = self.shown + piece.text if isinstance(piece, Text) else ""
+        return True
+
+    async def take(self, made: Completion) -> AsyncGenerator[Piece]:
+        taking = self._plan(made) if self.phase == "PLAN" else self._solve(made)
+        async with aclosing(taking) as pieces:
+            async for piece in pieces:
+                yield piece
+        if self.answer is not None:
+            milliseconds: dict[Phase, int] = {phase: round(seconds * 1000) for phase, seconds in self.spent.items()}
+            yield Solved(self.answer, tuple(self.chain), tuple(self.used), milliseconds)
+
+    async def _plan(self, made: Completion) -> AsyncGenerator[Piece]:
+        """Reads the plan that the model made, and runs its tools or hands the question on."""
+        if made.ended_early and self.has_calls:
+            error = ModelTimedOut if made.finish_reason == TIME_UP else ModelUnavailable
+            raise error("The plan broke off among its calls of tools.")
         _check_not_withheld(made)
+        agent, shown, is_loop = self.agent, self.shown, self.agent.policy == "loop"
         made = replace(made, tool_calls=with_own_ids(made.tool_calls, self.call_ids))
         self.call_ids |= {call.id for call in made.tool_calls}
         self.made, self.handed, self.results = made, None, {}
         self.plans += 1
         first = max(self.values, default=0) + 1
         plan = read_plan(made.text, made.tool_calls, () if is_loop else agent.all_tools, first)
-        self._spend("PLAN", started)
+        self._spend("PLAN")
         ids = {step.number: step.call_id for step in plan.steps}
         after = {step.call_id: tuple(ids[number] for number in sorted(step.needs & ids.keys())) for step in plan.steps}
         yield Planned(agent.type, plan.thought, made, after)
@@ -199,7 +193,9 @@ class _Course:
                     yield Restarted()
                 yield Text(plan.thought)
             yield Round(replace(made, text=plan.thought), agent=agent.type)
-        elif plan.delegation is not None:
+            return
+        self.planned = plan
+        if plan.delegation is not None:
             call = _delegating(plan.delegation)
             to = handed_on(self.team, self.chain, plan.delegation)
             if isinstance(to, Agent):
@@ -208,18 +204,21 @@ class _Course:
                 yield self._round(plan, [(call, ToolResult(f"handed over to {to.type}"))])
                 yield AgentSwitched(agent.type, to.type, plan.delegation.task)
                 self.chain.append(to.type)
-                self.handed, self.plans, self.told = plan.delegation, 0, []
+                self.handed, self.request, self.plans, self.told = plan.delegation, None, 0, []
                 self.values.clear()
                 self.call_ids.clear()
                 self.written.clear()
-            else:
-                self.planned = Plan(plan.thought, (Step(first, call.name, json.loads(call.arguments), call.id, to),))
-        else:
-            self.planned = plan
+                return
+            self.planned = Plan(plan.thought, (Step(first, call.name, json.loads(call.arguments), call.id, to),))
+        async with aclosing(self._execute()) as pieces:
+            async for piece in pieces:
+                yield piece
+        may_plan = is_loop and self.results and self.plans < agent.rounds - 1 and self._left_s() > 0
+        self.phase = "PLAN" if may_plan else "SOLVE"
 
-    async def execute(self, ends_at: float | None) -> AsyncGenerator[TeamPiece]:
-        """Runs the plan's steps, those at once that do not depend on each other. ends_at: as of a ChatRequest."""
-        started = time.perf_counter()
+    async def _execute(self) -> AsyncGenerator[Piece]:
+        """Runs the plan's steps, those at once that do not depend on each other."""
+        self.began = time.perf_counter()
         if not self.planned.steps:
             return
         yield PhaseChanged(self.agent.type, "EXECUTE")
@@ -228,7 +227,7 @@ class _Course:
             for step in ready:
                 writes = step.tool in self.tools.names and self.tools[step.tool].writes
                 yield ToolUsed(step.call_id, step.tool, _json(step.arguments), writes)
-            async with aclosing(self._at_once(ready, ends_at)) as groups:
+            async with aclosing(self._at_once(ready)) as groups:
                 async for finished in groups:
                     for step, result, took in finished:
                         self.values[step.number] = result
@@ -239,50 +238,36 @@ class _Course:
                         yield ToolReturned(step.call_id, step.tool, text, took, result.is_error, is_followed)
         self.used += [step.tool for step in self.planned.steps]
         self.told += self._messages()
-        self._spend("EXECUTE", started)
+        self._spend("EXECUTE")
         yield self._round(self.planned, [self.results[step.number] for step in self.planned.steps])
 
-    async def solve(self, request: ChatRequest) -> AsyncGenerator[TeamPiece]:
-        """Asks for the answer, without tools. A stream without text is asked for once more, not as a stream."""
-        started, text = time.perf_counter(), ""
-        yield PhaseChanged(self.agent.type, "SOLVE")
-        solving = replace(
-            request, messages=[*request.messages, *fitted(self.told)], tools=(), silence_s=self._silence_s()
-        )
-        made: Completion | None = None
-        async with aclosing(run(self.model, solving)) as pieces:
-            async for piece in pieces:
-                if isinstance(piece, Round):
-                    made = piece.completion
-                elif isinstance(piece, Text | Restarted):
-                    text = text + piece.text if isinstance(piece, Text) else ""
-                    yield piece
-        assert made is not None, "a run ends with its round"
+    async def _solve(self, made: Completion) -> AsyncGenerator[Piece]:
+        """Takes the answer. Where no text came the model is asked once more."""
+        self._spend("SOLVE")
         _check_not_withheld(made)
-        if self.made is not None and not self.results:  # the plan was empty, and no round of its own
-            made = _with_usage_of(made, self.made)
-        if not text.strip():
-            self._spend("SOLVE", started)
-            started = time.perf_counter()
-            whole = await self.model.complete(replace(solving, silence_s=self._silence_s()))
-            made = _with_usage_of(whole, made)
+        if self.empty is not None:
+            made = _with_usage_of(made, self.empty)
             check_not_empty(replace(made, tool_calls=()))
-            text = made.text
             yield Restarted()
-            yield Text(text)
-        self.answer = text
-        self._spend("SOLVE", started)
-        yield Round(replace(made, text=text, tool_calls=()), agent=self.agent.type)
+            yield Text(made.text)
+        elif self.made is not None and not self.results:  # the plan was empty, and no round of its own
+            made = _with_usage_of(made, self.made)
+        if made.text.strip():
+            self.answer = made.text
+            yield Round(replace(made, tool_calls=()), agent=self.agent.type)
+        else:
+            self.empty = made
 
-    async def _at_once(self, steps: Sequence[Step], ends_at: float | None) -> AsyncGenerator[list[Finished]]:
+    async def _at_once(self, steps: Sequence[Step]) -> AsyncGenerator[list[Finished]]:
         """Yields the steps with their results and milliseconds, as they finish, those together that finish at about
         the same time. Where time runs out the rest has failed."""
         tasks = {asyncio.create_task(self._call(step)): step for step in steps}
         pending = set(tasks)
         try:
             while pending:
-                left = None if ends_at is None else max(0.0, ends_at - SOLVE_S - asyncio.get_running_loop().time())
-                done, pending = await asyncio.wait(pending, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+                left_s = max(0.0, self._left_s())
+                timeout_s = left_s if left_s < math.inf else None
+                done, pending = await asyncio.wait(pending, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
                 if done and pending:
                     also, pending = await asyncio.wait(pending, timeout=TOGETHER_S)
                     done |= also
@@ -290,7 +275,7 @@ class _Course:
                     in_order = sorted(done, key=lambda task: tasks[task].number)
                     yield [(tasks[task], *task.result()) for task in in_order]
                 else:
-                    waited_ms = round((left or 0.0) * 1000)
+                    waited_ms = round(left_s * 1000)
                     late = sorted((tasks[task] for task in pending), key=lambda step: step.number)
                     yield [(step, UNFINISHED if step.call_id in self.written else NO_TIME, waited_ms) for step in late]
                     return
@@ -335,12 +320,7 @@ class _Course:
             ]
             told = {"role": "user", "content": RESULTS.format("\n".join(lines))}
             return [{"role": "assistant", "content": self.made.text}, told]
-        calls = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-            for call, _ in made
-        ]
-        said = {"role": "assistant", "content": self.planned.thought or None, "tool_calls": calls}
-        return [said, *({"role": "tool", "tool_call_id": call.id, "content": result.text} for call, result in made)]
+        return round_messages(self.planned.thought, made)
 
     def _round(self, plan: Plan, results: Sequence[Made]) -> Round:
         """The call that planned, with the calls that were made of its plan."""
@@ -348,18 +328,14 @@ class _Course:
         calls = tuple(call for call, _ in results)
         return Round(replace(self.made, text=plan.thought, tool_calls=calls), tuple(results), self.agent.type)
 
-    def _spend(self, phase: Phase, since: float) -> None:
-        took_s = time.perf_counter() - since
-        self.spent[phase] = self.spent.get(phase, 0.0) + took_s
-        if phase != "EXECUTE":
-            self.slowest_s = max(self.slowest_s, took_s)
+    def _spend(self, phase: Phase) -> None:
+        self.spent[phase] = self.spent.get(phase, 0.0) + time.perf_counter() - self.began
 
-    def _silence_s(self) -> float:
-        """How long the next call may be silent: what is left of the patience, so that whoever waits is told of a server
-        that hangs in the middle of a run as soon as of one that hangs at its beginning. A server that is slow as a
-        rule may be so again, and has SOLVE_S in any case."""
-        spent_s = self.spent.get("PLAN", 0.0) + self.spent.get("SOLVE", 0.0)
-        return max(min(SOLVE_S, self.patience_s), self.slowest_s, self.patience_s - spent_s)
+    def _left_s(self) -> float:
+        """Returns how long tools may still take: some of the run's time is kept for the call that solves."""
+        assert self.request is not None and self.text_by is not None
+        ends_at = self.text_by if self.request.ends_at is None else min(self.text_by, self.request.ends_at)
+        return ends_at - min(SOLVE_S, SOLVE_SHARE * self.within_s) - asyncio.get_running_loop().time()
 
 
 def _check_not_withheld(completion: Completion) -> None:

@@ -24,7 +24,7 @@ from pydantic import TypeAdapter
 from turnlog.agent.answering.pieces import Restarted, Round, Text
 from turnlog.agent.answering.prepare import READS, AnswerBasis, ContextRequest, prepare, reading
 from turnlog.agent.answering.record import Answer, Author, record
-from turnlog.agent.answering.run import run
+from turnlog.agent.answering.run import ToolLoop, run
 from turnlog.agent.answering.thread_context import context_settings
 from turnlog.agent.context import Context, ContextInput, WindowTooSmall, build_context
 from turnlog.agent.memory.deciding.service import Memories
@@ -138,7 +138,7 @@ class Nodes:
         context, basis, why = await self._prepared(state)
         made: Round | None = None
         chat = ChatRequest(context.messages, restart=True)
-        async with contextlib.aclosing(run(self.runtime.models.chat, chat)) as pieces:
+        async with contextlib.aclosing(run(self.runtime.models.chat, ToolLoop(chat))) as pieces:
             async for piece in pieces:
                 if (show := SHOWN.get(type(piece))) is not None:
                     runtime.stream_writer(show(piece))

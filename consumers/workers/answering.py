@@ -16,7 +16,7 @@ from turnlog.agent.answering.prepare import READS, ContextRequest, Prepared, pre
 from turnlog.agent.answering.recall_tool import SCHEMA, MemoriesOf, ToolResult, run_tool
 from turnlog.agent.answering.record import Answer, Author, answer_of, record
 from turnlog.agent.answering.request import FAILURE, answer_id
-from turnlog.agent.answering.run import Tools, check_not_empty, run
+from turnlog.agent.answering.run import ToolLoop, Tools, check_not_empty, run
 from turnlog.agent.context import WindowTooSmall
 from turnlog.agent.context.plain_text import content_text
 from turnlog.agent.conversations.archive.restoring import restored_if_archived
@@ -182,7 +182,7 @@ class AgentConsumer:
         tools = Tools([SCHEMA], functools.partial(self._use_tool, request, seq, prepared))
         rounds: list[Round] = []
         try:
-            made = contextlib.aclosing(run(self._models.chat, chat, tools))
+            made = contextlib.aclosing(run(self._models.chat, ToolLoop(chat, tools)))
             async with until_cancelled(self._runtime.log.nc, request), made as pieces:
                 async for piece in pieces:
                     await progress.show(piece)

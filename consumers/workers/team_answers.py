@@ -13,7 +13,7 @@ from turnlog.agent.answering.prepare import Prepared
 from turnlog.agent.answering.recall_tool import ToolResult
 from turnlog.agent.answering.record import Author
 from turnlog.agent.answering.request import answer_id
-from turnlog.agent.answering.run import check_not_empty
+from turnlog.agent.answering.run import check_not_empty, run
 from turnlog.agent.context.titles import TASK
 from turnlog.agent.models import observed
 from turnlog.agent.models.protocol import ChatModel, ChatRequest, Completion, asker_of
@@ -23,7 +23,7 @@ from turnlog.agent.team.offline import OfflinePlanner
 from turnlog.agent.team.plans import Delegation, Step
 from turnlog.agent.team.recording import failed_event, journal_of, recorded_run, solved_event
 from turnlog.agent.team.records import StoredRecords
-from turnlog.agent.team.rewoo import run_team
+from turnlog.agent.team.rewoo import Rewoo
 from turnlog.agent.team.suggestions import suggestions_of
 from turnlog.agent.team.teams import Agent
 from turnlog.agent.team.tools import Use
@@ -71,16 +71,16 @@ class TeamRun:
         await self.server.tools.ready()
         journal = await journal_of(self.runtime.log, self.request, self.seq, model.provider)
         entry = journal.entry if journal.entry in self.server.team.agents else None
-        pieces = run_team(
-            model,
+        policy = Rewoo(
             self.server.team,
             self.server.tools,
-            entry or chosen.agent.type,
+            [entry or chosen.agent.type],
             self._request_for,
             self._use_for,
             journal,
             self.runtime.settings.model_timeout_s * PATIENCE,
         )
+        pieces = run(model, policy)
         recorded = recorded_run(self.runtime, self.author, self.request.id, journal, chosen.by, pieces)
         with ExitStack() as at_work:
             async with aclosing(recorded) as steps:

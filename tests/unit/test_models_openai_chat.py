@@ -3,12 +3,13 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
+from threading import Event
 
 import pytest
 from helpers.chat_clients import ASK, ASK_RESTART, Clock, chat_clients, cut_off, deltas, ended, words
 from helpers.openai_server import OpenAIServer
 
-from turnlog.agent.models import openai_http
+from turnlog.agent.models import openai_chat, openai_http
 from turnlog.agent.models.errors import (
     ModelRefused,
     ModelTimedOut,
@@ -221,6 +222,17 @@ async def test_an_answer_that_repeats_itself_ends_marked_and_is_cancelled_at_the
     assert (final.finish_reason, chat._caller.breaker._circuits) == ("repetition", {})
     assert final.text == "".join(one.text for one in came) and len(final.text) < 2_000
     await asyncio.to_thread(server.wait_until_left)
+
+
+async def test_text_that_began_in_time_goes_on_after_it(client, server, clock, monkeypatch):
+    rest, now = Event(), openai_chat._now
+    server.reply("one two three", until=rest, after=2)
+    stream = client().stream(replace(ASK, text_by=now() + 60, ends_at=now() + 10_000))
+    first = await anext(stream)
+    monkeypatch.setattr(openai_chat, "_now", lambda: now() + 100)
+    rest.set()
+    last = [delta async for delta in stream][-1].final
+    assert (first.text, last.text, last.finish_reason) == ("one ", "one two three", "stop")
 
 
 async def test_an_answer_ends_at_its_bound_though_the_server_goes_on(client, server, clock):

@@ -18,22 +18,23 @@ from helpers.support_desk import SUPPORT_TOOLS
 from turnlog.agent.answering.pieces import (
     AgentSwitched,
     PhaseChanged,
+    Piece,
     Planned,
     Restarted,
     Round,
     Solved,
-    TeamPiece,
     Text,
     ToolReturned,
     ToolUsed,
 )
-from turnlog.agent.models.errors import EmptyAnswer
+from turnlog.agent.answering.run import run
+from turnlog.agent.models.errors import EmptyAnswer, ModelTimedOut
 from turnlog.agent.models.openai_chat import OpenAIChat
-from turnlog.agent.models.protocol import ChatRequest
+from turnlog.agent.models.protocol import ChatRequest, Delta
 from turnlog.agent.team import rewoo
 from turnlog.agent.team.local_pages import LocalPages
 from turnlog.agent.team.plans import Delegation, Step
-from turnlog.agent.team.rewoo import SOLVE_S, run_team
+from turnlog.agent.team.rewoo import SOLVE_S, Rewoo
 from turnlog.agent.team.teams import Agent, Team, load_team
 from turnlog.agent.team.tools import MAY_BE_DONE, Registry, Use, registry_of, tool
 
@@ -48,7 +49,7 @@ class Desk:
     server: OpenAIServer
     chat: OpenAIChat
 
-    async def ask(self, entry: str = "desk", **changed: Any) -> list[TeamPiece]:
+    async def ask(self, entry: str = "desk", **changed: Any) -> list[Piece]:
         async with aclosing(self.run(entry, **changed)) as pieces:
             return [piece async for piece in pieces]
 
@@ -58,7 +59,7 @@ class Desk:
         team: Team = SUPPORT,
         tools: Sequence[Callable[..., Any]] = SUPPORT_TOOLS,
         ends_in: float | None = None,
-        patience_s: float = math.inf,
+        within_s: float = math.inf,
     ) -> Any:
         ends_at = None if ends_in is None else asyncio.get_running_loop().time() + ends_in
 
@@ -71,7 +72,7 @@ class Desk:
             return Use("bob", datetime.now(UTC), uuid.uuid4(), None, LocalPages("none", []))  # type: ignore[arg-type]
 
         registry: Registry = registry_of(tools)
-        return run_team(self.chat, team, registry, entry, request_for, use_for, patience_s=patience_s)
+        return run(self.chat, Rewoo(team, registry, [entry], request_for, use_for, within_s=within_s))
 
     @property
     def bodies(self) -> list[dict[str, Any]]:
@@ -86,20 +87,20 @@ async def desk() -> AsyncIterator[Desk]:
         await chat.close()
 
 
-def phases(pieces: Sequence[TeamPiece]) -> list[str]:
+def phases(pieces: Sequence[Piece]) -> list[str]:
     return [piece.phase for piece in pieces if isinstance(piece, PhaseChanged)]
 
 
-def text(pieces: Sequence[TeamPiece]) -> str:
+def text(pieces: Sequence[Piece]) -> str:
     return "".join(piece.text for piece in pieces if isinstance(piece, Text))
 
 
-def solved(pieces: Sequence[TeamPiece]) -> Solved:
+def solved(pieces: Sequence[Piece]) -> Solved:
     assert isinstance(pieces[-1], Solved)
     return pieces[-1]
 
 
-def returned(pieces: Sequence[TeamPiece]) -> dict[str, Any]:
+def returned(pieces: Sequence[Piece]) -> dict[str, Any]:
     return {piece.name: json.loads(piece.result) for piece in pieces if isinstance(piece, ToolReturned)}
 
 
@@ -383,16 +384,53 @@ async def test_a_tool_that_writes_and_leaves_no_time_may_have_been_done(desk: De
     assert told["later"] == {"error": "there was no time left for it"}
 
 
-async def test_the_calls_of_a_run_share_the_time_of_one(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_calls_of_a_run_have_one_time_by_which_text_must_come(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     given, stream = list[ChatRequest](), desk.chat.stream
-    monkeypatch.setattr(desk.chat, "stream", lambda request: given.append(request) or stream(request))
-    monkeypatch.setattr(rewoo, "SOLVE_S", 0.1)
-    desk.server.reply("I look.", tool_calls=[("find_order", {"number": "A101"})], delay=0.5)
+
+    def noted(request: ChatRequest) -> AsyncIterator[Delta]:
+        given.append(request)
+        return stream(request)
+
+    monkeypatch.setattr(desk.chat, "stream", noted)
+    desk.server.reply("I look.", tool_calls=[("find_order", {"number": "A101"})])
     desk.server.reply("It is on its way.")
-    pieces = await desk.ask(patience_s=3.0)
-    planned_s = solved(pieces).milliseconds["PLAN"] / 1000
-    left_s = pytest.approx(max(planned_s, 3.0 - planned_s), abs=0.01)
-    assert [request.silence_s for request in given] == [3.0, left_s]
+    await desk.ask(within_s=30.0)
+    planning, solving = given
+    assert planning.text_by == solving.text_by is not None
+    assert planning.ends_at == planning.text_by and solving.ends_at is None  # nobody sees a plan before it is whole
+
+
+async def test_a_model_that_only_thinks_is_given_up_in_time(desk: Desk) -> None:
+    desk.server.reply("Done.", thinking="hm " * 1_000, between=0.05)
+    with pytest.raises(ModelTimedOut):
+        await desk.ask(within_s=0.5)
+
+
+async def test_a_plan_that_only_thinks_in_a_loop_is_given_up_in_time(desk: Desk) -> None:
+    desk.server.reply("Done.", thinking="hm " * 1_000, between=0.05)
+    with pytest.raises(ModelTimedOut):
+        await desk.ask("refunds", within_s=0.5)
+
+
+async def test_a_model_that_hangs_after_a_slow_tool_is_given_up_in_time(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @tool
+    async def slow() -> None:
+        """Never ends."""
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(rewoo, "SOLVE_SHARE", 0.9)
+    desk.server.reply(tool_calls=[("slow", {})])
+    desk.server.hang()
+    pieces = list[Piece]()
+    with pytest.raises(ModelTimedOut):
+        async for piece in desk.run(**only(slow), within_s=1.5):
+            pieces.append(piece)
+    assert phases(pieces) == ["PLAN", "EXECUTE", "SOLVE"]
+    assert returned(pieces) == {"slow": {"error": "there was no time left for it"}}
 
 
 async def test_who_stops_listening_stops_the_tools(desk: Desk) -> None:
