@@ -14,7 +14,8 @@ from turnlog.agent.answering.fallback import Category
 from turnlog.agent.models.openai_http import tls_context
 from turnlog.agent.team.json_schemas import checker, referenced, whole
 from turnlog.agent.team.teams import HttpService
-from turnlog.agent.team.tools import RETRIES, TIMEOUT_S, InvalidTool, Mistake, Tool, Unavailable, Use
+from turnlog.agent.team.tool_failures import Mistake, Unavailable
+from turnlog.agent.team.tools import RETRIES, TIMEOUT_S, InvalidTool, Tool, Use
 
 METHODS = ("get", "put", "post", "delete", "options", "head", "patch")
 READING, REPEATABLE = ("get", "head", "options"), ("put", "delete")
@@ -24,7 +25,11 @@ MOST_DOCUMENT_BYTES = 20_000_000
 MOST_SAID = 1_000  # characters of a refusal
 BODY = "body"
 JSON = "application/json"
-OWN_HEADERS = frozenset({"accept", "content-type", "authorization", "idempotency-key", "host", "content-length"})
+TELLS = {"user": "x-turnlog-user", "tenant": "x-turnlog-tenant"}  # percent-encoded UTF-8
+OWN_HEADERS = frozenset(
+    {"accept", "content-type", "authorization", "idempotency-key", "host", "content-length", *TELLS.values()}
+)
+NOT_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +85,7 @@ class HttpTools:
         async def called(arguments: Mapping[str, Any], use: Use) -> Any:
             operation = known or (await self._described()).get(theirs)
             if operation is None:
-                raise Unavailable(f"the service {self.name} has no operation {theirs}")
+                raise Unavailable(f"the service {self.name} has no operation {theirs}", may_be_done=False)
             return await self._call(operation, arguments, use)
 
         repeatable = not writes or twice or name in self.service.repeatable
@@ -90,7 +95,7 @@ class HttpTools:
     async def _call(self, operation: Operation, arguments: Mapping[str, Any], use: Use) -> Any:
         base = self.service.base_url or operation.server
         if base is None:
-            raise Unavailable(f"the service {self.name} has no base URL")
+            raise Unavailable(f"the service {self.name} has no base URL", may_be_done=False)
         path, query = operation.path, list[tuple[str, str]]()
         headers = {"accept": f"{JSON}, text/*;q=0.5", "idempotency-key": str(use.effect)}
         for name, place in operation.places.items():
@@ -107,6 +112,7 @@ class HttpTools:
         if operation.body and BODY in arguments:
             content, headers["content-type"] = json.dumps(arguments[BODY]).encode(), JSON
         url = base.rstrip("/") + path
+        headers |= {TELLS[what]: quote(getattr(use, what), safe="@") for what in self.service.tells}
         headers |= self.service.auth_headers()
         return await self._answer(operation.method, url, params=query, headers=headers, content=content)
 
@@ -117,12 +123,14 @@ class HttpTools:
                 body = await _beginning(response, MOST_BYTES)
         except httpx2.HTTPError as error:
             category: Category = "timeout" if isinstance(error, httpx2.TimeoutException) else "network"
-            raise Unavailable(f"the service {self.name} fails ({type(error).__name__})", category) from error
+            why, was_sent = f"the service {self.name} fails ({type(error).__name__})", not isinstance(error, NOT_SENT)
+            raise Unavailable(why, category, may_be_done=was_sent) from error
         text = body.decode(response.encoding or "utf-8", "replace")
         status = response.status_code
         if status >= 500 or status in TRY_AGAIN:
             category = "rate_limit" if status == 429 else "timeout" if status in (408, 504) else "network"
-            raise Unavailable(f"the service {self.name} answered {status}: {text[:MOST_SAID]}", category)
+            why, is_refusal = f"the service {self.name} answered {status}: {text[:MOST_SAID]}", status in (425, 429)
+            raise Unavailable(why, category, may_be_done=not is_refusal)
         if status >= 300:
             raise Mistake(f"the service answered {status}: {text[:MOST_SAID]}")
         if not text.strip():
@@ -154,9 +162,11 @@ class HttpTools:
             async with self._client().stream("GET", url, headers=headers) as response:
                 body = await _beginning(response, MOST_DOCUMENT_BYTES)
         except httpx2.HTTPError as error:
-            raise Unavailable(f"the document {url} cannot be fetched ({type(error).__name__})") from error
+            why = f"the document {url} cannot be fetched ({type(error).__name__})"
+            raise Unavailable(why, may_be_done=False) from error
         if response.status_code != 200:
-            raise Unavailable(f"the document {url} was answered with {response.status_code}")
+            why = f"the document {url} was answered with {response.status_code}"
+            raise Unavailable(why, may_be_done=False)
         return body.decode("utf-8", "replace")
 
     def _client(self) -> httpx2.AsyncClient:

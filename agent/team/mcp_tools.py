@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from turnlog.agent.settings import team_secret
 from turnlog.agent.team.json_schemas import checker, whole
 from turnlog.agent.team.teams import McpServer
-from turnlog.agent.team.tools import RETRIES, TIMEOUT_S, InvalidTool, Mistake, Tool, Unavailable, Use
+from turnlog.agent.team.tool_failures import Mistake, Unavailable
+from turnlog.agent.team.tools import RETRIES, TIMEOUT_S, InvalidTool, Tool, Use
 
 if TYPE_CHECKING:
     from mcp import types
@@ -93,6 +94,7 @@ class McpTools:
         try:
             client = await self._connected()
             meta: Any = {IDEMPOTENCY_KEY: str(use.effect)}
+            meta |= {f"turnlog/{what}": getattr(use, what) for what in self.server.tells}
             result = await client.call_tool(theirs, dict(arguments), meta=meta)
         except Unavailable:
             raise
@@ -127,7 +129,8 @@ class McpTools:
             if opened.done():
                 logger.info("the connection to the MCP server %s ended: %s", self.name, _cause(error))
             else:
-                opened.set_exception(Unavailable(f"the MCP server {self.name} cannot be reached: {_cause(error)}"))
+                why = f"the MCP server {self.name} cannot be reached: {_cause(error)}"
+                opened.set_exception(Unavailable(why, may_be_done=False))
                 opened.exception()  # who waited for it may have given up
             if isinstance(error, asyncio.CancelledError):
                 raise

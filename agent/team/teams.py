@@ -113,12 +113,14 @@ class Simple(_Part):
 class _Server(_Part):
     """A server with tools. tools: their names, or a table of names for the model with the server's own ones. reads,
     writes: names of tools that do the one or the other, whatever the server says. repeatable: of tools that write, but
-    once for an idempotency key. auth_env: the variable of the environment with the secret for `auth_header`."""
+    once for an idempotency key. auth_env: the variable of the environment with the secret for `auth_header`. tells: ids
+    of who asks that go along with a call, none by default."""
 
     tools: dict[ToolName, str]
     reads: tuple[ToolName, ...] = ()
     writes: tuple[ToolName, ...] = ()
     repeatable: tuple[ToolName, ...] = ()
+    tells: tuple[Literal["user", "tenant"], ...] = ()
     auth_env: Variable | None = None
     auth_header: str = Field("Authorization", pattern=r"^[A-Za-z0-9-]+$")
 

@@ -11,18 +11,19 @@ from datetime import datetime
 from typing import Annotated, Any, Protocol, TypeVar, get_type_hints, overload
 from uuid import UUID
 
-import httpx2
 from pydantic import ConfigDict, Field, ValidationError, create_model
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from turnlog.agent import metrics
-from turnlog.agent.answering.fallback import Category, category_of
+from turnlog.agent.answering.fallback import Category
 from turnlog.agent.answering.recall_tool import ToolResult
 from turnlog.agent.models.calls import Breaker
 from turnlog.agent.models.errors import BreakerOpen, ModelError
 from turnlog.agent.team.function_schemas import parameters_schema, read_docstring
 from turnlog.agent.team.plans import Result, bounded
 from turnlog.agent.team.teams import DELEGATE_TOOL, Agent
+from turnlog.agent.team.tool_failures import Mistake as Mistake
+from turnlog.agent.team.tool_failures import Unavailable, category_of_failure
 from turnlog.agent.team.web_search import WebSearch
 from turnlog.events.errors import TurnlogError
 
@@ -34,18 +35,6 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 Function = TypeVar("Function", bound=Callable[..., Any])
 Write = Callable[[str, str], Awaitable[str]]
-
-
-class Mistake(Exception):
-    """A call cannot be answered as it is; the message tells the model what to do otherwise. It is not tried again."""
-
-
-class Unavailable(Exception):
-    """A service did not do what a tool needs; the message tells the model so. It is tried again as any failure is."""
-
-    def __init__(self, message: str, category: Category = "network") -> None:
-        super().__init__(message)
-        self.category: Category = category
 
 
 class InvalidTool(TurnlogError):
@@ -83,6 +72,7 @@ class Use:
     write: Write | None = None
     asker: str | None = None
     recall: Callable[[str], Awaitable[ToolResult]] | None = None
+    tenant: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +244,9 @@ class Registry:
         except TimeoutError:
             return _failed(f"{name} did not answer within {known.timeout_s:g} s", "timeout", known.writes)
         except Unavailable as error:
-            return _failed(f"{name} failed: {error}", error.category, known.writes)
+            return _failed(f"{name} failed: {error}", error.category, known.writes and error.may_be_done)
+        except ModelError as error:  # asked for a text before anything was changed
+            return _failed(f"{name} failed ({type(error).__name__})", category_of_failure(error))
         except Exception as error:  # a tool may be anybody's code
             logger.warning("the tool %s failed", name, exc_info=error)
             return _failed(f"{name} failed ({type(error).__name__})", category_of_failure(error), known.writes)
@@ -335,11 +327,24 @@ def _tool(function: Callable[..., Any], retries: int | None, timeout_s: float, w
         read = parameters.model_validate(written)
         return {field: getattr(read, field) for field in fields}
 
+    late = dict[asyncio.Future[Any], str]()  # threads that were given up, by whom they work for
+
     async def called(arguments: Mapping[str, Any], use: Use) -> Any:
-        """A function that is not async runs in a thread."""
+        """A function that is not async runs in a thread, which cannot be stopped. While one that was given up may still
+        write, the person's next call of the tool does not begin."""
         given = dict(arguments) if wants_use is None else {**arguments, wants_use: use}
-        is_async = inspect.iscoroutinefunction(function)
-        return to_jsonable_python(await (function(**given) if is_async else asyncio.to_thread(function, **given)))
+        if inspect.iscoroutinefunction(function):
+            return to_jsonable_python(await function(**given))
+        if writes and use.user in late.values():
+            raise Mistake(f"{name} was not called: an earlier call has not ended yet, {MAY_BE_DONE}")
+        work = asyncio.ensure_future(asyncio.to_thread(function, **given))
+        try:
+            return to_jsonable_python(await asyncio.shield(work))
+        except asyncio.CancelledError:
+            if not work.done():
+                late[work] = use.user
+                work.add_done_callback(late.pop)
+            raise
 
     repeatable = not writes or wants_use is not None
     tries = retries if retries is not None else RETRIES if repeatable else 0
@@ -364,23 +369,8 @@ def _mistakes(error: ValidationError) -> str:
     return f"the arguments do not fit: {'; '.join(mistakes)}"
 
 
-def category_of_failure(error: Exception) -> Category:
-    """Returns the kind of a tool's failure, as answers that failed have it."""
-    status = getattr(getattr(error, "response", None), "status_code", None)
-    if isinstance(error, TurnlogError):
-        return category_of(error.code)
-    if isinstance(error, TimeoutError | httpx2.TimeoutException):
-        return "timeout"
-    if status in _CATEGORY_OF_STATUS:
-        return _CATEGORY_OF_STATUS[status]
-    return "network" if status is not None or isinstance(error, OSError | httpx2.TransportError) else "unknown"
-
-
-_CATEGORY_OF_STATUS: Mapping[int | None, Category] = {402: "quota", 429: "rate_limit", 503: "network", 504: "timeout"}
-
-
-def _failed(why: str, category: Category | None = None, writes: bool = False) -> Result:
-    why = f"{why}, {MAY_BE_DONE}" if writes and category == "timeout" else why
+def _failed(why: str, category: Category | None = None, may_be_done: bool = False) -> Result:
+    why = f"{why}, {MAY_BE_DONE}" if may_be_done else why
     return Result({"error": why} | ({"category": category} if category else {}), is_error=True)
 
 

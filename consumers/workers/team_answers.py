@@ -179,6 +179,7 @@ class TeamRun:
             write,
             asker,
             lambda arguments: self._recall(step, arguments),
+            self.request.tenant,
         )
 
     async def _recall(self, step: Step, arguments: str) -> ToolResult:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Annotated, Any
 
 import uvicorn
-from fastapi import FastAPI, Header, HTTPException, Query
+from fastapi import FastAPI, Header, HTTPException, Query, Request
 from pydantic import BaseModel, Field
 from starlette.types import ASGIApp
 
@@ -46,11 +46,13 @@ class Warehouse:
         def list_parts(
             shelf: str,
             kind: Annotated[list[str], Query(default_factory=list)],
+            request: Request,
             most: int = 20,
             key: Key = None,
             token: Token = None,
         ) -> Any:
-            note("listParts", key, token, shelf=shelf, kind=kind, most=most)
+            told = {name: value for name, value in request.headers.items() if name.startswith("x-turnlog")}
+            note("listParts", key, token, shelf=shelf, kind=kind, most=most, told=told)
             if shelf == "nowhere":
                 raise HTTPException(404, "there is no shelf nowhere")
             return {"shelf": shelf, "parts": [{"name": f"part {number}"} for number in range(most)]}

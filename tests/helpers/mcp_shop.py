@@ -14,6 +14,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
 from pydantic import BaseModel, Field
 
+WHO = ("turnlog/user", "turnlog/tenant")
 READS = ToolAnnotations(read_only_hint=True)
 
 
@@ -53,7 +54,9 @@ def shop(ledger: Path) -> MCPServer:
         """Orders parts."""
         key = str((ctx.request_context.meta or {}).get("turnlog/idempotency-key"))
         note(key, [line.model_dump() for line in lines])
-        return {"ordered": sum(line.count for line in lines), "city": os.environ.get("SHOP_CITY")}
+        told = {name: value for name, value in (ctx.request_context.meta or {}).items() if name in WHO}
+        answer = {"ordered": sum(line.count for line in lines), "city": os.environ.get("SHOP_CITY")}
+        return {**answer, "told": told} if told else answer
 
     @server.tool(annotations=READS)
     def stop_working() -> None:

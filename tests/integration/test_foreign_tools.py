@@ -23,7 +23,8 @@ from turnlog.agent.team.local_pages import LocalPages
 from turnlog.agent.team.mcp_tools import McpTools
 from turnlog.agent.team.plans import MOST_CHARS, Result
 from turnlog.agent.team.teams import Agent, HttpService, McpServer
-from turnlog.agent.team.tools import InvalidTool, Registry, Unavailable, Use, registry_of
+from turnlog.agent.team.tool_failures import Unavailable
+from turnlog.agent.team.tools import MAY_BE_DONE, InvalidTool, Registry, Use, registry_of
 
 USE = Use("ann", datetime(2026, 9, 1, tzinfo=UTC), uuid.uuid4(), None, LocalPages("nothing", []))  # type: ignore[arg-type]
 OF_SHOP = ["find_parts", "opening_hours", "every_part", "order_parts", "stop_working"]
@@ -138,7 +139,8 @@ async def test_a_command_gets_the_variables_that_the_file_names(ledger: Path, mo
 
 async def test_a_server_that_ended_is_started_again(ledger: Path) -> None:
     async with using(by_command(ledger, writes=["stop_working"])) as desk:
-        assert "stop_working failed" in await desk.error("stop_working")
+        failed = await desk.error("stop_working")
+        assert "stop_working failed" in failed and failed.endswith(MAY_BE_DONE)
         assert await desk.call("find_parts", words="bell") == Result(["bell"])
         assert lines_of(ledger) == [["", "stopped"]], "a tool that writes is not tried again"
 
@@ -150,7 +152,8 @@ async def test_tools_of_a_server_that_is_away_are_not_offered_until_it_is_back(
     source = McpTools("shop", McpServer(url="http://127.0.0.1:9/mcp", tools=["find_parts"], writes=["find_parts"]), "/")
     async with using(source) as desk:
         assert desk.registry.schemas(desk.agent) == [] and "find_parts" in desk.registry.names
-        assert "the MCP server shop cannot be reached" in await desk.error("find_parts", words="bell")
+        away = await desk.error("find_parts", words="bell")
+        assert "the MCP server shop cannot be reached" in away and MAY_BE_DONE not in away
         with served(shop(ledger).streamable_http_app()) as url:
             source.server = source.server.model_copy(update={"url": f"{url}/mcp"})
 
@@ -179,6 +182,41 @@ async def test_a_tool_that_the_server_does_not_have_is_named(ledger: Path) -> No
         with pytest.raises(InvalidTool, match="the MCP server shop has no tool fly; it has find_parts"):
             await source.tools()
         await source.close()
+
+
+async def test_a_server_is_told_who_asks_only_where_the_teams_file_says_so(ledger: Path) -> None:
+    use, part = replace(USE, user="安@x", tenant="acme"), [{"part": "bell"}]
+    for tells, told in (((), {}), (("user",), {"turnlog/user": "安@x"})):
+        async with by_url(ledger, tells=tells) as source, using(source) as desk:
+            assert (await desk.call("order_parts", use, lines=part)).value.get("told", {}) == told
+
+
+async def test_a_service_is_told_who_asks_only_where_the_teams_file_says_so(url: str, warehouse: Warehouse) -> None:
+    use = replace(USE, user="安@x", tenant="acme")
+    for tells in ((), ("user",), ("user", "tenant")):
+        async with using(service(url, tells=tells)) as desk:
+            await desk.call("list_parts", use, shelf="a")
+    whole = {"x-turnlog-user": "%E5%AE%89@x", "x-turnlog-tenant": "acme"}
+    assert [call["told"] for call in warehouse.calls] == [{}, {"x-turnlog-user": whole["x-turnlog-user"]}, whole]
+
+
+@pytest.mark.parametrize("broken", [True, False], ids=["broken off", "refused"])
+async def test_a_write_whose_connection_broke_may_have_been_done(url: str, broken: bool) -> None:
+    """A server that hangs up after it got the request, and an address where nobody listens."""
+
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+    address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with server:
+        if not broken:
+            server.close()
+        async with using(service(url, base_url=address)) as desk:
+            failed = await desk.call("move_parts", body={"part": "bell", "count": 1})
+    assert failed.value["category"] == "network"
+    assert str(failed.value["error"]).endswith(MAY_BE_DONE) is broken
 
 
 @pytest.fixture
@@ -241,9 +279,11 @@ async def test_refusals_and_failures_of_a_service_are_told_to_the_model(url: str
         warehouse.calls.clear()
         warehouse.failures += [503, 429]
         assert not (await desk.call("list_parts", shelf="a")).is_error and len(warehouse.calls) == 3
-        warehouse.failures.append(503)
-        assert "answered 503" in await desk.error("move_parts", body={"part": "bell", "count": 1})
-        assert len(warehouse.calls) == 4
+        for status, may_be_done in ((503, True), (500, True), (429, False)):
+            warehouse.failures.append(status)
+            failed = await desk.error("move_parts", body={"part": "bell", "count": 1})
+            assert f"answered {status}" in failed and failed.endswith(MAY_BE_DONE) is may_be_done
+        assert len(warehouse.calls) == 6
         cut = await desk.call("list_parts", shelf="a", most=10_000)
         assert "ask for less" in cut.value["cut"]
 

@@ -1,5 +1,6 @@
 """The 32 tools of the advising team on real servers: what they return for a sample applicant, and store once."""
 
+import json
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -8,10 +9,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pytest
 from helpers.erased_users import erase
+from helpers.json_server import answering
+from helpers.openai_server import OpenAIServer
+from helpers.questions import Place, pieces_of
 from helpers.stage import Stage, player
 from helpers.support_desk import SUPPORT_TOOLS
 
+from turnlog.agent.answering.asking import ToolReturned
 from turnlog.agent.team.advising import advising_tools
 from turnlog.agent.team.advising.sample import applicants, store_applicant
 from turnlog.agent.team.advising.web import sample_pages
@@ -248,6 +254,27 @@ async def test_a_change_of_the_profile_that_is_repeated_tells_what_it_changed(na
         assert (await used("profile", "update_profile", use, **arguments))["changed"] == {}
 
 
+async def test_a_change_of_the_profile_that_is_repeated_after_another_one_leaves_that_one(
+    nats_url: str, database_url: str
+) -> None:
+    async with advised(nats_url, database_url) as (_, use):
+        first, other = replace(use, effect=uuid.uuid4()), replace(use, effect=uuid.uuid4())
+        profile = AGENTS["profile"]
+        made = await TOOLS.call(profile, "update_profile", {"fields": {"toefl": 108, "sat": 1500}}, first)
+        await TOOLS.call(profile, "update_profile", {"fields": {"toefl": 112}}, other)
+        again = await TOOLS.call(profile, "update_profile", {"fields": {"toefl": 108, "sat": 1500}}, first)
+        stored = (await used("profile", "get_profile", use))["profile"]
+        assert (stored["toefl"], stored["sat"]) == (112, 1500)
+        assert again.value == made.value | {"profile": stored}
+        lost = replace(use, effect=uuid.uuid4())  # the process ended before the profile itself was stored
+        await use.records.put("profile_change", str(lost.effect), {"before": stored}, lost.effect)
+        await TOOLS.call(profile, "update_profile", {"fields": {"gpa": 3.9}}, replace(use, effect=uuid.uuid4()))
+        late = await TOOLS.call(profile, "update_profile", {"fields": {"toefl": 115}}, lost)
+        assert late.value["changed"] == {"toefl": {"before": 112, "after": 115}}
+        stored = (await used("profile", "get_profile", use))["profile"]
+        assert (stored["toefl"], stored["gpa"]) == (115, 3.9), "no change is lost"
+
+
 async def test_the_tools_of_another_team_store_once_too(nats_url: str, database_url: str) -> None:
     team, tools = load_team(Path(__file__).parents[1] / "teams" / "support"), registry_of(SUPPORT_TOOLS)
     check_tools(team, tools.names)
@@ -295,3 +322,20 @@ async def test_a_user_without_a_profile_is_asked_for_one(nats_url: str, database
             assert "the profile has no GPA" in await refused("school", name, use, **arguments)
         assert "no result of the mbti assessment" in await refused("profile", "interpret_assessment", use, kind="mbti")
         assert "no activities" in await refused("essay", "brainstorm_ideas", use, prompt="Tell us")
+
+
+async def test_a_searxng_that_the_environment_names_is_searched(
+    nats_url: str, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = [{"title": "Visa rules", "url": "https://visas.example", "content": "Bring a passport.", "engine": "e"}]
+    with answering({"query": "q", "results": results}) as (url, queries), OpenAIServer() as model:
+        monkeypatch.setenv("TURNLOG_SEARXNG_URL", url)
+        model.reply("I search.", tool_calls=[("web_search", {"query": "student visa rules"})])
+        model.reply("Bring a passport.")
+        given = {"api_base_url": model.url, "api_key": model.key, "model": "m", "team": "advising"}
+        async with player(nats_url, database_url, ("projectors", "agent"), **given)() as stage:
+            pieces = await pieces_of(stage.runtime, Place(user="ann"), "Hello, a question")
+    [returned] = [piece for piece in pieces if isinstance(piece, ToolReturned)]
+    told = json.loads(returned.result)
+    assert told["searched"] == "the web" and told["results"][0]["url"] == "https://visas.example", told
+    assert queries == [{"q": ["student visa rules"], "format": ["json"]}]

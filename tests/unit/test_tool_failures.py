@@ -1,18 +1,24 @@
 """Tools whose service fails: kinds of failures, and a breaker for each service."""
 
 import asyncio
+import threading
 import uuid
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 import httpx2
 import pytest
+from helpers.servers import eventually
 
 from turnlog.agent import metrics
 from turnlog.agent.models.errors import ModelQuotaExceeded
 from turnlog.agent.team.local_pages import LocalPages
+from turnlog.agent.team.plans import Result
 from turnlog.agent.team.teams import Agent
-from turnlog.agent.team.tools import Mistake, Registry, Use, category_of_failure, registry_of, tool
+from turnlog.agent.team.tool_failures import Unavailable, category_of_failure
+from turnlog.agent.team.tools import MAY_BE_DONE, Mistake, Registry, Use, registry_of, tool
 
 calls: list[str] = []
 
@@ -128,3 +134,94 @@ REQUEST = httpx2.Request("GET", "http://example.test")
 )
 def test_failures_have_the_categories_of_answers(error: Exception, category: str) -> None:
     assert category_of_failure(error) == category
+
+
+def alone(function: Callable[..., Any]) -> tuple[Registry, Agent]:
+    """A registry with one tool, and an agent that may use it."""
+    return registry_of([function]), Agent(type="a", name="A", prompt="p", tools=(function.__name__,))
+
+
+def error_of(result: Result) -> str:
+    assert result.is_error
+    return str(result.value["error"])
+
+
+async def test_a_tool_that_writes_and_takes_too_long_may_have_been_done() -> None:
+    @tool(timeout_s=0.01, writes=True)
+    async def pay() -> None:
+        """Never ends."""
+        await asyncio.Event().wait()
+
+    @tool(writes=True)
+    async def post() -> None:
+        """Hears nothing from its server."""
+        raise httpx2.ReadTimeout("silence")
+
+    @tool(writes=True)
+    async def order() -> None:
+        """Loses the connection."""
+        raise httpx2.RemoteProtocolError("the peer closed the connection")
+
+    @tool(writes=True)
+    async def save() -> None:
+        """Fails in the middle."""
+        raise RuntimeError("anything")
+
+    for function, why in (
+        (pay, "pay did not answer within 0.01 s"),
+        (post, "post failed (ReadTimeout)"),
+        (order, "order failed (RemoteProtocolError)"),
+        (save, "save failed (RuntimeError)"),
+    ):
+        registry, agent = alone(function)
+        assert error_of(await registry.call(agent, function.__name__, "{}", use())) == f"{why}, {MAY_BE_DONE}"
+
+
+async def test_a_failure_before_anything_was_written_does_not_say_that_it_may_have_been_done() -> None:
+    @tool(writes=True)
+    async def polish() -> None:
+        """Asks the model first."""
+        raise ModelQuotaExceeded("no credit")
+
+    @tool(writes=True)
+    async def book() -> None:
+        """Finds no server."""
+        raise Unavailable("no route", may_be_done=False)
+
+    for function in (polish, book):
+        registry, agent = alone(function)
+        assert MAY_BE_DONE not in error_of(await registry.call(agent, function.__name__, "{}", use()))
+
+
+async def test_a_call_does_not_begin_while_one_that_was_given_up_may_still_write() -> None:
+    begun, may_end, done = list[int](), threading.Event(), list[int]()
+
+    @tool(writes=True, timeout_s=0.05)
+    def pay(usd: int) -> int:
+        """Pays slowly."""
+        begun.append(usd)
+        may_end.wait()
+        done.append(usd)
+        return usd
+
+    registry, agent = alone(pay)
+    try:
+        assert error_of(await registry.call(agent, "pay", {"usd": 1}, use())).endswith(MAY_BE_DONE)
+        refused = error_of(await registry.call(agent, "pay", {"usd": 1}, use()))
+        assert refused == f"pay was not called: an earlier call has not ended yet, {MAY_BE_DONE}"
+        of_another = replace(use(), user="another")
+        assert error_of(await registry.call(agent, "pay", {"usd": 2}, of_another)).endswith(MAY_BE_DONE)
+    finally:
+        may_end.set()
+
+    async def both_ended() -> bool:
+        return sorted(done) == [1, 2]
+
+    await eventually(both_ended)
+    assert sorted(begun) == [1, 2]
+
+    async def begins_again() -> bool:
+        await registry.call(agent, "pay", {"usd": 3}, use())
+        return 3 in begun
+
+    await eventually(begins_again)

@@ -1,17 +1,12 @@
 """Searches of the web: SearXNG's JSON API over HTTP, and pages at hand."""
 
-import json
-import threading
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, cast
-from urllib.parse import parse_qs, urlsplit
+from typing import cast
 
 import httpx2
 import pytest
+from helpers.json_server import answering
 
 from turnlog.agent.team.advising import advising_tools
 from turnlog.agent.team.advising.web import sample_pages
@@ -23,34 +18,6 @@ from turnlog.agent.team.tools import Records, Use
 from turnlog.agent.team.web_search import Page, WebSearch
 
 NO_RECORDS = cast(Records, None)  # a search reads none
-
-
-@contextmanager
-def answering(body: Any, status: int = 200) -> Iterator[tuple[str, list[dict[str, list[str]]]]]:
-    """A server that answers every request with this JSON; its URL and the queries that came."""
-    queries = list[dict[str, list[str]]]()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            queries.append(parse_qs(urlsplit(self.path).query))
-            text = json.dumps(body).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(text)))
-            self.end_headers()
-            self.wfile.write(text)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}/", queries
-        finally:
-            server.shutdown()
-            thread.join()
 
 
 async def test_results_of_searxng_become_pages() -> None:

@@ -55,26 +55,27 @@ async def update_profile(
     activities, awards, preferred_setting, budget_usd. Lists are replaced as a whole. null empties a field."""
     if not fields:
         raise Mistake(f"fields is empty; the fields are {', '.join(Profile.model_fields)}")
-    before, effect = await profile_of(use.records), str(use.effect)
-    last = await use.records.get(CHANGE, ONLY)
-    if last and last["effect"] == effect:  # an earlier try of this call may have changed the profile
-        before = Profile.model_validate(last["before"])
+    now, effect = await profile_of(use.records), str(use.effect)
+    earlier = await use.records.get(CHANGE, effect)  # try of this call, which may have changed the profile
+    before = Profile.model_validate(earlier["before"]) if earlier else now
     emptied = {
         name: [] if name in ("activities", "awards") and value is None else value for name, value in fields.items()
     }
     try:
-        after = Profile.model_validate(before.model_dump() | emptied)
+        after = Profile.model_validate(now.model_dump() | emptied)
     except ValidationError as error:
         problem = error.errors()[0]
         raise Mistake(f"{problem['loc'][0]}: {problem['msg'].lower()}; nothing was changed") from None
-    change = {"effect": effect, "before": before.model_dump(exclude_none=True)}
-    await use.records.put(CHANGE, ONLY, change, use.effect)
+    if not earlier:
+        await use.records.put(CHANGE, effect, {"before": before.model_dump(exclude_none=True)}, use.effect)
     await use.records.put(PROFILE, ONLY, after.model_dump(exclude_none=True), use.effect)
+    # A put that is repeated stores nothing, and other changes may have followed it.
+    stored = await profile_of(use.records) if earlier else after
     names = [name for name in fields if getattr(after, name) != getattr(before, name)]
     return {
         "changed": {name: {"before": getattr(before, name), "after": getattr(after, name)} for name in names},
-        "profile": after.model_dump(exclude_none=True),
-        "missing": after.missing,
+        "profile": stored.model_dump(exclude_none=True),
+        "missing": stored.missing,
     }
 
 

@@ -1,0 +1,39 @@
+"""Failures of tools: what the model is told of them, and of which kind they are."""
+
+from collections.abc import Mapping
+
+import httpx2
+
+from turnlog.agent.answering.fallback import Category, category_of
+from turnlog.events.errors import TurnlogError
+
+
+class Mistake(Exception):
+    """A call cannot be answered as it is; the message tells the model what to do otherwise. It is not tried again."""
+
+
+class Unavailable(Exception):
+    """A service did not do what a tool needs; the message tells the model so. It is tried again as any failure is.
+
+    may_be_done: whether the service may have done it all the same, as where its answer was lost.
+    """
+
+    def __init__(self, message: str, category: Category = "network", *, may_be_done: bool = True) -> None:
+        super().__init__(message)
+        self.category: Category = category
+        self.may_be_done = may_be_done
+
+
+def category_of_failure(error: Exception) -> Category:
+    """Returns the kind of a tool's failure, as answers that failed have it."""
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if isinstance(error, TurnlogError):
+        return category_of(error.code)
+    if isinstance(error, TimeoutError | httpx2.TimeoutException):
+        return "timeout"
+    if status in _CATEGORY_OF_STATUS:
+        return _CATEGORY_OF_STATUS[status]
+    return "network" if status is not None or isinstance(error, OSError | httpx2.TransportError) else "unknown"
+
+
+_CATEGORY_OF_STATUS: Mapping[int | None, Category] = {402: "quota", 429: "rate_limit", 503: "network", 504: "timeout"}
