@@ -2,8 +2,10 @@
 
 import logging
 import sys
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import httpx2
 import pytest
@@ -12,9 +14,12 @@ from helpers.callers import call, mcp_of
 from helpers.cli_process import environment
 from mcp.client import Client
 from mcp.client.stdio import StdioServerParameters
+from pydantic import TypeAdapter
 
 from turnlog.consumers.api.mcp import tools
+from turnlog.consumers.api.mcp.forgiving import Moment
 from turnlog.consumers.api.mcp.tools import make_server
+from turnlog.events.local_time import caller_zone
 
 TOOLS = {"remember", "recall", "context", "threads", "memories", "forget"}
 
@@ -70,6 +75,37 @@ async def test_scopes_tokens_and_arguments_are_checked(serve: Serve) -> None:
         async with httpx2.AsyncClient(timeout=60) as http:
             refused = await http.post(f"{api.url}/mcp", json={})
             assert (refused.status_code, refused.json()["code"]) == (401, "unauthenticated")
+
+
+async def test_arguments_are_forgiven_and_refusals_are_words_for_a_model(serve: Serve) -> None:
+    async with serve() as api, mcp_of(api, path="/mcp/") as ann, api.client() as http:
+        await http.post("/api/threads/t/turns", json={"turns": [{"role": "user", "content": "My corgi is Sesame."}]})
+        for empty in ("", " ", None):
+            found = await call(ann, "recall", query="corgi", thread_id=empty, before=empty, after="2020-01-31", k=empty)
+            assert [turn["text"] for turn in found["turns"]] == ["My corgi is Sesame."]
+        assert (await call(ann, "recall", query="corgi", before="2020-01-31"))["turns"] == []
+        assert (await call(ann, "recall", query="corgi", before="2020-01-31T10:00"))["turns"] == []
+        assert (await call(ann, "memories", as_of="2020-01-31", type="", cursor=""))["memories"] == []
+        for tool, arguments, words in (
+            ("recall", {"query": "corgi", "user": "bob"}, "there is no argument 'user'. It takes query, k (optional)"),
+            ("recall", {"query": "corgi", "k": 0}, "k: Input should be greater than or equal to 1"),
+            ("recall", {"query": "corgi", "after": "yesterday"}, "after: Input should be a valid datetime"),
+            ("recall", {}, "query: Field required"),
+            ("forget", {"memory_id": "it"}, "memory_id: Input should be a valid UUID"),
+        ):
+            refused = await ann.call_tool(tool, arguments)
+            said = refused.content[0].text
+            assert refused.is_error and said.startswith(f"{tool} was not run: ") and words in said
+            assert "pydantic" not in said and "http" not in said
+
+
+def test_a_date_without_a_time_begins_in_the_persons_zone() -> None:
+    token = caller_zone.set(ZoneInfo("Asia/Shanghai"))
+    try:
+        assert TypeAdapter(Moment).validate_python("2026-05-08") == datetime(2026, 5, 7, 16, tzinfo=UTC)
+        assert TypeAdapter(Moment).validate_python("2026-05-08T00:00Z") == datetime(2026, 5, 8, tzinfo=UTC)
+    finally:
+        caller_zone.reset(token)
 
 
 @pytest.mark.timeout(120)

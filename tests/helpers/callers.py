@@ -37,11 +37,11 @@ def forged(api: Api) -> dict[str, str]:
 
 
 @asynccontextmanager
-async def mcp_of(api: Api, user: str = "ann", **given: Any) -> AsyncIterator[Client]:
+async def mcp_of(api: Api, user: str = "ann", path: str = "/mcp", **given: Any) -> AsyncIterator[Client]:
     header = {"Authorization": f"Bearer {api.token(user, **given)}"}
     async with (
         httpx2.AsyncClient(headers=header, timeout=60) as http,
-        Client(streamable_http_client(f"{api.url}/mcp", http_client=http)) as client,
+        Client(streamable_http_client(f"{api.url}{path}", http_client=http)) as client,
     ):
         yield client
 

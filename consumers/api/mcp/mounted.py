@@ -17,6 +17,8 @@ from turnlog.consumers.api.principal import Principal, use_zone
 from turnlog.consumers.api.problems import problem_of
 from turnlog.events.errors import TurnlogError
 
+PATH = "/mcp"
+
 
 class Authenticated:
     """ASGI middleware: finds out who calls, by the same tokens and keys as every route, before MCP reads anything."""
@@ -35,11 +37,11 @@ class Authenticated:
         except TurnlogError as error:
             return await problem_of(error)(scope, receive, send)
         scope[CALLER] = Principal(identity, self._runtime.for_tenant(identity.tenant), self._runtime)
-        await self._app(scope, receive, send)
+        await self._app({**scope, "path": PATH, "raw_path": PATH.encode()}, receive, send)
 
 
 def mount(app: FastAPI, runtime: Runtime) -> None:
-    """Serves MCP at /mcp from the application's start to its end. `RequestLimits` has checked Host and Origin before.
+    """Serves MCP at /mcp and /mcp/ while the application runs. `RequestLimits` has checked Host and Origin.
 
     A GET is refused with 405, as the protocol has it for a server that sends nothing by itself (MCP 2025-06-18,
     Transports): its stream would stay empty, and hold up the server's end.
@@ -51,7 +53,9 @@ def mount(app: FastAPI, runtime: Runtime) -> None:
         max_request_body_size=runtime.settings.api_max_body,
         transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
     )
-    app.router.routes.append(Route("/mcp", Authenticated(inner, runtime), methods=["POST", "DELETE"]))
+    authenticated = Authenticated(inner, runtime)
+    for path in (PATH, f"{PATH}/"):
+        app.router.routes.append(Route(path, authenticated, methods=["POST", "DELETE"]))
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

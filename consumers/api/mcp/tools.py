@@ -14,7 +14,7 @@ from uuid import UUID
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
-from pydantic import AwareDatetime, BaseModel, Field
+from pydantic import BaseModel, Field
 
 from turnlog.agent.access.throttle.shares import in_share
 from turnlog.agent.answering.context import context_as_of, context_of
@@ -23,6 +23,7 @@ from turnlog.agent.conversations import threads
 from turnlog.agent.memory import memory_changes
 from turnlog.agent.memory.memories import MemoryView
 from turnlog.agent.recall.recall import recall as search
+from turnlog.consumers.api.mcp.forgiving import ForgivingTool, Moment
 from turnlog.consumers.api.pages import page_of, place_of
 from turnlog.consumers.api.principal import Principal
 from turnlog.consumers.api.routes.memories import list_memories
@@ -135,8 +136,8 @@ class _Tools:
         context: Context[Any, Any],
         k: Limit = 5,
         thread_id: str | None = None,
-        before: AwareDatetime | None = None,
-        after: AwareDatetime | None = None,
+        before: Moment | None = None,
+        after: Moment | None = None,
     ) -> Found:
         """Finds what was said and what is remembered, by meaning, words, names and dates. before, after: of turns."""
         async with self.reader(context) as who:
@@ -194,7 +195,7 @@ class _Tools:
         self,
         context: Context[Any, Any],
         type: MemoryKind | None = None,
-        as_of: AwareDatetime | None = None,
+        as_of: Moment | None = None,
         cursor: Cursor = None,
     ) -> Memories:
         """What is remembered of the user: what was said last. as_of: what held then."""
@@ -211,20 +212,22 @@ class _Tools:
 
 def make_server(fixed: Principal | None = None) -> MCPServer:
     """Returns the server with its tools. fixed: who calls on stdio."""
-    with _untouched_root_logger():
-        server, tools = (
-            MCPServer("turnlog", title="turnlog: memory of conversations", version=version("turnlog")),
-            _Tools(fixed),
+    tools = _Tools(fixed)
+    offered = [
+        ForgivingTool.from_function(_with_clear_errors(tool), annotations=hints)
+        for tool, hints in (
+            (tools.remember, ADDS),
+            (tools.recall, READS),
+            (tools.context, READS),
+            (tools.threads, READS),
+            (tools.memories, READS),
+            (tools.forget, DROPS),
         )
-    for tool, hints in (
-        (tools.remember, ADDS),
-        (tools.recall, READS),
-        (tools.context, READS),
-        (tools.threads, READS),
-        (tools.memories, READS),
-        (tools.forget, DROPS),
-    ):
-        server.add_tool(_with_clear_errors(tool), annotations=hints)
+    ]
+    with _untouched_root_logger():
+        server = MCPServer(
+            "turnlog", title="turnlog: memory of conversations", version=version("turnlog"), tools=offered
+        )
     return server
 
 
