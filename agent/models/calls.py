@@ -64,6 +64,8 @@ class Breaker:
         self._circuits: dict[str | None, _Circuit] = {}  # None: of all; those without failures are left out
         self._running = 0
         self.on_change: Callable[[bool], None] | None = None  # told when the circuit of all opens (True) or closes
+        # Told of a failure (True), and of a success that ends failures; whose it was.
+        self.on_call: Callable[[bool, str | None], None] | None = None
 
     @property
     def state(self) -> State:
@@ -93,6 +95,8 @@ class Breaker:
 
     def succeeded(self, asker: str | None = None) -> None:
         self.released()
+        if self.on_call is not None and self._circuits.keys() & {None, asker}:
+            self.on_call(False, asker)
         for whose in {None, asker}:
             state, found = self._state(whose), self._circuits.get(whose)
             if found is not None and state == "half-open":
@@ -104,6 +108,11 @@ class Breaker:
 
     def failed(self, asker: str | None = None) -> None:
         self.released()
+        if self.on_call is not None:
+            self.on_call(True, asker)
+        self._note_failure(asker)
+
+    def _note_failure(self, asker: str | None) -> None:
         now = self._clock()
         self._circuits = {whose: one for whose, one in self._circuits.items() if now < one.failed_at + FORGOTTEN_S}
         own = self._count(asker) if asker is not None else 0
@@ -126,6 +135,11 @@ class Breaker:
         self._circuits = {}
 
     @property
+    def failures(self) -> int:
+        """The failures in a row that count for all."""
+        return self._circuits[None].failures if None in self._circuits else 0
+
+    @property
     def open_for_s(self) -> float | None:
         """For how long the circuit of all has been open, None where it is not."""
         opened_at = self._circuits[None].opened_at if self._state(None) == "open" else None
@@ -138,6 +152,15 @@ class Breaker:
         elif self._state(None) != "open":
             opened_at = self._clock() - open_for_s
             self._circuits[None] = _Circuit(self._limit, opened_at, opened_at)
+
+    def follow_call(self, has_failed: bool, asker: str | None) -> None:
+        """Counts a call of another process; its trials while half-open are that process's own."""
+        if has_failed:
+            self._note_failure(asker)
+        else:
+            for whose in {None, asker}:
+                if self._state(whose) == "closed":
+                    self._circuits.pop(whose, None)
 
     def _tell(self, is_open: bool) -> None:
         if self.on_change is not None:

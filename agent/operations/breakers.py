@@ -1,7 +1,8 @@
 """Circuit breakers of all processes: their states, closing them by hand, and telling other processes of them.
 
-A breaker is in the memory of the process that calls the model or the tool. What opens or closes one does so in all
-processes; a failure there would be found out by each of them again. The breakers of background work stay apart.
+A breaker is in the memory of the process that calls the model or the tool. Processes tell each other of failures and
+of the successes that end them, so that five failures in a row open it wherever they were, and of what opens or closes
+it. The breakers of background work stay apart.
 """
 
 import asyncio
@@ -10,6 +11,7 @@ import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
@@ -57,10 +59,13 @@ async def sharing_breakers(runtime: Runtime) -> AsyncIterator[None]:
     InvalidTeam.
     """
     me, nc, own = str(runtime.process_id), runtime.log.nc, _breakers_of(runtime)
-    changes: asyncio.Queue[dict[str, str | float | None]] = asyncio.Queue()
+    changes: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
 
     def changed(service: str, is_open: bool) -> None:
         changes.put_nowait({"service": service, "open_for_s": 0.0 if is_open else None})
+
+    def called(service: str, has_failed: bool, asker: str | None) -> None:
+        changes.put_nowait({"service": service, "has_failed": has_failed, "asker": asker})
 
     async def tell() -> None:
         while True:
@@ -78,18 +83,21 @@ async def sharing_breakers(runtime: Runtime) -> AsyncIterator[None]:
                     if (open_for_s := breaker.open_for_s) is not None:
                         changes.put_nowait({"service": service, "open_for_s": open_for_s})
             elif (known := own.get(said["service"])) is not None:
-                open_for_s = said["open_for_s"]
-                known.follow(None if open_for_s is None else float(open_for_s))
+                if "has_failed" in said:
+                    known.follow_call(bool(said["has_failed"]), said["asker"])
+                else:
+                    open_for_s = said["open_for_s"]
+                    known.follow(None if open_for_s is None else float(open_for_s))
 
     for service, breaker in own.items():
-        breaker.on_change = partial(changed, service)
+        breaker.on_change, breaker.on_call = partial(changed, service), partial(called, service)
     watching, telling = await nc.subscribe(BREAKERS, cb=hear), asyncio.create_task(tell(), name="breakers")
     try:
         await nc.publish(BREAKERS, json.dumps({"process": me}).encode())
         yield
     finally:
         for breaker in own.values():
-            breaker.on_change = None
+            breaker.on_change = breaker.on_call = None
         await cancel(telling)
         with contextlib.suppress(NatsError, OSError):  # it ended with its connection
             await watching.unsubscribe()

@@ -15,10 +15,10 @@ def breakers(stage: Stage) -> dict[str, Breaker]:
     return {"llm": stage.runtime.models.chat.breaker, "search": server.tools.breakers["search"]}  # type: ignore[attr-defined]
 
 
-def fail(breaker: Breaker) -> None:
-    for _ in range(5):
-        breaker.admit()
-        breaker.failed()
+def fail(breaker: Breaker, times: int = 5, asker: str | None = None) -> None:
+    for _ in range(times):
+        breaker.admit(asker)
+        breaker.failed(asker)
 
 
 async def test_other_processes_follow_a_breaker_also_those_that_begin_later(
@@ -55,6 +55,32 @@ async def test_a_breaker_that_closes_after_its_trials_closes_elsewhere(
         await eventually(lambda: _is(there, "llm", "closed"))
         theirs.admit()
         theirs.released()
+
+
+async def test_failures_in_a_row_count_wherever_they_are(nats_url: str, database_url: str, model: MemoryServer) -> None:
+    play = player(nats_url, database_url, ("agent",), api_base_url=model.url, team="advising")
+    async with play() as here, play() as there:
+        ours, theirs = breakers(here)["search"], breakers(there)["search"]
+
+        async def counts(breaker: Breaker, failures: int) -> bool:
+            return breaker.failures == failures
+
+        for breaker, other in ((ours, theirs), (theirs, ours)) * 2:
+            fail(breaker, 1)
+            await eventually(lambda one=breaker, two=other: counts(two, one.failures))
+        assert ours.failures == theirs.failures == 4
+        theirs.admit()
+        theirs.succeeded()
+        await eventually(lambda: counts(ours, 0))
+        for breaker, other in ((ours, theirs), (theirs, ours)) * 3:  # of one person, who may be the cause
+            fail(breaker, 1, "default/ann")
+            await eventually(lambda one=breaker, two=other: counts(two, one.failures))
+            if breaker.failures == 2:
+                break
+        fail(theirs, 2, "default/ann")
+        assert (ours.failures, theirs.failures) == (2, 2), "no more than two of hers count for all"
+        fail(ours, 3)
+        await eventually(lambda: _is(there, "search", "open"))
 
 
 async def _is(stage: Stage, service: str, state: str) -> bool:
