@@ -16,11 +16,13 @@ BUNDLED = "prices.toml"
 
 
 class Price(BaseModel):
-    """USD for a million tokens."""
+    """USD for a million tokens. source: where it is from; compared: when it was last compared with that."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     input: float = Field(ge=0)
     output: float = Field(0.0, ge=0)
+    source: str | None = None
+    compared: date | None = None
 
 
 # What runs on this machine is free, and known to be.

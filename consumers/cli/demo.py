@@ -67,7 +67,7 @@ async def demonstrate(settings: Settings, keep: bool, say: Say) -> dict[str, Any
     started = time.perf_counter()
     try:
         async with opened(own, "turnlog-demo") as runtime:
-            report = await _Demo(runtime, say).run()
+            report = await Demonstration(runtime, say).run()
         report["seconds"] = round(time.perf_counter() - started, 1)
         say(f"\nDone in {report['seconds']:g} s; the servers are stopped" + (f", data in {home}" if keep else ""))
         kept = f"TURNLOG_HOME={home} " if keep else ""
@@ -78,13 +78,13 @@ async def demonstrate(settings: Settings, keep: bool, say: Say) -> dict[str, Any
             shutil.rmtree(home, ignore_errors=True)
 
 
-class _Demo:
+class Demonstration:
     def __init__(self, runtime: Runtime, say: Say) -> None:
         self._runtime, self._say = runtime, say
         tenant = runtime.settings.tenant
         items = events(read(load_sample(), "jsonl", Defaults(tenant=tenant, user=USER)), tenant)
         self._sample = [item for item in items if isinstance(item, Event)]
-        self._report: dict[str, Any] = {"ok": True}
+        self.report: dict[str, Any] = {"ok": True}
 
     async def run(self) -> dict[str, Any]:
         part = len(self._sample) // 3
@@ -100,11 +100,11 @@ class _Demo:
                 await self._show_rows()
                 await self._show_context()
                 await self._ask()
-            await self._run_of_a_team()
+            await self.run_of_a_team()
             await self._rebuild()
         finally:
             _end(projector)
-        return self._report
+        return self.report
 
     async def _publish(self, part: Sequence[Event]) -> None:
         self._head("1  Turns become events", "events/append.py: append_many, one atomic batch")
@@ -166,7 +166,7 @@ class _Demo:
     async def _show_rows(self) -> None:
         self._head("5  Rows", "one table per read model, all derived from the log")
         counts = {name: await _count(self._runtime, name) for name in TABLES}
-        self._report["rows"] = counts
+        self.report["rows"] = counts
         for name, count in counts.items():
             self._say(f"   {name:<24} {count:>6}")
 
@@ -196,7 +196,7 @@ class _Demo:
                         self._say("   " + line[:150])
                     self._check(bool(piece.answer), f"answered once, on the log at sequence {piece.seq}")
 
-    async def _run_of_a_team(self) -> None:
+    async def run_of_a_team(self) -> None:
         """One question that an agent hands on, and that another one answers with two tools."""
         self._head("8  A team of agents, every step on the log", "agent/team: plan, tools, hand-over; `turnlog runs`")
         settings = self._runtime.settings.model_copy(update={"team": TEAM})
@@ -246,7 +246,7 @@ class _Demo:
         self._say(f"\n{title}\n   ({where})")
 
     def _check(self, holds: bool, text: str) -> None:
-        self._report["ok"] = self._report["ok"] and holds
+        self.report["ok"] = self.report["ok"] and holds
         self._say(f"   {'✓' if holds else '✗ FAILED:'} {text}")
 
 

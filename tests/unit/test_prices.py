@@ -28,6 +28,8 @@ def test_the_bundled_table_says_when_its_prices_held_and_where_they_are_from() -
     prices = load_prices()
     assert prices.dated >= date(2026, 11, 1) and "OpenAI" in prices.source
     assert prices.cost_of("gpt-4o-mini", 1_000_000, 1_000_000) == Cost(0.75, known=True)
+    for name, price in prices.models.items():
+        assert price.source and price.source.startswith("https://") and price.compared, name
 
 
 def test_a_file_of_ones_own_takes_the_place_of_the_bundled_one(tmp_path: Path) -> None:
