@@ -1,7 +1,9 @@
 """mcp: the Model Context Protocol on stdio, and the configuration of common clients."""
 
 import io
+import json
 import sys
+from dataclasses import dataclass
 from typing import Annotated, Any, BinaryIO
 
 import typer
@@ -18,8 +20,28 @@ from turnlog.consumers.cli.runner import command
 from turnlog.events.texts import valid_json
 
 ROLES = ("projectors", "reactors")
-# The key that each client's configuration file has the servers under.
-CLIENTS = {"claude": "mcpServers", "cursor": "mcpServers", "vscode": "servers"}
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """file: where its configuration is. key: what it has the servers under. is_typed: each server says its type."""
+
+    file: str
+    key: str = "mcpServers"
+    is_typed: bool = False
+
+
+CLIENTS = {
+    "claude": Client("claude_desktop_config.json, which Settings > Developer > Edit Config opens"),
+    "claude-code": Client("~/.claude.json, or .mcp.json in a project", is_typed=True),
+    "codex": Client("~/.codex/config.toml", "mcp_servers"),
+    "cursor": Client("~/.cursor/mcp.json, or .cursor/mcp.json in a project"),
+    "vscode": Client(".vscode/mcp.json, or what `MCP: Open User Configuration` opens", "servers", is_typed=True),
+    "zed": Client("~/.config/zed/settings.json", "context_servers"),
+    "gemini": Client("~/.gemini/settings.json"),
+    "windsurf": Client("~/.codeium/windsurf/mcp_config.json"),
+}
+SECRETS = ("TURNLOG_API_SECRET", "TURNLOG_KEK")
 User = Annotated[str, typer.Option("--user", "-u", help="Whose memory it is.")]
 
 
@@ -62,8 +84,31 @@ class _ValidLines(io.RawIOBase):
 async def install(
     settings: Settings, user: User, client: Annotated[str, typer.Option(help=", ".join(CLIENTS))] = "claude"
 ) -> None:
-    """Print what to add to a client's configuration file, as JSON. Nothing is written."""
+    """Print what to add to a client's configuration file, which stderr names. Nothing is written."""
     check_known("client", client, CLIENTS)
     check_given("user", user)
-    words = ["mcp", "stdio", "--user", user, "--tenant", settings.tenant]
-    emit({CLIENTS[client]: {"turnlog": {"command": "turnlog", "args": words}}})
+    servers = {"NATS_URL": settings.nats_url, "DATABASE_URL": settings.database_url}
+    server = {
+        **({"type": "stdio"} if CLIENTS[client].is_typed else {}),
+        "command": sys.executable,
+        "args": ["-m", "turnlog.consumers.cli", "mcp", "stdio", "--user", user, "--tenant", settings.tenant],
+        "env": {"TURNLOG_HOME": str(settings.home.expanduser().absolute())}
+        | {name: url for name, url in servers.items() if url},
+    }
+    if client == "codex":
+        sys.stdout.write(_toml(CLIENTS[client].key, server))
+    else:
+        emit({CLIENTS[client].key: {"turnlog": server}})
+    typer.echo(f"Add it to {CLIENTS[client].file}; start the client again.", err=True)
+    if secret := [name for name, value in zip(SECRETS, (settings.api_secret, settings.kek), strict=True) if value]:
+        typer.echo(f"Add {' and '.join(secret)} to its environment too; secrets are not printed.", err=True)
+
+
+def _toml(key: str, server: dict[str, Any]) -> str:
+    """Returns the server as a table. What JSON writes as a text or a list of texts is TOML too."""
+    env = server.pop("env")
+    tables = ((f"{key}.turnlog", server), (f"{key}.turnlog.env", env))
+    return "\n".join(
+        f"[{name}]\n" + "".join(f"{field} = {json.dumps(value, ensure_ascii=False)}\n" for field, value in each.items())
+        for name, each in tables
+    )
