@@ -139,7 +139,7 @@ def choose(team: Team, question: str, wanted: str | None) -> Chosen:
         return Chosen(_on(team.agents[wanted]), "request")
     routing = route(question, team.rules, team.simple_answers)
     if routing.answer is not None:
-        return Chosen(team.agents[team.entry], "router", routing.answer)
+        return Chosen(_on(team.agents[team.entry]), "router", routing.answer)
     if not routing.should_use_llm and routing.agent is not None:
         return Chosen(_on(team.agents[routing.agent]), "router")
     return Chosen(_on(team.agents[team.entry]), "agent")

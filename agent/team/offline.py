@@ -1,6 +1,7 @@
-"""A model without a model, for teams: rules choose the agent and up to two tools, and the answer is what they returned.
+"""Models without a model, for teams: a planner and the fixed answer of a rule.
 
-It says what it is. The same question gives the same plan.
+The planner's rules choose the agent and up to two tools, and the answer is what they returned. It says what it is, and
+the same question gives the same plan.
 """
 
 import hashlib
@@ -19,6 +20,7 @@ from turnlog.events.contracts import ToolCall
 from turnlog.projectors.models.terms import terms
 
 MODEL = "offline-planner"
+RULES = "rules"  # the model and provider of a fixed answer
 MOST_TOOLS = 2
 MOST_CHARS = 400  # of a result
 ASKED = ("query", "question", "words", "message")  # parameters that take the question itself
@@ -77,6 +79,22 @@ class OfflinePlanner:
         return tuple(
             _call(name, dict.fromkeys(functions[name]["parameters"].get("required", ()), question)) for name in chosen
         )
+
+
+@dataclass(frozen=True, slots=True)
+class FixedAnswer:
+    """A ChatModel that gives the answer of a rule, whatever it is asked."""
+
+    answer: str
+
+    model = provider = RULES
+
+    async def stream(self, request: ChatRequest) -> AsyncIterator[Delta]:
+        yield Delta(text=self.answer)
+        yield Delta(final=await self.complete(request))
+
+    async def complete(self, request: ChatRequest) -> Completion:
+        return Completion(self.answer, (), 0, 0, 0.0, RULES, RULES, 0.0, finish_reason="stop")
 
 
 def _names(messages: Sequence[Mapping[str, Any]]) -> dict[str, str]:

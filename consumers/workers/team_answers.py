@@ -8,7 +8,7 @@ from uuid import uuid5
 
 from turnlog.agent.access.throttle.admission import note_handed_on
 from turnlog.agent.answering.cancelling import said_so_far
-from turnlog.agent.answering.pieces import PhaseChanged, Progress, Restarted, Round, Solved, Text
+from turnlog.agent.answering.pieces import PhaseChanged, Planned, Progress, Round, Solved
 from turnlog.agent.answering.prepare import Prepared
 from turnlog.agent.answering.recall_tool import ToolResult
 from turnlog.agent.answering.record import Author
@@ -16,10 +16,10 @@ from turnlog.agent.answering.request import answer_id
 from turnlog.agent.answering.run import check_not_empty, run
 from turnlog.agent.context.titles import TASK
 from turnlog.agent.models import observed
-from turnlog.agent.models.protocol import ChatModel, ChatRequest, Completion, asker_of
+from turnlog.agent.models.protocol import ChatModel, ChatRequest, asker_of
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.team.configured import Chosen, ServerTeam
-from turnlog.agent.team.offline import OfflinePlanner
+from turnlog.agent.team.offline import FixedAnswer, OfflinePlanner
 from turnlog.agent.team.plans import Delegation, Step
 from turnlog.agent.team.recording import failed_event, journal_of, recorded_run, solved_event
 from turnlog.agent.team.records import StoredRecords
@@ -30,7 +30,6 @@ from turnlog.agent.team.tools import Use
 from turnlog.events.contracts import AnswerRequested, Event, ToolCall, UsageMetered
 
 Prepare = Callable[[Agent, Sequence[str]], Awaitable[Prepared]]
-RULES = "rules"  # the model and provider of a fixed answer
 PATIENCE = 29 / 30  # of the model's time: a failure reaches who asked within the whole of it
 
 
@@ -64,11 +63,9 @@ class TeamRun:
 
         Raises ModelError, EmptyAnswer, LogUnavailable.
         """
-        began, model = time.perf_counter(), self._model()
-        if chosen.answer is not None:
-            await self._fixed(chosen.agent, chosen.answer, began)
-            return
-        await self.server.tools.ready()
+        began, model = time.perf_counter(), self._model(chosen)
+        if chosen.answer is None:
+            await self.server.tools.ready()
         journal = await journal_of(self.runtime.log, self.request, self.seq, model.provider)
         entry = journal.entry if journal.entry in self.server.team.agents else None
         policy = Rewoo(
@@ -99,7 +96,8 @@ class TeamRun:
                         piece = replace(piece, routed=chosen.by == "router", suggestions=suggested)
                         took_ms = (time.perf_counter() - began) * 1000
                         self.extra.append(solved_event(self.author, self.request.id, piece, self.rounds, took_ms))
-                    await self.progress.show(piece)
+                    if chosen.answer is None or not isinstance(piece, PhaseChanged | Planned):
+                        await self.progress.show(piece)
 
     async def _begins(self, agent: str) -> None:
         """Notes that an agent has the question. One that was handed it, by the router too, counts in the throttle."""
@@ -131,19 +129,10 @@ class TeamRun:
         tools = [event for event in self.extra if isinstance(event.data, UsageMetered)]
         return [*used, *tools, failed_event(self.author, self.request.id, self.chain, code)]
 
-    def _model(self) -> ChatModel:
+    def _model(self, chosen: Chosen) -> ChatModel:
+        if chosen.answer is not None:
+            return FixedAnswer(chosen.answer)
         return OfflinePlanner(self.server.team) if self.runtime.settings.offline else self.runtime.models.chat
-
-    async def _fixed(self, agent: Agent, answer: str, began: float) -> None:
-        self.prepared = await self.prepare(agent, ())
-        await self.progress.show(Restarted())
-        await self.progress.show(Text(answer))
-        made = Completion(answer, (), 0, 0, 0.0, RULES, RULES, 0.0, finish_reason="stop")
-        self.rounds.append(Round(made, agent=agent.type))
-        solved = Solved(answer, (agent.type,), (), {}, routed=True, suggestions=self._suggestions(agent))
-        took_ms = (time.perf_counter() - began) * 1000
-        self.extra.append(solved_event(self.author, self.request.id, solved, self.rounds, took_ms))
-        await self.progress.show(solved)
 
     def _suggestions(self, agent: Agent) -> tuple[str, ...]:
         return () if self.locale is None else suggestions_of(agent, self.rounds, self.locale)

@@ -16,7 +16,7 @@ from helpers.stage import Play, Stage, player
 from turnlog.agent.answering.asking import AgentSwitched, Answered, NoAnswer, PhaseChanged, Solved, ToolUsed
 from turnlog.agent.answering.request import Question, question_events
 from turnlog.agent.answering.request import ask as append_question
-from turnlog.agent.team.agents import change_agent
+from turnlog.agent.team.agents import change_agent, switch_agent
 from turnlog.agent.team.runs import list_runs, show_run
 from turnlog.events.contracts import Event, UsageMetered
 from turnlog.events.errors import LogUnavailable
@@ -229,6 +229,25 @@ async def test_a_tool_of_another_agent_is_refused_and_the_model_is_told(play: Pl
     assert used.name == "polish_essay"
     told = json.loads(model.bodies("chat")[-1]["messages"][-1]["content"])
     assert "orchestrator has no tool 'polish_essay'" in told["error"]
+
+
+async def test_a_fixed_answer_is_a_run_and_is_not_given_while_its_agent_is_off(
+    nats_url: str, database_url: str, model: OpenAIServer
+) -> None:
+    team = str(Path(__file__).parents[1] / "teams" / "support")
+    play = player(nats_url, database_url, ROLES, api_base_url=model.url, api_key=model.key, model="m", team=team)
+    async with play() as stage:
+        pieces = await pieces_of(stage.runtime, PLACE, "Hello!")
+        [run] = await list_runs(stage.runtime, "default", "ann")
+        shown = await show_run(stage.runtime, "default", run.run_id)
+        await switch_agent(stage.runtime, "default", "desk", False)
+        with pytest.raises(NoAnswer) as refused:
+            await pieces_of(stage.runtime, PLACE, "Hello!")
+    said = "Hello! Which order is it about?"
+    assert isinstance(pieces[-1], Answered) and pieces[-1].answer == said and model.bodies("chat") == []
+    assert (run.agent, run.status) == ("desk", "solved")
+    assert [(step.kind, step.text) for step in shown.steps] == [("plan", said), ("end", "")]
+    assert refused.value.cause == "agent-disabled"
 
 
 async def test_without_a_language_model_rules_plan_and_say_so(nats_url: str, database_url: str) -> None:
