@@ -6,7 +6,7 @@ from functools import cache
 from turnlog.events.errors import TurnlogError
 
 DEFAULT_WINDOW = 128_000
-OUTPUT_RESERVE = 16_000
+OUTPUT_RESERVE = MOST_RESULTS = 16_000
 # With fewer tokens for the whole conversation no sensible answer is possible.
 MIN_BUDGET = 128
 
@@ -115,6 +115,12 @@ def output_reserve(window: int) -> int:
     """Tokens of the window that are left for the answer: 16,000, but at most a quarter, so that a small model keeps
     room for input."""
     return min(OUTPUT_RESERVE, window // 4)
+
+
+def results_room(window: int, taken: int) -> int:
+    """Returns how many tokens of a window results of tools may have together, beside a context of `taken` tokens: what
+    it leaves, 16,000 at most, and at least the tenth that is kept for safety, as a context may fill all the rest."""
+    return max(window // 10, min(MOST_RESULTS, window - window // 10 - output_reserve(window) - taken))
 
 
 def budget_for(model: str, window: int, system: int, tools: int, answer: int = 0) -> Budget:

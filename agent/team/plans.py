@@ -17,7 +17,6 @@ from turnlog.events.contracts import ToolCall
 
 MAX_STEPS, MAX_NESTING = 16, 32
 MOST_CHARS = 20_000  # of a result, as JSON
-MOST_TOLD = 60_000  # of all results that a model reads at once
 CUT = "... (truncated: there were too many results)"
 REFERENCE = re.compile(r"#E([1-9]\d{0,2})((?:\.[A-Za-z_]\w*|\[\d{1,4}\])*)")
 _PART = re.compile(r"\.([A-Za-z_]\w*)|\[(\d+)\]")
@@ -94,23 +93,23 @@ def bounded(value: Any) -> Any:
     return {"cut": f"{size}: ask for less if you need the rest", "beginning": text[:MOST_CHARS]}
 
 
-def fitted(messages: Sequence[dict[str, Any]], most: int = MOST_TOLD) -> list[dict[str, Any]]:
+def fitted(messages: Sequence[dict[str, Any]], most: int, size: Callable[[str], int] = len) -> list[dict[str, Any]]:
     """Returns the messages of earlier rounds with the longest results cut, so that all results have at most `most`
-    characters together."""
-    sizes = sorted(len(message["content"]) for message in messages if message["role"] == "tool")
-    limit, left = 0, most
-    for at, size in enumerate(sizes):
-        limit = left // (len(sizes) - at)
-        if size > limit:
+    characters together, or tokens by `size`."""
+    sizes = [size(message["content"]) if message["role"] == "tool" else 0 for message in messages]
+    limit, left, results = 0, most, sorted(size for size in sizes if size)
+    for at, each in enumerate(results):
+        limit = left // (len(results) - at)
+        if each > limit:
             break
-        left -= size
+        left -= each
     else:
         return list(messages)
     return [
-        {**message, "content": f"{message['content'][:limit]}{CUT}"}
-        if message["role"] == "tool" and len(message["content"]) > limit
+        {**message, "content": f"{message['content'][: len(message['content']) * limit // each]}{CUT}"}
+        if each > limit
         else message
-        for message in messages
+        for message, each in zip(messages, sizes, strict=True)
     ]
 
 

@@ -29,7 +29,9 @@ from turnlog.agent.answering.pieces import (
 )
 from turnlog.agent.answering.recall_tool import ToolResult
 from turnlog.agent.answering.run import Ask, check_not_empty, round_messages
+from turnlog.agent.context import counter_for
 from turnlog.agent.context.titles import TOOL_RESULTS
+from turnlog.agent.context.window import results_room, window_for
 from turnlog.agent.models import observed
 from turnlog.agent.models.errors import ModelTimedOut, ModelUnavailable
 from turnlog.agent.models.protocol import TIME_UP, CallPiece, ChatRequest, Completion
@@ -83,6 +85,7 @@ class Rewoo:
     earlier attempt, which are not made again. within_s: when text must have come, in seconds from the first call on:
     a plan and the tools that are called must have ended by then, and text that comes may go on. A tool that fails ends
     nothing, the model is told. The calls and results of a Round fit each other, so that it can be recorded as turns.
+    model: the name of the one that is asked where an agent names none. window: of the model in tokens, 0 infers it.
     Raises ModelError, EmptyAnswer.
 
     chain: the agents that had the question, the present one last. phase: what is next. plans, values, told: of the
@@ -99,6 +102,8 @@ class Rewoo:
     use_for: UseFor
     known: Known | None = None
     within_s: float = math.inf
+    model: str = ""
+    window: int = 0
     phase: Phase = "PLAN"
     text_by: float | None = None
     request: ChatRequest | None = None
@@ -138,7 +143,7 @@ class Rewoo:
         if self.request is None:
             self.request = await self.request_for(self.agent, self.handed)
         if self.empty is None:
-            messages = [*self.request.messages, *fitted(self.told)]
+            messages = [*self.request.messages, *self._fitted(self.told)]
             tools = self.tools.schemas(self.agent) if self.phase == "PLAN" else ()
             self.asked = replace(self.request, messages=messages, tools=tools, text_by=self.text_by)
         assert self.asked is not None
@@ -313,7 +318,7 @@ class Rewoo:
         if not made or self.made is None:
             return []
         if not self.made.tool_calls:
-            texts = fitted([{"role": "tool", "content": result.text} for _, result in made])
+            texts = self._fitted([{"role": "tool", "content": result.text} for _, result in made])
             lines = [
                 f"#E{step.number} {step.tool}: {text['content']}"
                 for step, text in zip(self.planned.steps, texts, strict=True)
@@ -321,6 +326,18 @@ class Rewoo:
             told = {"role": "user", "content": RESULTS.format("\n".join(lines))}
             return [{"role": "assistant", "content": self.made.text}, told]
         return round_messages(self.planned.thought, made)
+
+    def _fitted(self, messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The messages with results cut that the model's window has no room for beside the context."""
+        assert self.request is not None
+        model = self.request.model or self.model
+        window = self.window or window_for(model)
+        texts = [message["content"] for message in messages if message["role"] == "tool"]
+        if len("".join(texts).encode(errors="replace")) <= window // 10:  # a token has a byte at least
+            return list(messages)
+        counter = counter_for(model)
+        taken = counter.request(map(dict, self.request.messages), self.tools.schemas(self.agent))
+        return fitted(messages, results_room(window, taken), counter.text)
 
     def _round(self, plan: Plan, results: Sequence[Made]) -> Round:
         """The call that planned, with the calls that were made of its plan."""

@@ -76,6 +76,8 @@ class TeamRun:
             self._use_for,
             journal,
             self.runtime.settings.model_timeout_s * PATIENCE,
+            model.model,
+            self.runtime.settings.context_window,
         )
         pieces = run(model, policy)
         recorded = recorded_run(self.runtime, self.author, self.request.id, journal, chosen.by, pieces)

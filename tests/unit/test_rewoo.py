@@ -28,12 +28,13 @@ from turnlog.agent.answering.pieces import (
     ToolUsed,
 )
 from turnlog.agent.answering.run import run
+from turnlog.agent.context import counter_for
 from turnlog.agent.models.errors import EmptyAnswer, ModelTimedOut
 from turnlog.agent.models.openai_chat import OpenAIChat
 from turnlog.agent.models.protocol import ChatRequest, Delta
 from turnlog.agent.team import rewoo
 from turnlog.agent.team.local_pages import LocalPages
-from turnlog.agent.team.plans import Delegation, Step
+from turnlog.agent.team.plans import CUT, Delegation, Step
 from turnlog.agent.team.rewoo import SOLVE_S, Rewoo
 from turnlog.agent.team.teams import Agent, Team, load_team
 from turnlog.agent.team.tools import MAY_BE_DONE, Registry, Use, registry_of, tool
@@ -60,6 +61,7 @@ class Desk:
         tools: Sequence[Callable[..., Any]] = SUPPORT_TOOLS,
         ends_in: float | None = None,
         within_s: float = math.inf,
+        window: int = 0,
     ) -> Any:
         ends_at = None if ends_in is None else asyncio.get_running_loop().time() + ends_in
 
@@ -72,7 +74,9 @@ class Desk:
             return Use("bob", datetime.now(UTC), uuid.uuid4(), None, LocalPages("none", []))  # type: ignore[arg-type]
 
         registry: Registry = registry_of(tools)
-        return run(self.chat, Rewoo(team, registry, [entry], request_for, use_for, within_s=within_s))
+        policy = Rewoo(team, registry, [entry], request_for, use_for, within_s=within_s)
+        policy.model, policy.window = self.chat.model, window
+        return run(self.chat, policy)
 
     @property
     def bodies(self) -> list[dict[str, Any]]:
@@ -431,6 +435,21 @@ async def test_a_model_that_hangs_after_a_slow_tool_is_given_up_in_time(
             pieces.append(piece)
     assert phases(pieces) == ["PLAN", "EXECUTE", "SOLVE"]
     assert returned(pieces) == {"slow": {"error": "there was no time left for it"}}
+
+
+@pytest.mark.parametrize(("window", "most"), [(4_096, 2_700), (128_000, 16_100)], ids=["a small window", "a large one"])
+async def test_results_have_the_room_that_the_context_leaves_in_the_window(desk: Desk, window: int, most: int) -> None:
+    @tool
+    def long(number: int) -> str:
+        """Returns much."""
+        return f"{number} words and " * 1_200
+
+    desk.server.reply(tool_calls=[("long", {"number": number}) for number in range(4)])
+    desk.server.reply("Much.")
+    await desk.ask(**only(long), window=window)
+    told = [message["content"] for message in desk.bodies[-1]["messages"] if message["role"] == "tool"]
+    tokens = sum(counter_for(desk.chat.model).text(text) for text in told)
+    assert 0.75 * most < tokens < most and all(CUT in text for text in told)
 
 
 async def test_who_stops_listening_stops_the_tools(desk: Desk) -> None:
