@@ -67,7 +67,7 @@ async def tail(
             async with runtime.log.reader_of(filters, position) as reader:
                 while follow or (reader.pending_at_start and position <= head):
                     for stored in await reader.batch():
-                        yield Line(stored, _readable(stored, readers))
+                        yield Line(stored, readable(stored, readers))
                         position = stored.seq + 1
                         if not follow and (stored.pending == 0 or position > head):
                             return
@@ -79,7 +79,7 @@ async def tail(
 async def line_at(log: Log, seq: int, readers: frozenset[str] | None = None) -> Line:
     """Returns the event at a sequence. readers: as for `tail`. Raises NotFound."""
     stored = await log.stored(seq)
-    return Line(stored, _readable(stored, readers))
+    return Line(stored, readable(stored, readers))
 
 
 def _filter(tenant: str | None, thread: str | None) -> str:
@@ -88,8 +88,8 @@ def _filter(tenant: str | None, thread: str | None) -> str:
     return tenant_filter(tenant) if thread is None else thread_filter(tenant, check_id("thread", thread))
 
 
-def _readable(stored: Stored, readers: frozenset[str] | None) -> dict[str, Any] | None:
-    """A seal that cannot be opened is shown as it is in the log."""
+def readable(stored: Stored, readers: frozenset[str] | None) -> dict[str, Any] | None:
+    """Returns the event, None for what is not JSON. A seal that cannot be opened is shown as it is in the log."""
     try:
         body = parsed(stored.body)
     except InvalidEvent:

@@ -30,6 +30,7 @@ export const SCREENS = {
   memories: { icon: "memories", load: () => import("./screens/memories.js") },
   recall: { icon: "recall", load: () => import("./screens/recall.js") },
   runs: { icon: "runs", load: () => import("./screens/runs.js") },
+  events: { icon: "events", load: () => import("./screens/events.js"), needs: "operate" },
   operation: { icon: "operation", load: () => import("./screens/operation.js"), needs: "operate" },
   privacy: { icon: "privacy", load: () => import("./screens/privacy.js"), needs: "erase" },
   access: { icon: "access", load: () => import("./screens/access.js"), needs: "operate" },

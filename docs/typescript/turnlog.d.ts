@@ -300,6 +300,28 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/threads/{thread}/answers/{seq}/cancel": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Cancel
+         * @description Stops an answer under way. What was said so far is recorded as the answer; whoever reads it gets `done` with the
+         *     `finish_reason` `cancelled`, or the error `no-answer` with status 409 where nothing was said. Refused with 409,
+         *     `not-under-way`, where the answer has ended or no worker has begun it within some seconds.
+         */
+        post: operations["cancel_api_threads__thread__answers__seq__cancel_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/runs": {
         parameters: {
             query?: never;
@@ -1005,6 +1027,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/operations/activity": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Tenant Activity
+         * @description Lists what the analytics subscriber counted in the last hours, by hour, type of event and role, oldest first.
+         */
+        get: operations["tenant_activity_api_operations_activity_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/operations/users/{user}/usage": {
         parameters: {
             query?: never;
@@ -1218,6 +1260,48 @@ export interface paths {
          *     client which comes back with `Last-Event-ID` misses none. Personal fields of other people stay sealed.
          */
         get: operations["thread_events_api_threads__thread__events_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/threads/{thread}/events/{seq}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Show Event
+         * @description Returns an event of the conversation with the events that it came from, those that came from it, and the rows of
+         *     read models that name it.
+         */
+        get: operations["show_event_api_threads__thread__events__seq__get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/operations/events": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Tenant Events
+         * @description Streams the events of all conversations and people of the tenant as they come. Ids and sealed fields are as in a
+         *     conversation's stream.
+         */
+        get: operations["tenant_events_api_operations_events_get"];
         put?: never;
         post?: never;
         delete?: never;
@@ -2368,8 +2452,8 @@ export interface components {
         };
         /**
          * AgentChange
-         * @description Values of an agent; null is as its team or the server's settings say. temperature: of the model, 0 to 2.
-         *     tools, delegates: names of what it may call and of the agents it may hand a question to.
+         * @description Values of an agent; null is as its team or the server's settings say. temperature: of the model, 0 to 2. tools,
+         *     delegates: names of what it may call and of the agents it may hand a question to.
          */
         AgentChange: {
             /** Systemprompt */
@@ -3253,6 +3337,27 @@ export interface components {
             code: string;
         };
         /**
+         * EventRelations
+         * @description An event with the events of its thread that it names, directly or over others, and those that name it so; both
+         *     as the stream of events shows them, in the order of the log. rows: of read models, that name it.
+         */
+        EventRelations: {
+            /** Event */
+            event: {
+                [key: string]: unknown;
+            };
+            /** Causes */
+            causes: {
+                [key: string]: unknown;
+            }[];
+            /** Effects */
+            effects: {
+                [key: string]: unknown;
+            }[];
+            /** Rows */
+            rows: components["schemas"]["RowsOfEvent"][];
+        };
+        /**
          * Export
          * @description level: how much of the text is masked.
          */
@@ -3380,6 +3485,31 @@ export interface components {
             parts: components["schemas"]["Part"][];
             /** Behind */
             behind?: number | null;
+        };
+        /**
+         * HourOfType
+         * @description Counts of one type of event in one hour. role: of turns, "" for other events. characters: of their texts.
+         */
+        HourOfType: {
+            /**
+             * Hour
+             * Format: date-time
+             */
+            hour: string;
+            /** Type */
+            type: string;
+            /** Role */
+            role: string;
+            /** Events */
+            events: number;
+            /** Characters */
+            characters: number;
+            /** Tokens In */
+            tokens_in: number;
+            /** Tokens Out */
+            tokens_out: number;
+            /** Errors */
+            errors: number;
         };
         /** Importance */
         Importance: {
@@ -4618,6 +4748,20 @@ export interface components {
             memory: string;
             /** Content */
             content: string;
+        };
+        /**
+         * RowsOfEvent
+         * @description Rows of one table of a read model, as JSON, without vectors and hashes.
+         */
+        RowsOfEvent: {
+            /** Read Model */
+            read_model: string;
+            /** Table */
+            table: string;
+            /** Rows */
+            rows: {
+                [key: string]: unknown;
+            }[];
         };
         /**
          * RunShown
@@ -6351,6 +6495,52 @@ export interface operations {
                 content: {
                     "text/event-stream": unknown;
                 };
+            };
+            /** @description Client Error */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Server Error */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    cancel_api_threads__thread__answers__seq__cancel_post: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
+            };
+            path: {
+                /** @description The conversation's id. */
+                thread: string;
+                /** @description `seq` of the event `started`. */
+                seq: number;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description Client Error */
             "4XX": {
@@ -8410,6 +8600,51 @@ export interface operations {
             };
         };
     };
+    tenant_activity_api_operations_activity_get: {
+        parameters: {
+            query?: {
+                hours?: number;
+            };
+            header?: {
+                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HourOfType"][];
+                };
+            };
+            /** @description Client Error */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Server Error */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     user_usage_api_operations_users__user__usage_get: {
         parameters: {
             query?: {
@@ -8937,6 +9172,100 @@ export interface operations {
                 /** @description The conversation's id. */
                 thread: string;
             };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/event-stream": unknown;
+                };
+            };
+            /** @description Client Error */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Server Error */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    show_event_api_threads__thread__events__seq__get: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
+            };
+            path: {
+                /** @description The conversation's id. */
+                thread: string;
+                seq: number;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["EventRelations"];
+                };
+            };
+            /** @description Client Error */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Server Error */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    tenant_events_api_operations_events_get: {
+        parameters: {
+            query?: {
+                /** @description Sequences before the log's end to begin at. */
+                newest?: number;
+            };
+            header?: {
+                "last-event-id"?: string | null;
+                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
+            };
+            path?: never;
             cookie?: never;
         };
         requestBody?: never;

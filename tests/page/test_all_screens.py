@@ -27,6 +27,7 @@ SCREENS = {
     "#/recall?q=museum": ".hit",
     "#/runs": ".run-row",
     "#/runs/RUN": ".axis-row",
+    "#/events": ".event-row",
     "#/operation": ".lag-row",
     "#/privacy": ".tile",
     "#/access": ".switch",

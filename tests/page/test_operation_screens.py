@@ -17,7 +17,11 @@ async def test_events_arrive_are_filtered_and_show_what_followed_from_them(brows
             tree = detail.locator(".event-tree")
             await expect(tree.locator("[aria-current]")).to_contain_text("answer_requested")
             await expect(tree.locator("ul .event-node").first).to_be_visible()
-            await expect(detail.locator("pre")).to_contain_text('"type": "turnlog.answer_requested')
+            await expect(detail.locator(".code, pre").last).to_contain_text('"type": "turnlog.answer_requested')
+            await tree.get_by_role("button", name="turn_recorded").first.click()
+            rows = detail.get_by_role("region", name="Rows that came from this")
+            await rows.get_by_text("messages", exact=True).click()
+            await expect(rows.locator("details[open] pre")).to_contain_text('"content": "Hello <b>there</b>"')
             await detail.get_by_role("button", name="Close").click()
 
             await page.get_by_role("button", name="Pause").click()
@@ -30,6 +34,17 @@ async def test_events_arrive_are_filtered_and_show_what_followed_from_them(brows
             await expect(turns).to_have_count(before + 1)
             await page.get_by_label("Type of events").select_option("turn_recorded")
             await expect(page.locator(".event-row")).to_have_count(before + 1)
+
+
+async def test_operators_follow_the_events_of_all_conversations(browser: Browser, api: Api) -> None:
+    opened = signed_in(browser, api, "#/events", role="admin")
+    async with api.client() as ann, api.client(tenant="others") as other, opened as page:
+        for thread, client in (("t", ann), ("elsewhere", other), ("u", ann)):
+            turns = {"turns": [{"role": "user", "content": f"Said in {thread}"}]}
+            assert (await client.post(f"/api/threads/{thread}/turns", json=turns)).status_code == 201
+        rows = page.locator(".event-row").filter(has_text="Said in")
+        await expect(rows).to_have_count(2)
+        await expect(rows.last).to_contain_text("Said in u")
 
 
 async def test_operators_see_lag_rebuild_and_plots_and_turn_agents_off(browser: Browser, api: Api) -> None:

@@ -1,23 +1,24 @@
 """A conversation as a front-end shows it: the list and history, and the stream of a thread's events."""
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import TypeAdapter
 
 from turnlog.agent.access.identity import Unauthenticated
 from turnlog.agent.conversations.threads import ThreadMarks, marks_of
 from turnlog.agent.conversations.transcript import blocks_of, transcript_in_parts
-from turnlog.agent.operations.tailing import tail
+from turnlog.agent.operations.event_relations import EventRelations, event_relations
+from turnlog.agent.operations.tailing import Line, tail
 from turnlog.consumers.api.pages import Cursor, Limit
-from turnlog.consumers.api.principal import Place, Reader, Watcher
+from turnlog.consumers.api.principal import Operator, Place, Principal, Reader, Watcher
 from turnlog.consumers.api.routes.threads import ThreadId, list_threads
 from turnlog.consumers.api.streams import OF_FEW, until
 
@@ -94,8 +95,41 @@ async def thread_events(
     """Streams the events of the conversation from the log, then new ones as they come. Every id is a sequence: a
     client which comes back with `Last-Event-ID` misses none. Personal fields of other people stay sealed."""
     start = int(last_event_id or after) + 1
-    (_, tenant, thread), checked_at = place, time.monotonic()
+    _, tenant, thread = place
     lines = tail(caller.system, start, tenant=tenant, thread=thread, readers=frozenset({caller.user}))
+    async with aclosing(watch(request, caller, lines)) as events:
+        async for event in events:
+            yield event
+
+
+@router.get("/threads/{thread}/events/{seq}")
+async def show_event(thread: ThreadId, seq: Annotated[int, Path(ge=1, le=_ALL)], caller: Reader) -> EventRelations:
+    """Returns an event of the conversation with the events that it came from, those that came from it, and the rows of
+    read models that name it."""
+    _, tenant, thread = await caller.owns(thread)
+    return await event_relations(caller.system, tenant, thread, caller.user, seq)
+
+
+@router.get("/operations/events", response_class=EventSourceResponse, dependencies=OF_FEW, tags=["operations"])
+async def tenant_events(
+    caller: Operator,
+    request: Request,
+    newest: Annotated[int, Query(ge=0, le=10_000, description="Sequences before the log's end to begin at.")] = 0,
+    last_event_id: Annotated[str | None, Header(pattern=r"^\d{1,18}$")] = None,
+) -> AsyncIterator[ServerSentEvent]:
+    """Streams the events of all conversations and people of the tenant as they come. Ids and sealed fields are as in a
+    conversation's stream."""
+    head = await caller.system.log.head()
+    start = int(last_event_id) + 1 if last_event_id else max(1, head + 1 - newest)
+    lines = tail(caller.system, start, tenant=caller.tenant, readers=frozenset({caller.user}))
+    async with aclosing(watch(request, caller, lines)) as events:
+        async for event in events:
+            yield event
+
+
+async def watch(request: Request, caller: Principal, lines: AsyncGenerator[Line]) -> AsyncGenerator[ServerSentEvent]:
+    """Yields the lines as events until the server stops or the caller's credential ends."""
+    checked_at = time.monotonic()
     async with aclosing(until(request.app.state.stopping, lines)) as watched_lines:
         async for line in watched_lines:
             if time.monotonic() >= checked_at + CHECK_S:

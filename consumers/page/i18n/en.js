@@ -119,7 +119,8 @@ export default {
   },
   events: {
     type: "Type of events", every: "Every type", count: { one: "{n} event", other: "{n} events" }, live: "Live", pause: "Pause", go_on: "Go on", waiting: "{n} more since",
-    none: "No events yet", none_about: "Whatever happens in this conversation arrives here.", detail: "Event", tree: "Causes and effects", cause: "cause", in_chat: "Show in chat", in_context: "Context at this moment",
+    none: "No events yet", none_about: "Whatever happens in this conversation arrives here.", detail: "Event", tree: "Causes and effects", cause: "cause",
+    rows: "Rows that came from this", no_rows: "No row of a read model of yours names this event.", row_count: { one: "{n} row of {model}", other: "{n} rows of {model}" }, of_tenant: "What is stored for all conversations of the tenant, as it arrives.", in_chat: "Show in chat", in_context: "Context at this moment",
   },
   operation: {
     about: "How the log, the read models and the models are doing.", now: "Now", usage: "Usage and cost", activity: "Activity",

@@ -119,7 +119,8 @@ export default {
   },
   events: {
     type: "事件类型", every: "所有类型", count: "{n} 个事件", live: "实时", pause: "暂停", go_on: "继续", waiting: "此后又有 {n} 个",
-    none: "还没有事件", none_about: "此会话中发生的一切都会出现在这里。", detail: "事件", tree: "原因与结果", cause: "原因", in_chat: "在对话中显示", in_context: "此刻的上下文",
+    none: "还没有事件", none_about: "此会话中发生的一切都会出现在这里。", detail: "事件", tree: "原因与结果", cause: "原因",
+    rows: "由此产生的行", no_rows: "你的读模型中没有引用此事件的行。", row_count: "{model} 中 {n} 行", of_tenant: "租户所有会话中存储的内容，实时到达。", in_chat: "在对话中显示", in_context: "此刻的上下文",
   },
   operation: {
     about: "日志、读模型和语言模型的状况。", now: "现在", usage: "用量与费用", activity: "活动",

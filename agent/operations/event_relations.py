@@ -1,0 +1,141 @@
+"""What an event came from and what came from it: earlier and later events, and the rows that name it."""
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+import sqlalchemy as sa
+
+from turnlog.agent.operations.tailing import Line, line_at, readable
+from turnlog.agent.runtime import Runtime
+from turnlog.events.errors import NotFound
+from turnlog.events.publish import Key
+from turnlog.events.subjects import memory_thread, parse_stored, thread_token
+from turnlog.projectors.engine.duplicates import first_seqs
+from turnlog.projectors.engine.projection import Projection
+from turnlog.projectors.models.registry import PROJECTIONS
+
+MOST_READ = 2_000  # later events that are looked at: effects come soon
+MOST = 100  # causes, effects, and rows of a table that are shown
+_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+# Columns that name an event by its sequence or id, and lists of them.
+_SEQS = ("seq", "last_seq", "first_seq", "created_seq", "question_seq", "answer_seq")
+_LISTS = {"seqs": "ARRAY[%(seq)s::bigint]", "event_ids": "ARRAY[%(id)s::uuid]"}
+# Nobody reads vectors, hashes and what is derived from the text beside it.
+_HIDDEN = ("embedding", "digest", "content_key", "dedupe_key", "terms", "index_text", "tenant", "thread_id", "blob")
+
+
+@dataclass(frozen=True, slots=True)
+class RowsOfEvent:
+    """Rows of one table of a read model, as JSON, without vectors and hashes."""
+
+    read_model: str
+    table: str
+    rows: list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class EventRelations:
+    """An event with the events of its thread that it names, directly or over others, and those that name it so; both
+    as the stream of events shows them, in the order of the log. rows: of read models, that name it."""
+
+    event: dict[str, Any]
+    causes: list[dict[str, Any]]
+    effects: list[dict[str, Any]]
+    rows: list[RowsOfEvent]
+
+
+async def event_relations(runtime: Runtime, tenant: str, thread: str, user: str, seq: int) -> EventRelations:
+    """Returns what belongs to an event of a user's thread. Personal fields of other people stay sealed, and rows about
+    them are left out. Raises NotFound, LogUnavailable."""
+    readers = frozenset({user})
+    line = await line_at(runtime.log, seq, readers)
+    place = parse_stored(line.stored.subject)
+    if (place.tenant, place.thread_token) != (tenant, thread_token(thread)):
+        raise NotFound(f"thread {thread!r} has no event at sequence {seq}")
+    causes = await _causes(runtime, line, place.partition, tenant, thread, readers)
+    effects = await _effects(runtime, line, tenant, thread, readers)
+    rows = await _rows(runtime, line, tenant, (thread, memory_thread(user)), user)
+    return EventRelations(line.document(), _documents(causes), _documents(effects), rows)
+
+
+def _documents(lines: Iterable[Line]) -> list[dict[str, Any]]:
+    return [line.document() for line in sorted(lines, key=lambda line: line.stored.seq)][:MOST]
+
+
+async def _causes(
+    runtime: Runtime, line: Line, partition: int, tenant: str, thread: str, readers: frozenset[str]
+) -> list[Line]:
+    causes, named = dict[int, Line](), _named(line)
+    while named and len(causes) < MOST:
+        keys = [Key(tenant, thread_token(thread), id_) for id_ in sorted(named)[:MOST]]
+        async with runtime.pool.connection() as conn:
+            seqs = set((await first_seqs(conn, [partition], keys)).values())
+        new = [
+            await line_at(runtime.log, seq, readers) for seq in sorted(seqs - causes.keys()) if seq < line.stored.seq
+        ]
+        causes |= {cause.stored.seq: cause for cause in new[: MOST - len(causes)]}
+        named = set[UUID]().union(*map(_named, new))
+    return list(causes.values())
+
+
+async def _effects(runtime: Runtime, line: Line, tenant: str, thread: str, readers: frozenset[str]) -> list[Line]:
+    """Returns later events that name the event, or one of its effects."""
+    ids, effects, read = {_id_of(line)}, list[Line](), 0
+    async for stored in runtime.log.read_stored(tenant, thread, line.stored.seq + 1):
+        later = Line(stored, readable(stored, readers))
+        if _named(later) & ids:
+            effects.append(later)
+            ids.add(_id_of(later))
+        read += 1
+        if read == MOST_READ or len(effects) == MOST:
+            break
+    return effects
+
+
+async def _rows(runtime: Runtime, line: Line, tenant: str, threads: tuple[str, str], user: str) -> list[RowsOfEvent]:
+    values = {"tenant": tenant, "threads": list(threads), "user": user, "seq": line.stored.seq, "id": _id_of(line)}
+    values["source"] = json.dumps([{"event_id": str(values["id"])}])
+    named = list[RowsOfEvent]()
+    async with runtime.pool.connection() as conn:
+        for projection in PROJECTIONS:
+            for table in projection.tables:
+                if query := _query(projection, table):
+                    rows = [row for (row,) in await (await conn.execute(query.encode(), values)).fetchall()]
+                    if rows:
+                        named.append(RowsOfEvent(projection.name, table.name, rows))
+    return named
+
+
+def _query(projection: Projection, table: sa.Table) -> str | None:
+    """Returns the query for the rows of a table that name an event, None where none can."""
+    columns = table.columns.keys()
+    conditions = [f"{name} = %(seq)s" for name in _SEQS if name in columns]
+    conditions += [f"{name} = %(id)s" for name in ("event_id",) if name in columns]
+    conditions += [f"{name} @> {value}" for name, value in _LISTS.items() if name in columns]
+    conditions += ["sources @> %(source)s::jsonb"] if "sources" in columns else []
+    if not conditions:
+        return None
+    whose = "AND (user_id IS NULL OR user_id = %(user)s)" if "user_id" in columns else ""
+    return (
+        f"SELECT to_jsonb(t) - '{{{','.join(_HIDDEN)}}}'::text[] FROM {table.name} t WHERE tenant = %(tenant)s "
+        f"AND thread_id = ANY(%(threads)s) AND ({' OR '.join(conditions)}) {whose} LIMIT {MOST}"
+    )
+
+
+def _id_of(line: Line) -> UUID | None:
+    """Returns None for an event that nobody can decode."""
+    try:
+        return UUID(str((line.body or {}).get("id")))
+    except ValueError:
+        return None
+
+
+def _named(line: Line) -> set[UUID]:
+    """Returns the ids that the event names, as its causation and in its data."""
+    body = line.body or {}
+    text = json.dumps([body.get("causation"), body.get("data")])
+    return {id_ for id_ in map(UUID, _ID.findall(text)) if id_ != _id_of(line)}
