@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from turnlog.agent.counting import counted
 from turnlog.agent.team import agents as agents_of_tenant
 from turnlog.consumers.cli.console import BadOption, Result, rows
 from turnlog.consumers.cli.options import commands, group
@@ -89,7 +90,7 @@ def _names(text: str) -> list[str]:
 
 def _line(agent: "AgentRow") -> str:
     state = "on " if agent.enabled else "off"
-    return f"{agent.type:<16}  {state}  {agent.model}  {len(agent.tools or ())} tools  {agent.name}"
+    return f"{agent.type:<16}  {state}  {agent.model}  {counted(len(agent.tools or ()), 'tool')}  {agent.name}"
 
 
 def _shown(agent: "AgentRow") -> Result:
