@@ -251,6 +251,8 @@ def piece_of(step: ProgressStep) -> Shown | None:
 def piece_of_event(data: EventData, answer: str) -> Shown | None:
     """Returns the piece that a step of a run on the log shows. answer: the run's. None for a run that has failed."""
     match data:
+        case RunPlanned(model="rules"):
+            return None  # a fixed answer, which nobody planned
         case RunPlanned():
             return PlanShown(data.agent, data.plan)
         case RunToolCalled():
