@@ -83,6 +83,7 @@ async def _turnlog(
             memory.runtime.log,
             itertools.islice(stand.conversations.events(BACKLOG), stand.sized(BACKLOG, BACKLOG // 5)),
         )
+        await memory.runtime.wait_until_projected(SETTLED_S)  # a read would wait for the projectors, not the embedder
         busy = {"search": await _searched(memory, queries), "add": await _added(memory, texts[: len(texts) // 4])}
         assert (await embedding_backlog(memory.runtime)).texts, "the backlog was too short"
         return ours, busy
