@@ -213,8 +213,8 @@ async def test_every_route_opens_to_one_scope_alone_or_to_all(serve: Serve) -> N
         for scope in ONE_SCOPES:
             async with api.client(f"with-{scope}", role="admin", scopes=[scope]) as client:
                 for method, path, _ in routes:
-                    answer = await client.request(method, path, json={})
-                    opened.setdefault((method, path), set()).update({scope} if answer.status_code != 403 else ())
+                    async with client.stream(method, path, json={}) as answer:  # some routes follow the log without end
+                        opened.setdefault((method, path), set()).update({scope} if answer.status_code != 403 else ())
         assert {route for route, scopes in opened.items() if len(scopes) != 1} == TO_ALL
         for (method, path), scopes in opened.items():
             if method != "GET" and path not in READS:
