@@ -82,6 +82,12 @@ async def get_agent(runtime: Runtime, tenant: str, type_: str) -> AgentRow:
     raise NotFound(f"there is no agent {type_[:80]!r}; there are {', '.join(agent.type for agent in agents)}")
 
 
+def tool_names(runtime: Runtime) -> list[str]:
+    """Returns the names of all tools that agents may be given. Raises InvalidTeam."""
+    server = server_team(runtime)
+    return sorted(TOOLS if server is None else server.tools.names)
+
+
 async def configure_agent(
     runtime: Runtime, tenant: str, type_: str, values: AgentChanges, *, event_id: UUID | None = None
 ) -> AgentRow:

@@ -1993,6 +1993,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/admin/ai-agent/tools": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Tools
+         * @description Lists the names of the tools that agents may be given.
+         */
+        get: operations["list_tools_admin_ai_agent_tools_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/admin/ai-agent/users/{user}/usage": {
         parameters: {
             query?: never;
@@ -2658,7 +2678,7 @@ export interface components {
         /**
          * Answered
          * @description The answer as it is on the log. finish_reason: why the model ended, such as `length`, where it was heard.
-         *     suggestions: what the person may ask next, where a team answered and it was heard.
+         *     suggestions: what the person may ask next, where a team answered.
          */
         Answered: {
             /** Thread */
@@ -4920,12 +4940,12 @@ export interface components {
              * Content
              * @default
              */
-            content: string;
+            content?: string;
             /**
              * Steps
              * @default []
              */
-            steps: components["schemas"]["PlanStep"][];
+            steps?: components["schemas"]["PlanStep"][];
         };
         /**
          * ShownTurn
@@ -5190,17 +5210,17 @@ export interface components {
              * Plan
              * @default 0
              */
-            plan: number;
+            plan?: number;
             /**
              * Execute
              * @default 0
              */
-            execute: number;
+            execute?: number;
             /**
              * Solve
              * @default 0
              */
-            solve: number;
+            solve?: number;
         };
         /**
          * Toggle
@@ -11248,6 +11268,49 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["AgentConfig"];
+                };
+            };
+            /** @description Client Error */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Server Error */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    list_tools_admin_ai_agent_tools_get: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": string[];
                 };
             };
             /** @description Client Error */

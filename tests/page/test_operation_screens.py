@@ -72,6 +72,34 @@ async def test_operators_see_lag_rebuild_and_plots_and_turn_agents_off(browser: 
             await expect(page.get_by_role("row", name="A program")).to_contain_text("Revoked")
 
 
+async def test_operators_change_an_agent_by_keyboard_and_take_it_back(browser: Browser, api: Api) -> None:
+    opened = signed_in(browser, api, "#/access", role="admin", language="zh")
+    async with api.client(role="admin") as root, opened as page:
+        before = (await root.get("/admin/ai-agent/agents/essay")).json()
+        change, dialog = page.get_by_role("button", name="修改 文书专家"), page.get_by_role("dialog")
+        await change.press("Enter")
+        await expect(dialog.get_by_label("提示词")).to_have_value(before["systemPrompt"])
+        await dialog.get_by_label("提示词").fill("Answer in <b>one</b> sentence.")
+        await dialog.get_by_label("温度").fill("0")
+        await dialog.get_by_label("最多词元").fill("900")
+        await dialog.get_by_label("polish_essay").press("Space")
+        await dialog.get_by_label("school", exact=True).press("Space")
+        await dialog.get_by_label("温度").press("Enter")
+        await expect(dialog).to_have_count(0)
+        after = (await root.get("/admin/ai-agent/agents/essay")).json()
+        assert (after["systemPrompt"], after["temperature"]) == ("Answer in <b>one</b> sentence.", 0)
+        assert (after["maxTokens"], after["delegates"]) == (900, ["orchestrator", "school"])
+        assert after["tools"] == [tool for tool in before["tools"] if tool != "polish_essay"]
+        await change.press("Enter")
+        await expect(dialog.get_by_label("polish_essay")).not_to_be_checked()
+        await page.keyboard.press("Escape")
+        await change.press("Enter")
+        await dialog.get_by_role("button", name="恢复为文件中的设置").press("Enter")
+        await expect(dialog).to_have_count(0)
+        again = (await root.get("/admin/ai-agent/agents/essay")).json()
+        assert again | {"updatedAt": None} == before
+
+
 async def test_a_person_takes_a_copy_and_is_erased_with_a_receipt(browser: Browser, api: Api) -> None:
     async with api.client() as ann:
         await ann.post("/api/memories", json={"content": "Ann's corgi is called Sesame."})

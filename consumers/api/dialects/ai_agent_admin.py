@@ -198,6 +198,12 @@ async def toggle_agent(type: AgentType, caller: Operator, write_id: WriteId, tog
     return await agents.switch_agent(*place, toggle.enabled, event_id=write_id)
 
 
+@router.get("/tools")
+async def list_tools(caller: Operator) -> list[str]:
+    """Lists the names of the tools that agents may be given."""
+    return agents.tool_names(caller.runtime)
+
+
 @router.get("/users/{user}/usage")
 async def user_usage(user: UserId, caller: Operator, by: By = "day") -> list[Usage]:
     return await usage.usage(caller.runtime, caller.tenant, user, by)

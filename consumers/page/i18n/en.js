@@ -150,6 +150,8 @@ export default {
     keys: "API keys", key: "Key", new_key: "New key", no_keys: "No API keys yet.", used: "Last used", revoke: "Revoke", revoked: "Revoked", revoke_title: "Revoke {name}?", revoke_about: "Programs that use it are refused from now on.",
     once: "Copy the key now: it is shown this once.", label: "Label", days: "Days", days_about: "Empty: as long as your own token", make: "Make the key",
     agents: "Agents", agent: "Agent", model: "Model", tools: "Tools", delegates: "Hands on to", on: "On", turn: "{agent} answers", quotas: "Limits by plan", limit: "Limit", plans: { user: "Users", vip: "VIP and admins" }, saved: "Saved; it holds for the next request",
+    change: "Change {agent}", name: "Name", prompt: "Prompt", temperature: "Temperature", max_tokens: "Most tokens", reset: "As the files say", agent_saved: "Saved; it holds for the next answer",
+    empty_about: "It holds for the next answer. A text or number that you empty is as the team's files or the server say.",
     breakers: "Circuit breakers", breakers_about: "A service that fails again and again is not asked for a while.", no_breakers: "No service was called yet.", service: "Service", state: "State", processes: "By role", close: "Close", closed: "Closed",
     states: { closed: "closed", open: "open", "half-open": "half open" },
   },

@@ -150,6 +150,8 @@ export default {
     keys: "API 密钥", key: "密钥", new_key: "新密钥", no_keys: "还没有 API 密钥。", used: "上次使用", revoke: "吊销", revoked: "已吊销", revoke_title: "吊销 {name}？", revoke_about: "使用它的程序将立即被拒绝。",
     once: "请立即复制密钥：只显示这一次。", label: "标签", days: "天数", days_about: "留空：与你的令牌一样长", make: "生成密钥",
     agents: "智能体", agent: "智能体", model: "模型", tools: "工具", delegates: "可移交给", on: "启用", turn: "{agent} 回答", quotas: "各方案的限额", limit: "限额", plans: { user: "用户", vip: "VIP 与管理员" }, saved: "已保存；下一个请求生效",
+    change: "修改 {agent}", name: "名称", prompt: "提示词", temperature: "温度", max_tokens: "最多词元", reset: "恢复为文件中的设置", agent_saved: "已保存；下一个回答生效",
+    empty_about: "对下一个回答生效。清空的文字或数字以团队文件或服务器的设置为准。",
     breakers: "熔断器", breakers_about: "连续失败的服务暂时不再被调用。", no_breakers: "还没有调用任何服务。", service: "服务", state: "状态", processes: "各角色", close: "闭合", closed: "已闭合",
     states: { closed: "闭合", open: "断开", "half-open": "半开" },
   },

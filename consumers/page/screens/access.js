@@ -1,10 +1,10 @@
-// For administrators: API keys, limits of each plan, circuit breakers, agents on and off.
+// For administrators: API keys, limits of each plan, circuit breakers, and the agents.
 import { html, useState } from "../html.js";
-import { get, path, post, put, remove } from "../api.js";
+import { get, patch, path, post, put, remove } from "../api.js";
 import { named, t } from "../i18n.js";
 import { useLoad } from "../load.js";
 import { may, session } from "../session.js";
-import { Badge, Code, Failure, Field, Head, Loading, Time, useWrite } from "../parts/common.js";
+import { Badge, Code, Failure, Field, Head, IconButton, Loading, Time, useWrite } from "../parts/common.js";
 import { Dialog, confirm } from "../parts/dialog.js";
 import { ago, day, moment, number } from "../parts/format.js";
 import { Icon } from "../parts/icons.js";
@@ -76,11 +76,10 @@ function NewKey({ onClose }) {
 
 function Agents() {
   const agents = useLoad((signal) => get("/admin/ai-agent/agents", { signal }), []);
+  const [changing, setChanging] = useState(/** @type {any} */ (null));
   const [write, busy] = useWrite();
-  const turn = (/** @type {any} */ agent) => write(async () => {
-    const changed = await put(path`/admin/ai-agent/agents/${agent.type}/toggle`, { body: { enabled: !agent.enabled } });
-    agents.set(agents.value.map((/** @type {any} */ each) => (each.type === changed.type ? changed : each)));
-  });
+  const show = (/** @type {any} */ changed) => agents.set(agents.value.map((/** @type {any} */ each) => (each.type === changed.type ? changed : each)));
+  const turn = (/** @type {any} */ agent) => write(async () => show(await put(path`/admin/ai-agent/agents/${agent.type}/toggle`, { body: { enabled: !agent.enabled } })));
   return html`<section class="stack tight"><h2>${t("access.agents")}</h2><${Failure} error=${agents.error} retry=${agents.reload} />
     ${agents.value && html`<${Table} label=${t("access.agents")} items=${agents.value} keyOf=${(/** @type {any} */ agent) => agent.type} columns=${[
       [t("access.agent"), (/** @type {any} */ agent) => html`<b dir="auto">${agent.name}</b> <code class="faint">${agent.type}</code>`],
@@ -88,7 +87,46 @@ function Agents() {
       [t("access.tools"), (/** @type {any} */ agent) => number(agent.tools.length), "number"],
       [t("access.delegates"), (/** @type {any} */ agent) => agent.delegates.join(", ") || "–"],
       [t("access.on"), (/** @type {any} */ agent) => html`<button type="button" role="switch" class="switch" aria-checked=${agent.enabled} aria-label=${t("access.turn", { agent: agent.name })} disabled=${busy} onClick=${() => turn(agent)}><span /></button>`],
-    ]} />`}</section>`;
+      ["", (/** @type {any} */ agent) => html`<${IconButton} label=${t("access.change", { agent: agent.name })} icon="edit" onClick=${() => setChanging(agent)} />`],
+    ]} />`}
+    ${changing && html`<${ChangeAgent} agent=${changing} others=${agents.value.map((/** @type {any} */ each) => each.type).filter((/** @type {string} */ type) => type !== changing.type)} onChange=${show} onClose=${() => setChanging(null)} />`}</section>`;
+}
+
+/** Sends what was changed; a text or number that is emptied is as the team's files say.
+ * @param {{agent: any, others: string[], onChange: (agent: any) => void, onClose: () => void}} props */
+function ChangeAgent({ agent, others, onChange, onClose }) {
+  const tools = useLoad((signal) => get("/admin/ai-agent/tools", { signal }), []);
+  const [values, setValues] = useState(/** @type {Record<string, any>} */ ({}));
+  const [write, busy] = useWrite();
+  const now = { ...agent, ...values };
+  const set = (/** @type {string} */ name, /** @type {any} */ value) => setValues({ ...values, [name]: value });
+  const text = (/** @type {string} */ name) => ({ value: now[name] ?? "", onInput: (/** @type {any} */ event) => set(name, event.target.value || null) });
+  const figure = (/** @type {string} */ name) => ({ type: "number", value: now[name] ?? "", onInput: (/** @type {any} */ event) => set(name, event.target.value === "" ? null : Number(event.target.value)) });
+  const choice = (/** @type {string} */ name, /** @type {string[]} */ all) => all.length > 0 && html`<fieldset class="choices"><legend class="field-label">${t(`access.${name}`)}</legend>
+    ${all.map((each) => html`<label key=${each} class="check"><input type="checkbox" checked=${now[name].includes(each)}
+      onChange=${(/** @type {any} */ event) => set(name, event.target.checked ? [...now[name], each] : now[name].filter((/** @type {string} */ other) => other !== each))} />${each}</label>`)}</fieldset>`;
+  const save = async (/** @type {any} */ send) => {
+    if (await write(async () => onChange(await send()), t("access.agent_saved"))) onClose();
+  };
+  const submit = (/** @type {any} */ event) => {
+    event.preventDefault();
+    save(() => patch(path`/admin/ai-agent/agents/${agent.type}`, { body: values }));
+  };
+  return html`<${Dialog} wide title=${t("access.change", { agent: agent.name })} onClose=${onClose}>
+    <form class="stack" onSubmit=${submit}>
+      <p class="muted">${t("access.empty_about")}</p>
+      <${Field} label=${t("access.name")}><input dir="auto" maxlength="200" ...${text("name")} /><//>
+      <${Field} label=${t("access.prompt")}><textarea dir="auto" rows="8" maxlength="100000" ...${text("systemPrompt")} /><//>
+      <div class="row figures"><${Field} label=${t("access.model")}><input maxlength="200" ...${text("model")} /><//>
+        <${Field} label=${t("access.temperature")}><input min="0" max="2" step="any" ...${figure("temperature")} /><//>
+        <${Field} label=${t("access.max_tokens")}><input min="1" max="1000000" ...${figure("maxTokens")} /><//></div>
+      <${Failure} error=${tools.error} retry=${tools.reload} />
+      ${tools.value && choice("tools", tools.value)}
+      ${choice("delegates", others)}
+      <div class="actions"><button type="button" class="button" disabled=${busy} onClick=${() => save(() => put(path`/admin/ai-agent/agents/${agent.type}`, { body: {} }))}>${t("access.reset")}</button>
+        <button type="button" class="button" onClick=${onClose}>${t("cancel")}</button>
+        <button class="button primary" disabled=${busy || !Object.keys(values).length}>${t("save")}</button></div></form>
+  <//>`;
 }
 
 function Quotas() {
