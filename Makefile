@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # numpy's threads spin while they wait for each other, and every process has as many as there are cores.
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: demo test docs-test page-test page-types quick nightly check lint types install bench eval chaos peer clients llm-test alerts clean
+.PHONY: demo test docs-test page-test page-types quick nightly check lint types install bench eval chaos peer clients llm-test alerts release clean
 
 demo: $(STAMP)
 	$(BIN)/turnlog demo
@@ -113,6 +113,10 @@ llm-test: $(STAMP)
 # Needs promtool, which Debian has in the package prometheus.
 alerts:
 	promtool test rules tests/unit/prometheus_alerts.test.yml
+
+# Into dist/, each part tried in an empty environment.
+release: $(STAMP)
+	$(BIN)/python -m tests.release
 
 install: $(STAMP)
 

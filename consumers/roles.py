@@ -179,7 +179,7 @@ async def _embed(runtime: Runtime, embedder: Embedder, stop: asyncio.Event, beat
 
     An unavailable model or database is retried later.
     """
-    wait_s = runtime.settings.embed_poll_s
+    wait_s, told = runtime.settings.embed_poll_s, ""
 
     def pauses() -> bool:
         if beat is not None:
@@ -191,8 +191,9 @@ async def _embed(runtime: Runtime, embedder: Embedder, stop: asyncio.Event, beat
             await runtime.give_way(stop)
             pauses()
             await embed_pending(runtime, embedder, stop=stop, pauses=pauses)
-            wait_s = runtime.settings.embed_poll_s
+            wait_s, told = runtime.settings.embed_poll_s, ""
         except (ModelError, TurnlogError, psycopg.Error, OSError) as error:
-            logger.warning("embedder waits: %s", error)
+            logger.log(logging.DEBUG if told == str(error) else logging.WARNING, "embedder waits: %s", error)
+            told = str(error)
             wait_s = min(wait_s * 2, 60.0)
         await pause(stop, wait_s)

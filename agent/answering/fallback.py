@@ -113,6 +113,7 @@ CATEGORIES: Mapping[str, Category] = {
     "vector-mismatch": "circuit_open",
     "archive-damaged": "unknown",
     "archive-missing": "unknown",
+    "missing-extra": "unknown",
     "error": "unknown",
     "job-under-way": "unknown",
     "model-bad-answer": "unknown",

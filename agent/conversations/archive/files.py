@@ -14,6 +14,7 @@ from typing import Any
 
 from cryptography.exceptions import InvalidTag
 
+from turnlog.agent.extras import parquet
 from turnlog.agent.private_files import open_private, private_folder
 from turnlog.events.errors import InvalidEvent, TurnlogError
 from turnlog.events.sealing import NONCE_BYTES, Keyring, key_ids_in
@@ -98,10 +99,11 @@ def _bound(row: ArchivedRow, path: str) -> bytes:
 
 
 def write_archive(folder: Path, path: str, rows: Sequence[ArchivedRow]) -> str:
-    """Writes the file atomically, reads it back, and returns its SHA-256. Raises OSError, ArchiveDamaged."""
-    import pyarrow as pa  # slow to load, and only the archive needs it
-    import pyarrow.parquet as pq
+    """Writes the file atomically, reads it back, and returns its SHA-256.
 
+    Raises OSError, ArchiveDamaged, MissingExtra.
+    """
+    pa, pq = parquet()
     file = folder / path
     for place in (folder, file.parent.parent, file.parent):
         private_folder(place)
@@ -121,10 +123,8 @@ def write_archive(folder: Path, path: str, rows: Sequence[ArchivedRow]) -> str:
 
 
 def read_archive(folder: Path, path: str, sha256: str) -> list[ArchivedRow]:
-    """Returns the file's events in order. Raises ArchiveMissing, ArchiveDamaged."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
+    """Returns the file's events in order. Raises ArchiveMissing, ArchiveDamaged, MissingExtra."""
+    pa, pq = parquet()
     file = folder / path
     try:
         data = file.read_bytes()
@@ -151,8 +151,7 @@ def remove(folder: Path, paths: Iterable[str]) -> None:
 
 
 def _schema() -> Any:
-    import pyarrow as pa
-
+    pa, _ = parquet()
     moment = pa.timestamp("us", tz="UTC")
     types = (pa.int64(), moment, pa.string(), pa.string(), pa.string(), moment, pa.binary(), pa.string())
     return pa.schema(list(zip(NAMES, types, strict=True)))

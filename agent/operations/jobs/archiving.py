@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 
 from turnlog.agent.conversations.archive.archiving import archive_thread
 from turnlog.agent.conversations.archive.files import ArchiveDamaged
+from turnlog.agent.extras import MissingExtra
 from turnlog.agent.operations.jobs.job import Done
 from turnlog.agent.runtime import Runtime
 from turnlog.events.errors import TurnlogError
@@ -36,8 +37,8 @@ async def archive_older(runtime: Runtime, before: datetime, on_progress: OnProgr
             except (TurnlogError, OSError) as error:
                 errors += 1
                 logger.warning("a conversation waits for the next run of the archive: %s", error)
-                if isinstance(error, (OSError, ArchiveDamaged)):
-                    break  # an error of the disk: the next conversation would fail too
+                if isinstance(error, (OSError, ArchiveDamaged, MissingExtra)):
+                    break  # of the disk or the installation: the next conversation would fail too
             on_progress(counts.total(), None)
     return Done(dict(counts), errors)
 

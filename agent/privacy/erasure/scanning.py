@@ -14,6 +14,7 @@ from nats.errors import Error as NatsError
 from nats.js.errors import KeyNotFoundError, NoKeysError, NotFoundError
 from psycopg import sql
 
+from turnlog.agent.extras import parquet
 from turnlog.agent.privacy.erasure.string_search import Needles, Searched
 from turnlog.events.log import Log
 from turnlog.events.progress import OnProgress
@@ -137,18 +138,16 @@ def files_below(folder: Path, suffix: str = "") -> Iterator[Path]:
 
 
 def _in_parquet(path: Path) -> Iterator[bytes]:
-    """Yields the texts and bytes of a Parquet file, which are compressed on disk."""
-    from pyarrow import ArrowInvalid  # slow to load and rarely needed
-    from pyarrow.parquet import ParquetFile
-
+    """Yields the texts and bytes of a Parquet file, which are compressed on disk. Raises MissingExtra."""
+    pa, pq = parquet()
     try:
-        with ParquetFile(path) as file:
+        with pq.ParquetFile(path) as file:
             for batch in file.iter_batches():
                 for column in batch.columns:
                     for value in column.to_pylist():
                         if isinstance(value, str | bytes):
                             yield value if isinstance(value, bytes) else value.encode(errors="replace")
-    except ArrowInvalid as error:
+    except pa.ArrowInvalid as error:
         raise OSError(f"{path} is not a Parquet file") from error
 
 
