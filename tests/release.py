@@ -6,6 +6,7 @@ version is that of turnlog.__version__; docs/CHANGELOG.md begins with it, and no
 
 import asyncio
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -73,13 +74,16 @@ def build_wheel(sources: Path, folder: Path) -> Path:
 
 def pack_npm(sources: Path, folder: Path) -> None:
     """Packs docs/typescript, and imports the package where nothing else is installed."""
-    if shutil.which("npm") is None:
-        print("npm: skipped, because it is not installed")
-        return
     package = sources / "docs/typescript"
-    run(["npm", "pack", "--silent", "--pack-destination", str(DIST)], package)
+    about = json.loads((package / "package.json").read_text("utf-8"))
+    if shutil.which("npm") is None or about.get("private"):
+        print("npm: skipped, because npm is not installed or the package is private")
+        return
+    if about["version"] != turnlog.__version__:
+        sys.exit(f"docs/typescript/package.json has to have the version {turnlog.__version__}")
+    run(["npm", "pack", "--pack-destination", str(DIST)], package)
     (place := folder / "npm").mkdir()
-    run(["npm", "install", "--silent", "--no-audit", "--no-fund", str(next(DIST.glob("*.tgz")))], place)
+    run(["npm", "install", "--no-audit", "--no-fund", str(next(DIST.glob("*.tgz")))], place)
     print("npm: installs", flush=True)
 
 
