@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
+from importlib.metadata import version as installed_version
 from importlib.util import LazyLoader
 from types import ModuleType
 from typing import Any
@@ -16,8 +17,6 @@ from typing import Any
 import typer
 from typer._click.shell_completion import CompletionItem
 from typer.core import TyperGroup
-
-from turnlog import __version__
 
 # Name: (module in this package, what `turnlog --help` says).
 COMMANDS = {
@@ -147,7 +146,7 @@ app = typer.Typer(
 
 def _print_version(asked: bool) -> None:
     if asked:
-        typer.echo(f"turnlog {__version__}")
+        typer.echo(f"turnlog {installed_version('turnlog')}")
         raise typer.Exit
 
 
