@@ -86,7 +86,14 @@ async def test_only_the_killed_one_of_the_two_is_started(home: Path) -> None:
     assert await start(home) == Servers(first.nats_url, first.database_url, ("postgres",))
 
 
-@pytest.mark.parametrize("pid_file", ["{pid}\n/elsewhere\n1\n5432\n", "", "not a pid file"])
+@pytest.mark.parametrize(
+    "pid_file",
+    [
+        "{pid}\n/elsewhere\n1\n5432\n",
+        pytest.param("", marks=pytest.mark.nightly),
+        pytest.param("not a pid file", marks=pytest.mark.nightly),
+    ],
+)
 async def test_stale_files_do_not_hinder_a_start(home: Path, pid_file: str) -> None:
     servers = await start(home)
     await say(servers, "kept")
@@ -110,6 +117,7 @@ async def test_running_servers_with_lost_state_files_are_taken_over(home: Path) 
     assert len(pids(home)) == 2
 
 
+@pytest.mark.nightly
 async def test_a_taken_port_of_the_last_run_is_left_to_its_new_owner(home: Path) -> None:
     first = await start(home)
     await stop(home)

@@ -100,7 +100,7 @@ async def mcp(request: pytest.FixtureRequest, ledger: Path) -> AsyncIterator[Des
             yield desk
 
 
-async def test_an_agent_uses_the_tools_of_an_mcp_server(mcp: Desk, ledger: Path) -> None:
+async def test_an_agent_uses_the_tools_of_an_mcp_server_and_is_told_of_a_cut_result(mcp: Desk, ledger: Path) -> None:
     assert mcp.schema("find_parts")["description"] == "Finds parts by words."
     assert mcp.schema("find_parts")["parameters"]["properties"]["words"]["description"] == "what it is for"
     assert "$ref" not in json.dumps(mcp.schema("order_parts"))
@@ -112,9 +112,6 @@ async def test_an_agent_uses_the_tools_of_an_mcp_server(mcp: Desk, ledger: Path)
     assert ordered == Result({"ordered": 2, "city": None})
     assert lines_of(ledger) == [[str(USE.effect), [{"part": "bell", "count": 2}]]]
     assert "lines.0.count" in await mcp.error("order_parts", lines=[{"part": "bell", "count": 0}])
-
-
-async def test_a_long_result_is_cut_and_the_model_is_told(mcp: Desk) -> None:
     result = await mcp.call("every_part")
     assert not result.is_error and len(result.value["beginning"]) == MOST_CHARS
     assert "ask for less" in result.value["cut"]

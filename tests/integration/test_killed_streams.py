@@ -156,9 +156,8 @@ def free_port() -> int:
         return port
 
 
-@pytest.mark.parametrize(
-    "victim", ["api", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("nats", "postgres"))]
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("victim", ["api", "nats", "postgres"])
 async def test_each_question_has_one_answer_after_a_kill(scene: Scene, victim: str) -> None:
     """Half of the questions stream when the victim dies, the others are asked while it is away."""
     count, goes_on = 100 if nightly.FULL else 10, threading.Event()

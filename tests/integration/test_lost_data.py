@@ -77,6 +77,7 @@ async def test_without_postgres_a_rebuild_gives_every_row_back_and_the_erased_st
         assert len(await every_row(stage)) == len(TABLES)
 
 
+@pytest.mark.nightly
 async def test_a_lost_or_changed_kek_is_an_error_and_no_new_one_is_made(home: Path) -> None:
     async with on(home) as stage:
         await stage.runtime.log.append(turn("My secret.", user="ann"))

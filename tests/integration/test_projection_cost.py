@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import pytest
+from helpers import nightly
 from helpers.projection_spec import stored
 from helpers.thread_shapes import SHAPES, Shape, memories, short_turns, tool_calls, topics_and_vectors
 
@@ -18,8 +19,8 @@ from turnlog.projectors.engine.positions import LIVE, Positions
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.registry import PROJECTIONS
 
-EARLY, LATE = 200, 2_000
-IMPORTED, ALONE, TOGETHER = 500, 40, 200  # events of a batch before measuring; measured one by one; measured at once
+EARLY, LATE = (200, 2_000) if nightly.FULL else (100, 1_000)
+IMPORTED, ALONE, TOGETHER = 500, 20, 100  # events of a batch before measuring; measured one by one; measured at once
 ALWAYS = (short_turns, tool_calls, topics_and_vectors, memories)  # the other shapes are for --nightly
 _COST = """
 SELECT (SELECT sum(seq_tup_read + coalesce(idx_tup_fetch, 0) + n_tup_ins + n_tup_upd + n_tup_del)

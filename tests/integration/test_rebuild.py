@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from conftest import Settled
+from helpers import nightly
 from helpers.sample_events import event, turn
 from helpers.servers import parked, rows, running_projector, unlike_a_rebuild
 
@@ -61,7 +62,7 @@ async def projected(log: Log, db: Connection, running_projectors: Runner, settle
     return running_projectors
 
 
-@pytest.mark.parametrize("name", BY_NAME)
+@pytest.mark.parametrize("name", nightly.part(list(BY_NAME)))
 async def test_a_rebuild_gives_the_same_rows(
     log: Log, db: Connection, database_url: str, projected: Runner, name: str
 ) -> None:

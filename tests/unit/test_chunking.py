@@ -148,7 +148,15 @@ def test_a_long_text_without_any_border_is_cut_too() -> None:
 
 
 @pytest.mark.parametrize(
-    "sentence", ["I ran 5 km with Ann. ", "no end of it ", "x", "我喜欢喝绿茶。", "没有句号的话", "中文 and English "]
+    "sentence",
+    [
+        "I ran 5 km with Ann. ",
+        "没有句号的话",
+        *(
+            pytest.param(text, marks=pytest.mark.nightly)
+            for text in ("no end of it ", "x", "我喜欢喝绿茶。", "中文 and English ")
+        ),
+    ],
 )
 def test_of_a_huge_turn_a_bounded_beginning_is_chunked(sentence: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """By count: seven megabytes of one tenant are as much work as one, with sentence ends and without."""
