@@ -108,6 +108,9 @@ class Settings(BaseSettings):
     api_host: str = Field("127.0.0.1", validation_alias=_env("TURNLOG_API_HOST"))
     api_port: int = Field(8484, ge=0, le=65_535, validation_alias=_env("TURNLOG_API_PORT"))
     api_hosts: str | None = Field(None, validation_alias=_env("TURNLOG_API_HOSTS"))
+    api_public_url: str | None = Field(
+        None, pattern=r"^https?://[^/?#]+/?$", validation_alias=_env("TURNLOG_API_PUBLIC_URL")
+    )
     api_origins: str | None = Field(None, validation_alias=_env("TURNLOG_API_ORIGINS"))
     api_max_import: int = Field(64 * 2**20, ge=2**10, validation_alias=_env("TURNLOG_API_MAX_IMPORT"))
     api_max_body: int = Field(8 * 2**20, ge=2**10, validation_alias=_env("TURNLOG_API_MAX_BODY"))

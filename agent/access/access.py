@@ -246,11 +246,18 @@ class Access:
             return await identified(self._runtime.pool, credential, self._secret.pepper)
         known = self._verified.get(credential)
         if known is not None and known.expires_at and known.expires_at > datetime.now(UTC):
-            return known
+            return await self._with_valid_key(known)
         found = peek(credential)
         if found.issuer == OWN_ISSUER:
             self._verified[credential] = identity = self._own.verify(credential)
-            return identity
+            return await self._with_valid_key(identity)
         if self._outside is not None and found.issuer == self._outside.name:
             return await self._outside.verify(credential, found.kid)
         raise Unauthenticated(f"no tokens are accepted from issuer {found.issuer[:80]!r}")
+
+    async def _with_valid_key(self, identity: Identity) -> Identity:
+        """Returns the identity of a token, unless the API key that it was made of was revoked. Raises
+        Unauthenticated."""
+        if identity.key_id is not None:
+            await self.check(identity)
+        return identity

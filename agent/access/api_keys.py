@@ -73,6 +73,13 @@ def issue_token(
     return NewToken(token, user, role, sorted(grant.scopes), grant.expires_at)
 
 
+def issue_token_of_key(settings: Settings, key: Identity, ttl: timedelta) -> NewToken:
+    """Makes a token that may do what an API key may, until it expires or the key is revoked. Raises InvalidGrant,
+    InvalidSetting."""
+    token = OwnIssuer(secret_of(settings)).issue(key, ttl)
+    return NewToken(token, key.user, key.role, sorted(key.scopes), _after(ttl))
+
+
 async def issue_sign_in_ticket(runtime: Runtime, tenant: str, user: str) -> str:
     """Returns a ticket that signs a user in to the web page as an admin of the tenant; good once, for ten minutes.
     Raises InvalidToken, LogUnavailable."""

@@ -101,6 +101,8 @@ class OwnIssuer:
             "exp": now + ttl,
             "jti": secrets.token_hex(16),
         }
+        if identity.key_id is not None:
+            claims["key"] = identity.key_id
         return jwt.encode(claims, self._secret.signing, ALGORITHM, {"kid": self._secret.kid})
 
     def verify(self, token: str) -> Identity:
@@ -110,4 +112,5 @@ class OwnIssuer:
         role = next((role for role in ROLES if role == claims.get("role")), None)
         if role is None:
             raise wrong_type("role", f"one of {', '.join(ROLES)}")
-        return Identity(tenant, text_claim(claims, "sub"), role, scopes, None, expiry(claims))
+        key_id = text_claim(claims, "key") if "key" in claims else None
+        return Identity(tenant, text_claim(claims, "sub"), role, scopes, key_id, expiry(claims))

@@ -5,6 +5,7 @@ import re
 from collections import Counter
 from functools import cache
 from typing import Any
+from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Depends, FastAPI
 from fastapi.openapi.utils import get_openapi
@@ -123,8 +124,11 @@ def create_app(runtime: Runtime, react: React) -> FastAPI:
             expose_headers=READABLE,
         )
     hosts = {*LOOPBACK, settings.api_host, *names_in(settings.api_hosts)}
+    public = settings.api_public_url or ""
+    hosts |= {urlsplit(public).hostname or settings.api_host}
+    senders = [*origins, public.rstrip("/")]
     larger = {"/api/import": max(settings.api_max_import, settings.api_max_body)}
-    app.add_middleware(RequestLimits, hosts=hosts, origins=origins, max_body=settings.api_max_body, larger=larger)
+    app.add_middleware(RequestLimits, hosts=hosts, origins=senders, max_body=settings.api_max_body, larger=larger)
     app.add_middleware(Measured)
     app.add_middleware(PathsInParts)
     return app

@@ -2,16 +2,19 @@
 
 import contextlib
 from collections.abc import AsyncIterator
+from http import HTTPStatus
 
 from fastapi import FastAPI
 from mcp.server.transport_security import TransportSecuritySettings
 from starlette.datastructures import Headers
+from starlette.requests import HTTPConnection
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from turnlog.agent.access.access import Access
 from turnlog.agent.access.identity import Unauthenticated
 from turnlog.agent.runtime import Runtime
+from turnlog.consumers.api.mcp.oauth import challenge, mount_sign_in
 from turnlog.consumers.api.mcp.tools import CALLER, make_server
 from turnlog.consumers.api.principal import Principal, use_zone
 from turnlog.consumers.api.problems import problem_of
@@ -35,7 +38,10 @@ class Authenticated:
             identity = await self._runtime.cached(Access).identify(credential, headers.get("x-turnlog-user"))
             use_zone(identity, headers.get("x-turnlog-timezone"))
         except TurnlogError as error:
-            return await problem_of(error)(scope, receive, send)
+            answer = problem_of(error)
+            if answer.status_code == HTTPStatus.UNAUTHORIZED:
+                answer.headers["WWW-Authenticate"] = challenge(self._runtime.settings, HTTPConnection(scope))
+            return await answer(scope, receive, send)
         scope[CALLER] = Principal(identity, self._runtime.for_tenant(identity.tenant), self._runtime)
         await self._app({**scope, "path": PATH, "raw_path": PATH.encode()}, receive, send)
 
@@ -56,6 +62,8 @@ def mount(app: FastAPI, runtime: Runtime) -> None:
     authenticated = Authenticated(inner, runtime)
     for path in (PATH, f"{PATH}/"):
         app.router.routes.append(Route(path, authenticated, methods=["POST", "DELETE"]))
+
+    mount_sign_in(app, runtime)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
