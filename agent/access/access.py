@@ -190,7 +190,7 @@ class Access:
         self._secret = secret_of(runtime.settings)
         self._own = OwnIssuer(self._secret)
         # Nothing but time ends a token of turnlog's own, and a client sends the same one with every request.
-        self._verified: LRUCache[str, Identity] = LRUCache(REMEMBERED)
+        self._verified: LRUCache[tuple[str, str | None], Identity] = LRUCache(REMEMBERED)
         self._outside = outside_issuer(runtime.settings)
         self._tickets = Tickets(runtime.log, runtime.settings.replicas)
         self.sign_in_tickets = sign_in_tickets(runtime.log, runtime.settings.replicas)
@@ -200,15 +200,15 @@ class Access:
         """Public keys of turnlog's own issuer, for other programs that verify its tokens."""
         return self._secret.jwks
 
-    async def identify(self, credential: str, act_as: str | None = None) -> Identity:
+    async def identify(self, credential: str, act_as: str | None = None, resource: str | None = None) -> Identity:
         """Returns who a credential stands for. credential: a token or an API key, as after `Bearer `. act_as: another
-        user that the request names.
+        user that the request names. resource: the address of the request, if tokens are made for it alone.
 
         An identity that acts as another user has no role or scope over others' data.
 
         Raises Unauthenticated, TokenExpired, Forbidden, InvalidToken, IssuerUnavailable.
         """
-        identity = await self._identity(credential)
+        identity = await self._identity(credential, resource)
         return identity if act_as is None else identity.acting_as(act_as)
 
     def signature_of(self, document: bytes) -> str:
@@ -239,17 +239,17 @@ class Access:
         if identity.key_id and await is_revoked(self._runtime.pool, identity.tenant, identity.key_id):
             raise Unauthenticated(f"API key {identity.key_id} was revoked")
 
-    async def _identity(self, credential: str) -> Identity:
+    async def _identity(self, credential: str, resource: str | None) -> Identity:
         if not credential:
             raise Unauthenticated("there is no credential; `turnlog token --user U` prints one")
         if credential.startswith(PREFIX):
             return await identified(self._runtime.pool, credential, self._secret.pepper)
-        known = self._verified.get(credential)
+        known = self._verified.get((credential, resource))
         if known is not None and known.expires_at and known.expires_at > datetime.now(UTC):
             return await self._with_valid_key(known)
         found = peek(credential)
         if found.issuer == OWN_ISSUER:
-            self._verified[credential] = identity = self._own.verify(credential)
+            self._verified[credential, resource] = identity = self._own.verify(credential, resource)
             return await self._with_valid_key(identity)
         if self._outside is not None and found.issuer == self._outside.name:
             return await self._outside.verify(credential, found.kid)

@@ -73,11 +73,10 @@ def issue_token(
     return NewToken(token, user, role, sorted(grant.scopes), grant.expires_at)
 
 
-def issue_token_of_key(settings: Settings, key: Identity, ttl: timedelta) -> NewToken:
-    """Makes a token that may do what an API key may, until it expires or the key is revoked. Raises InvalidGrant,
-    InvalidSetting."""
-    token = OwnIssuer(secret_of(settings)).issue(key, ttl)
-    return NewToken(token, key.user, key.role, sorted(key.scopes), _after(ttl))
+def issue_token_of_key(settings: Settings, key: Identity, ttl: timedelta, resource: str) -> str:
+    """Makes a token that may do what an API key may, until it expires or the key is revoked. resource: the address that
+    alone accepts it. Raises InvalidGrant, InvalidSetting."""
+    return OwnIssuer(secret_of(settings)).issue(key, ttl, resource)
 
 
 async def issue_sign_in_ticket(runtime: Runtime, tenant: str, user: str) -> str:

@@ -9,6 +9,7 @@ import json
 import re
 import secrets
 from datetime import UTC, datetime
+from typing import Literal
 
 from turnlog.agent.access.identity import ROLES, Identity, TokenExpired, Unauthenticated
 from turnlog.agent.runtime import Pool
@@ -26,6 +27,11 @@ _USED = """
 INSERT INTO api_key_uses AS u (tenant, key_id, used_at) VALUES (%s, %s, now())
 ON CONFLICT (tenant, key_id) DO UPDATE SET used_at = excluded.used_at
 WHERE u.used_at < excluded.used_at - interval '1 minute'"""
+_SPEND = """
+UPDATE api_key_uses SET refreshes = refreshes + 1, refreshed_at = now()
+WHERE tenant = %s AND key_id = %s AND refreshes = %s"""
+_IS_RECENT = """
+SELECT refreshed_at > now() - interval '1 minute' FROM api_key_uses WHERE tenant = %s AND key_id = %s"""
 
 
 def new_key() -> tuple[str, str]:
@@ -73,3 +79,15 @@ async def is_revoked(pool: Pool, tenant: str, key_id: str) -> bool:
     async with pool.connection() as conn:
         found = await (await conn.execute(_VALID, (tenant, key_id))).fetchone()
     return found is None or not found[0]
+
+
+async def spend_refresh(pool: Pool, key: Identity, used: int) -> Literal["spent", "just spent", "replayed"]:
+    """Counts a refresh of the sign-in that a key stands for. used: how many refreshes there were when its refresh token
+    was made. Only the newest token is spent, and of two requests at one instant one spends it. A token that was spent
+    within the last minute may be a client's second request."""
+    async with pool.connection() as conn:
+        place = (key.tenant, key.key_id)
+        if (await conn.execute(_SPEND, (*place, used))).rowcount == 1:
+            return "spent"
+        row = await (await conn.execute(_IS_RECENT, place)).fetchone()
+        return "just spent" if row and row[0] else "replayed"

@@ -39,7 +39,9 @@ def peek(token: str) -> Unverified:
     return Unverified(str(found["payload"].get("iss", "")), found["header"].get("kid", ""))
 
 
-def verified(token: str, key: Any, algorithms: Sequence[str], issuer: str, audience: str) -> Mapping[str, Any]:
+def verified(
+    token: str, key: Any, algorithms: Sequence[str], issuer: str, audience: str | Sequence[str]
+) -> Mapping[str, Any]:
     """Returns the claims; those of REQUIRED have the types of RFC 7519, 4.1. algorithms: all that this issuer may sign
     with. Raises Unauthenticated, TokenExpired."""
     options: Any = {"require": REQUIRED, "enforce_minimum_key_length": True}
@@ -84,14 +86,14 @@ class OwnIssuer:
         self._secret = secret
         self._public = secret.signing.public_key()
 
-    def issue(self, identity: Identity, ttl: timedelta) -> str:
+    def issue(self, identity: Identity, ttl: timedelta, audience: str = AUDIENCE) -> str:
         """Raises InvalidGrant."""
         if not timedelta(0) < ttl <= MAX_TTL:
             raise InvalidGrant(f"a token is valid for at most {MAX_TTL.days} days; make an API key for longer")
         now = datetime.now(UTC)
         claims = {
             "iss": OWN_ISSUER,
-            "aud": AUDIENCE,
+            "aud": audience,
             "sub": identity.user,
             "tenant": identity.tenant,
             "role": identity.role,
@@ -105,9 +107,10 @@ class OwnIssuer:
             claims["key"] = identity.key_id
         return jwt.encode(claims, self._secret.signing, ALGORITHM, {"kid": self._secret.kid})
 
-    def verify(self, token: str) -> Identity:
-        """Raises Unauthenticated, TokenExpired."""
-        claims = verified(token, self._public, [ALGORITHM], OWN_ISSUER, AUDIENCE)
+    def verify(self, token: str, resource: str | None = None) -> Identity:
+        """resource: an address whose own tokens are accepted too (RFC 8707). Raises Unauthenticated, TokenExpired."""
+        audiences = [AUDIENCE] if resource is None else [AUDIENCE, resource]
+        claims = verified(token, self._public, [ALGORITHM], OWN_ISSUER, audiences)
         tenant, scopes = text_claim(claims, "tenant"), frozenset(text_claim(claims, "scope").split())
         role = next((role for role in ROLES if role == claims.get("role")), None)
         if role is None:

@@ -1,9 +1,10 @@
 """Signing in to MCP by OAuth, over HTTP with the MCP library's own client."""
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from dataclasses import dataclass
 from urllib.parse import parse_qs, urlsplit
 
 import httpx2
@@ -16,7 +17,7 @@ from mcp.client.auth.oauth2 import PKCEParameters
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.auth import AuthorizationCodeResult, OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
 
-from turnlog.agent.access.api_keys import issue_sign_in_ticket, list_keys
+from turnlog.agent.access.api_keys import issue_sign_in_ticket, list_keys, revoke_key
 
 BACK = "http://127.0.0.1:33418/callback"
 
@@ -61,13 +62,15 @@ class Browser:
 
 async def consent(api: Api, url: str, credential: str, decision: str = "allow") -> dict[str, str]:
     """Opens the page as a browser does, and returns the query that leads back to the client."""
-    async with httpx2.AsyncClient(base_url=api.url, timeout=60, follow_redirects=True) as http:
+    async with httpx2.AsyncClient(base_url=api.url, timeout=60) as http:
         page = await http.get(url)
         assert page.status_code == 200, page.text
-        assert "form-action 'self' http://127.0.0.1:33418" in page.headers["content-security-policy"]
-        assert "Tester &lt;b&gt;" in page.text and "Remember and forget for you" in page.text
+        policy = page.headers["content-security-policy"]
+        assert "form-action 'self' http://127.0.0.1:33418" in policy and "unsafe" not in policy
+        assert "frame-ancestors 'none'" in policy and page.headers["x-frame-options"] == "DENY"
+        assert "Tester &lt;b&gt; asks" in page.text and "Remember and forget for you" in page.text
         fields = {"request": request_of(page.text), "credential": credential, "decision": decision}
-        done = await http.post("/authorize/consent", data=fields, headers={"Origin": api.url}, follow_redirects=False)
+        done = await http.post("/authorize", data=fields, headers={"Origin": api.url})
         assert done.status_code == 303, done.text
         assert done.headers["location"].startswith(f"{BACK}?")
         return query_of(done.headers["location"])
@@ -83,7 +86,7 @@ def query_of(url: str) -> dict[str, str]:
     return {name: values[0] for name, values in parse_qs(urlsplit(url).query).items()}
 
 
-async def test_a_client_signs_in_refreshes_and_is_shut_out_when_its_key_is_revoked(serve: Serve) -> None:
+async def test_a_client_signs_in_and_is_shut_out_when_its_key_is_revoked(serve: Serve) -> None:
     async with serve() as api:
         ticket = await issue_sign_in_ticket(api.runtime, api.runtime.settings.tenant, "ann")
         browser = Browser(api, f"{api.url}/page/#ticket={ticket}")
@@ -93,110 +96,167 @@ async def test_a_client_signs_in_refreshes_and_is_shut_out_when_its_key_is_revok
             assert "Ann likes tea." in (await ann.get("/api/memories")).text
         (key,) = await list_keys(api.runtime, api.runtime.settings.tenant)
         assert (key.user, key.role, key.scopes, key.label) == ("ann", "user", ["read", "write"], "MCP: Tester <b>")
-        assert browser.tokens and browser.client
-        first = browser.tokens
+        assert browser.tokens
         async with httpx2.AsyncClient(base_url=api.url, timeout=60) as http:
-            assert await status(http, first.access_token) == 200
-            assert await status(http, first.refresh_token) == 401
-            renewed = await refresh(http, browser.client, first.refresh_token)
-            assert renewed.status_code == 200, renewed.text
-            second = renewed.json()
-            assert await status(http, first.access_token) == 401
-            assert await status(http, second["access_token"]) == 200
-            again = await refresh(http, browser.client, first.refresh_token)
-            assert (again.status_code, again.json()["error"]) == (400, "invalid_grant")
-            form = credentials(browser.client) | {"token": second["refresh_token"]}
-            assert (await http.post("/revoke", data=form)).status_code == 200
-            assert await status(http, second["access_token"]) == 401
-            assert (await refresh(http, browser.client, second["refresh_token"])).status_code == 400
+            token = browser.tokens.access_token
+            assert await status(http, token) == 200
+            elsewhere = await http.get("/api/caller", headers={"Authorization": f"Bearer {token}"})
+            assert elsewhere.status_code == 401, "the token is for /mcp alone"
+            assert await status(http, browser.tokens.refresh_token) == 401
+            await revoke_key(api.runtime, api.runtime.settings.tenant, key.id)
+            assert await status(http, token) == 401
+
+
+async def test_of_two_refreshes_at_once_one_succeeds_and_a_later_replay_ends_the_sign_in(serve: Serve) -> None:
+    async with serve() as api, httpx2.AsyncClient(base_url=api.url, timeout=60) as http:
+        flow = Flow(api, http, await registered(http))
+        first = (await flow.exchange(await flow.code())).json()
+        answers = await asyncio.gather(*(flow.refresh(first["refresh_token"]) for _ in range(8)))
+        (second,) = [answer.json() for answer in answers if answer.status_code == 200]
+        assert {answer.json()["error"] for answer in answers if answer.status_code != 200} == {"invalid_grant"}
+        assert await status(http, second["access_token"]) == 200
+        third = await flow.refresh(second["refresh_token"])
+        assert third.status_code == 200, "the lost ones of one instant did not end the sign-in"
+        assert len(await list_keys(api.runtime, api.runtime.settings.tenant)) == 1
+        async with api.runtime.pool.connection() as conn:
+            await conn.execute("UPDATE api_key_uses SET refreshed_at = now() - interval '2 minutes'")
+        assert (await flow.refresh(second["refresh_token"])).status_code == 400
+        assert (await flow.refresh(third.json()["refresh_token"])).status_code == 400
+        assert await status(http, third.json()["access_token"]) == 401
+
+
+async def test_a_client_ends_its_sign_in(serve: Serve) -> None:
+    async with serve() as api, httpx2.AsyncClient(base_url=api.url, timeout=60) as http:
+        flow = Flow(api, http, await registered(http))
+        tokens = (await flow.exchange(await flow.code())).json()
+        form = {"client_id": flow.client_id, "token": tokens["refresh_token"]}
+        assert (await http.post("/revoke", data=form)).status_code == 200
+        assert await status(http, tokens["access_token"]) == 401
+        assert (await flow.refresh(tokens["refresh_token"])).status_code == 400
 
 
 async def status(http: httpx2.AsyncClient, token: str | None) -> int:
-    return (await http.get("/api/caller", headers={"Authorization": f"Bearer {token}"})).status_code
+    headers = {"Authorization": f"Bearer {token}", "Accept": "application/json, text/event-stream"}
+    return (
+        await http.post("/mcp", json={"jsonrpc": "2.0", "id": 1, "method": "tools/list"}, headers=headers)
+    ).status_code
 
 
-def credentials(client: OAuthClientInformationFull) -> dict[str, str]:
-    secret = {"client_secret": client.client_secret} if client.client_secret else {}
-    return {"client_id": client.client_id, **secret}
-
-
-async def refresh(http: httpx2.AsyncClient, client: OAuthClientInformationFull, token: str | None) -> Any:
-    fields = {"grant_type": "refresh_token", "refresh_token": token}
-    return await http.post("/token", data=credentials(client) | fields)
-
-
-async def registered(http: httpx2.AsyncClient, **more: Any) -> OAuthClientInformationFull:
-    body = {"redirect_uris": [BACK], "client_name": "Tester <b>", "token_endpoint_auth_method": "none", **more}
-    made = await http.post("/register", json=body)
+async def registered(http: httpx2.AsyncClient, *uris: str) -> str:
+    made = await http.post("/register", json={"redirect_uris": uris or [BACK], "client_name": "Tester <b>"})
     assert made.status_code == 201, made.text
-    return OAuthClientInformationFull.model_validate(made.json())
+    assert made.json()["redirect_uris"] == list(uris or [BACK])
+    return str(made.json()["client_id"])
+
+
+@dataclass
+class Flow:
+    """A client that signs ann in with a token of hers, step by step."""
+
+    api: Api
+    http: httpx2.AsyncClient
+    client_id: str
+    uri: str = BACK
+
+    def __post_init__(self) -> None:
+        self.pkce = PKCEParameters.generate()
+
+    async def ask(self, **other: str) -> httpx2.Response:
+        asked = {"response_type": "code", "client_id": self.client_id, "redirect_uri": self.uri, "state": "s"}
+        asked |= {"code_challenge": self.pkce.code_challenge, "code_challenge_method": "S256", "scope": "read"}
+        return await self.http.get("/authorize", params=asked | other)
+
+    async def decide(self, page: httpx2.Response, credential: str, decision: str = "allow") -> httpx2.Response:
+        fields = {"request": request_of(page.text), "credential": credential, "decision": decision}
+        return await self.http.post("/authorize", data=fields)
+
+    async def code(self) -> str:
+        done = query_of((await self.decide(await self.ask(), self.api.token())).headers["location"])
+        assert (done["state"], done["iss"]) == ("s", self.api.url)
+        return done["code"]
+
+    async def exchange(self, code: str, **other: str) -> httpx2.Response:
+        fields = {"grant_type": "authorization_code", "code": code, "redirect_uri": self.uri}
+        fields |= {"code_verifier": self.pkce.code_verifier, "client_id": self.client_id}
+        return await self.http.post("/token", data=fields | other)
+
+    async def refresh(self, token: str) -> httpx2.Response:
+        fields = {"grant_type": "refresh_token", "refresh_token": token, "client_id": self.client_id}
+        return await self.http.post("/token", data=fields)
 
 
 async def test_codes_are_for_one_client_one_verifier_and_one_use(serve: Serve) -> None:
     async with serve() as api, httpx2.AsyncClient(base_url=api.url, timeout=60) as http:
-        client, other = [await registered(http) for _ in range(2)]
-        pkce = PKCEParameters.generate()
-        asked = {
-            "response_type": "code",
-            "client_id": client.client_id,
-            "redirect_uri": BACK,
-            "state": "s",
-            "scope": "read",
-        }
-        asked |= {"code_challenge": pkce.code_challenge, "code_challenge_method": "S256"}
-
-        async def code() -> str:
-            page = await http.get("/authorize", params=asked, follow_redirects=True)
-            assert "Remember and forget for you" not in page.text, "only what is asked for"
-            fields = {"request": request_of(page.text), "credential": api.token(), "decision": "allow"}
-            done = query_of((await http.post("/authorize/consent", data=fields)).headers["location"])
-            assert (done["state"], done["iss"]) == ("s", api.url)
-            return done["code"]
+        flow, other = Flow(api, http, await registered(http)), await registered(http)
 
         async def exchanged(code: str, **wrong: str) -> tuple[int, str | None]:
-            fields = {"grant_type": "authorization_code", "code": code, "redirect_uri": BACK}
-            fields |= {"code_verifier": pkce.code_verifier, "client_id": client.client_id}
-            done = await http.post("/token", data=fields | wrong)
+            done = await flow.exchange(code, **wrong)
             return done.status_code, done.json().get("error") or done.json()["scope"]
 
-        good = await code()
+        good = await flow.code()
         assert await exchanged(good) == (200, "read")
         assert await exchanged(good) == (400, "invalid_grant")
-        assert await exchanged(await code(), code_verifier="x" * 43) == (400, "invalid_grant")
-        assert await exchanged(await code(), client_id=other.client_id) == (400, "invalid_grant")
-        assert await exchanged(await code(), redirect_uri=f"{BACK}/x") == (400, "invalid_request")
-        mixed = (await code()).partition(".")[0] + "." + (await code()).partition(".")[2]
+        assert await exchanged(await flow.code(), code_verifier="x" * 43) == (400, "invalid_grant")
+        assert await exchanged(await flow.code(), client_id=other) == (400, "invalid_grant")
+        assert await exchanged(await flow.code(), redirect_uri=f"{BACK}/x") == (400, "invalid_request")
+        mixed = (await flow.code()).partition(".")[0] + "." + (await flow.code()).partition(".")[2]
         assert await exchanged(mixed) == (400, "invalid_grant")
-        for wrong in (
-            {"redirect_uri": f"{BACK}/x"},
-            {"client_id": client.client_id[:-2] + "00"},
-        ):
-            refused = await http.get("/authorize", params=asked | wrong)
-            assert refused.status_code == 400 and "location" not in refused.headers
-        plain = await http.get("/authorize", params=asked | {"code_challenge_method": "plain"})
-        assert query_of(plain.headers["location"])["error"] == "invalid_request"
-        page = await http.get("/authorize", params=asked, follow_redirects=True)
-        request = request_of(page.text)
-        forged = await http.get("/authorize/consent", params={"request": f"A{request[1:]}"})
-        assert forged.status_code == 400 and "<input" not in forged.text
-        wrong_key = await http.post(
-            "/authorize/consent", data={"request": request, "credential": "x", "decision": "allow"}
-        )
-        assert wrong_key.status_code == 401 and "location" not in wrong_key.headers
-        refused = await http.post("/authorize/consent", data={"request": request, "decision": "refuse"})
-        assert query_of(refused.headers["location"])["error"] == "access_denied"
-        elsewhere = await http.get("/authorize", params=asked | {"resource": "https://other.example/mcp"})
-        page = await http.get(elsewhere.headers["location"], headers={"Accept-Language": "zh-CN"})
-        assert page.status_code == 400 and "另一台服务器" in page.text
 
 
-async def test_registration_refuses_addresses_that_are_unsafe_to_return_to(serve: Serve) -> None:
+async def test_the_consent_page_shows_only_what_is_asked_and_refuses_forged_requests(serve: Serve) -> None:
     async with serve() as api, httpx2.AsyncClient(base_url=api.url, timeout=60) as http:
-        for uri in ("http://evil.example/x", "javascript:alert(1)", "https://app.example/#x", "https://a;b/"):
-            refused = await http.post("/register", json={"redirect_uris": [uri]})
-            assert (refused.status_code, refused.json()["error"]) == (400, "invalid_redirect_uri"), uri
-        for uri in ("https://claude.ai/api/mcp/auth_callback", "cursor://anysphere.cursor-mcp/oauth/callback"):
-            await registered(http, redirect_uris=[uri])
+        flow = Flow(api, http, await registered(http))
+        page = await flow.ask()
+        assert "Remember and forget for you" not in page.text
+        wrong = await flow.decide(page, "x")
+        assert wrong.status_code == 401 and "location" not in wrong.headers
+        refused = await flow.decide(page, "", "refuse")
+        assert query_of(refused.headers["location"])["error"] == "access_denied"
+        forged = await http.post("/authorize", data={"request": f"A{request_of(page.text)[1:]}", "decision": "allow"})
+        assert forged.status_code == 400 and "<input" not in forged.text
+        unknown = await flow.ask(client_id=flow.client_id[:-2] + "00")
+        assert unknown.status_code == 400 and "location" not in unknown.headers
+        for wrong_field, error in (
+            ({"code_challenge_method": "plain"}, "invalid_request"),
+            ({"response_type": "token"}, "unsupported_response_type"),
+            ({"scope": "operate"}, "invalid_scope"),
+            ({"resource": "https://other.example/mcp"}, "invalid_target"),
+        ):
+            assert query_of((await flow.ask(**wrong_field)).headers["location"])["error"] == error
+        chinese = await http.get("/authorize", headers={"Accept-Language": "zh-CN"})
+        assert chinese.status_code == 400 and "无法继续登录" in chinese.text
+
+
+async def test_addresses_are_compared_as_registered_but_for_ports_of_this_machine(serve: Serve) -> None:
+    async with serve() as api, httpx2.AsyncClient(base_url=api.url, timeout=60) as http:
+        web, app = "https://claude.ai/api/mcp/auth_callback", "cursor://anysphere.cursor-mcp/oauth/callback"
+        client = await registered(http, BACK, web, app)
+        allowed = BACK, "http://127.0.0.1:1/callback", "http://127.0.0.1/callback", web, app
+        refused = (
+            "http://127.0.0.1:1/callback/",
+            "http://localhost:33418/callback",
+            "http://127.0.0.1:1@evil.example/callback",
+            web.upper(),
+            web.replace("api", "x/../api"),
+            web.replace("claude.ai", "claude.ai:443"),
+            f"{web}?x=1",
+            app + "/",
+        )
+        for uri in (*allowed, *refused):
+            page = await Flow(api, http, client, uri).ask()
+            assert (page.status_code == 200) is (uri in allowed) and "location" not in page.headers, uri
+        flow = Flow(api, http, client, "http://127.0.0.1:2/callback")
+        assert (await flow.exchange(await flow.code())).status_code == 200
+        for uri in (
+            "http://evil.example/x",
+            "javascript:alert(1)",
+            "https://app.example/#x",
+            "https://a;b/",
+            "https://claude.ai@evil.example/",
+            "https:evil.example",
+        ):
+            answer = await http.post("/register", json={"redirect_uris": [uri]})
+            assert (answer.status_code, answer.json()["error"]) == (400, "invalid_redirect_uri"), uri
 
 
 @pytest.mark.parametrize("issuer", [None, "https://id.example"])

@@ -1,21 +1,29 @@
-"""The client of fastmcp, unchanged, with a token of turnlog (`make clients`)."""
+"""The client of fastmcp, unchanged, with a token of turnlog and by signing in (`make clients`)."""
 
 import asyncio
 import json
 import subprocess
 from pathlib import Path
 
+import pytest
 from helpers.api import Serve
 from installed import PYTHON
 
-PROGRAM = Path(__file__).parent / "programs/use_fastmcp.py"
+PROGRAMS = Path(__file__).parent / "programs"
 
 
-async def test_fastmcp_remembers_and_recalls_for_the_user_of_its_token(serve: Serve, tmp_path: Path) -> None:
+@pytest.mark.parametrize("signs_in", [False, True])
+async def test_fastmcp_remembers_and_recalls_for_the_user(signs_in: bool, serve: Serve, tmp_path: Path) -> None:
     async with serve() as api:
-        environment = {"TURNLOG_MCP": f"{api.url}/mcp", "TURNLOG_KEY": api.token("ann"), "HOME": str(tmp_path)}
+        token = api.token("ann")
+        environment = {"TURNLOG_MCP": f"{api.url}/mcp", "TURNLOG_AUTH": "oauth" if signs_in else token}
+        browser = f"{PYTHON} {PROGRAMS}/consent.py {token} %s &"
         done = await asyncio.to_thread(
-            subprocess.run, [PYTHON, PROGRAM], env=environment, capture_output=True, text=True
+            subprocess.run,
+            [PYTHON, PROGRAMS / "use_fastmcp.py"],
+            env={**environment, "HOME": str(tmp_path), "BROWSER": browser},
+            capture_output=True,
+            text=True,
         )
         assert done.returncode == 0, done.stderr
         found = json.loads(done.stdout)

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from turnlog.agent.access.access import Access
 from turnlog.agent.access.identity import Unauthenticated
 from turnlog.agent.runtime import Runtime
-from turnlog.consumers.api.mcp.oauth import challenge, mount_sign_in
+from turnlog.consumers.api.mcp.oauth import challenge, mount_sign_in, resource_of
 from turnlog.consumers.api.mcp.tools import CALLER, make_server
 from turnlog.consumers.api.principal import Principal, use_zone
 from turnlog.consumers.api.problems import problem_of
@@ -35,7 +35,9 @@ class Authenticated:
         try:
             if kind.lower() != "bearer":
                 raise Unauthenticated("send a token: `Authorization: Bearer …`; `turnlog token --user NAME` prints one")
-            identity = await self._runtime.cached(Access).identify(credential, headers.get("x-turnlog-user"))
+            resource = resource_of(self._runtime.settings, HTTPConnection(scope))
+            access = self._runtime.cached(Access)
+            identity = await access.identify(credential, headers.get("x-turnlog-user"), resource)
             use_zone(identity, headers.get("x-turnlog-timezone"))
         except TurnlogError as error:
             answer = problem_of(error)

@@ -1,17 +1,16 @@
-"""The routes of signing in to MCP: metadata, the handlers of the MCP library, and the consent page."""
+"""The routes of signing in to MCP: metadata, registering, the consent page, and the MCP library's handler of tokens."""
 
-import contextlib
 import re
+import time
+from collections.abc import Mapping
 from html import escape
 from typing import Any
+from urllib.parse import urlencode, urlsplit
 
 from fastapi import FastAPI
-from mcp.server.auth.middleware.client_auth import AuthenticationError, ClientAuthenticator
-from mcp.server.auth.provider import AuthorizationParams, construct_redirect_uri
-from mcp.server.auth.routes import build_metadata, create_auth_routes
-from mcp.server.auth.settings import ClientRegistrationOptions, RevocationOptions
-from mcp.shared.auth import OAuthClientInformationFull
-from pydantic import AnyHttpUrl
+from mcp.server.auth.handlers.token import TokenHandler
+from mcp.server.auth.middleware.client_auth import ClientAuthenticator
+from pydantic import ValidationError
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
@@ -21,56 +20,74 @@ from turnlog.agent.access.identity import Identity, Unauthenticated
 from turnlog.agent.access.keys import PREFIX
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.settings import Settings
-from turnlog.consumers.api.mcp.signing_in import SCOPES, SignIns
+from turnlog.consumers.api.mcp import signing_in
+from turnlog.consumers.api.mcp.signing_in import SCOPES, Client, SignIns, may_register
 from turnlog.consumers.api.problems import language_of
 
 RESOURCE = "/.well-known/oauth-protected-resource"
-REGISTRATION = ClientRegistrationOptions(enabled=True, valid_scopes=SCOPES, default_scopes=SCOPES)
-REVOCATION = RevocationOptions(enabled=True)
-CONSENT = "/authorize/consent"
-_TICKET = re.compile(r"(?:.*#ticket=)?([\w-]{43})\Z")
+NO_STORE = {"Cache-Control": "no-store"}
+CHALLENGE = re.compile(r"[\w-]{43}", re.ASCII)  # of SHA-256, as base64url
 WORDS = {
     "en": {
         "title": "{client} asks for your memory",
-        "goes": "If you allow it, you go on to {where}.",
+        "unproven": "The name is what the client says of itself. Allow it only if you have just begun this there.",
+        "goes": "Then you go on to",
         "read": "Read your conversations and memories",
         "write": "Remember and forget for you",
-        "credential": "Your sign-in: the link of `turnlog page`, a token or an API key",
+        "credential": "Your sign-in",
+        "hint": "The link that <code>turnlog page</code> prints, a token or an API key",
         "allow": "Allow",
         "refuse": "Refuse",
-        "old": "This request was changed or is older than ten minutes. Begin again in your client.",
-        "other": "This request is for another server.",
-        "scopes": "This credential cannot give what is asked for.",
+        "a client": "A client",
+        "failed": "This sign-in cannot go on",
+        "old": "The request was changed or is older than ten minutes. Begin again in your client.",
+        "unknown": "The client did not register here, or has sent an address that it did not register. Nothing was "
+        "sent there. Remove the connection in your client and add it again.",
+        "scopes": "This sign-in may do nothing of what is asked for.",
         "wrong": "This link, token or key is not accepted. A link works once.",
     },
     "zh": {
         "title": "{client} 请求访问您的记忆",
-        "goes": "允许后将前往 {where}。",
+        "unproven": "名称由客户端自行提供。仅当您刚刚在该客户端发起登录时才允许。",
+        "goes": "随后将前往",
         "read": "读取您的对话和记忆",
         "write": "为您记住和忘记内容",
-        "credential": "登录凭据:`turnlog page` 的链接、令牌或 API 密钥",
+        "credential": "您的登录凭据",
+        "hint": "<code>turnlog page</code> 输出的链接、令牌或 API 密钥",
         "allow": "允许",
         "refuse": "拒绝",
-        "old": "此请求已被更改或已超过十分钟。请在客户端重新开始。",
-        "other": "此请求属于另一台服务器。",
-        "scopes": "此凭据无法授予所请求的权限。",
+        "a client": "某个客户端",
+        "failed": "无法继续登录",
+        "old": "请求已被更改或已超过十分钟。请在客户端重新开始。",
+        "unknown": "客户端未在此注册,或使用了未注册的地址。未向该地址发送任何内容。请在客户端删除此连接后重新添加。",
+        "scopes": "此凭据无法授予所请求的任何权限。",
         "wrong": "此链接、令牌或密钥无效。链接只能使用一次。",
     },
 }
 POLICY = "default-src 'none'; style-src 'self'; img-src 'self'; base-uri 'none'; frame-ancestors 'none'"
+HEADERS = NO_STORE | {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Referrer-Policy": "same-origin",  # with no-referrer a browser sends the form from `Origin: null`
+}
 PAGE = """<!doctype html>
-<html lang="{lang}"><head><meta charset="utf-8"><title>turnlog</title>
-<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="robots" content="noindex">
-<link rel="icon" href="/page/icon.svg" type="image/svg+xml">
+<html lang="{lang}"><head><meta charset="utf-8"><title>{title} · turnlog</title>
+<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" content="light dark">
+<meta name="robots" content="noindex"><link rel="icon" href="/page/icon.svg" type="image/svg+xml">
 <link rel="stylesheet" href="/page/styles/base.css"><link rel="stylesheet" href="/page/styles/parts.css"></head>
-<body><main class="screen">
-<form class="card screen" method="post" action="{action}">{inner}</form></main></body></html>"""
+<body><main class="sign-in"><form class="card stack" method="post" action="/authorize">
+<img src="/page/icon.svg" alt="" width="40" height="40"><h1>{title}</h1>{inner}</form></main></body></html>"""
 
 
 def base_of(settings: Settings, connection: HTTPConnection) -> str:
     """Returns the server's address as the client knows it. `RequestLimits` has checked the host."""
-    scheme = {"ws": "http", "wss": "https"}.get(connection.url.scheme, connection.url.scheme)
-    return (settings.api_public_url or f"{scheme}://{connection.url.netloc}").rstrip("/")
+    return (settings.api_public_url or f"{connection.url.scheme}://{connection.url.netloc}").rstrip("/")
+
+
+def resource_of(settings: Settings, connection: HTTPConnection) -> str:
+    """Returns the address of MCP, for which tokens of a sign-in are."""
+    return f"{base_of(settings, connection)}/mcp"
 
 
 def challenge(settings: Settings, connection: HTTPConnection) -> str:
@@ -83,11 +100,10 @@ def mount_sign_in(app: FastAPI, runtime: Runtime) -> None:
     settings = runtime.settings
 
     async def resource(request: Request) -> Response:
-        base = base_of(settings, request)
         return JSONResponse(
             {
-                "resource": f"{base}/mcp",
-                "authorization_servers": [settings.jwt_issuer or base],
+                "resource": resource_of(settings, request),
+                "authorization_servers": [settings.jwt_issuer or base_of(settings, request)],
                 "scopes_supported": SCOPES,
                 "bearer_methods_supported": ["header"],
                 "resource_name": "turnlog",
@@ -96,124 +112,196 @@ def mount_sign_in(app: FastAPI, runtime: Runtime) -> None:
 
     routes = [Route(RESOURCE + path, resource, methods=["GET"]) for path in ("", "/mcp", "/mcp/")]
     if settings.jwt_issuer is None:
-        routes += _own_server(runtime)
+        routes += _Server(runtime).routes
     app.router.routes.extend(routes)
 
 
-def _own_server(runtime: Runtime) -> list[Route]:
-    sign_ins = SignIns(runtime)
-    page = _Consent(runtime, sign_ins)
+class _Server:
+    """turnlog's own authorization server."""
 
-    async def server(request: Request) -> Response:
-        issuer = AnyHttpUrl(base_of(runtime.settings, request))
-        metadata = build_metadata(issuer, None, REGISTRATION, REVOCATION).model_dump(mode="json", exclude_none=True)
-        metadata["issuer"] = base_of(runtime.settings, request)
-        metadata["token_endpoint_auth_methods_supported"].append("none")
-        metadata["authorization_response_iss_parameter_supported"] = True
-        return JSONResponse(metadata)
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime, self._sign_ins = runtime, SignIns(runtime)
 
-    async def revoke(request: Request) -> Response:
-        """Ends the sign-in of a refresh or access token (RFC 7009). The library's handler refuses public clients."""
+    @property
+    def routes(self) -> list[Route]:
+        provider: Any = self._sign_ins  # it has the methods that these two call
+        tokens = TokenHandler(provider, ClientAuthenticator(provider))
+        return [
+            Route("/.well-known/oauth-authorization-server", self.metadata, methods=["GET"]),
+            Route("/register", self.register, methods=["POST"]),
+            Route("/authorize", self.ask, methods=["GET"]),
+            Route("/authorize", self.decide, methods=["POST"]),
+            Route("/token", tokens.handle, methods=["POST"]),
+            Route("/revoke", self.revoke, methods=["POST"]),
+        ]
+
+    async def metadata(self, request: Request) -> Response:
+        """RFC 8414."""
+        base = base_of(self._runtime.settings, request)
+        return JSONResponse(
+            {
+                "issuer": base,
+                **{f"{name}_endpoint": f"{base}/{path}" for name, path in ENDPOINTS.items()},
+                "scopes_supported": SCOPES,
+                "response_types_supported": ["code"],
+                "grant_types_supported": ["authorization_code", "refresh_token"],
+                "token_endpoint_auth_methods_supported": ["none"],
+                "revocation_endpoint_auth_methods_supported": ["none"],
+                "code_challenge_methods_supported": ["S256"],
+                "authorization_response_iss_parameter_supported": True,
+            }
+        )
+
+    async def register(self, request: Request) -> Response:
+        """Gives a client an id (RFC 7591). Other metadata than that of `Client` is not kept."""
         try:
-            client = await ClientAuthenticator(sign_ins).authenticate_request(request)
-        except AuthenticationError as error:
-            return JSONResponse({"error": "invalid_client", "error_description": error.message}, 401)
-        token = str((await request.form()).get("token", ""))
-        refresh = await sign_ins.load_refresh_token(client, token)
-        with contextlib.suppress(Unauthenticated):  # what is no token is as good as revoked
-            if refresh or not token.startswith(PREFIX):  # API keys that a person made are not ended here
-                await sign_ins.revoke(refresh.identity if refresh else await sign_ins.access.identify(token))
-        return Response(headers={"Cache-Control": "no-store"})
+            client = Client.model_validate_json(await request.body())
+        except ValidationError as error:
+            wrong = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
+            return _error(400, "invalid_client_metadata", wrong)
+        for uri in client.redirect_uris:
+            if not may_register(uri):
+                return _error(400, "invalid_redirect_uri", f"{uri[:200]} is neither https, loopback nor an app's own")
+        registered = client.model_dump(exclude_none=True) | {
+            "client_id": self._sign_ins.register(client),
+            "client_id_issued_at": int(time.time()),
+            "token_endpoint_auth_method": "none",
+            "grant_types": ["authorization_code", "refresh_token"],
+            "response_types": ["code"],
+            "scope": " ".join(SCOPES),
+        }
+        return JSONResponse(registered, 201, NO_STORE)
 
-    # Their issuer is that of the metadata alone, which depends on the name that the client uses.
-    _, *handlers = create_auth_routes(sign_ins, AnyHttpUrl("http://localhost"), None, REGISTRATION)
-    return [
-        Route("/.well-known/oauth-authorization-server", server, methods=["GET"]),
-        Route(CONSENT, page.show, methods=["GET"]),
-        Route(CONSENT, page.decide, methods=["POST"]),
-        Route("/revoke", revoke, methods=["POST"]),
-        *handlers,
-    ]
-
-
-class _Consent:
-    """The page on which a person sees who asks for what, and allows or refuses it with their own credential."""
-
-    def __init__(self, runtime: Runtime, sign_ins: SignIns) -> None:
-        self._runtime, self._sign_ins = runtime, sign_ins
-
-    async def show(self, request: Request) -> Response:
-        text = request.query_params.get("request", "")
-        return self._page(request, text, await self._sign_ins.requested(text))
+    async def ask(self, request: Request) -> Response:
+        """Shows the consent page. A wrong request goes back to the client, if that is known."""
+        query = request.query_params
+        client = self._sign_ins.client(query.get("client_id", ""))
+        if client is None or len(query.multi_items()) != len(query):
+            return self._failure(request, "unknown")
+        uri = query.get("redirect_uri") or (client.redirect_uris[0] if len(client.redirect_uris) == 1 else "")
+        if not client.may_return_to(uri):
+            return self._failure(request, "unknown")
+        asked = query.get("scope", "").split()
+        scopes = [scope for scope in SCOPES if scope in asked] if asked else SCOPES
+        resource = resource_of(self._runtime.settings, request)
+        refusal = _refusal(query, scopes, (resource, resource.removesuffix("/mcp")))
+        if refusal is not None:
+            code, reason = refusal
+            return self._back(request, uri, query.get("state"), error=code, error_description=reason)
+        wanted = signing_in.Request(
+            client_id=query["client_id"],
+            redirect_uri=uri,
+            redirect_uri_provided_explicitly="redirect_uri" in query,
+            code_challenge=query["code_challenge"],
+            scopes=scopes,
+            state=query.get("state"),
+            resource=resource,
+            until=time.time() + signing_in.REQUEST_S,
+        )
+        return self._page(request, self._sign_ins.ask(wanted), wanted)
 
     async def decide(self, request: Request) -> Response:
+        """Sends the person back with a code, for whoever's credential the form has. A forged form has none: there is no
+        cookie that a browser would add."""
         form = {name: str(value) for name, value in (await request.form()).items()}
         text = form.get("request", "")
-        asked = await self._sign_ins.requested(text)
-        if asked is None or not self._is_ours(request, asked[1]):
-            return self._page(request, text, asked)
-        client, params = asked
-        back: dict[str, Any] = {"state": params.state, "iss": base_of(self._runtime.settings, request)}
+        asked = self._sign_ins.asked(text)
+        if asked is None or asked.resource != resource_of(self._runtime.settings, request):
+            return self._failure(request, "old")
         if form.get("decision") != "allow":
-            return _redirect(params, error="access_denied", **back)
+            return self._back(request, asked.redirect_uri, asked.state, error="access_denied")
         try:
             person = await self._person(form.get("credential", "").strip())
         except Unauthenticated:
             return self._page(request, text, asked, "wrong")
-        scopes = sorted(person.scopes & frozenset(params.scopes or SCOPES))
+        scopes = sorted(person.scopes & frozenset(asked.scopes))
         if not scopes:
             return self._page(request, text, asked, "scopes")
-        return _redirect(params, code=await self._sign_ins.allow(client, params, person, scopes), **back)
+        code = await self._sign_ins.allow(asked, person, scopes)
+        return self._back(request, asked.redirect_uri, asked.state, code=code)
+
+    async def revoke(self, request: Request) -> Response:
+        """Ends the sign-in of a refresh or access token (RFC 7009)."""
+        form = await request.form()
+        client = await self._sign_ins.get_client(str(form.get("client_id", "")))
+        if client is None:
+            return _error(401, "invalid_client", "the client did not register here")
+        token = str(form.get("token", ""))
+        refresh = await self._sign_ins.load_refresh_token(client, token)
+        try:
+            if refresh is not None:
+                await self._sign_ins.revoke(refresh.identity)
+            elif not token.startswith(PREFIX):  # API keys that a person made are not ended here
+                resource = resource_of(self._runtime.settings, request)
+                await self._sign_ins.revoke(await self._sign_ins.access.identify(token, resource=resource))
+        except Unauthenticated:
+            pass  # such a token opens nothing already
+        return Response(headers=NO_STORE)
 
     async def _person(self, credential: str) -> Identity:
-        """Raises Unauthenticated."""
+        """credential: a link of <code>turnlog page</code>, a token or an API key. Raises Unauthenticated."""
         access = self._runtime.cached(Access)
-        if ticket := _TICKET.match(credential):
-            return await access.sign_in_tickets.redeem(ticket[1])
-        return await access.identify(credential)
+        _, is_link, ticket = credential.rpartition("#ticket=")
+        return await (access.sign_in_tickets.redeem(ticket) if is_link else access.identify(credential))
 
-    def _is_ours(self, request: Request, params: AuthorizationParams) -> bool:
-        """Returns whether the tokens are wanted for this server (RFC 8707)."""
-        base = base_of(self._runtime.settings, request)
-        return params.resource is None or params.resource.rstrip("/") in (base, f"{base}/mcp")
+    def _page(self, request: Request, text: str, asked: signing_in.Request, wrong: str | None = None) -> Response:
+        words, client = WORDS[_language(request)], self._sign_ins.client(asked.client_id)
+        uri = urlsplit(asked.redirect_uri)
+        origin = f"{uri.scheme}://{uri.netloc}" if uri.scheme in ("http", "https") else f"{uri.scheme}:"
+        said = f'<p class="failure" role="alert"><span>{words[wrong]}</span></p>' if wrong else ""
+        scopes = "".join(f"<li>{words[scope]}</li>" for scope in asked.scopes)
+        shown = "".join(letter for letter in (client and client.client_name) or "" if letter.isprintable()).strip()
+        inner = (
+            f'<div class="markdown"><ul>{scopes}</ul></div><p class="muted">{words["unproven"]}</p>'
+            f"<p>{words['goes']} <strong>{escape(origin)}</strong></p>{said}"
+            f'<label class="field"><span class="field-label">{words["credential"]}</span>'
+            f'<input type="password" name="credential" autocomplete="off" spellcheck="false" autofocus>'
+            f'<span class="field-hint">{words["hint"]}</span></label>'
+            f'<input type="hidden" name="request" value="{escape(text)}"><div class="actions">'
+            f'<button class="button primary" name="decision" value="allow">{words["allow"]}</button>'
+            f'<button class="button" name="decision" value="refuse">{words["refuse"]}</button></div>'
+        )
+        title = words["title"].format(client=escape(shown or words["a client"]))
+        # A browser checks the redirection that follows the form too.
+        target = f"{uri.scheme}:" if "[" in origin else origin  # a policy cannot name an IPv6 address
+        return _html(request, title, inner, 401 if wrong else 200, f"'self' {target}")
 
-    def _page(
-        self,
-        request: Request,
-        text: str,
-        asked: tuple[OAuthClientInformationFull, AuthorizationParams] | None,
-        wrong: str | None = None,
-    ) -> Response:
-        language = "zh" if language_of(request).startswith("zh") else "en"
-        words, target = WORDS[language], "'self'"
-        if asked is None or not self._is_ours(request, asked[1]):
-            inner, status = f"<p>{words['old' if asked is None else 'other']}</p>", 400
-        else:
-            client, params = asked
-            uri = params.redirect_uri
-            is_web = uri.scheme in ("http", "https")
-            origin = f"{uri.scheme}://{uri.host}:{uri.port}" if is_web else f"{uri.scheme}:"
-            # A browser checks the redirection that follows the form too.
-            target, status = f"'self' {origin}", 200
-            said = f'<p role="alert"><strong>{words[wrong]}</strong></p>' if wrong else ""
-            scopes = "".join(f"<li>{words[scope]}</li>" for scope in params.scopes or SCOPES)
-            name = escape((client.client_name or "?")[:100])
-            inner = (
-                f"<h1>{words['title'].format(client=name)}</h1><ul>{scopes}</ul>"
-                f"<p>{words['goes'].format(where=f'<strong>{escape(origin)}</strong>')}</p>{said}"
-                f'<label class="field"><span class="field-label">{words["credential"]}</span>'
-                f'<input type="password" name="credential" autocomplete="off" autofocus></label>'
-                f'<input type="hidden" name="request" value="{escape(text)}"><div class="actions">'
-                f'<button class="button primary" name="decision" value="allow">{words["allow"]}</button>'
-                f'<button class="button" name="decision" value="refuse">{words["refuse"]}</button></div>'
-            )
-        policy = f"{POLICY}; form-action {target}"
-        headers = {"Content-Security-Policy": policy, "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
-        headers["Referrer-Policy"] = "same-origin"  # with no-referrer a browser sends the form from `Origin: null`
-        html = PAGE.format(lang=language, action=CONSENT, inner=inner)
-        return HTMLResponse(html, 401 if wrong else status, headers)
+    def _failure(self, request: Request, reason: str) -> Response:
+        words = WORDS[_language(request)]
+        return _html(request, words["failed"], f"<p>{words[reason]}</p>", 400, "'none'")
+
+    def _back(self, request: Request, uri: str, state: str | None, **fields: str) -> Response:
+        more = fields | {"iss": base_of(self._runtime.settings, request)} | ({} if state is None else {"state": state})
+        url = f"{uri}{'&' if '?' in uri else '?'}{urlencode(more)}"
+        return RedirectResponse(url, 303, NO_STORE | {"Referrer-Policy": "no-referrer"})
 
 
-def _redirect(params: AuthorizationParams, **fields: str | None) -> Response:
-    url = construct_redirect_uri(str(params.redirect_uri), **fields)
-    return RedirectResponse(url, 303, {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"})
+ENDPOINTS = {"authorization": "authorize", "token": "token", "registration": "register", "revocation": "revoke"}
+
+
+def _refusal(query: Mapping[str, str], scopes: list[str], resources: tuple[str, str]) -> tuple[str, str] | None:
+    """Returns the error of a request, as OAuth names it, and what is wrong; None for a request that may go on."""
+    if query.get("response_type") != "code":
+        return "unsupported_response_type", "response_type is code"
+    challenge = query.get("code_challenge", "")
+    if query.get("code_challenge_method") != "S256" or not CHALLENGE.fullmatch(challenge):
+        return "invalid_request", "PKCE is required: code_challenge, and S256 as code_challenge_method"
+    if not scopes:
+        return "invalid_scope", f"the scopes are {' and '.join(SCOPES)}"
+    if query.get("resource", resources[0]).rstrip("/") not in resources:
+        return "invalid_target", f"the resource is {resources[0]}"
+    return None
+
+
+def _language(request: Request) -> str:
+    return "zh" if language_of(request).startswith("zh") else "en"
+
+
+def _html(request: Request, title: str, inner: str, status: int, target: str) -> Response:
+    lang = {"zh": "zh-CN", "en": "en"}[_language(request)]
+    headers = HEADERS | {"Content-Security-Policy": f"{POLICY}; form-action {target}"}
+    return HTMLResponse(PAGE.format(lang=lang, title=title, inner=inner), status, headers)
+
+
+def _error(status: int, code: str, description: str) -> Response:
+    return JSONResponse({"error": code, "error_description": description}, status, NO_STORE)

@@ -32,6 +32,8 @@ api_key_uses = sa.Table(
     sa.Column("tenant", sa.Text, primary_key=True),
     sa.Column("key_id", sa.Text, primary_key=True),
     sa.Column("used_at", timestamptz(), nullable=False),
+    sa.Column("refreshes", sa.Integer, nullable=False, server_default="0", comment="of the sign-in it stands for"),
+    sa.Column("refreshed_at", timestamptz(), comment="the last of these"),
     comment="When an API key was used last, to the minute; no read model.",
 )
 

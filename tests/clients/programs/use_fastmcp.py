@@ -1,4 +1,4 @@
-"""The client of fastmcp with a token: remembers a statement, recalls it, and prints the tools and what was recalled."""
+"""The client of fastmcp, with a token or by OAuth: remembers a statement, recalls it, and prints tools and recall."""
 
 import asyncio
 import json
@@ -8,7 +8,7 @@ from fastmcp import Client
 
 
 async def main() -> None:
-    async with Client(os.environ["TURNLOG_MCP"], auth=os.environ["TURNLOG_KEY"]) as client:
+    async with Client(os.environ["TURNLOG_MCP"], auth=os.environ["TURNLOG_AUTH"]) as client:
         tools = [tool.name for tool in await client.list_tools()]
         await client.call_tool("remember", {"text": "My dog is called Sesame."})
         recalled = await client.call_tool("recall", {"query": "What is my dog called?"})
