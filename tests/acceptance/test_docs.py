@@ -99,15 +99,21 @@ async def test_subscriber_without_turnlog_counts_from_the_start_and_goes_on_wher
 ) -> None:
     await publish(nats_url)
     async with running(program("subscribe"), nats_url) as process:
-        assert process.stdout is not None
-        assert json.loads(await process.stdout.readline()) == {"ann": 4}
+        assert await printed(process) == {"ann": 4}
         await publish(nats_url)
-        assert json.loads(await process.stdout.readline()) == {"ann": 8}
+        assert await printed(process) == {"ann": 8}
         await eventually(lambda: acknowledged(log))
     await publish(nats_url)
     async with running(program("subscribe"), nats_url) as process:
-        assert process.stdout is not None
-        assert json.loads(await process.stdout.readline()) == {"ann": 4}, "only what came since"
+        assert await printed(process) == {"ann": 4}, "only what came since"
+
+
+async def printed(process: asyncio.subprocess.Process) -> Any:
+    """Returns the next line of JSON that a program prints; shows its errors where it has ended."""
+    assert process.stdout is not None and process.stderr is not None
+    if line := await process.stdout.readline():
+        return json.loads(line)
+    pytest.fail((await process.stderr.read()).decode())
 
 
 async def acknowledged(log: Log) -> bool:
