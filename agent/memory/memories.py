@@ -14,6 +14,7 @@ from turnlog.agent.memory.extraction.evidence import roles
 from turnlog.agent.runtime import Runtime, finished_through
 from turnlog.events.contracts import MemoryKind
 from turnlog.events.errors import NotFound, TurnlogError
+from turnlog.events.subjects import memory_thread
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.memories.extraction_lookup import unread_turns
 from turnlog.projectors.models.memories.history_lookup import history
@@ -107,14 +108,24 @@ async def list_memories(
     return sorted(found, key=lambda one: -one.score.total)
 
 
+@dataclass(frozen=True, slots=True)
+class Extraction:
+    """waiting: how many of a user's turns are still to be extracted from."""
+
+    waiting: int
+
+
 async def waiting_turns(runtime: Runtime, tenant: str, user: str) -> int:
-    """Returns how many turns of the user are still to be extracted from; this happens while `turnlog up` runs. Raises
-    LogUnavailable."""
+    """Returns how many turns of the user are still to be extracted from; this happens while `turnlog up` runs. After 0
+    the memories and entities of all turns are in the read models. Raises LogUnavailable, NotProjectedInTime."""
     if not runtime.settings.extract:
         return 0
     finished = await finished_through(runtime, "extraction")
     async with runtime.reading("messages") as conn:
-        return await unread_turns(conn, tenant, user, roles(runtime.settings.extract_tool_results), finished)
+        waiting = await unread_turns(conn, tenant, user, roles(runtime.settings.extract_tool_results), finished)
+    if not waiting:
+        await runtime.wait_until_thread_projected(tenant, memory_thread(user), ("memories", "entities"))
+    return waiting
 
 
 def last_said(found: Sequence[MemoryRow]) -> LastSaid:

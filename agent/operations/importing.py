@@ -1,6 +1,7 @@
 """Importing a file: read, leave out what is there, append in atomic batches, wait until it is projected."""
 
 import asyncio
+import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
@@ -10,6 +11,7 @@ from typing import Any, cast
 
 from turnlog.agent.conversations.ownership import append_as_owner, own_thread
 from turnlog.agent.counting import counted
+from turnlog.agent.models.errors import ModelError
 from turnlog.agent.operations.importers import (
     Defaults,
     Format,
@@ -34,6 +36,7 @@ from turnlog.projectors.engine.lag import NotProjectedInTime, lag
 BATCH, BATCH_CHARS = 4_000, 16_000_000
 SHOWN, FEW, LONGEST = 100, 3, 500  # places in a document, and in a line for people; characters
 MAX_SILENT_WAITS = 120
+logger = logging.getLogger("turnlog.agent")
 WAIT_FOR_VECTORS_UP_TO = 1_000
 
 
@@ -190,7 +193,10 @@ async def import_conversations(
     if report.turns and (report.turns <= WAIT_FOR_VECTORS_UP_TO if asked is None else asked):
         from turnlog.agent.recall.embedding.embed_now import embed_now
 
-        report.embedded = await embed_now(runtime, prepared.request.defaults.tenant, threads, vectors)
+        try:
+            report.embedded = await embed_now(runtime, prepared.request.defaults.tenant, threads, vectors)
+        except ModelError as error:  # all is stored, and found by its words
+            logger.warning("no vectors now: %s", error)
     return report
 
 

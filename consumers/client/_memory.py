@@ -1,20 +1,25 @@
 """What an open turnlog offers: threads, recall, and what is remembered of people."""
 
 import asyncio
-from collections.abc import Sequence
+import json
+import time
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
 from uuid import UUID
 
 from turnlog._recording import Exchange
 from turnlog._thread import Thread
 from turnlog.agent.conversations import threads
 from turnlog.agent.conversations.threads import ThreadInfo
-from turnlog.agent.memory import memories, memory_changes
+from turnlog.agent.counting import counted
+from turnlog.agent.memory import entities, memories, memory_changes, preferences
 from turnlog.agent.memory.deciding.outcomes import Outcome
+from turnlog.agent.memory.entities import EntityFound
 from turnlog.agent.memory.memories import ALL, MemoryFilter, MemoryView
-from turnlog.agent.memory.memory_changes import MemoryInput
+from turnlog.agent.memory.memory_changes import Edited, MemoryInput
+from turnlog.agent.memory.sanitiser.sanitise import SanitiseLevel
 from turnlog.agent.operations.importers import Defaults
 from turnlog.agent.operations.importing import (
     ImportReport,
@@ -32,10 +37,20 @@ from turnlog.agent.team import agents
 from turnlog.agent.team.agents import AgentChanges
 from turnlog.consumers.erasing import erasure_reach
 from turnlog.consumers.sync_bridge import LoopBound
-from turnlog.events.contracts import MemoryKind
+from turnlog.events.contracts import MemoryKind, UserPreferences
+from turnlog.events.errors import TurnlogError
 from turnlog.events.progress import no_progress
 from turnlog.events.subjects import check_conversation, check_id
 from turnlog.projectors.models.operations.agents import AgentRow
+
+LOOK_AGAIN_S = 0.1
+Level = Literal["light", "moderate", "full"]
+
+
+class NotSettled(TurnlogError):
+    """Memories were not extracted in time from what a user has said."""
+
+    code = "not-settled"
 
 
 class Memory(LoopBound):
@@ -45,7 +60,8 @@ class Memory(LoopBound):
     clients, under way.
     """
 
-    __slots__ = ("exchanges", "runtime", "tenant")
+    __slots__ = ("_closes", "exchanges", "runtime", "tenant")
+    _closes: Callable[[], Awaitable[None]]
 
     def __init__(self, runtime: Runtime, tenant: str) -> None:
         self.runtime, self.tenant = runtime, tenant
@@ -113,6 +129,40 @@ class Memory(LoopBound):
         """
         return (await memory_changes.forget_memory(self.runtime, self.tenant, user, str(memory))).forgotten
 
+    async def edit(self, user: str, memory: UUID, content: str) -> Edited:
+        """Gives a memory other words; its history keeps the earlier version. Raises NotFound, InvalidMemory."""
+        return await memory_changes.edit_memory(self.runtime, self.tenant, user, str(memory), content)
+
+    async def settled(self, user: str, timeout_s: float = 60.0) -> None:
+        """Waits until memories have been extracted from all that the user has said so far. Raises NotSettled."""
+        until = time.monotonic() + timeout_s
+        while waiting := await self._waiting(user):
+            if time.monotonic() > until:
+                said = f"{counted(waiting, 'turn')} of {user!r} not read after {timeout_s:g} s"
+                raise NotSettled(f"{said}; does a process with the role `reactors` run?")
+            await asyncio.sleep(LOOK_AGAIN_S)
+
+    async def preferences(self, user: str) -> UserPreferences:
+        """Returns how the user wants to be answered: set by hand, else as they said it last."""
+        return await preferences.show_preferences(self.runtime, self.tenant, user)
+
+    async def set_preferences(self, user: str, *, clear: Sequence[str] = (), **values: Any) -> UserPreferences:
+        """Sets preferences by the names of UserPreferences, such as `language="zh"`; others stay as they are.
+
+        clear: names to set no longer. Raises InvalidPreference.
+        """
+        return await preferences.set_preferences(self.runtime, self.tenant, user, values, clear)
+
+    async def entities(self, user: str, type: str | None = None, limit: int = 100) -> list[EntityFound]:
+        """Returns people, schools, events and topics that the user spoke of, most mentioned first. type: only these."""
+        return await entities.list_entities(self.runtime, self.tenant, user, type, limit)
+
+    async def export(self, user: str, level: Level = "moderate") -> dict[str, Any]:
+        """Returns all that is stored of a user, as docs/user-export.schema.json describes it. level: what is masked."""
+        masked = SanitiseLevel[level.upper()]
+        pieces = [piece async for piece in personal_data.export_person(self.runtime, self.tenant, user, masked)]
+        return dict(json.loads("".join(pieces)))
+
     async def agents(self) -> list[AgentRow]:
         """Returns the tenant's agents by type, as they are used."""
         return await agents.list_agents(self.runtime, self.tenant)
@@ -169,6 +219,13 @@ class Memory(LoopBound):
         reach = erasure_reach(self.runtime.settings)
         plan = await personal_data.plan_erasure(self.runtime, self.tenant, user, reach)
         return await personal_data.erase_person(self.runtime, plan, reach, reason)
+
+    async def close(self) -> None:
+        """Closes what `start` opened, or ends a block early. A second call does nothing."""
+        await self._closes()
+
+    async def _waiting(self, user: str) -> int:
+        return await memories.waiting_turns(self.runtime, self.tenant, user)
 
     async def _close(self) -> None:
         """Records what came of answers that are under way."""

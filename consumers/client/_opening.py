@@ -30,13 +30,21 @@ class Opening:
         self._held: AbstractAsyncContextManager[Memory] | None = None
         self._loop: LoopThread | None = None
 
+    async def start(self) -> "Memory":
+        """Opens without a block, as in a notebook, until `await memory.close()`. Raises as a block does."""
+        return await self.__aenter__()
+
     async def __aenter__(self) -> "Memory":
-        self._held = self._opened()
-        return await self._held.__aenter__()
+        held = self._opened()
+        memory = await held.__aenter__()
+        self._held, memory._closes = held, self.__aexit__
+        return memory
 
     async def __aexit__(self, *error: Any) -> None:
-        assert self._held is not None
-        await self._held.__aexit__(*error)
+        """Closes once; a second call does nothing."""
+        held, self._held = self._held, None
+        if held is not None:
+            await held.__aexit__(*(error or (None, None, None)))
 
     def __enter__(self) -> "Blocking[Memory]":
         self._loop = LoopThread("turnlog")

@@ -78,7 +78,7 @@ class Exchange:
 
         async def fork() -> Thread | None:
             new, end = await _new(thread, said)
-            return None if new else await thread._fork(end)
+            return None if new else await thread.fork(end)
 
         async with thread._turn(fork) as forked:
             thread = forked or thread

@@ -15,18 +15,19 @@ from pydantic.alias_generators import to_camel, to_snake
 from pydantic_core import to_jsonable_python
 
 from turnlog._http import Http, Turn, decoded, error_of
-from turnlog._memory import Memory
+from turnlog._memory import LOOK_AGAIN_S, Level, Memory
 from turnlog._thread import Context, Thread
 from turnlog.agent.answering.asking import Answered, Piece, Restarted, Text, ToolUsed
-from turnlog.agent.answering.context import AnswerBasis, SignedBasis
+from turnlog.agent.answering.context import AnswerBasis, ReceiptFound, SignedBasis
 from turnlog.agent.answering.receipts import ReceiptGone
 from turnlog.agent.answering.turns import NewTurn
 from turnlog.agent.context import Tier
 from turnlog.agent.conversations.forks import Forked
 from turnlog.agent.conversations.threads import ThreadInfo
 from turnlog.agent.memory.deciding.outcomes import Outcome
-from turnlog.agent.memory.memories import ALL, MemoryFilter, MemoryView
-from turnlog.agent.memory.memory_changes import Forgotten, MemoryInput
+from turnlog.agent.memory.entities import EntityFound
+from turnlog.agent.memory.memories import ALL, Extraction, MemoryFilter, MemoryView
+from turnlog.agent.memory.memory_changes import Edited, Forgotten, MemoryInput
 from turnlog.agent.operations.importers import ImportFailed
 from turnlog.agent.operations.importing import ImportReport
 from turnlog.agent.privacy.erasure.receipt import Receipt
@@ -36,12 +37,12 @@ from turnlog.agent.recall.questions import Question
 from turnlog.agent.recall.recall import Found, FoundMemory
 from turnlog.agent.team.agents import AgentChanges, checked
 from turnlog.consumers.cursors import memories_cursor, threads_cursor
-from turnlog.events.contracts import UsageMetered
+from turnlog.events.contracts import UsageMetered, UserPreferences
 from turnlog.events.publish import Appended
 from turnlog.projectors.models.conversation.message import Message
 from turnlog.projectors.models.operations.agents import AgentRow
 
-LOOK_AGAIN_S = 0.2
+ALL_OF_THEM = 2**31
 AGENTS = "/admin/ai-agent/agents"
 
 
@@ -104,8 +105,11 @@ class RemoteThread(Thread):
         """Returns the name, by which the server finds the thread."""
         return self.id
 
-    async def _fork(self, at_seq: int) -> Thread:
-        body = {"at_seq": at_seq}
+    async def receipts(self) -> list[ReceiptFound]:
+        return await self._http.pages(f"{self._path}/receipts", ReceiptFound, ALL_OF_THEM, self.user)
+
+    async def fork(self, at_seq: int, *, thread: str | None = None, label: str | None = None) -> Thread:
+        body = {"at_seq": at_seq, "thread": thread, "label": label}
         forked = await self._http.call("POST", f"{self._path}/forks", Forked, user=self.user, body=body)
         return RemoteThread(self._http, forked.thread, self.user)
 
@@ -201,6 +205,30 @@ class RemoteMemory(Memory):
         body = {"memory": str(memory)}
         done = await self._http.call("POST", "/api/memories/forget", Forgotten, user=user, body=body)
         return done.forgotten
+
+    async def edit(self, user: str | None, memory: UUID, content: str) -> Edited:
+        body, path = {"content": content}, f"/api/memories/{memory}/content"
+        return await self._http.call("PUT", path, Edited, user=user, body=body)
+
+    async def _waiting(self, user: str | None) -> int:
+        return (await self._http.call("GET", "/api/extraction", Extraction, user=user)).waiting
+
+    async def preferences(self, user: str | None = None) -> UserPreferences:
+        return await self._http.call("GET", "/api/preferences", UserPreferences, user=user)
+
+    async def set_preferences(
+        self, user: str | None = None, *, clear: Sequence[str] = (), **values: Any
+    ) -> UserPreferences:
+        body = {"set": values, "clear": list(clear)}
+        return await self._http.call("PATCH", "/api/preferences", UserPreferences, user=user, body=body)
+
+    async def entities(self, user: str | None = None, type: str | None = None, limit: int = 100) -> list[EntityFound]:
+        return await self._http.pages("/api/entities", EntityFound, limit, user, type=type)
+
+    async def export(self, user: str | None = None, level: Level = "moderate") -> dict[str, Any]:
+        job = await self._http.call("POST", "/api/export", dict[str, Any], user=user, body={"level": level})
+        await self._result(job, user)
+        return await self._http.call("GET", f"/api/export/{job['id']}", dict[str, Any], user=user)
 
     async def clear(
         self,

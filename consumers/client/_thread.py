@@ -10,7 +10,7 @@ from uuid import UUID
 from uuid_utils.compat import uuid7
 
 from turnlog.agent.answering import asking, turns
-from turnlog.agent.answering.context import AnswerBasis, context_of
+from turnlog.agent.answering.context import AnswerBasis, ReceiptFound, context_of, list_receipts
 from turnlog.agent.answering.fallback import ended_early
 from turnlog.agent.answering.thread_turns import in_turn, tell_waiting
 from turnlog.agent.answering.turns import NewTurn
@@ -226,6 +226,21 @@ class Thread(LoopBound):
         """Removes the conversation from every read model; the log keeps its events. Raises NotFound."""
         await threads.delete_thread(self._runtime, self.tenant, await self._own())
 
+    async def receipts(self) -> list[ReceiptFound]:
+        """Returns what the model saw for each answer, oldest first. Raises NotFound."""
+        return await list_receipts(self._runtime, self.tenant, await self._own())
+
+    async def fork(self, at_seq: int, *, thread: str | None = None, label: str | None = None) -> "Thread":
+        """Begins a conversation with the turns up to a sequence. thread: its id; None makes one.
+
+        Raises NotFound, CutInACall, ThreadExists.
+        """
+        place = (self._runtime, self.tenant)
+        if thread is not None and self.user is not None:
+            thread = await own_thread(*place, thread, self.user, begins=True, or_nobody=True)
+        forked = await fork_thread(*place, await self._own(), at_seq, thread, label)
+        return Thread(*place, forked.thread, self.user)
+
     async def _append(
         self,
         made: Sequence[NewTurn],
@@ -273,7 +288,3 @@ class Thread(LoopBound):
 
     async def _tell_waiting(self) -> None:
         await tell_waiting(self._runtime, self.tenant, await self._own())
-
-    async def _fork(self, at_seq: int) -> "Thread":
-        forked = await fork_thread(self._runtime, self.tenant, await self._own(), at_seq)
-        return Thread(self._runtime, self.tenant, forked.thread, self.user)

@@ -1,6 +1,6 @@
 """Settings of a memory for tests of `import turnlog`, with a model server, and an HTTP server of the same memory."""
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
@@ -8,6 +8,11 @@ from typing import Any
 import pytest
 from helpers.api import Api, server
 from helpers.openai_server import OpenAIServer
+
+import turnlog
+from turnlog._opening import Opening
+
+Face = Callable[..., Opening]
 
 
 @pytest.fixture
@@ -29,6 +34,16 @@ async def given(nats_url: str, database_url: str, model: OpenAIServer) -> dict[s
     }
 
 
-def served(given: dict[str, Any], folder: Path) -> AbstractAsyncContextManager[Api]:
+def served(given: dict[str, Any], folder: Path, *roles: str) -> AbstractAsyncContextManager[Api]:
     settings = {name: value for name, value in given.items() if name not in ("nats_url", "database_url")}
-    return server(given["nats_url"], given["database_url"], folder)("agent", **settings)
+    return server(given["nats_url"], given["database_url"], folder)("agent", *roles, **settings)
+
+
+@pytest.fixture(params=["open", "connect"])
+async def face(request: pytest.FixtureRequest, given: dict[str, Any], tmp_path: Path) -> AsyncIterator[Face]:
+    """Opens the memory of ann: in this process, or over HTTP on a server in it."""
+    if request.param == "open":
+        yield lambda user="ann", **more: turnlog.open(**given, **more)
+        return
+    async with served(given, tmp_path) as api:
+        yield lambda user="ann", **more: turnlog.connect(api.url, key=api.token(user, **more))

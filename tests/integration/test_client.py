@@ -1,11 +1,12 @@
 """`import turnlog`: every method against real servers; reads have the caller's own writes."""
 
+import ast
 import asyncio
 import inspect
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -14,16 +15,17 @@ from uuid import uuid4
 
 import httpx2
 import pytest
+from helpers.client import Face, served
+from helpers.client import face as face
 from helpers.client import given as given
 from helpers.client import model as model
-from helpers.client import served
+from helpers.markdown_examples import blocks
 from helpers.openai_server import OpenAIServer
 from helpers.servers import processes_left_in
 
 import turnlog
 from turnlog._http import Http, ServerUnavailable, error_of
 from turnlog._memory import Memory
-from turnlog._opening import Opening
 from turnlog._remote import RemoteMemory, RemoteThread
 from turnlog._thread import Thread
 from turnlog.agent.access.api_keys import create_key
@@ -39,34 +41,11 @@ from turnlog.consumers.langgraph.checkpoint.saver import TurnlogSaver
 from turnlog.consumers.servers import stop
 from turnlog.events.errors import InvalidEvent, InvalidToken, NotFound, WrongExpectedVersion
 
-Face = Callable[..., Opening]
-TEN_LINES = """
-import asyncio, turnlog
-
-async def main():
-    async with turnlog.open() as memory:
-        thread = memory.thread("t42", user="ann")
-        await thread.add("user", "My corgi is called Sesame.")
-        context = await thread.context("What is my dog called?", tokens=4_000)
-        await thread.add("assistant", "Sesame.", receipt=context.receipt)
-        print(*[message.content for message in await thread.messages()], sep="\\n")
-        print("".join([piece async for piece in thread.ask("What is my dog called?")]))
-        while not (found := await memory.recall("corgi", user="ann", k=5)).memories:
-            pass  # until the turn is read
-        print(found.memories[0].memory.content)
-
-asyncio.run(main())
+# Runs lines as a notebook or `python -m asyncio` does.
+NOTEBOOK = """
+import ast, asyncio, sys
+asyncio.run(eval(compile(sys.argv[1], "README.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT), {}))
 """
-
-
-@pytest.fixture(params=["open", "connect"])
-async def face(request: pytest.FixtureRequest, given: dict[str, Any], tmp_path: Path) -> AsyncIterator[Face]:
-    """Opens the memory of ann: in this process, or over HTTP on a server in it."""
-    if request.param == "open":
-        yield lambda user="ann", **more: turnlog.open(**given, **more)
-        return
-    async with served(given, tmp_path) as api:
-        yield lambda user="ann", **more: turnlog.connect(api.url, key=api.token(user, **more))
 
 
 async def test_a_conversation_is_kept_asked_recalled_and_deleted(face: Face) -> None:
@@ -389,10 +368,11 @@ def test_the_face_has_ten_names_and_loads_when_they_are_used() -> None:
 
 async def test_the_ten_lines_run_in_an_empty_folder_with_nothing_else(tmp_path: Path) -> None:
     home = tmp_path / "home"
+    (lines,) = blocks("README.md", "python", "lines")
     environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "TURNLOG_HOME": str(home)}
     done = await asyncio.to_thread(
         subprocess.run,
-        [sys.executable, "-c", TEN_LINES],
+        [sys.executable, "-c", NOTEBOOK, lines.text],
         cwd=tmp_path,
         env=environment,
         capture_output=True,
@@ -402,6 +382,7 @@ async def test_the_ten_lines_run_in_an_empty_folder_with_nothing_else(tmp_path: 
     await stop(home)
     assert processes_left_in(home) == []
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[:3] == ["My corgi is called Sesame.", "What is my dog called?", "Sesame."]
-    assert "Sesame" in done.stdout.split("offline", 1)[1]
-    assert done.stdout.splitlines()[-1] == "Pet: corgi is called Sesame"
+    messages, _, others = done.stdout.partition("\n")
+    assert ast.literal_eval(messages)[-1] == {"role": "user", "content": "What is my dog called?"}
+    assert "Sesame" in others.split("offline", 1)[1]
+    assert "Ann is allergic to nuts." in others and "Pet: corgi is called Sesame" in others

@@ -38,6 +38,7 @@ NEVER_OVER_HTTP = {
     "metrics-port-taken",
     "no-tenant-role",
     "not-confirmed",
+    "not-settled",
     "not-up",
     "not-written",
     "open-to-all",

@@ -9,7 +9,7 @@ from pydantic import AwareDatetime, BaseModel, Field
 
 from turnlog.agent.memory import memories, memory_changes
 from turnlog.agent.memory.deciding.outcomes import Outcome
-from turnlog.agent.memory.memories import MemoryFilter, MemoryHistory, MemoryView
+from turnlog.agent.memory.memories import Extraction, MemoryFilter, MemoryHistory, MemoryView
 from turnlog.agent.memory.memory_changes import (
     ArchivedMemory,
     ConflictAnswered,
@@ -75,6 +75,12 @@ async def list_memories(
         return Page(items=page)
     items = [memory for memory in page if memory.id != memories.last_said(page)[2]]
     return Page(items=items, next=memories_cursor(items))
+
+
+@router.get("/extraction")
+async def extraction(caller: Reader) -> Extraction:
+    """Returns how many of the caller's turns are still to be extracted from."""
+    return Extraction(await memories.waiting_turns(*caller.person))
 
 
 @router.get("/memory-stats")

@@ -1,0 +1,30 @@
+"""A pytest plugin, which pytest loads wherever turnlog is installed: a memory for each test."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+
+if TYPE_CHECKING:
+    from turnlog._opening import Opening
+
+
+@pytest.fixture(scope="session")
+def turnlog_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    """Arguments of `turnlog.open` for servers of this session alone, where a thread plays the roles of every tenant."""
+    import turnlog
+
+    home = tmp_path_factory.mktemp("turnlog")
+    # Never those that the environment names: what they store is somebody's.
+    with turnlog.open(home, nats_url="", database_url="") as memory:
+        where = memory.runtime
+        yield {"home": home, "nats_url": where.nats_url, "database_url": where.database_url, "roles": ()}
+
+
+@pytest.fixture
+def turnlog_memory(turnlog_servers: dict[str, Any]) -> "Opening":
+    """The memory of a tenant of this test alone, to be opened: `with` or `async with turnlog_memory as memory`."""
+    import turnlog
+
+    return turnlog.open(**turnlog_servers, tenant=f"test-{uuid4().hex[:12]}")

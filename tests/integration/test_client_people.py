@@ -1,0 +1,100 @@
+"""What a memory says of a person, and how it is opened without a block: alike in the process and over HTTP."""
+
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from helpers.client import Face, served
+from helpers.client import face as face
+from helpers.client import given as given
+from helpers.client import model as model
+
+import turnlog
+from turnlog._memory import NotSettled
+from turnlog.agent.memory.preferences import InvalidPreference
+from turnlog.consumers.sync_bridge import LoopClosed
+from turnlog.events.errors import NotFound
+
+
+async def test_a_memory_without_a_block_is_closed_once(face: Face) -> None:
+    memory = await face().start()
+    await memory.thread("t", user="ann").add("user", "hello")
+    await memory.close()
+    await memory.close()
+    async with face() as memory:
+        assert [turn.content for turn in await memory.thread("t", user="ann").messages()] == ["hello"]
+        await memory.close()
+
+
+def test_a_memory_without_asyncio_is_closed_early(given: dict[str, Any]) -> None:
+    with turnlog.open(**given) as memory:
+        memory.thread("t", user="ann").add("user", "hello")
+        memory.close()
+    with pytest.raises(LoopClosed):
+        memory.threads()
+
+
+async def test_preferences_are_set_and_cleared(face: Face) -> None:
+    async with face() as memory:
+        assert (await memory.set_preferences("ann", language="zh", response_length="brief")).language == "zh"
+        assert (await memory.set_preferences("ann", clear=["language"])).language is None
+        assert (await memory.preferences("ann")).response_length == "brief"
+        with pytest.raises(InvalidPreference):
+            await memory.set_preferences("ann", colour="red")
+
+
+async def test_a_memory_gets_other_words(face: Face) -> None:
+    async with face() as memory:
+        before = await memory.remember("ann", "Ann plays the cello.")
+        await memory.edit("ann", before.memory_id, "Ann plays the viola.")
+        assert [one.content for one in await memory.memories("ann")] == ["Ann plays the viola."]
+        with pytest.raises(NotFound):
+            await memory.edit("ann", uuid4(), "Ann sings.")
+
+
+async def test_receipts_follow_into_a_fork(face: Face) -> None:
+    async with face() as memory:
+        thread = memory.thread("t", user="ann")
+        first = await thread.add("user", "My corgi is called Sesame.")
+        context = await thread.context("What is my dog called?")
+        await thread.add("assistant", "Sesame.", receipt=context.receipt)
+        (receipt,) = await thread.receipts()
+        assert receipt.receipt.as_of_seq >= first.seq
+        fork = await thread.fork(first.seq, thread="u", label="a fork")
+        assert (fork.id, (await fork.info()).label) == ("u", "a fork")
+        assert [turn.content for turn in await fork.messages()] == ["My corgi is called Sesame."]
+        assert await fork.receipts() == [] and len(await thread.messages()) == 3
+
+
+async def test_all_there_is_of_a_person_is_exported_as_asked(face: Face) -> None:
+    async with face() as memory:
+        await memory.thread("t", user="ann").add("user", "My card is 4111 1111 1111 1111.")
+        masked, light = await memory.export("ann"), await memory.export("ann", level="light")
+        assert masked["user"] == "ann" and "4111 1111" not in str(masked)
+        assert [talk["thread"] for talk in light["conversations"]] == ["t"]
+
+
+@pytest.mark.parametrize("kind", ["open", "connect"])
+async def test_what_was_said_is_remembered_once_the_memory_has_settled(
+    given: dict[str, Any], tmp_path: Path, kind: str
+) -> None:
+    offline = {name: given[name] for name in ("nats_url", "database_url")} | {"home": tmp_path}
+    async with AsyncExitStack() as stack:
+        if kind == "open":
+            memory = await stack.enter_async_context(turnlog.open(**offline))
+        else:
+            api = await stack.enter_async_context(served(offline, tmp_path, "reactors"))
+            memory = await stack.enter_async_context(turnlog.connect(api.url, key=api.token("ann")))
+        await memory.thread("t", user="ann").add("user", "My corgi is called Sesame. My sister Mia lives in Lisbon.")
+        await memory.settled("ann")
+        assert any("Sesame" in one.content for one in await memory.memories("ann"))
+        assert "Mia" in {one.name for one in await memory.entities("ann", "person")}
+
+
+async def test_a_memory_that_nobody_extracts_from_does_not_settle(given: dict[str, Any]) -> None:
+    async with turnlog.open(**given | {"extract": True}, roles=("projectors",)) as memory:
+        await memory.thread("t", user="ann").add("user", "My corgi is called Sesame.")
+        with pytest.raises(NotSettled, match=r"1 turn .* `reactors`"):
+            await memory.settled("ann", timeout_s=0.1)
