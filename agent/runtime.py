@@ -172,18 +172,22 @@ class Runtime:
             yield conn
 
     async def wait_until_projected(
-        self, timeout_s: float = PROJECTED_S, names: Sequence[str] = (), without: Sequence[str] = ()
+        self,
+        timeout_s: float = PROJECTED_S,
+        names: Sequence[str] = (),
+        without: Sequence[str] = (),
+        turns_of: str | None = None,
     ) -> None:
         """Waits until the named projections, or all, have applied what is in the log now. Raises NotProjectedInTime.
 
-        without: of these, those that are rebuilt for a newer version are not waited for.
+        without: of these, those that are rebuilt for a newer version are not waited for. turns_of: a tenant whose turns
+        are enough; events after the last one, such as those of the embedder, are not waited for.
         """
         if not names:
             from turnlog.projectors.models.registry import BY_NAME  # a tenth of a second for all read models
 
             names = tuple(BY_NAME)
-        heads = {at: await self.log.partition_head(at) for at in range(self.log.partitions)}
-        await self._applied(names, heads, timeout_s, without)
+        await self._applied(names, await self.log.heads(turns_of), timeout_s, without)
 
     async def wait_until_thread_projected(
         self,

@@ -23,7 +23,7 @@ from turnlog.events.read import OrderedReader, Stored, read_to, recorded
 from turnlog.events.sealing import Keyring, key_ids_in
 from turnlog.events.signing import Signer
 from turnlog.events.stream import NO_STREAM, StreamOptions, ensure_stream, log_id, overwrite
-from turnlog.events.subjects import STREAM, parse_stored, partition_filter, thread_filter, thread_filters
+from turnlog.events.subjects import STREAM, parse_stored, partition_filter, thread_filter, thread_filters, turns_filter
 from turnlog.events.tasks import within
 
 CONNECT_TIMEOUT_S = 5.0
@@ -177,9 +177,14 @@ class Log:
             info = await self.nc.jetstream().stream_info(STREAM)
         return LogState(log_id(info), int(info.state.last_seq))
 
-    async def partition_head(self, partition: int) -> int:
-        """Returns the last sequence of one partition, 0 when it has none."""
-        return await self._last_of(partition_filter(partition))
+    async def partition_head(self, partition: int, turns_of: str | None = None) -> int:
+        """Returns the last sequence of one partition, or of the turns of a tenant there; 0 when it has none."""
+        return await self._last_of(turns_filter(turns_of, partition) if turns_of else partition_filter(partition))
+
+    async def heads(self, turns_of: str | None = None) -> dict[int, int]:
+        """Returns the `partition_head` of each partition. Raises LogUnavailable."""
+        heads = (self.partition_head(partition, turns_of) for partition in range(self.partitions))
+        return dict(enumerate(await asyncio.gather(*heads)))
 
     async def thread_head(self, tenant: str, thread: str, type_: str | None = None) -> int:
         """Returns the last sequence of a thread (the value for `expected`), or of its events of one type; 0 if it has

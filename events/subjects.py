@@ -169,6 +169,11 @@ def partition_filter(partition: int) -> str:
     return f"{STORED_PREFIX}.{partition:d}.>"
 
 
+def turns_filter(tenant: str, partition: int) -> str:
+    """Returns the filter for stored turns of one partition, on any thread of a tenant."""
+    return f"{STORED_PREFIX}.{partition:d}.{check_tenant(tenant)}.*.turn_recorded"
+
+
 def type_filter(type_: str) -> str:
     """Returns the filter for stored events of one type on any thread of any tenant."""
     return f"{STORED_PREFIX}.*.*.*.{_type_token(type_)}"

@@ -160,7 +160,7 @@ async def _settle(runtime: Runtime, tenant: str, user: str | None, thread: str |
     if user is not None:
         await runtime.wait_until_thread_projected(tenant, memory_thread(user), READS_OF_MEMORIES)
     if thread is None:
-        await runtime.wait_until_projected(names=TURN_READS, without=READ_WHILE_REBUILT)
+        await runtime.wait_until_projected(names=TURN_READS, without=READ_WHILE_REBUILT, turns_of=tenant)
         return
     async with runtime.reading(*TURN_READS, of=(tenant, thread), without=READ_WHILE_REBUILT) as conn:
         await restored_if_archived(runtime, conn, tenant, thread)

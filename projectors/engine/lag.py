@@ -66,7 +66,7 @@ async def lag(log: Log, conn: Connection, stalled_after_s: float = STALLED_AFTER
     were made from another log than the connected one: there is no distance then."""
     log.appender.assert_same_log()  # red as long as this process refuses appends
     await assert_same_log(log, conn)
-    heads = {p: await log.partition_head(p) for p in range(log.partitions)}
+    heads = await log.heads()
     rebuilt, is_rebuilding = await _rebuilds(conn, heads)
     # All partitions of every known projection: one that no worker ever took must not look healthy.
     rows = await conn.execute(

@@ -8,7 +8,7 @@ from helpers.servers import end_deduplication_window, now
 
 from turnlog.events.append import FEW, MAX_BATCH, Appender
 from turnlog.events.codec import encode
-from turnlog.events.contracts import Event
+from turnlog.events.contracts import Event, ThreadRenamed
 from turnlog.events.errors import (
     EventTooLarge,
     InvalidToken,
@@ -269,7 +269,10 @@ async def test_with_partitions_each_thread_stays_in_one(nats_url: str) -> None:
         partitions = [{r.partition async for r in log.read_thread("default", f"t{n}")} for n in range(20)]
         assert all(len(found) == 1 for found in partitions)
         assert len(set().union(*partitions)) > 1
-        assert max([await log.partition_head(p) for p in range(4)]) == 100
+        heads = await log.heads()
+        assert max(heads.values()) == 100
+        await log.append(Event(source="test", tenant="default", thread="t0", data=ThreadRenamed(label="later")))
+        assert await log.heads(turns_of="default") == heads
     finally:
         await log.close()
 

@@ -8,6 +8,7 @@ from helpers.servers import eventually
 
 from turnlog.events.append import all_stored
 from turnlog.events.codec import decode, encode
+from turnlog.events.contracts import Event, ThreadRenamed
 from turnlog.events.errors import GapInLog, InvalidEvent, NotFound
 from turnlog.events.log import Log
 from turnlog.events.publish import Key
@@ -162,6 +163,9 @@ async def test_heads_are_zero_until_something_is_there(log: Log) -> None:
     assert (await log.head(), await log.partition_head(0), await log.thread_head("default", "t0")) == (0, 0, 0)
     await fill(log, 7)
     assert (await log.head(), await log.partition_head(0), await log.thread_head("default", "t1")) == (7, 7, 5)
+    await log.append(Event(source="test", tenant="default", thread="t0", data=ThreadRenamed(label="later")))
+    assert (await log.heads(), await log.heads(turns_of="default")) == ({0: 8}, {0: 7})
+    assert await log.heads(turns_of="other") == {0: 0}
 
 
 async def test_one_message_is_found_by_its_sequence(log: Log) -> None:

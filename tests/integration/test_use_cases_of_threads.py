@@ -20,6 +20,8 @@ from turnlog.agent.conversations.threads import (
 )
 from turnlog.agent.conversations.transcript import transcript
 from turnlog.agent.recall.recall import BadQuery, recall
+from turnlog.consumers.runtime import opened
+from turnlog.events.contracts import ChunksEmbedded, Event
 from turnlog.events.errors import InvalidEvent, InvalidToken, NotFound, WrongExpectedVersion
 
 ACME = "acme"
@@ -233,6 +235,16 @@ async def test_recall_finds_turns_of_a_thread_and_of_all_threads_of_a_user(play:
             await recall(stage.runtime, ACME, "marathon")
         with pytest.raises(NotFound):
             await recall(stage.runtime, ACME, "marathon", thread="nobody")
+
+
+async def test_recall_of_a_user_does_not_wait_for_events_after_the_last_turn(play: Play) -> None:
+    async with play() as stage:
+        await say(stage, "My corgi is called Sesame.")
+        await stage.runtime.wait_until_projected()
+    async with opened(stage.runtime.settings, "without-projectors") as runtime:
+        embedded = ChunksEmbedded(model="m", dimensions=3, chunk_ids=("none",))
+        await runtime.log.append(Event(source="test", tenant=ACME, thread="import", data=embedded))
+        assert [one.seq for one in (await recall(runtime, ACME, "corgi", user="ann")).turns] == [1]
 
 
 async def test_a_blank_question_is_refused_before_it_is_asked(play: Play) -> None:

@@ -1,6 +1,5 @@
 """Reads the state of a thread in the log, and waits until the tables have it too."""
 
-import asyncio
 from dataclasses import dataclass
 
 from turnlog.events.log import Log, nats_errors
@@ -56,6 +55,5 @@ async def thread_applied(log: Log, conn: Connection, tenant: str, thread: str, p
 
 async def all_applied(log: Log, conn: Connection) -> None:
     """Waits until the tables have everything that the log has. Raises NotProjectedInTime."""
-    heads = await asyncio.gather(*(log.partition_head(partition) for partition in range(log.partitions)))
-    for partition, head in enumerate(heads):
+    for partition, head in (await log.heads()).items():
         await wait_for(conn, PROJECTIONS, partition, head)
