@@ -39,6 +39,7 @@ class Usage:
             tokens_in=self.tokens_in,
             tokens_out=self.tokens_out,
             cost_usd=self.cost_usd,
+            price_known=self.price_known,
             latency_ms=self.latency_ms,
         )
 

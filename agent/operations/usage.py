@@ -32,8 +32,8 @@ class InvalidGrouping(TurnlogError):
 @dataclass(frozen=True, slots=True)
 class Usage:
     """What was used under one key: a user, agent or model ("" where unknown), a day 2026-03-31 or a month 2026-03,
-    both in UTC. latency_ms_mean: of a call. unpriced_tokens: of models whose price is not known, so that cost_usd lacks
-    them."""
+    both in UTC. latency_ms_mean: of a call. unpriced_tokens: of calls whose price was not known, which cost_usd
+    lacks."""
 
     key: str
     calls: int
@@ -64,7 +64,7 @@ async def usage_by(
 ) -> list[Usage]:
     """Sums over a tenant's rows by user, agent, model, day or month. Newest first, or by cost and calls.
 
-    prices: the bundled ones by default; only tell which models without cost have no price.
+    prices: the bundled ones by default; only tell which models had no price where older events do not say it.
     """
     order = "key DESC" if by in _IN_TIME else "cost_usd DESC, calls DESC, key"
     cursor = conn.cursor(row_factory=class_row(Usage))
@@ -78,12 +78,13 @@ async def usage_by(
     )
     rows = await cursor.fetchall()
     of_models = await conn.execute(
-        f"SELECT {_KEYS_BY[by]} AS key, model, sum(tokens_in + tokens_out)::bigint FROM usage "
-        "WHERE tenant = %(tenant)s AND (%(user)s::text IS NULL OR user_id = %(user)s) AND cost_micro_usd = 0 "
-        "AND tokens_in + tokens_out > 0 GROUP BY 1, 2".encode(),
+        f"SELECT {_KEYS_BY[by]} AS key, model, sum(unpriced_tokens)::bigint, "
+        "(sum(unsaid_tokens) FILTER (WHERE cost_micro_usd = 0))::bigint FROM usage "
+        "WHERE tenant = %(tenant)s AND (%(user)s::text IS NULL OR user_id = %(user)s) "
+        "AND unpriced_tokens + unsaid_tokens > 0 GROUP BY 1, 2".encode(),
         {"tenant": tenant, "user": user},
     )
     prices, unpriced = prices or load_prices(), Counter[str]()
-    for key, model, tokens in await of_models.fetchall():
-        unpriced[key] += 0 if prices.price_of(model) else tokens
+    for key, model, tokens, unsaid in await of_models.fetchall():
+        unpriced[key] += tokens + (0 if prices.price_of(model) else unsaid or 0)
     return [replace(row, unpriced_tokens=unpriced[row.key]) for row in rows]

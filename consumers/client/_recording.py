@@ -116,6 +116,7 @@ class Exchange:
         tokens_in, tokens_out = heard.tokens_in or 0, heard.tokens_out or 0
         runtime = getattr(thread, "_runtime", None)  # a thread of a server has none
         prices = load_prices(runtime.settings.prices if runtime is not None else None)
+        cost = prices.cost_of(model, tokens_in, tokens_out)
         usage = UsageMetered(
             purpose="answer",
             agent=AGENT,
@@ -123,7 +124,8 @@ class Exchange:
             model=model,
             tokens_in=tokens_in,
             tokens_out=tokens_out,
-            cost_usd=prices.cost_of(model, tokens_in, tokens_out).usd,
+            cost_usd=cost.usd,
+            price_known=cost.known,
             latency_ms=latency_ms,
         )
         await thread.add(

@@ -5340,8 +5340,8 @@ export interface components {
         /**
          * Usage
          * @description What was used under one key: a user, agent or model ("" where unknown), a day 2026-03-31 or a month 2026-03,
-         *     both in UTC. latency_ms_mean: of a call. unpriced_tokens: of models whose price is not known, so that cost_usd lacks
-         *     them.
+         *     both in UTC. latency_ms_mean: of a call. unpriced_tokens: of calls whose price was not known, which cost_usd
+         *     lacks.
          */
         Usage: {
             /** Key */
@@ -5369,6 +5369,8 @@ export interface components {
         /**
          * UsageMetered
          * @description Tokens, cost, latency and outcome of one piece of model work.
+         *
+         *     price_known: whether cost_usd is of a known price; None: an older version did not record it.
          */
         UsageMetered: {
             /**
@@ -5408,6 +5410,8 @@ export interface components {
              * @default 0
              */
             cost_usd?: number;
+            /** Price Known */
+            price_known?: boolean | null;
             /**
              * Latency Ms
              * @default 0

@@ -177,8 +177,12 @@ class AnswerReceipt(EventContract):
 
 
 class UsageMetered(EventContract):
-    """Tokens, cost, latency and outcome of one piece of model work."""
+    """Tokens, cost, latency and outcome of one piece of model work.
 
+    price_known: whether cost_usd is of a known price; None: an older version did not record it.
+    """
+
+    VERSION: ClassVar[int] = 2
     PERSONAL: ClassVar[dict[str, Any]] = {}
     QUOTES_ERRORS: ClassVar[bool] = True
     type: Literal["usage_metered"] = "usage_metered"
@@ -190,5 +194,6 @@ class UsageMetered(EventContract):
     tokens_in: Amount = 0
     tokens_out: Amount = 0
     cost_usd: float = Field(default=0.0, ge=0, le=10**6)
+    price_known: bool | None = None
     latency_ms: float = Field(default=0.0, ge=0, le=10**12)
     error: str | None = None

@@ -202,6 +202,7 @@ EVERY_CONTRACT: tuple[EventData, ...] = (
         tokens_in=1200,
         tokens_out=45,
         cost_usd=0.00345,
+        price_known=True,
         latency_ms=812.5,
         error="rate limit",
     ),

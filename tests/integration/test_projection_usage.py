@@ -57,6 +57,18 @@ async def test_usage_is_added_up_by_each_key(db: Connection) -> None:
     assert await counted("month") == [("2023-06", 1), ("2023-05", 3)]
 
 
+async def test_unpriced_tokens_are_those_whose_price_was_not_known_when_they_were_used(db: Connection) -> None:
+    """Whatever today's prices say; they are asked only for events of an older version."""
+    known, unknown, unsaid = (
+        {"tokens_in": count, "price_known": said} for count, said in ((1, True), (2, False), (4, None))
+    )
+    models = {"gpt-4o": (known, unknown, unsaid), "ours": (known, unknown, unsaid), "free": ({"tokens_in": 8},)}
+    events = [used(model=model, **data) for model, each in models.items() for data in each]
+    await Spec(db, USAGE).given(*events).then("SELECT count(*) FROM usage", [(3,)])
+    rows = await usage_by(db, "default", "ann", "model")
+    assert {row.key: row.unpriced_tokens for row in rows} == {"gpt-4o": 2, "ours": 6, "free": 8}
+
+
 async def test_deleting_a_thread_does_not_undo_what_it_cost(db: Connection) -> None:
     await Spec(db, USAGE).given(used(tokens_in=9), event(ThreadDeleted())).then("SELECT tokens_in FROM usage", [(9,)])
 

@@ -9,6 +9,7 @@ from turnlog.projectors.engine.changes import Change, Row, Upsert
 from turnlog.projectors.engine.projection import Projection
 from turnlog.projectors.engine.tables import metadata
 
+UNSAID = "of older events, which do not say whether their price was known"
 usage = sa.Table(
     "usage",
     metadata,
@@ -26,6 +27,8 @@ usage = sa.Table(
     sa.Column("errors", sa.BigInteger, nullable=False),
     sa.Column("latency_ms_sum", sa.BigInteger, nullable=False),
     sa.Column("latency_ms_max", sa.BigInteger, nullable=False),
+    sa.Column("unpriced_tokens", sa.BigInteger, nullable=False, server_default="0", comment="of no known price"),
+    sa.Column("unsaid_tokens", sa.BigInteger, nullable=False, server_default="0", comment=UNSAID),
 )
 sa.Index("usage_user", usage.c.tenant, usage.c.user_id, usage.c.day)
 COLUMNS = tuple(column.name for column in usage.columns)
@@ -48,7 +51,7 @@ def project(batch: Sequence[Recorded]) -> list[Change]:
 def _row(recorded: Recorded) -> Row:
     event, data = recorded.event, recorded.event.data
     assert isinstance(data, UsageMetered)
-    latency = round(data.latency_ms)
+    latency, tokens = round(data.latency_ms), data.tokens_in + data.tokens_out
     return (
         event.tenant,
         recorded.stored_at.date(),
@@ -64,12 +67,14 @@ def _row(recorded: Recorded) -> Row:
         int(data.error is not None),
         latency,
         latency,
+        tokens if data.price_known is False else 0,
+        tokens if data.price_known is None else 0,
     )
 
 
 def _add(known: Row, row: Row) -> Row:
-    sums = tuple(a + b for a, b in zip(known[_KEYS:-1], row[_KEYS:-1], strict=True))
-    return (*known[:_KEYS], *sums, max(known[-1], row[-1]))
+    values = zip(COLUMNS[_KEYS:], known[_KEYS:], row[_KEYS:], strict=True)
+    return (*known[:_KEYS], *(max(a, b) if name.endswith("_max") else a + b for name, a, b in values))
 
 
 USAGE = Projection("usage", 1, (usage,), frozenset({"usage_metered"}), project, per_thread=False)
