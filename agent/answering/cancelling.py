@@ -93,15 +93,4 @@ def said_so_far(
     tokens_in = sum(count(json.dumps(message, ensure_ascii=False)) for message in prepared.context.messages)
     tokens_out = count(text)
     cost = load_prices(runtime.settings.prices).cost_of(model, tokens_in, tokens_out)
-    return Completion(
-        text=text,
-        tool_calls=(),
-        tokens_in=tokens_in,
-        tokens_out=tokens_out,
-        cost_usd=cost.usd,
-        price_known=cost.known,
-        model=model,
-        provider=chat.provider,
-        latency_ms=0.0,
-        finish_reason=CANCELLED,
-    )
+    return Completion(text, (), tokens_in, tokens_out, cost.usd, model, chat.provider, 0.0, cost.known, CANCELLED)

@@ -133,8 +133,16 @@ async def change_agent(
         rows = await agents_of(conn, tenant, type_.lower())
     values = AgentChanges()
     if rows:
-        for name in FIELDS:
-            values[name] = getattr(rows[0], name)  # type: ignore[literal-required]
+        row = rows[0]
+        values = AgentChanges(
+            system_prompt=row.system_prompt,
+            temperature=row.temperature,
+            max_tokens=row.max_tokens,
+            model=row.model,
+            name=row.name,
+            tools=row.tools,
+            delegates=row.delegates,
+        )
     values.update(changes)
     return await configure_agent(runtime, tenant, type_, values, event_id=event_id)
 

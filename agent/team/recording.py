@@ -199,6 +199,12 @@ def solved_event(author: Author, run_id: UUID, end: Solved, rounds: Sequence[Rou
     return author.event(answer_id(run_id, "run/solved"), data, run_id)
 
 
+def stopped_event(author: Author, run_id: UUID, agent: str, depth: int, returned: ToolReturned) -> Event:
+    """Returns the result of a call that was under way when its run was stopped."""
+    part = f"run/{depth}/{returned.id}/answered"
+    return author.event(answer_id(run_id, part), _answered(returned, run_id, agent, depth), run_id)
+
+
 def failed_event(author: Author, run_id: UUID, chain: Sequence[str], code: str) -> Event:
     """Returns the end of a run without an answer. code: of the error. chain: the agents that had the question, or the
     one that the request names, which may be no agent's type; the default agent stands for it then, because a failure

@@ -55,6 +55,8 @@ SOLVE_S, SOLVE_SHARE = 8.0, 0.25  # kept of a run's time for the call that solve
 TOGETHER_S = 0.003  # tools that answer within it are recorded together
 NO_TIME = Result({"error": "there was no time left for it"}, is_error=True)
 UNFINISHED = Result({"error": f"there was no time left for its answer, {MAY_BE_DONE}"}, is_error=True)
+NOT_CALLED = Result({"error": "it was not called: the answer was stopped"}, is_error=True)
+STOPPED = Result({"error": f"the answer was stopped before it answered, {MAY_BE_DONE}"}, is_error=True)
 INTERRUPTED = Result({"error": f"the process ended before it answered, {MAY_BE_DONE}"}, is_error=True)
 RESULTS = f"{TOOL_RESULTS}\n{{}}\n[END OF TOOL RESULTS]\nAnswer the question from these results."
 

@@ -32,6 +32,7 @@ CONNECT_S, ASK_AGAIN_S = 10.0, 30.0
 MOST_MISTAKES = 5  # of one call, in the result that the model reads
 MAY_BE_DONE = "so it may have been done: do not call it again before you have looked"
 logger = logging.getLogger(__name__)
+_LATE = dict[asyncio.Future[Any], tuple[str, str, str]]()  # writes that were given up and go on: tenant, user, tool
 T = TypeVar("T")
 Function = TypeVar("Function", bound=Callable[..., Any])
 Write = Callable[[str, str], Awaitable[str]]
@@ -227,6 +228,9 @@ class Registry:
         if known is None or not agent.may_use(name):
             allowed = ", ".join(agent.all_tools) or "none"
             return _failed(f"{agent.type} has no tool {name!r}; its tools are {allowed}")
+        late = [tool for tenant, user, tool in _LATE.values() if (tenant, user) == (use.tenant, use.user)]
+        if known.writes and late:
+            return _failed(f"{name} was not called: an earlier call of {late[0]} has not ended yet, {MAY_BE_DONE}")
         try:
             parsed = known.parse(_object(arguments))
         except Mistake as mistake:
@@ -327,23 +331,18 @@ def _tool(function: Callable[..., Any], retries: int | None, timeout_s: float, w
         read = parameters.model_validate(written)
         return {field: getattr(read, field) for field in fields}
 
-    late = dict[asyncio.Future[Any], str]()  # threads that were given up, by whom they work for
-
     async def called(arguments: Mapping[str, Any], use: Use) -> Any:
-        """A function that is not async runs in a thread, which cannot be stopped. While one that was given up may still
-        write, the person's next call of the tool does not begin."""
+        """A function that is not async runs in a thread, which cannot be stopped."""
         given = dict(arguments) if wants_use is None else {**arguments, wants_use: use}
         if inspect.iscoroutinefunction(function):
             return to_jsonable_python(await function(**given))
-        if writes and use.user in late.values():
-            raise Mistake(f"{name} was not called: an earlier call has not ended yet, {MAY_BE_DONE}")
         work = asyncio.ensure_future(asyncio.to_thread(function, **given))
         try:
             return to_jsonable_python(await asyncio.shield(work))
         except asyncio.CancelledError:
-            if not work.done():
-                late[work] = use.user
-                work.add_done_callback(late.pop)
+            if writes and not work.done():
+                _LATE[work] = (use.tenant, use.user, name)
+                work.add_done_callback(_LATE.pop)
             raise
 
     repeatable = not writes or wants_use is not None

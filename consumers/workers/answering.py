@@ -231,9 +231,11 @@ class AgentConsumer:
             async with until_cancelled(self._runtime.log.nc, request):
                 await run_.make(chosen)
         except AnswerCancelled as error:
+            await run_.stop_writing()
             if not run_.cut_short(error.code):
                 run_end.extend(run_.ended_by(error.code))
-                raise
+                stands = f"; what its tools wrote stands: {', '.join(run_.wrote)}" if run_.wrote else ""
+                raise AnswerCancelled(f"{error}{stands}") from None
         except FINAL as error:
             run_end.extend(run_.ended_by(error.code))
             raise

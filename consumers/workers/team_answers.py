@@ -1,5 +1,6 @@
 """An answer by a team of agents: routed, planned, run and solved, every step on the log."""
 
+import json
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack, aclosing
@@ -8,7 +9,15 @@ from uuid import uuid5
 
 from turnlog.agent.access.throttle.admission import note_handed_on
 from turnlog.agent.answering.cancelling import said_so_far
-from turnlog.agent.answering.pieces import PhaseChanged, Planned, Progress, Round, Solved
+from turnlog.agent.answering.pieces import (
+    PhaseChanged,
+    Planned,
+    Progress,
+    Round,
+    Solved,
+    ToolReturned,
+    ToolUsed,
+)
 from turnlog.agent.answering.prepare import Prepared
 from turnlog.agent.answering.recall_tool import ToolResult
 from turnlog.agent.answering.record import Author
@@ -21,13 +30,13 @@ from turnlog.agent.runtime import Runtime
 from turnlog.agent.team.configured import Chosen, ServerTeam
 from turnlog.agent.team.offline import FixedAnswer, OfflinePlanner
 from turnlog.agent.team.plans import Delegation, Step
-from turnlog.agent.team.recording import failed_event, journal_of, recorded_run, solved_event
+from turnlog.agent.team.recording import failed_event, journal_of, recorded_run, solved_event, stopped_event
 from turnlog.agent.team.records import StoredRecords
-from turnlog.agent.team.rewoo import Rewoo
+from turnlog.agent.team.rewoo import NOT_CALLED, STOPPED, Rewoo
 from turnlog.agent.team.suggestions import suggestions_of
 from turnlog.agent.team.teams import Agent
 from turnlog.agent.team.tools import Use
-from turnlog.events.contracts import AnswerRequested, Event, ToolCall, UsageMetered
+from turnlog.events.contracts import AnswerRequested, Event, RunToolAnswered, ToolCall, UsageMetered
 
 Prepare = Callable[[Agent, Sequence[str]], Awaitable[Prepared]]
 PATIENCE = 29 / 30  # of the model's time: a failure reaches who asked within the whole of it
@@ -39,7 +48,8 @@ class TeamRun:
 
     locale: of what the person is suggested to ask; None suggests nothing. prepared: what the agent that answered was
     given. rounds and extra: what is to be recorded, once `make` has ended. chain: the agents that had the question.
-    recalled: results of recall_memory by the ids of their calls.
+    recalled: results of recall_memory by the ids of their calls. writing: calls of tools that write and have not
+    answered, by their ids; wrote: the names of those that were called; policy: of the run, once it has begun.
     """
 
     runtime: Runtime
@@ -57,6 +67,9 @@ class TeamRun:
     extra: list[Event] = field(default_factory=list)
     chain: list[str] = field(default_factory=list)
     recalled: dict[str, ToolResult] = field(default_factory=dict)
+    writing: dict[str, ToolUsed] = field(default_factory=dict)
+    wrote: list[str] = field(default_factory=list)
+    policy: Rewoo | None = None
 
     async def make(self, chosen: Chosen) -> None:
         """Makes the answer. Steps that the log has are not made again.
@@ -68,7 +81,7 @@ class TeamRun:
             await self.server.tools.ready()
         journal = await journal_of(self.runtime.log, self.request, self.seq, model.provider)
         entry = journal.entry if journal.entry in self.server.team.agents else None
-        policy = Rewoo(
+        self.policy = policy = Rewoo(
             self.server.team,
             self.server.tools,
             [entry or chosen.agent.type],
@@ -88,6 +101,10 @@ class TeamRun:
                         at_work.close()
                         made_for = at_work.enter_context(observed.agent_at_work(piece.agent, self.request.thread))
                         await self._begins(piece.agent)
+                    elif isinstance(piece, ToolUsed) and piece.writes:
+                        self.writing[piece.id] = piece
+                    elif isinstance(piece, ToolReturned) and (written := self.writing.pop(piece.id, None)):
+                        self.wrote.append(written.name)
                     elif isinstance(piece, Round):
                         made_for(piece.completion)
                         if not piece.results:
@@ -110,6 +127,17 @@ class TeamRun:
             id_ = answer_id(self.request.id, f"run/{len(self.chain) - 1}/handed-on")
             await note_handed_on(self.runtime, self.request.tenant, self.request.user, agent, id_)
 
+    async def stop_writing(self) -> None:
+        """Tells and records of calls under way of tools that write that it is unknown whether they were done."""
+        for used in self.writing.values():
+            was_begun = self.policy is not None and used.id in self.policy.written
+            result = json.dumps((STOPPED if was_begun else NOT_CALLED).value)
+            returned = ToolReturned(used.id, used.name, result, 0, is_error=True)
+            place = (self.author, self.request.id, self.chain[-1], len(self.chain) - 1)
+            self.extra.append(stopped_event(*place, returned))
+            self.wrote += [used.name] if was_begun else []
+            await self.progress.show(returned)
+
     def cut_short(self, code: str) -> bool:
         """Ends the run with what was said so far; False where that is nothing. code: of the error that ends it."""
         if not self.chain:
@@ -128,7 +156,7 @@ class TeamRun:
         for number, made in enumerate(self.rounds):
             usage = made.completion.metered(made.agent or self.chain[-1])
             used.append(self.author.event(answer_id(self.request.id, f"usage-{number}"), usage, self.request.id))
-        tools = [event for event in self.extra if isinstance(event.data, UsageMetered)]
+        tools = [event for event in self.extra if isinstance(event.data, UsageMetered | RunToolAnswered)]
         return [*used, *tools, failed_event(self.author, self.request.id, self.chain, code)]
 
     def _model(self, chosen: Chosen) -> ChatModel:

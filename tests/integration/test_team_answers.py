@@ -13,10 +13,23 @@ from helpers.questions import Place, pieces_of
 from helpers.servers import eventually
 from helpers.stage import Play, Stage, player
 
-from turnlog.agent.answering.asking import AgentSwitched, Answered, NoAnswer, PhaseChanged, Solved, ToolUsed
+from turnlog.agent.answering.asking import (
+    AgentSwitched,
+    Answered,
+    Asked,
+    NoAnswer,
+    PhaseChanged,
+    Piece,
+    Solved,
+    ToolReturned,
+    ToolUsed,
+    ask,
+)
+from turnlog.agent.answering.cancelling import cancel_answer
 from turnlog.agent.answering.request import Question, question_events
 from turnlog.agent.answering.request import ask as append_question
 from turnlog.agent.team.agents import change_agent, switch_agent
+from turnlog.agent.team.records import StoredRecords
 from turnlog.agent.team.runs import list_runs, show_run
 from turnlog.events.contracts import Event, UsageMetered
 from turnlog.events.errors import LogUnavailable
@@ -173,6 +186,50 @@ async def test_a_killed_loop_goes_on_after_its_last_round_and_repeats_no_call_th
     assert [message["role"] for message in ending["messages"]][-4:] == ["assistant", "tool"] * 2
     assert "it may have been done" in ending["messages"][-1]["content"]
     assert (run.status, run.tokens_in) == ("solved", sum(step.tokens_in for step in steps[:-1])), "counted once"
+
+
+SAFE = """
+import asyncio
+import turnlog
+from turnlog.agent.team.tools import Use
+
+@turnlog.tool(writes=True)
+async def store(use: Use, word: str) -> None:
+    '''Stores a word, and says so late.'''
+    await use.records.put("words", word, {}, use.effect)
+    await asyncio.Event().wait()
+"""
+
+
+async def test_what_a_tool_wrote_stays_when_the_answer_is_cancelled_and_is_said(
+    nats_url: str, database_url: str, model: OpenAIServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "safe_of_a_test.py").write_text(SAFE)
+    (tmp_path / "team.toml").write_text('name = "safes"\nentry = "one"\ntools_from = ["safe_of_a_test"]\n')
+    (tmp_path / "one.toml").write_text('name = "One"\nprompt = "p"\ntools = ["store"]\n')
+    given = {"api_base_url": model.url, "api_key": model.key, "model": "test-model", "team": str(tmp_path)}
+    model.reply(tool_calls=[("store", {"word": "first"}), ("store", {"word": "second"})])
+    pieces = list[Piece]()
+    async with player(nats_url, database_url, ROLES, **given)() as stage:
+
+        async def ask_and_stop() -> None:
+            async for piece in ask(stage.runtime, "default", "t", "Store both", user="ann"):
+                pieces.append(piece)
+                if isinstance(piece, ToolUsed) and len([one for one in pieces if isinstance(one, ToolUsed)]) == 2:
+                    await stage.until("store_item_put", 1, "store/safes.ann.words")
+                    [asked] = [one for one in pieces if isinstance(one, Asked)]
+                    await cancel_answer(stage.runtime, "default", asked.thread, asked.seq)
+
+        with pytest.raises(NoAnswer, match=r"what its tools wrote stands: store$"):
+            await ask_and_stop()
+        [run] = await list_runs(stage.runtime, "default", "ann")
+        steps = (await show_run(stage.runtime, "default", run.run_id)).steps
+        stored = await StoredRecords(stage.runtime, "default", "ann", "safes").all("words")
+    assert (run.status, run.code, stored) == ("failed", "answer-cancelled", {"first": {}})
+    told = [piece.result for piece in pieces if isinstance(piece, ToolReturned)]
+    assert [step.text for step in steps if step.kind == "result"] == told
+    assert "so it may have been done" in told[0] and "it was not called" in told[1]
 
 
 async def test_a_run_without_an_answer_ends_with_its_reason(play: Play, model: OpenAIServer) -> None:

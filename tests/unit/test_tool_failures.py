@@ -204,12 +204,19 @@ async def test_a_call_does_not_begin_while_one_that_was_given_up_may_still_write
         done.append(usd)
         return usd
 
-    registry, agent = alone(pay)
+    @tool(writes=True)
+    async def tell() -> None:
+        """Tells the bank."""
+
+    registry = registry_of([pay, tell])
+    agent = Agent(type="a", name="A", prompt="p", tools=("pay", "tell"))
     try:
         assert error_of(await registry.call(agent, "pay", {"usd": 1}, use())).endswith(MAY_BE_DONE)
         refused = error_of(await registry.call(agent, "pay", {"usd": 1}, use()))
-        assert refused == f"pay was not called: an earlier call has not ended yet, {MAY_BE_DONE}"
+        assert refused == f"pay was not called: an earlier call of pay has not ended yet, {MAY_BE_DONE}"
+        assert "pay has not ended yet" in error_of(await registry.call(agent, "tell", {}, use()))
         of_another = replace(use(), user="another")
+        assert not (await registry.call(agent, "tell", {}, of_another)).is_error
         assert error_of(await registry.call(agent, "pay", {"usd": 2}, of_another)).endswith(MAY_BE_DONE)
     finally:
         may_end.set()
