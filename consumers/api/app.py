@@ -1,7 +1,6 @@
 """The application: routes, errors and limits around one open runtime."""
 
 import asyncio
-import re
 from collections import Counter
 from functools import cache
 from typing import Any
@@ -27,7 +26,8 @@ from turnlog.consumers.api.dialects import (
     sockets,
 )
 from turnlog.consumers.api.dialects.openai import chat, conversations, errors, models, responses
-from turnlog.consumers.api.idempotency import WITHOUT_KEY, Answers
+from turnlog.consumers.api.document import TITLES, documented, operation_id
+from turnlog.consumers.api.idempotency import Answers
 from turnlog.consumers.api.jobs import Jobs
 from turnlog.consumers.api.mcp.mounted import mount
 from turnlog.consumers.api.measuring import Measured
@@ -53,7 +53,6 @@ from turnlog.consumers.api.routes import (
 from turnlog.consumers.api.streams import Streams
 from turnlog.events import tracing
 
-TITLES: dict[str, Any] = {"title": "turnlog", "version": "1", "summary": "Event-sourced memory for chat agents"}
 WITHOUT_WRITES = (health, signing_in, sockets)
 MODULES = (
     threads,
@@ -82,9 +81,6 @@ READABLE = (
 )
 ONCE = [Depends(write_id)]  # for routes that do not take the id too
 ERRORS: dict[int | str, dict[str, Any]] = {kind: {"model": problems.Problem} for kind in ("4XX", "5XX")}
-
-_NAMES = re.compile(r"\{(\w+)\}")
-_CREATED = ("201", "202")
 
 
 def create_app(runtime: Runtime, react: React) -> FastAPI:
@@ -144,12 +140,13 @@ def prepare_routes() -> None:
 def _routes() -> list[BaseRoute]:
     """Returns the routes of all modules, made once for all applications of a process."""
     router = APIRouter()
+    named = {"generate_unique_id_function": operation_id}
     for module in WITHOUT_WRITES:
-        router.include_router(module.router, responses=ERRORS)
+        router.include_router(module.router, responses=ERRORS, **named)
     for module in MODULES:
-        router.include_router(module.router, responses=ERRORS, dependencies=ONCE)
+        router.include_router(module.router, responses=ERRORS, dependencies=ONCE, **named)
     for module in OPENAI_MODULES:
-        router.include_router(module.router, responses=errors.DOCUMENTED, dependencies=ONCE)
+        router.include_router(module.router, responses=errors.DOCUMENTED, dependencies=ONCE, **named)
     return router.routes
 
 
@@ -166,46 +163,3 @@ def _as_json(request: Request) -> Response:
 
 def names_in(text: str | None) -> list[str]:
     return [name.strip() for name in (text or "").split(",") if name.strip()]
-
-
-def documented(document: dict[str, Any]) -> dict[str, Any]:
-    """Completes the document in place: problems get their media type, what a POST made gets links, and Idempotency-Key,
-    which every route can read, stays only where it has a meaning."""
-    for path, by_method in document["paths"].items():
-        for method, operation in by_method.items():
-            if method == "get" or path in WITHOUT_KEY:
-                _leave_out(operation, "idempotency-key")
-            for status, response in operation["responses"].items():
-                _name_problems(response)
-                if method == "post" and status in _CREATED and (links := _links(document, path, response)):
-                    response["links"] = links
-    return document
-
-
-def _leave_out(operation: dict[str, Any], header: str) -> None:
-    kept = [named for named in operation.pop("parameters", []) if named["name"].lower() != header]
-    if kept:
-        operation["parameters"] = kept
-
-
-def _name_problems(response: dict[str, Any]) -> None:
-    for content in list(response.get("content", {}).values()):
-        if content.get("schema", {}).get("$ref", "").endswith("/Problem"):
-            response["content"] = {problems.MEDIA_TYPE: content}
-
-
-def _links(document: dict[str, Any], path: str, response: dict[str, Any]) -> dict[str, Any]:
-    """Returns links from what a POST made to every operation on it, by operation id (OpenAPI 3.1, Link Object)."""
-    schema = response["content"]["application/json"]["schema"].get("$ref", "").rpartition("/")[2]
-    fields = document["components"]["schemas"].get(schema, {}).get("properties", {})
-    links: dict[str, Any] = {}
-    for target, by_method in document["paths"].items():
-        known, new = _NAMES.findall(path), _NAMES.findall(target.removeprefix(path))
-        if not target.startswith(path + "/{") or len(new) != 1:
-            continue
-        field = next((name for name in (new[0], f"{new[0]}_id", "id") if name in fields), None)
-        if field is not None:
-            parameters = {name: f"$request.path.{name}" for name in known} | {new[0]: f"$response.body#/{field}"}
-            for id_ in (operation["operationId"] for operation in by_method.values()):
-                links[id_] = {"operationId": id_, "parameters": parameters}
-    return links

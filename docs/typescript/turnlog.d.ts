@@ -15,7 +15,7 @@ export interface paths {
          * Live
          * @description Answers while the server's event loop runs.
          */
-        get: operations["live_health_live_get"];
+        get: operations["live"];
         put?: never;
         post?: never;
         delete?: never;
@@ -36,7 +36,7 @@ export interface paths {
          * @description Answers 503 while a projection, a reactor or another loop has stopped, a process has died and nobody plays its
          *     roles, rows that every answer needs are rebuilt, or Postgres or NATS is away.
          */
-        get: operations["ready_health_ready_get"];
+        get: operations["ready"];
         put?: never;
         post?: never;
         delete?: never;
@@ -56,7 +56,7 @@ export interface paths {
          * Jwks
          * @description Returns the public keys of turnlog's own tokens, for other services that take them (RFC 7517).
          */
-        get: operations["jwks__well_known_jwks_json_get"];
+        get: operations["jwks"];
         put?: never;
         post?: never;
         delete?: never;
@@ -78,7 +78,7 @@ export interface paths {
          * Sign In
          * @description Exchanges the ticket of a printed link, which is good once and for ten minutes, for a token of twelve hours.
          */
-        post: operations["sign_in_api_sign_in_post"];
+        post: operations["sign_in"];
         delete?: never;
         options?: never;
         head?: never;
@@ -96,7 +96,7 @@ export interface paths {
          * Show Caller
          * @description Returns whom the credential is for, and what it may do.
          */
-        get: operations["show_caller_api_caller_get"];
+        get: operations["show_caller"];
         put?: never;
         post?: never;
         delete?: never;
@@ -116,13 +116,13 @@ export interface paths {
          * List Threads
          * @description Lists conversations, most recently active first.
          */
-        get: operations["list_threads_api_threads_get"];
+        get: operations["list_threads"];
         put?: never;
         /**
          * Open Thread
          * @description Opens a conversation; one of the caller's that is there already stays as it is.
          */
-        post: operations["open_thread_api_threads_post"];
+        post: operations["open_thread"];
         delete?: never;
         options?: never;
         head?: never;
@@ -136,19 +136,25 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Get Thread */
-        get: operations["get_thread_api_threads__thread__get"];
+        /**
+         * Get Thread
+         * @description Returns a conversation of the caller; its ETag is the version that an append may expect.
+         */
+        get: operations["get_thread"];
         put?: never;
         post?: never;
         /**
          * Delete Thread
          * @description Removes it from every read model; reads no longer find it when this returns.
          */
-        delete: operations["delete_thread_api_threads__thread__delete"];
+        delete: operations["delete_thread"];
         options?: never;
         head?: never;
-        /** Rename Thread */
-        patch: operations["rename_thread_api_threads__thread__patch"];
+        /**
+         * Rename Thread
+         * @description Gives a conversation another label.
+         */
+        patch: operations["rename_thread"];
         trace?: never;
     };
     "/api/threads/{thread}/label": {
@@ -164,7 +170,7 @@ export interface paths {
          * Label Thread
          * @description Gives a conversation without a label what its user said first, shortened; a label that it has stays.
          */
-        post: operations["label_thread_api_threads__thread__label_post"];
+        post: operations["label_thread"];
         delete?: never;
         options?: never;
         head?: never;
@@ -184,7 +190,7 @@ export interface paths {
          * Fork Thread
          * @description Makes a new conversation that shares the turns up to a sequence.
          */
-        post: operations["fork_thread_api_threads__thread__forks_post"];
+        post: operations["fork_thread"];
         delete?: never;
         options?: never;
         head?: never;
@@ -202,13 +208,13 @@ export interface paths {
          * List Turns
          * @description Returns the transcript. The ETag is the conversation's version, for an append that depends on what was read.
          */
-        get: operations["list_turns_api_threads__thread__turns_get"];
+        get: operations["list_turns"];
         put?: never;
         /**
          * Append Turns
          * @description Appends turns in order; they are on disk when this answers, and every later read sees them.
          */
-        post: operations["append_turns_api_threads__thread__turns_post"];
+        post: operations["append_turns"];
         delete?: never;
         options?: never;
         head?: never;
@@ -226,13 +232,13 @@ export interface paths {
          * Context
          * @description Returns what a model should see now, or what it would have seen at an earlier moment.
          */
-        get: operations["context_api_threads__thread__context_get"];
+        get: operations["context"];
         put?: never;
         /**
          * Make Context
          * @description Returns what a model should see now; nothing is stored. A new conversation needs a query.
          */
-        post: operations["make_context_api_threads__thread__context_post"];
+        post: operations["make_context"];
         delete?: never;
         options?: never;
         head?: never;
@@ -249,10 +255,10 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Whole
+         * Create Answer
          * @description Appends the message and waits for the answer of record. Both are in the conversation then.
          */
-        post: operations["whole_api_threads__thread__answers_post"];
+        post: operations["create_answer"];
         delete?: never;
         options?: never;
         head?: never;
@@ -269,11 +275,11 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Stream
+         * Stream Answer
          * @description Appends the message; events: started {seq}, context, content {chunk}, tool_start, tool_end, restart,
          *     done {response}, error. A client that leaves does not lose the answer: GET …/answers/{seq} has the rest.
          */
-        post: operations["stream_api_threads__thread__answers_stream_post"];
+        post: operations["stream_answer"];
         delete?: never;
         options?: never;
         head?: never;
@@ -288,10 +294,10 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Rest
+         * Follow Answer
          * @description Streams what is still to come of an answer after the event `Last-Event-ID`; without one all of it.
          */
-        get: operations["rest_api_threads__thread__answers__seq__get"];
+        get: operations["follow_answer"];
         put?: never;
         post?: never;
         delete?: never;
@@ -310,12 +316,12 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Cancel
+         * Stop Answer
          * @description Stops an answer under way. What was said so far is recorded as the answer; whoever reads it gets `done` with the
          *     `finish_reason` `cancelled`, or the error `no-answer` with status 409 where nothing was said. Refused with 409,
          *     `not-under-way`, where the answer has ended or no worker has begun it within some seconds.
          */
-        post: operations["cancel_api_threads__thread__answers__seq__cancel_post"];
+        post: operations["stop_answer"];
         delete?: never;
         options?: never;
         head?: never;
@@ -333,7 +339,7 @@ export interface paths {
          * List Runs
          * @description Lists runs, newest first.
          */
-        get: operations["list_runs_api_runs_get"];
+        get: operations["list_runs"];
         put?: never;
         post?: never;
         delete?: never;
@@ -353,7 +359,7 @@ export interface paths {
          * Show Run
          * @description Returns a run with its plans, tool calls, results and delegations, in the order of the log.
          */
-        get: operations["show_run_api_runs__run__get"];
+        get: operations["show_run"];
         put?: never;
         post?: never;
         delete?: never;
@@ -374,13 +380,13 @@ export interface paths {
          * @description Lists the memories that were said last, those with the highest score first; the next page has those said
          *     before.
          */
-        get: operations["list_memories_api_memories_get"];
+        get: operations["list_memories"];
         put?: never;
         /**
          * Remember
          * @description Stores one claim; what contradicts it is closed, or a question is left. It can be recalled when this answers.
          */
-        post: operations["remember_api_memories_post"];
+        post: operations["remember"];
         delete?: never;
         options?: never;
         head?: never;
@@ -398,7 +404,7 @@ export interface paths {
          * Memory Stats
          * @description Returns how many of the caller's memories are in which tier, and what the decay job does next.
          */
-        get: operations["memory_stats_api_memory_stats_get"];
+        get: operations["memory_stats"];
         put?: never;
         post?: never;
         delete?: never;
@@ -414,15 +420,18 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Get Memory */
-        get: operations["get_memory_api_memories__memory__get"];
+        /**
+         * Get Memory
+         * @description Returns a memory of the caller.
+         */
+        get: operations["get_memory"];
         put?: never;
         post?: never;
         /**
          * Forget Memory
          * @description Drops its content, and that of all with the same words, from every read model.
          */
-        delete: operations["forget_memory_api_memories__memory__delete"];
+        delete: operations["forget_memory"];
         options?: never;
         head?: never;
         patch?: never;
@@ -439,7 +448,7 @@ export interface paths {
          * Memory History
          * @description Returns every version, by the time since when each held.
          */
-        get: operations["memory_history_api_memories__memory__history_get"];
+        get: operations["memory_history"];
         put?: never;
         post?: never;
         delete?: never;
@@ -460,7 +469,7 @@ export interface paths {
          * Edit Memory
          * @description Gives the memory other words; the version before is kept in its history.
          */
-        put: operations["edit_memory_api_memories__memory__content_put"];
+        put: operations["edit_memory"];
         post?: never;
         delete?: never;
         options?: never;
@@ -476,8 +485,11 @@ export interface paths {
             cookie?: never;
         };
         get?: never;
-        /** Rate Memory */
-        put: operations["rate_memory_api_memories__memory__importance_put"];
+        /**
+         * Rate Memory
+         * @description Sets how important a memory is, from 0 to 1.
+         */
+        put: operations["rate_memory"];
         post?: never;
         delete?: never;
         options?: never;
@@ -498,7 +510,7 @@ export interface paths {
          * Revert Memory
          * @description Lets the version before hold again.
          */
-        post: operations["revert_memory_api_memories__memory__revert_post"];
+        post: operations["revert_memory"];
         delete?: never;
         options?: never;
         head?: never;
@@ -518,7 +530,7 @@ export interface paths {
          * Archive Memory
          * @description Takes it out of use; its history keeps it.
          */
-        post: operations["archive_memory_api_memories__memory__archive_post"];
+        post: operations["archive_memory"];
         delete?: never;
         options?: never;
         head?: never;
@@ -538,7 +550,7 @@ export interface paths {
          * Forget Named
          * @description Drops a memory that is named by words, as DELETE does by its id.
          */
-        post: operations["forget_named_api_memories_forget_post"];
+        post: operations["forget_named"];
         delete?: never;
         options?: never;
         head?: never;
@@ -556,7 +568,7 @@ export interface paths {
          * List Conflicts
          * @description Contradictions that wait for an answer, oldest first.
          */
-        get: operations["list_conflicts_api_conflicts_get"];
+        get: operations["list_conflicts"];
         put?: never;
         post?: never;
         delete?: never;
@@ -574,8 +586,11 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Answer Conflict */
-        post: operations["answer_conflict_api_conflicts__conflict__answer_post"];
+        /**
+         * Answer Conflict
+         * @description Decides which of two memories that contradict each other holds.
+         */
+        post: operations["answer_conflict"];
         delete?: never;
         options?: never;
         head?: never;
@@ -595,7 +610,7 @@ export interface paths {
          * Search
          * @description Turns and memories that a question is about, by meaning, words, names and dates.
          */
-        post: operations["search_api_recall_post"];
+        post: operations["search"];
         delete?: never;
         options?: never;
         head?: never;
@@ -613,10 +628,13 @@ export interface paths {
          * List Entities
          * @description Lists entities, most mentioned first.
          */
-        get: operations["list_entities_api_entities_get"];
+        get: operations["list_entities"];
         put?: never;
-        /** Add Entity */
-        post: operations["add_entity_api_entities_post"];
+        /**
+         * Add Entity
+         * @description Adds a person, school, event, topic or other thing that the caller has to do with.
+         */
+        post: operations["add_entity"];
         delete?: never;
         options?: never;
         head?: never;
@@ -624,7 +642,7 @@ export interface paths {
          * Update Entity
          * @description Adds to the entity of this type and name: a description or attribute replaces the one before.
          */
-        patch: operations["update_entity_api_entities_patch"];
+        patch: operations["update_entity"];
         trace?: never;
     };
     "/api/preferences": {
@@ -634,15 +652,21 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Show Preferences */
-        get: operations["show_preferences_api_preferences_get"];
+        /**
+         * Show Preferences
+         * @description Returns the caller's preferences.
+         */
+        get: operations["show_preferences"];
         put?: never;
         post?: never;
         delete?: never;
         options?: never;
         head?: never;
-        /** Set Preferences */
-        patch: operations["set_preferences_api_preferences_patch"];
+        /**
+         * Set Preferences
+         * @description Sets and clears some of the caller's preferences.
+         */
+        patch: operations["set_preferences"];
         trace?: never;
     };
     "/api/usage": {
@@ -656,7 +680,7 @@ export interface paths {
          * Get Usage
          * @description Returns calls, tokens and cost of language models for the caller.
          */
-        get: operations["get_usage_api_usage_get"];
+        get: operations["get_usage"];
         put?: never;
         post?: never;
         delete?: never;
@@ -676,7 +700,7 @@ export interface paths {
          * List Receipts
          * @description Lists what the model saw for each answer, oldest first.
          */
-        get: operations["list_receipts_api_threads__thread__receipts_get"];
+        get: operations["list_receipts"];
         put?: never;
         post?: never;
         delete?: never;
@@ -692,13 +716,16 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Show Session */
-        get: operations["show_session_api_threads__thread__session_get"];
+        /**
+         * Show Session
+         * @description Returns the short-term memory of a conversation.
+         */
+        get: operations["show_session"];
         /**
          * Create Session
          * @description Begins a session on the conversation's turns; one that exists begins again.
          */
-        put: operations["create_session_api_threads__thread__session_put"];
+        put: operations["create_session"];
         post?: never;
         delete?: never;
         options?: never;
@@ -717,7 +744,7 @@ export interface paths {
          * Session Context
          * @description Returns the session's history as a prompt gets it.
          */
-        get: operations["session_context_api_threads__thread__session_context_get"];
+        get: operations["session_context"];
         put?: never;
         post?: never;
         delete?: never;
@@ -739,7 +766,7 @@ export interface paths {
          * Reset Session
          * @description Resets the session: earlier turns leave the session, not the transcript.
          */
-        post: operations["reset_session_api_threads__thread__session_reset_post"];
+        post: operations["reset_session"];
         delete?: never;
         options?: never;
         head?: never;
@@ -757,13 +784,13 @@ export interface paths {
          * List Checkpoints
          * @description Lists checkpoints, oldest first.
          */
-        get: operations["list_checkpoints_api_threads__thread__session_checkpoints_get"];
+        get: operations["list_checkpoints"];
         put?: never;
         /**
          * Write Checkpoint
          * @description Ends the segment with this summary.
          */
-        post: operations["write_checkpoint_api_threads__thread__session_checkpoints_post"];
+        post: operations["write_checkpoint"];
         delete?: never;
         options?: never;
         head?: never;
@@ -781,7 +808,7 @@ export interface paths {
          * Own Limits
          * @description Lists every limit of the caller, with what is used and left.
          */
-        get: operations["own_limits_api_limits_get"];
+        get: operations["own_limits"];
         put?: never;
         post?: never;
         delete?: never;
@@ -801,7 +828,7 @@ export interface paths {
          * List Limits
          * @description Returns the limits of the tenant's users, by plan.
          */
-        get: operations["list_limits_api_operations_limits_get"];
+        get: operations["list_limits"];
         put?: never;
         post?: never;
         delete?: never;
@@ -822,7 +849,7 @@ export interface paths {
          * Change Limits
          * @description Rates and quotas of a plan, `vip` for admins too; those left out stay. They hold for the next request.
          */
-        put: operations["change_limits_api_operations_limits__plan__put"];
+        put: operations["change_limits"];
         post?: never;
         delete?: never;
         options?: never;
@@ -844,7 +871,7 @@ export interface paths {
          * Reset Rate
          * @description Empties the user's windows; the quota stays as it is.
          */
-        delete: operations["reset_rate_api_operations_users__user__rate_delete"];
+        delete: operations["reset_rate"];
         options?: never;
         head?: never;
         patch?: never;
@@ -857,8 +884,11 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Show Lag */
-        get: operations["show_lag_api_operations_lag_get"];
+        /**
+         * Show Lag
+         * @description Returns how far each projection and the embedder are behind the log.
+         */
+        get: operations["show_lag"];
         put?: never;
         post?: never;
         delete?: never;
@@ -878,7 +908,7 @@ export interface paths {
          * List Dead Letters
          * @description Lists parked and dropped events of the tenant, in the order of the log.
          */
-        get: operations["list_dead_letters_api_operations_dead_letters_get"];
+        get: operations["list_dead_letters"];
         put?: never;
         post?: never;
         delete?: never;
@@ -898,7 +928,7 @@ export interface paths {
          * Show Dead Letter
          * @description Returns the event as the log has it, personal fields sealed.
          */
-        get: operations["show_dead_letter_api_operations_dead_letters__seq__get"];
+        get: operations["show_dead_letter"];
         put?: never;
         post?: never;
         delete?: never;
@@ -920,7 +950,7 @@ export interface paths {
          * Retry Dead Letters
          * @description Applies parked events again, thread by thread in order, and repeats the work of reactors.
          */
-        post: operations["retry_dead_letters_api_operations_dead_letters_retry_post"];
+        post: operations["retry_dead_letters"];
         delete?: never;
         options?: never;
         head?: never;
@@ -940,7 +970,7 @@ export interface paths {
          * Drop Dead Letter
          * @description Leaves the event out of the read models; its thread goes on.
          */
-        post: operations["drop_dead_letter_api_operations_dead_letters__seq__drop_post"];
+        post: operations["drop_dead_letter"];
         delete?: never;
         options?: never;
         head?: never;
@@ -960,7 +990,7 @@ export interface paths {
          * Rebuild
          * @description Begins to rebuild the tenant's rows from the log, in place; /api/jobs/{id} shows how far it is.
          */
-        post: operations["rebuild_api_operations_rebuild_post"];
+        post: operations["rebuild"];
         delete?: never;
         options?: never;
         head?: never;
@@ -978,7 +1008,7 @@ export interface paths {
          * List Schedule
          * @description Lists the server's regular work: when each job ran last, and when it is due.
          */
-        get: operations["list_schedule_api_operations_schedule_get"];
+        get: operations["list_schedule"];
         put?: never;
         post?: never;
         delete?: never;
@@ -995,10 +1025,10 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Memory Stats
+         * Tenant Memory Stats
          * @description Returns the memories of all users of the tenant by tier, and what the decay job does next.
          */
-        get: operations["memory_stats_api_operations_memory_stats_get"];
+        get: operations["tenant_memory_stats"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1018,7 +1048,7 @@ export interface paths {
          * Tenant Usage
          * @description Returns calls, tokens and cost of language models for all users of the tenant.
          */
-        get: operations["tenant_usage_api_operations_usage_get"];
+        get: operations["tenant_usage"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1038,7 +1068,7 @@ export interface paths {
          * Tenant Activity
          * @description Lists what the analytics subscriber counted in the last hours, by hour, type of event and role, oldest first.
          */
-        get: operations["tenant_activity_api_operations_activity_get"];
+        get: operations["tenant_activity"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1054,8 +1084,11 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** User Usage */
-        get: operations["user_usage_api_operations_users__user__usage_get"];
+        /**
+         * User Usage
+         * @description Returns a user's calls, tokens and cost of language models.
+         */
+        get: operations["user_usage"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1075,13 +1108,13 @@ export interface paths {
          * List Keys
          * @description Lists API keys that the caller could have made, revoked and expired ones too, the oldest first.
          */
-        get: operations["list_keys_api_operations_keys_get"];
+        get: operations["list_keys"];
         put?: never;
         /**
          * Create Key
          * @description Makes an API key. The answer has its secret, which is shown this once.
          */
-        post: operations["create_key_api_operations_keys_post"];
+        post: operations["create_key"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1102,7 +1135,7 @@ export interface paths {
          * Revoke Key
          * @description Ends a key that the caller could have made.
          */
-        delete: operations["revoke_key_api_operations_keys__key_id__delete"];
+        delete: operations["revoke_key"];
         options?: never;
         head?: never;
         patch?: never;
@@ -1122,7 +1155,7 @@ export interface paths {
          * @description Issues a ticket for a browser, which cannot send a header with a WebSocket and sends the ticket as its
          *     subprotocol.
          */
-        post: operations["issue_ticket_api_tickets_post"];
+        post: operations["issue_ticket"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1140,7 +1173,7 @@ export interface paths {
          * List Own Jobs
          * @description Lists work that the caller began in this process: rebuilds, exports, erasures.
          */
-        get: operations["list_own_jobs_api_jobs_get"];
+        get: operations["list_own_jobs"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1156,8 +1189,11 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Show Job */
-        get: operations["show_job_api_jobs__job__get"];
+        /**
+         * Show Job
+         * @description Returns the state of a job, and its result when it is done.
+         */
+        get: operations["show_job"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1177,7 +1213,7 @@ export interface paths {
          * Watch Job
          * @description Its status whenever it changes; the event's name is its state, and `done` or `failed` is the last.
          */
-        get: operations["watch_job_api_jobs__job__events_get"];
+        get: operations["watch_job"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1198,7 +1234,7 @@ export interface paths {
          * @description Lists conversations, most recently active first. Where more follow, the header `Link` has the address of the next
          *     page (RFC 8288).
          */
-        get: operations["list_conversations_api_conversations_get"];
+        get: operations["list_conversations"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1218,7 +1254,7 @@ export interface paths {
          * Thread Marks
          * @description Returns what a list shows beside conversations: tokens of models, and whether events wait to be applied.
          */
-        get: operations["thread_marks_api_thread_marks_get"];
+        get: operations["thread_marks"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1238,7 +1274,7 @@ export interface paths {
          * History
          * @description Returns all turns that are stored, oldest first.
          */
-        get: operations["history_api_chat_history_get"];
+        get: operations["history"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1259,7 +1295,7 @@ export interface paths {
          * @description Streams the events of the conversation from the log, then new ones as they come. Every id is a sequence: a
          *     client which comes back with `Last-Event-ID` misses none. Personal fields of other people stay sealed.
          */
-        get: operations["thread_events_api_threads__thread__events_get"];
+        get: operations["thread_events"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1280,7 +1316,7 @@ export interface paths {
          * @description Returns an event of the conversation with the events that it came from, those that came from it, and the rows of
          *     read models that name it.
          */
-        get: operations["show_event_api_threads__thread__events__seq__get"];
+        get: operations["show_event"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1301,7 +1337,7 @@ export interface paths {
          * @description Streams the events of all conversations and people of the tenant as they come. Ids and sealed fields are as in a
          *     conversation's stream.
          */
-        get: operations["tenant_events_api_operations_events_get"];
+        get: operations["tenant_events"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1327,7 +1363,7 @@ export interface paths {
          *     /api/jobs/{id} shows how many turns are stored, and at last a report. The same file again adds nothing. While one is
          *     imported, other files are refused.
          */
-        post: operations["import_file_api_import_post"];
+        post: operations["import_file"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1347,7 +1383,7 @@ export interface paths {
          * Export
          * @description Begins to write all that is stored of the caller; when its job is done, GET /api/export/{job} has it.
          */
-        post: operations["export_api_export_post"];
+        post: operations["export"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1365,7 +1401,7 @@ export interface paths {
          * Exported File
          * @description Returns the document as JSON.
          */
-        get: operations["exported_file_api_export__job__get"];
+        get: operations["exported_file"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1388,7 +1424,7 @@ export interface paths {
          * @description Begins to destroy the caller's keys and everything of the caller in every read model, cache, archive and what is
          *     readable in the log. It cannot be undone. The job's result is a receipt.
          */
-        post: operations["erase_api_erase_post"];
+        post: operations["erase"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1409,7 +1445,7 @@ export interface paths {
          * Clear
          * @description Removes these parts from every read model. The log keeps the events: only an erasure makes them unreadable.
          */
-        delete: operations["clear_api_user_data_delete"];
+        delete: operations["clear"];
         options?: never;
         head?: never;
         patch?: never;
@@ -1426,7 +1462,7 @@ export interface paths {
          * Prometheus
          * @description Returns the metrics of all processes, by role, as Prometheus reads them.
          */
-        get: operations["prometheus_admin_ai_agent_metrics_prometheus_get"];
+        get: operations["admin_prometheus"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1446,7 +1482,7 @@ export interface paths {
          * Prometheus
          * @description Returns the metrics of all processes, by role, as Prometheus reads them.
          */
-        get: operations["prometheus_metrics_get"];
+        get: operations["metrics_prometheus"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1470,7 +1506,7 @@ export interface paths {
          *     agent or one hands over, phase_change {phase}, plan_content {content}, content {chunk}, tool_start {name, args},
          *     tool_end {name, result}, restart, done {response}, error.
          */
-        post: operations["chat_ai_agent_chat_post"];
+        post: operations["ai_agent_chat"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1490,7 +1526,7 @@ export interface paths {
          * Call Agent
          * @description Returns the whole answer of this agent. 404 where there is no such agent, 409 while it is switched off.
          */
-        post: operations["call_agent_ai_agent_agent_post"];
+        post: operations["ai_agent_call_agent"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1510,7 +1546,7 @@ export interface paths {
          * Stream
          * @description Streams an answer in this conversation, as /chat does with `stream`.
          */
-        post: operations["stream_ai_agent_conversations__id__stream_post"];
+        post: operations["ai_agent_stream"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1528,7 +1564,7 @@ export interface paths {
          * History
          * @description Lists the newest messages, oldest first; the next page has those before.
          */
-        get: operations["history_ai_agent_history_get"];
+        get: operations["ai_agent_history"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1547,8 +1583,11 @@ export interface paths {
         get?: never;
         put?: never;
         post?: never;
-        /** Clear Conversation */
-        delete: operations["clear_conversation_ai_agent_conversation_delete"];
+        /**
+         * Clear Conversation
+         * @description Deletes a conversation with all that was derived from it.
+         */
+        delete: operations["ai_agent_clear_conversation"];
         options?: never;
         head?: never;
         patch?: never;
@@ -1567,7 +1606,7 @@ export interface paths {
          * Refresh Context
          * @description Returns what is known of the caller, read now. Every answer reads it too: no copy of it can be out of date.
          */
-        post: operations["refresh_context_ai_agent_refresh_context_post"];
+        post: operations["ai_agent_refresh_context"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1585,7 +1624,7 @@ export interface paths {
          * Own Usage
          * @description Returns calls, tokens and cost of language models, by day, month, agent or model.
          */
-        get: operations["own_usage_ai_agent_usage_get"];
+        get: operations["ai_agent_own_usage"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1606,7 +1645,7 @@ export interface paths {
          * @description Returns the limits of requests at once, and of those of the last minute and hour: of the caller, the conversation
          *     and the agent.
          */
-        get: operations["rate_limit_ai_agent_rate_limit_get"];
+        get: operations["ai_agent_rate_limit"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1626,7 +1665,7 @@ export interface paths {
          * Quota
          * @description Returns the quotas: tokens of the day and cost of the month.
          */
-        get: operations["quota_ai_agent_quota_get"];
+        get: operations["ai_agent_quota"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1647,7 +1686,7 @@ export interface paths {
          * @description Returns the state of Postgres, NATS, the projections and the models. The answer is 200 while a part is away:
          *     `state` says so.
          */
-        get: operations["parts_ai_agent_health_get"];
+        get: operations["ai_agent_parts"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1667,10 +1706,13 @@ export interface paths {
          * List Conversations
          * @description Lists conversations, most recently active first.
          */
-        get: operations["list_conversations_ai_agent_conversations_get"];
+        get: operations["ai_agent_list_conversations"];
         put?: never;
-        /** Create Conversation */
-        post: operations["create_conversation_ai_agent_conversations_post"];
+        /**
+         * Create Conversation
+         * @description Opens a conversation.
+         */
+        post: operations["ai_agent_create_conversation"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1684,12 +1726,18 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Get Conversation */
-        get: operations["get_conversation_ai_agent_conversations__id__get"];
+        /**
+         * Get Conversation
+         * @description Returns a conversation of the caller.
+         */
+        get: operations["ai_agent_get_conversation"];
         put?: never;
         post?: never;
-        /** Delete Conversation */
-        delete: operations["delete_conversation_ai_agent_conversations__id__delete"];
+        /**
+         * Delete Conversation
+         * @description Deletes a conversation with all that was derived from it.
+         */
+        delete: operations["ai_agent_delete_conversation"];
         options?: never;
         head?: never;
         patch?: never;
@@ -1706,13 +1754,13 @@ export interface paths {
          * List Messages
          * @description Lists the newest messages, oldest first; the next page has those before.
          */
-        get: operations["list_messages_ai_agent_conversations__id__messages_get"];
+        get: operations["ai_agent_list_messages"];
         put?: never;
         /**
          * Add Message
          * @description Appends a message that was made elsewhere; no model answers it.
          */
-        post: operations["add_message_ai_agent_conversations__id__messages_post"];
+        post: operations["ai_agent_add_message"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1726,11 +1774,17 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** List Memories */
-        get: operations["list_memories_ai_agent_memories_get"];
+        /**
+         * List Memories
+         * @description Lists memories of the caller, the most important first.
+         */
+        get: operations["ai_agent_list_memories"];
         put?: never;
-        /** Add Memory */
-        post: operations["add_memory_ai_agent_memories_post"];
+        /**
+         * Add Memory
+         * @description Stores a memory as the caller worded it.
+         */
+        post: operations["ai_agent_add_memory"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1747,8 +1801,11 @@ export interface paths {
         get?: never;
         put?: never;
         post?: never;
-        /** Delete Memory */
-        delete: operations["delete_memory_ai_agent_memories__id__delete"];
+        /**
+         * Delete Memory
+         * @description Takes a memory out of use.
+         */
+        delete: operations["ai_agent_delete_memory"];
         options?: never;
         head?: never;
         patch?: never;
@@ -1767,8 +1824,11 @@ export interface paths {
         delete?: never;
         options?: never;
         head?: never;
-        /** Rate Memory */
-        patch: operations["rate_memory_ai_agent_memories__id__importance_patch"];
+        /**
+         * Rate Memory
+         * @description Sets how important a memory is, from 0 to 1.
+         */
+        patch: operations["ai_agent_rate_memory"];
         trace?: never;
     };
     "/ai-agent/entities": {
@@ -1782,10 +1842,13 @@ export interface paths {
          * List Entities
          * @description Lists entities, most mentioned first.
          */
-        get: operations["list_entities_ai_agent_entities_get"];
+        get: operations["ai_agent_list_entities"];
         put?: never;
-        /** Add Entity */
-        post: operations["add_entity_ai_agent_entities_post"];
+        /**
+         * Add Entity
+         * @description Adds an entity of the caller.
+         */
+        post: operations["ai_agent_add_entity"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1804,7 +1867,7 @@ export interface paths {
          * Update Entity
          * @description Changes an entity: a description or attribute replaces the one before, relations add up.
          */
-        put: operations["update_entity_ai_agent_entities__id__put"];
+        put: operations["ai_agent_update_entity"];
         post?: never;
         delete?: never;
         options?: never;
@@ -1824,7 +1887,7 @@ export interface paths {
          * @description Returns {userId, memories, conversations with their messages, exportedAt, sanitizeLevel}: records as the other
          *     routes have them, with personal details masked. POST /api/export has all that is stored of the caller.
          */
-        get: operations["export_ai_agent_user_data_export_get"];
+        get: operations["ai_agent_export"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1847,7 +1910,7 @@ export interface paths {
          * Clear
          * @description Removes these parts from every read model. The log keeps the events: only an erasure makes them unreadable.
          */
-        delete: operations["clear_ai_agent_user_data_delete"];
+        delete: operations["ai_agent_clear"];
         options?: never;
         head?: never;
         patch?: never;
@@ -1864,7 +1927,7 @@ export interface paths {
          * List Limits
          * @description Returns the limits of the tenant's users, by plan.
          */
-        get: operations["list_limits_admin_ai_agent_config_get"];
+        get: operations["admin_list_limits"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1887,7 +1950,7 @@ export interface paths {
          * Reset Rate
          * @description Empties the user's windows; the quota stays as it is.
          */
-        delete: operations["reset_rate_admin_ai_agent_users__user__rate_limit_delete"];
+        delete: operations["admin_reset_rate"];
         options?: never;
         head?: never;
         patch?: never;
@@ -1901,8 +1964,11 @@ export interface paths {
             cookie?: never;
         };
         get?: never;
-        /** Set Quota */
-        put: operations["set_quota_admin_ai_agent_config_quota_put"];
+        /**
+         * Set Quota
+         * @description Changes the quotas of a plan; those left out stay.
+         */
+        put: operations["admin_set_quota"];
         post?: never;
         delete?: never;
         options?: never;
@@ -1918,8 +1984,11 @@ export interface paths {
             cookie?: never;
         };
         get?: never;
-        /** Set Rate */
-        put: operations["set_rate_admin_ai_agent_config_rate_limit__type__put"];
+        /**
+         * Set Rate
+         * @description Changes the requests a minute of one user, of a conversation or with an agent.
+         */
+        put: operations["admin_set_rate"];
         post?: never;
         delete?: never;
         options?: never;
@@ -1938,7 +2007,7 @@ export interface paths {
          * List Agents
          * @description Lists the agents of the server's team, or the one that answers without a team, and those that were made.
          */
-        get: operations["list_agents_admin_ai_agent_agents_get"];
+        get: operations["admin_list_agents"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1954,13 +2023,16 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Show Agent */
-        get: operations["show_agent_admin_ai_agent_agents__type__get"];
+        /**
+         * Show Agent
+         * @description Returns an agent as it is configured.
+         */
+        get: operations["admin_show_agent"];
         /**
          * Configure Agent
          * @description Sets all values of an agent, or makes it. They hold for the next answer.
          */
-        put: operations["configure_agent_admin_ai_agent_agents__type__put"];
+        put: operations["admin_configure_agent"];
         post?: never;
         delete?: never;
         options?: never;
@@ -1970,7 +2042,7 @@ export interface paths {
          * @description Changes some values of an agent, or makes it; what is left out stays as it was set. null takes what its team or
          *     the server says.
          */
-        patch: operations["change_agent_admin_ai_agent_agents__type__patch"];
+        patch: operations["admin_change_agent"];
         trace?: never;
     };
     "/admin/ai-agent/agents/{type}/toggle": {
@@ -1985,27 +2057,7 @@ export interface paths {
          * Toggle Agent
          * @description Switches an agent on or off; one that is off refuses questions with 409 and the code agent-disabled.
          */
-        put: operations["toggle_agent_admin_ai_agent_agents__type__toggle_put"];
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/admin/ai-agent/tools": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * List Tools
-         * @description Lists the names of the tools that agents may be given.
-         */
-        get: operations["list_tools_admin_ai_agent_tools_get"];
-        put?: never;
+        put: operations["admin_toggle_agent"];
         post?: never;
         delete?: never;
         options?: never;
@@ -2020,8 +2072,11 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** User Usage */
-        get: operations["user_usage_admin_ai_agent_users__user__usage_get"];
+        /**
+         * User Usage
+         * @description Returns a user's calls, tokens and cost of language models.
+         */
+        get: operations["admin_user_usage"];
         put?: never;
         post?: never;
         delete?: never;
@@ -2042,7 +2097,7 @@ export interface paths {
          * @description Returns the metrics of all processes since each began; /admin/ai-agent/metrics/prometheus has all of them, by
          *     role.
          */
-        get: operations["metrics_summary_admin_ai_agent_metrics_get"];
+        get: operations["admin_metrics_summary"];
         put?: never;
         post?: never;
         delete?: never;
@@ -2062,7 +2117,7 @@ export interface paths {
          * Recent Traces
          * @description Lists the tenant's latest requests, whichever process answered them, newest first.
          */
-        get: operations["recent_traces_admin_ai_agent_traces_recent_get"];
+        get: operations["admin_recent_traces"];
         put?: never;
         post?: never;
         delete?: never;
@@ -2082,7 +2137,7 @@ export interface paths {
          * Failed Traces
          * @description Lists the latest requests with an error, as /traces/recent does.
          */
-        get: operations["failed_traces_admin_ai_agent_traces_errors_get"];
+        get: operations["admin_failed_traces"];
         put?: never;
         post?: never;
         delete?: never;
@@ -2102,7 +2157,7 @@ export interface paths {
          * List Breakers
          * @description Lists the breakers of all processes, which all tenants share.
          */
-        get: operations["list_breakers_admin_ai_agent_circuit_breakers_get"];
+        get: operations["admin_list_breakers"];
         put?: never;
         post?: never;
         delete?: never;
@@ -2125,7 +2180,7 @@ export interface paths {
          * Reset Breaker
          * @description Closes the service's breakers in every process.
          */
-        delete: operations["reset_breaker_admin_ai_agent_circuit_breakers__service__delete"];
+        delete: operations["admin_reset_breaker"];
         options?: never;
         head?: never;
         patch?: never;
@@ -2144,7 +2199,7 @@ export interface paths {
          * Create
          * @description Begins a session; one that exists begins again. user_id: left out or the caller's.
          */
-        post: operations["create_short_memory_create_post"];
+        post: operations["short_memory_create"];
         delete?: never;
         options?: never;
         head?: never;
@@ -2165,7 +2220,7 @@ export interface paths {
          * @description Returns the history for a prompt. enterprise_id: left out or the caller's tenant. patient_id: left
          *     out or the caller.
          */
-        post: operations["query_short_memory_query_post"];
+        post: operations["short_memory_query"];
         delete?: never;
         options?: never;
         head?: never;
@@ -2186,7 +2241,7 @@ export interface paths {
          * @description Appends the question, the answer or both. turn_id: a turn that is sent again with it is stored
          *     once.
          */
-        post: operations["write_short_memory_write_post"];
+        post: operations["short_memory_write"];
         delete?: never;
         options?: never;
         head?: never;
@@ -2206,7 +2261,7 @@ export interface paths {
          * Checkpoint
          * @description Ends the segment with this summary.
          */
-        post: operations["checkpoint_short_memory_checkpoint_post"];
+        post: operations["short_memory_checkpoint"];
         delete?: never;
         options?: never;
         head?: never;
@@ -2226,7 +2281,7 @@ export interface paths {
          * Reset
          * @description Resets the session: earlier turns leave the session, not the transcript.
          */
-        post: operations["reset_short_memory_reset_post"];
+        post: operations["short_memory_reset"];
         delete?: never;
         options?: never;
         head?: never;
@@ -2244,7 +2299,7 @@ export interface paths {
          * Get
          * @description Returns the session.
          */
-        get: operations["get_short_memory_sessions__conversation_id__get"];
+        get: operations["short_memory_get"];
         put?: never;
         post?: never;
         delete?: never;
@@ -2264,7 +2319,7 @@ export interface paths {
          * Checkpoints
          * @description Lists checkpoints, oldest first.
          */
-        get: operations["checkpoints_short_memory_sessions__conversation_id__checkpoints_get"];
+        get: operations["short_memory_checkpoints"];
         put?: never;
         post?: never;
         delete?: never;
@@ -2283,11 +2338,11 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Stream
+         * Graph Stream
          * @description Appends the message; events: route, recall, retrieve for each search of the agent, content {chunk}, generate,
          *     persist, and restart, error. A client that leaves asks for the rest at /api/threads/{thread}/answers/{seq}.
          */
-        post: operations["stream_api_chat_stream_post"];
+        post: operations["graph_stream"];
         delete?: never;
         options?: never;
         head?: never;
@@ -2306,7 +2361,7 @@ export interface paths {
          * @description Lists the model that answers, and the agents of the server's team as `turnlog/…`. A request may name another one
          *     that the model's server has.
          */
-        get: operations["list_models_v1_models_get"];
+        get: operations["v1_list_models"];
         put?: never;
         post?: never;
         delete?: never;
@@ -2326,7 +2381,7 @@ export interface paths {
          * Get Model
          * @description Returns the model that answers, the one of embeddings, or an agent.
          */
-        get: operations["get_model_v1_models__model__get"];
+        get: operations["v1_get_model"];
         put?: never;
         post?: never;
         delete?: never;
@@ -2348,7 +2403,7 @@ export interface paths {
          * Embeddings
          * @description Returns vectors of the configured embedding model; nothing but the usage is stored.
          */
-        post: operations["embeddings_v1_embeddings_post"];
+        post: operations["v1_embeddings"];
         delete?: never;
         options?: never;
         head?: never;
@@ -2369,7 +2424,7 @@ export interface paths {
          * @description Makes a completion with the conversation's context and the person's memories, which is in the conversation
          *     then.
          */
-        post: operations["completions_v1_chat_completions_post"];
+        post: operations["v1_completions"];
         delete?: never;
         options?: never;
         head?: never;
@@ -2389,7 +2444,7 @@ export interface paths {
          * Responses
          * @description Makes a response with the conversation's context and the person's memories, which is in the conversation then.
          */
-        post: operations["responses_v1_responses_post"];
+        post: operations["v1_responses"];
         delete?: never;
         options?: never;
         head?: never;
@@ -2405,8 +2460,11 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Create */
-        post: operations["create_v1_conversations_post"];
+        /**
+         * Create Conversation
+         * @description Opens a conversation, with its first items where they are given.
+         */
+        post: operations["v1_create_conversation"];
         delete?: never;
         options?: never;
         head?: never;
@@ -2420,8 +2478,11 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Get */
-        get: operations["get_v1_conversations__thread__get"];
+        /**
+         * Get Conversation
+         * @description Returns a conversation of the caller.
+         */
+        get: operations["v1_get_conversation"];
         put?: never;
         post?: never;
         delete?: never;
@@ -2438,13 +2499,16 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Items
+         * List Conversation Items
          * @description Lists the items of a conversation. A page has whole turns; `last_id` of one page is `after` of the following.
          */
-        get: operations["items_v1_conversations__thread__items_get"];
+        get: operations["v1_list_conversation_items"];
         put?: never;
-        /** Add Items */
-        post: operations["add_items_v1_conversations__thread__items_post"];
+        /**
+         * Add Conversation Items
+         * @description Appends items to a conversation; no model answers them.
+         */
+        post: operations["v1_add_conversation_items"];
         delete?: never;
         options?: never;
         head?: never;
@@ -3080,6 +3144,20 @@ export interface components {
              */
             lastActiveAt: string;
         };
+        /** ConversationBody */
+        ConversationBody: {
+            /**
+             * Items
+             * @default []
+             */
+            items?: {
+                [key: string]: components["schemas"]["JsonValue"];
+            }[];
+            /** Metadata */
+            metadata?: {
+                [key: string]: components["schemas"]["JsonValue"];
+            } | null;
+        };
         /**
          * ConversationRecord
          * @description summary: of its older turns, once there is one. metadata: as it was created with.
@@ -3541,6 +3619,13 @@ export interface components {
             string,
             number
         ];
+        /** ItemsBody */
+        ItemsBody: {
+            /** Items */
+            items: {
+                [key: string]: components["schemas"]["JsonValue"];
+            }[];
+        };
         /**
          * JobRan
          * @description A scheduled job's run for one due time has ended; the event's id is derived from job and due time.
@@ -4156,6 +4241,15 @@ export interface components {
             /** Content */
             content: string;
         };
+        /** NewConversation */
+        NewConversation: {
+            /** Title */
+            title?: string | null;
+            /** Metadata */
+            metadata?: {
+                [key: string]: components["schemas"]["JsonValue"];
+            } | null;
+        };
         /** NewEntity */
         NewEntity: {
             /** Type */
@@ -4176,13 +4270,6 @@ export interface components {
              * @default []
              */
             relations?: components["schemas"]["Relation"][];
-        };
-        /** NewItems */
-        NewItems: {
-            /** Items */
-            items: {
-                [key: string]: components["schemas"]["JsonValue"];
-            }[];
         };
         /**
          * NewKey
@@ -5340,8 +5427,8 @@ export interface components {
         /**
          * Usage
          * @description What was used under one key: a user, agent or model ("" where unknown), a day 2026-03-31 or a month 2026-03,
-         *     both in UTC. latency_ms_mean: of a call. unpriced_tokens: of calls whose price was not known, which cost_usd
-         *     lacks.
+         *     both in UTC. latency_ms_mean: of a call. unpriced_tokens: of models whose price is not known, so that cost_usd lacks
+         *     them.
          */
         Usage: {
             /** Key */
@@ -5369,8 +5456,6 @@ export interface components {
         /**
          * UsageMetered
          * @description Tokens, cost, latency and outcome of one piece of model work.
-         *
-         *     price_known: whether cost_usd is of a known price; None: an older version did not record it.
          */
         UsageMetered: {
             /**
@@ -5410,8 +5495,6 @@ export interface components {
              * @default 0
              */
             cost_usd?: number;
-            /** Price Known */
-            price_known?: boolean | null;
             /**
              * Latency Ms
              * @default 0
@@ -5569,29 +5652,6 @@ export interface components {
             /** Messages */
             messages: components["schemas"]["MessageShare"][];
         };
-        /** NewConversation */
-        turnlog__consumers__api__dialects__ai_agent__NewConversation: {
-            /** Title */
-            title?: string | null;
-            /** Metadata */
-            metadata?: {
-                [key: string]: components["schemas"]["JsonValue"];
-            } | null;
-        };
-        /** NewConversation */
-        turnlog__consumers__api__dialects__openai__conversations__NewConversation: {
-            /**
-             * Items
-             * @default []
-             */
-            items?: {
-                [key: string]: components["schemas"]["JsonValue"];
-            }[];
-            /** Metadata */
-            metadata?: {
-                [key: string]: components["schemas"]["JsonValue"];
-            } | null;
-        };
     };
     responses: never;
     parameters: never;
@@ -5601,7 +5661,7 @@ export interface components {
 }
 export type $defs = Record<string, never>;
 export interface operations {
-    live_health_live_get: {
+    live: {
         parameters: {
             query?: never;
             header?: never;
@@ -5639,7 +5699,7 @@ export interface operations {
             };
         };
     };
-    ready_health_ready_get: {
+    ready: {
         parameters: {
             query?: never;
             header?: never;
@@ -5686,7 +5746,7 @@ export interface operations {
             };
         };
     };
-    jwks__well_known_jwks_json_get: {
+    jwks: {
         parameters: {
             query?: never;
             header?: never;
@@ -5728,7 +5788,7 @@ export interface operations {
             };
         };
     };
-    sign_in_api_sign_in_post: {
+    sign_in: {
         parameters: {
             query?: never;
             header?: never;
@@ -5770,7 +5830,7 @@ export interface operations {
             };
         };
     };
-    show_caller_api_caller_get: {
+    show_caller: {
         parameters: {
             query?: never;
             header?: {
@@ -5813,7 +5873,7 @@ export interface operations {
             };
         };
     };
-    list_threads_api_threads_get: {
+    list_threads: {
         parameters: {
             query?: {
                 /** @description At most so many. */
@@ -5863,7 +5923,7 @@ export interface operations {
             };
         };
     };
-    open_thread_api_threads_post: {
+    open_thread: {
         parameters: {
             query?: never;
             header?: {
@@ -5912,7 +5972,7 @@ export interface operations {
             };
         };
     };
-    get_thread_api_threads__thread__get: {
+    get_thread: {
         parameters: {
             query?: never;
             header?: {
@@ -5960,7 +6020,7 @@ export interface operations {
             };
         };
     };
-    delete_thread_api_threads__thread__delete: {
+    delete_thread: {
         parameters: {
             query?: never;
             header?: {
@@ -6006,7 +6066,7 @@ export interface operations {
             };
         };
     };
-    rename_thread_api_threads__thread__patch: {
+    rename_thread: {
         parameters: {
             query?: never;
             header?: {
@@ -6058,7 +6118,7 @@ export interface operations {
             };
         };
     };
-    label_thread_api_threads__thread__label_post: {
+    label_thread: {
         parameters: {
             query?: never;
             header?: {
@@ -6106,7 +6166,7 @@ export interface operations {
             };
         };
     };
-    fork_thread_api_threads__thread__forks_post: {
+    fork_thread: {
         parameters: {
             query?: never;
             header?: {
@@ -6158,7 +6218,7 @@ export interface operations {
             };
         };
     };
-    list_turns_api_threads__thread__turns_get: {
+    list_turns: {
         parameters: {
             query?: {
                 /** @description At most so many. */
@@ -6217,7 +6277,7 @@ export interface operations {
             };
         };
     };
-    append_turns_api_threads__thread__turns_post: {
+    append_turns: {
         parameters: {
             query?: never;
             header?: {
@@ -6284,7 +6344,7 @@ export interface operations {
             };
         };
     };
-    context_api_threads__thread__context_get: {
+    context: {
         parameters: {
             query?: {
                 /** @description The user's new message. */
@@ -6337,7 +6397,7 @@ export interface operations {
             };
         };
     };
-    make_context_api_threads__thread__context_post: {
+    make_context: {
         parameters: {
             query?: never;
             header?: {
@@ -6387,7 +6447,7 @@ export interface operations {
             };
         };
     };
-    whole_api_threads__thread__answers_post: {
+    create_answer: {
         parameters: {
             query?: never;
             header?: {
@@ -6439,7 +6499,7 @@ export interface operations {
             };
         };
     };
-    stream_api_threads__thread__answers_stream_post: {
+    stream_answer: {
         parameters: {
             query?: never;
             header?: {
@@ -6468,7 +6528,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "text/event-stream": unknown;
+                    "text/event-stream": string;
                 };
             };
             /** @description Client Error */
@@ -6491,7 +6551,7 @@ export interface operations {
             };
         };
     };
-    rest_api_threads__thread__answers__seq__get: {
+    follow_answer: {
         parameters: {
             query?: never;
             header?: {
@@ -6517,7 +6577,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "text/event-stream": unknown;
+                    "text/event-stream": string;
                 };
             };
             /** @description Client Error */
@@ -6540,7 +6600,7 @@ export interface operations {
             };
         };
     };
-    cancel_api_threads__thread__answers__seq__cancel_post: {
+    stop_answer: {
         parameters: {
             query?: never;
             header?: {
@@ -6586,7 +6646,7 @@ export interface operations {
             };
         };
     };
-    list_runs_api_runs_get: {
+    list_runs: {
         parameters: {
             query?: {
                 /** @description Only those of this conversation. */
@@ -6638,7 +6698,7 @@ export interface operations {
             };
         };
     };
-    show_run_api_runs__run__get: {
+    show_run: {
         parameters: {
             query?: {
                 /** @description Another user's, for operators of the tenant. */
@@ -6687,7 +6747,7 @@ export interface operations {
             };
         };
     };
-    list_memories_api_memories_get: {
+    list_memories: {
         parameters: {
             query?: {
                 /** @description Only of these kinds. */
@@ -6744,7 +6804,7 @@ export interface operations {
             };
         };
     };
-    remember_api_memories_post: {
+    remember: {
         parameters: {
             query?: never;
             header?: {
@@ -6793,7 +6853,7 @@ export interface operations {
             };
         };
     };
-    memory_stats_api_memory_stats_get: {
+    memory_stats: {
         parameters: {
             query?: never;
             header?: {
@@ -6836,7 +6896,7 @@ export interface operations {
             };
         };
     };
-    get_memory_api_memories__memory__get: {
+    get_memory: {
         parameters: {
             query?: never;
             header?: {
@@ -6882,7 +6942,7 @@ export interface operations {
             };
         };
     };
-    forget_memory_api_memories__memory__delete: {
+    forget_memory: {
         parameters: {
             query?: never;
             header?: {
@@ -6930,7 +6990,7 @@ export interface operations {
             };
         };
     };
-    memory_history_api_memories__memory__history_get: {
+    memory_history: {
         parameters: {
             query?: never;
             header?: {
@@ -6976,7 +7036,7 @@ export interface operations {
             };
         };
     };
-    edit_memory_api_memories__memory__content_put: {
+    edit_memory: {
         parameters: {
             query?: never;
             header?: {
@@ -7028,7 +7088,7 @@ export interface operations {
             };
         };
     };
-    rate_memory_api_memories__memory__importance_put: {
+    rate_memory: {
         parameters: {
             query?: never;
             header?: {
@@ -7080,7 +7140,7 @@ export interface operations {
             };
         };
     };
-    revert_memory_api_memories__memory__revert_post: {
+    revert_memory: {
         parameters: {
             query?: never;
             header?: {
@@ -7128,7 +7188,7 @@ export interface operations {
             };
         };
     };
-    archive_memory_api_memories__memory__archive_post: {
+    archive_memory: {
         parameters: {
             query?: never;
             header?: {
@@ -7180,7 +7240,7 @@ export interface operations {
             };
         };
     };
-    forget_named_api_memories_forget_post: {
+    forget_named: {
         parameters: {
             query?: never;
             header?: {
@@ -7229,7 +7289,7 @@ export interface operations {
             };
         };
     };
-    list_conflicts_api_conflicts_get: {
+    list_conflicts: {
         parameters: {
             query?: {
                 /** @description Those that were settled too. */
@@ -7279,7 +7339,7 @@ export interface operations {
             };
         };
     };
-    answer_conflict_api_conflicts__conflict__answer_post: {
+    answer_conflict: {
         parameters: {
             query?: never;
             header?: {
@@ -7330,7 +7390,7 @@ export interface operations {
             };
         };
     };
-    search_api_recall_post: {
+    search: {
         parameters: {
             query?: never;
             header?: {
@@ -7377,7 +7437,7 @@ export interface operations {
             };
         };
     };
-    list_entities_api_entities_get: {
+    list_entities: {
         parameters: {
             query?: {
                 type?: string | null;
@@ -7426,7 +7486,7 @@ export interface operations {
             };
         };
     };
-    add_entity_api_entities_post: {
+    add_entity: {
         parameters: {
             query?: never;
             header?: {
@@ -7475,7 +7535,7 @@ export interface operations {
             };
         };
     };
-    update_entity_api_entities_patch: {
+    update_entity: {
         parameters: {
             query?: never;
             header?: {
@@ -7524,7 +7584,7 @@ export interface operations {
             };
         };
     };
-    show_preferences_api_preferences_get: {
+    show_preferences: {
         parameters: {
             query?: never;
             header?: {
@@ -7567,7 +7627,7 @@ export interface operations {
             };
         };
     };
-    set_preferences_api_preferences_patch: {
+    set_preferences: {
         parameters: {
             query?: never;
             header?: {
@@ -7616,7 +7676,7 @@ export interface operations {
             };
         };
     };
-    get_usage_api_usage_get: {
+    get_usage: {
         parameters: {
             query?: {
                 by?: "agent" | "model" | "day" | "month";
@@ -7661,7 +7721,7 @@ export interface operations {
             };
         };
     };
-    list_receipts_api_threads__thread__receipts_get: {
+    list_receipts: {
         parameters: {
             query?: {
                 /** @description At most so many. */
@@ -7712,7 +7772,7 @@ export interface operations {
             };
         };
     };
-    show_session_api_threads__thread__session_get: {
+    show_session: {
         parameters: {
             query?: never;
             header?: {
@@ -7758,7 +7818,7 @@ export interface operations {
             };
         };
     };
-    create_session_api_threads__thread__session_put: {
+    create_session: {
         parameters: {
             query?: never;
             header?: {
@@ -7810,7 +7870,7 @@ export interface operations {
             };
         };
     };
-    session_context_api_threads__thread__session_context_get: {
+    session_context: {
         parameters: {
             query?: {
                 query?: string;
@@ -7858,7 +7918,7 @@ export interface operations {
             };
         };
     };
-    reset_session_api_threads__thread__session_reset_post: {
+    reset_session: {
         parameters: {
             query?: never;
             header?: {
@@ -7906,7 +7966,7 @@ export interface operations {
             };
         };
     };
-    list_checkpoints_api_threads__thread__session_checkpoints_get: {
+    list_checkpoints: {
         parameters: {
             query?: {
                 /** @description At most so many. */
@@ -7957,7 +8017,7 @@ export interface operations {
             };
         };
     };
-    write_checkpoint_api_threads__thread__session_checkpoints_post: {
+    write_checkpoint: {
         parameters: {
             query?: never;
             header?: {
@@ -8009,7 +8069,7 @@ export interface operations {
             };
         };
     };
-    own_limits_api_limits_get: {
+    own_limits: {
         parameters: {
             query?: {
                 /** @description With the limit of this conversation. */
@@ -8055,7 +8115,7 @@ export interface operations {
             };
         };
     };
-    list_limits_api_operations_limits_get: {
+    list_limits: {
         parameters: {
             query?: never;
             header?: {
@@ -8102,7 +8162,7 @@ export interface operations {
             };
         };
     };
-    change_limits_api_operations_limits__plan__put: {
+    change_limits: {
         parameters: {
             query?: never;
             header?: {
@@ -8159,7 +8219,7 @@ export interface operations {
             };
         };
     };
-    reset_rate_api_operations_users__user__rate_delete: {
+    reset_rate: {
         parameters: {
             query?: never;
             header?: {
@@ -8205,7 +8265,7 @@ export interface operations {
             };
         };
     };
-    show_lag_api_operations_lag_get: {
+    show_lag: {
         parameters: {
             query?: never;
             header?: {
@@ -8248,7 +8308,7 @@ export interface operations {
             };
         };
     };
-    list_dead_letters_api_operations_dead_letters_get: {
+    list_dead_letters: {
         parameters: {
             query?: {
                 projection?: string | null;
@@ -8297,7 +8357,7 @@ export interface operations {
             };
         };
     };
-    show_dead_letter_api_operations_dead_letters__seq__get: {
+    show_dead_letter: {
         parameters: {
             query?: never;
             header?: {
@@ -8344,7 +8404,7 @@ export interface operations {
             };
         };
     };
-    retry_dead_letters_api_operations_dead_letters_retry_post: {
+    retry_dead_letters: {
         parameters: {
             query?: never;
             header?: {
@@ -8393,7 +8453,7 @@ export interface operations {
             };
         };
     };
-    drop_dead_letter_api_operations_dead_letters__seq__drop_post: {
+    drop_dead_letter: {
         parameters: {
             query?: never;
             header?: {
@@ -8444,7 +8504,7 @@ export interface operations {
             };
         };
     };
-    rebuild_api_operations_rebuild_post: {
+    rebuild: {
         parameters: {
             query?: never;
             header?: {
@@ -8493,7 +8553,7 @@ export interface operations {
             };
         };
     };
-    list_schedule_api_operations_schedule_get: {
+    list_schedule: {
         parameters: {
             query?: never;
             header?: {
@@ -8536,7 +8596,7 @@ export interface operations {
             };
         };
     };
-    memory_stats_api_operations_memory_stats_get: {
+    tenant_memory_stats: {
         parameters: {
             query?: never;
             header?: {
@@ -8579,7 +8639,7 @@ export interface operations {
             };
         };
     };
-    tenant_usage_api_operations_usage_get: {
+    tenant_usage: {
         parameters: {
             query?: {
                 by?: "user" | "agent" | "model" | "day" | "month";
@@ -8624,7 +8684,7 @@ export interface operations {
             };
         };
     };
-    tenant_activity_api_operations_activity_get: {
+    tenant_activity: {
         parameters: {
             query?: {
                 hours?: number;
@@ -8669,7 +8729,7 @@ export interface operations {
             };
         };
     };
-    user_usage_api_operations_users__user__usage_get: {
+    user_usage: {
         parameters: {
             query?: {
                 by?: "user" | "agent" | "model" | "day" | "month";
@@ -8717,7 +8777,7 @@ export interface operations {
             };
         };
     };
-    list_keys_api_operations_keys_get: {
+    list_keys: {
         parameters: {
             query?: {
                 user?: string | null;
@@ -8766,7 +8826,7 @@ export interface operations {
             };
         };
     };
-    create_key_api_operations_keys_post: {
+    create_key: {
         parameters: {
             query?: never;
             header?: {
@@ -8815,7 +8875,7 @@ export interface operations {
             };
         };
     };
-    revoke_key_api_operations_keys__key_id__delete: {
+    revoke_key: {
         parameters: {
             query?: never;
             header?: {
@@ -8862,7 +8922,7 @@ export interface operations {
             };
         };
     };
-    issue_ticket_api_tickets_post: {
+    issue_ticket: {
         parameters: {
             query?: never;
             header?: {
@@ -8907,7 +8967,7 @@ export interface operations {
             };
         };
     };
-    list_own_jobs_api_jobs_get: {
+    list_own_jobs: {
         parameters: {
             query?: never;
             header?: {
@@ -8950,7 +9010,7 @@ export interface operations {
             };
         };
     };
-    show_job_api_jobs__job__get: {
+    show_job: {
         parameters: {
             query?: never;
             header?: {
@@ -8995,7 +9055,7 @@ export interface operations {
             };
         };
     };
-    watch_job_api_jobs__job__events_get: {
+    watch_job: {
         parameters: {
             query?: never;
             header?: {
@@ -9017,7 +9077,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "text/event-stream": unknown;
+                    "text/event-stream": string;
                 };
             };
             /** @description Client Error */
@@ -9040,7 +9100,7 @@ export interface operations {
             };
         };
     };
-    list_conversations_api_conversations_get: {
+    list_conversations: {
         parameters: {
             query?: {
                 /** @description At most so many. */
@@ -9088,7 +9148,7 @@ export interface operations {
             };
         };
     };
-    thread_marks_api_thread_marks_get: {
+    thread_marks: {
         parameters: {
             query: {
                 /** @description Ids of conversations; unknown ones are left out. */
@@ -9134,7 +9194,7 @@ export interface operations {
             };
         };
     };
-    history_api_chat_history_get: {
+    history: {
         parameters: {
             query: {
                 thread_id: string;
@@ -9179,7 +9239,7 @@ export interface operations {
             };
         };
     };
-    thread_events_api_threads__thread__events_get: {
+    thread_events: {
         parameters: {
             query?: {
                 /** @description Events after this sequence of the log. */
@@ -9206,7 +9266,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "text/event-stream": unknown;
+                    "text/event-stream": string;
                 };
             };
             /** @description Client Error */
@@ -9229,7 +9289,7 @@ export interface operations {
             };
         };
     };
-    show_event_api_threads__thread__events__seq__get: {
+    show_event: {
         parameters: {
             query?: never;
             header?: {
@@ -9276,7 +9336,7 @@ export interface operations {
             };
         };
     };
-    tenant_events_api_operations_events_get: {
+    tenant_events: {
         parameters: {
             query?: {
                 /** @description Sequences before the log's end to begin at. */
@@ -9300,7 +9360,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "text/event-stream": unknown;
+                    "text/event-stream": string;
                 };
             };
             /** @description Client Error */
@@ -9323,7 +9383,7 @@ export interface operations {
             };
         };
     };
-    import_file_api_import_post: {
+    import_file: {
         parameters: {
             query?: {
                 /** @description Names conversations that the file gives no name. A form's file has its own. */
@@ -9385,7 +9445,7 @@ export interface operations {
             };
         };
     };
-    export_api_export_post: {
+    export: {
         parameters: {
             query?: never;
             header?: {
@@ -9434,7 +9494,7 @@ export interface operations {
             };
         };
     };
-    exported_file_api_export__job__get: {
+    exported_file: {
         parameters: {
             query?: never;
             header?: {
@@ -9477,7 +9537,7 @@ export interface operations {
             };
         };
     };
-    erase_api_erase_post: {
+    erase: {
         parameters: {
             query?: never;
             header?: {
@@ -9526,7 +9586,7 @@ export interface operations {
             };
         };
     };
-    clear_api_user_data_delete: {
+    clear: {
         parameters: {
             query?: {
                 includeMemories?: boolean;
@@ -9575,7 +9635,7 @@ export interface operations {
             };
         };
     };
-    prometheus_admin_ai_agent_metrics_prometheus_get: {
+    admin_prometheus: {
         parameters: {
             query?: never;
             header?: {
@@ -9618,7 +9678,7 @@ export interface operations {
             };
         };
     };
-    prometheus_metrics_get: {
+    metrics_prometheus: {
         parameters: {
             query?: never;
             header?: {
@@ -9661,7 +9721,7 @@ export interface operations {
             };
         };
     };
-    chat_ai_agent_chat_post: {
+    ai_agent_chat: {
         parameters: {
             query?: never;
             header?: {
@@ -9688,7 +9748,7 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["AgentResponse"];
-                    "text/event-stream": unknown;
+                    "text/event-stream": string;
                 };
             };
             /** @description Client Error */
@@ -9711,7 +9771,7 @@ export interface operations {
             };
         };
     };
-    call_agent_ai_agent_agent_post: {
+    ai_agent_call_agent: {
         parameters: {
             query?: never;
             header?: {
@@ -9760,7 +9820,7 @@ export interface operations {
             };
         };
     };
-    stream_ai_agent_conversations__id__stream_post: {
+    ai_agent_stream: {
         parameters: {
             query?: never;
             header?: {
@@ -9788,7 +9848,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "text/event-stream": unknown;
+                    "text/event-stream": string;
                 };
             };
             /** @description Client Error */
@@ -9811,7 +9871,7 @@ export interface operations {
             };
         };
     };
-    history_ai_agent_history_get: {
+    ai_agent_history: {
         parameters: {
             query: {
                 conversationId: string;
@@ -9860,7 +9920,7 @@ export interface operations {
             };
         };
     };
-    clear_conversation_ai_agent_conversation_delete: {
+    ai_agent_clear_conversation: {
         parameters: {
             query: {
                 conversationId: string;
@@ -9905,7 +9965,7 @@ export interface operations {
             };
         };
     };
-    refresh_context_ai_agent_refresh_context_post: {
+    ai_agent_refresh_context: {
         parameters: {
             query?: never;
             header?: {
@@ -9948,7 +10008,7 @@ export interface operations {
             };
         };
     };
-    own_usage_ai_agent_usage_get: {
+    ai_agent_own_usage: {
         parameters: {
             query?: {
                 by?: "user" | "agent" | "model" | "day" | "month";
@@ -9993,7 +10053,7 @@ export interface operations {
             };
         };
     };
-    rate_limit_ai_agent_rate_limit_get: {
+    ai_agent_rate_limit: {
         parameters: {
             query?: {
                 conversationId?: string | null;
@@ -10039,7 +10099,7 @@ export interface operations {
             };
         };
     };
-    quota_ai_agent_quota_get: {
+    ai_agent_quota: {
         parameters: {
             query?: never;
             header?: {
@@ -10082,7 +10142,7 @@ export interface operations {
             };
         };
     };
-    parts_ai_agent_health_get: {
+    ai_agent_parts: {
         parameters: {
             query?: never;
             header?: {
@@ -10125,7 +10185,7 @@ export interface operations {
             };
         };
     };
-    list_conversations_ai_agent_conversations_get: {
+    ai_agent_list_conversations: {
         parameters: {
             query?: {
                 /** @description At most so many. */
@@ -10173,7 +10233,7 @@ export interface operations {
             };
         };
     };
-    create_conversation_ai_agent_conversations_post: {
+    ai_agent_create_conversation: {
         parameters: {
             query?: never;
             header?: {
@@ -10189,7 +10249,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": components["schemas"]["turnlog__consumers__api__dialects__ai_agent__NewConversation"];
+                "application/json": components["schemas"]["NewConversation"];
             };
         };
         responses: {
@@ -10222,7 +10282,7 @@ export interface operations {
             };
         };
     };
-    get_conversation_ai_agent_conversations__id__get: {
+    ai_agent_get_conversation: {
         parameters: {
             query?: never;
             header?: {
@@ -10267,7 +10327,7 @@ export interface operations {
             };
         };
     };
-    delete_conversation_ai_agent_conversations__id__delete: {
+    ai_agent_delete_conversation: {
         parameters: {
             query?: never;
             header?: {
@@ -10312,7 +10372,7 @@ export interface operations {
             };
         };
     };
-    list_messages_ai_agent_conversations__id__messages_get: {
+    ai_agent_list_messages: {
         parameters: {
             query?: {
                 /** @description At most so many. */
@@ -10362,7 +10422,7 @@ export interface operations {
             };
         };
     };
-    add_message_ai_agent_conversations__id__messages_post: {
+    ai_agent_add_message: {
         parameters: {
             query?: never;
             header?: {
@@ -10413,7 +10473,7 @@ export interface operations {
             };
         };
     };
-    list_memories_ai_agent_memories_get: {
+    ai_agent_list_memories: {
         parameters: {
             query?: {
                 type?: ("FACT" | "PREFERENCE" | "DECISION" | "SUMMARY" | "FEEDBACK") | null;
@@ -10464,7 +10524,7 @@ export interface operations {
             };
         };
     };
-    add_memory_ai_agent_memories_post: {
+    ai_agent_add_memory: {
         parameters: {
             query?: never;
             header?: {
@@ -10513,7 +10573,7 @@ export interface operations {
             };
         };
     };
-    delete_memory_ai_agent_memories__id__delete: {
+    ai_agent_delete_memory: {
         parameters: {
             query?: never;
             header?: {
@@ -10558,7 +10618,7 @@ export interface operations {
             };
         };
     };
-    rate_memory_ai_agent_memories__id__importance_patch: {
+    ai_agent_rate_memory: {
         parameters: {
             query?: never;
             header?: {
@@ -10609,7 +10669,7 @@ export interface operations {
             };
         };
     };
-    list_entities_ai_agent_entities_get: {
+    ai_agent_list_entities: {
         parameters: {
             query?: {
                 type?: string | null;
@@ -10658,7 +10718,7 @@ export interface operations {
             };
         };
     };
-    add_entity_ai_agent_entities_post: {
+    ai_agent_add_entity: {
         parameters: {
             query?: never;
             header?: {
@@ -10707,7 +10767,7 @@ export interface operations {
             };
         };
     };
-    update_entity_ai_agent_entities__id__put: {
+    ai_agent_update_entity: {
         parameters: {
             query?: never;
             header?: {
@@ -10758,7 +10818,7 @@ export interface operations {
             };
         };
     };
-    export_ai_agent_user_data_export_get: {
+    ai_agent_export: {
         parameters: {
             query?: never;
             header?: {
@@ -10799,7 +10859,7 @@ export interface operations {
             };
         };
     };
-    clear_ai_agent_user_data_delete: {
+    ai_agent_clear: {
         parameters: {
             query?: {
                 includeMemories?: boolean;
@@ -10848,7 +10908,7 @@ export interface operations {
             };
         };
     };
-    list_limits_admin_ai_agent_config_get: {
+    admin_list_limits: {
         parameters: {
             query?: never;
             header?: {
@@ -10895,7 +10955,7 @@ export interface operations {
             };
         };
     };
-    reset_rate_admin_ai_agent_users__user__rate_limit_delete: {
+    admin_reset_rate: {
         parameters: {
             query?: never;
             header?: {
@@ -10941,7 +11001,7 @@ export interface operations {
             };
         };
     };
-    set_quota_admin_ai_agent_config_quota_put: {
+    admin_set_quota: {
         parameters: {
             query?: never;
             header?: {
@@ -10994,7 +11054,7 @@ export interface operations {
             };
         };
     };
-    set_rate_admin_ai_agent_config_rate_limit__type__put: {
+    admin_set_rate: {
         parameters: {
             query?: never;
             header?: {
@@ -11049,7 +11109,7 @@ export interface operations {
             };
         };
     };
-    list_agents_admin_ai_agent_agents_get: {
+    admin_list_agents: {
         parameters: {
             query?: never;
             header?: {
@@ -11092,7 +11152,7 @@ export interface operations {
             };
         };
     };
-    show_agent_admin_ai_agent_agents__type__get: {
+    admin_show_agent: {
         parameters: {
             query?: never;
             header?: {
@@ -11138,7 +11198,7 @@ export interface operations {
             };
         };
     };
-    configure_agent_admin_ai_agent_agents__type__put: {
+    admin_configure_agent: {
         parameters: {
             query?: never;
             header?: {
@@ -11190,7 +11250,7 @@ export interface operations {
             };
         };
     };
-    change_agent_admin_ai_agent_agents__type__patch: {
+    admin_change_agent: {
         parameters: {
             query?: never;
             header?: {
@@ -11242,7 +11302,7 @@ export interface operations {
             };
         };
     };
-    toggle_agent_admin_ai_agent_agents__type__toggle_put: {
+    admin_toggle_agent: {
         parameters: {
             query?: never;
             header?: {
@@ -11294,50 +11354,7 @@ export interface operations {
             };
         };
     };
-    list_tools_admin_ai_agent_tools_get: {
-        parameters: {
-            query?: never;
-            header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
-                "x-turnlog-user"?: string | null;
-                /** @description The time zone of the person, such as Asia/Shanghai. */
-                "x-turnlog-timezone"?: string | null;
-            };
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Successful Response */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": string[];
-                };
-            };
-            /** @description Client Error */
-            "4XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Server Error */
-            "5XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    user_usage_admin_ai_agent_users__user__usage_get: {
+    admin_user_usage: {
         parameters: {
             query?: {
                 by?: "user" | "agent" | "model" | "day" | "month";
@@ -11385,7 +11402,7 @@ export interface operations {
             };
         };
     };
-    metrics_summary_admin_ai_agent_metrics_get: {
+    admin_metrics_summary: {
         parameters: {
             query?: never;
             header?: {
@@ -11430,7 +11447,7 @@ export interface operations {
             };
         };
     };
-    recent_traces_admin_ai_agent_traces_recent_get: {
+    admin_recent_traces: {
         parameters: {
             query?: {
                 /** @description At most so many. */
@@ -11476,7 +11493,7 @@ export interface operations {
             };
         };
     };
-    failed_traces_admin_ai_agent_traces_errors_get: {
+    admin_failed_traces: {
         parameters: {
             query?: {
                 /** @description At most so many. */
@@ -11522,7 +11539,7 @@ export interface operations {
             };
         };
     };
-    list_breakers_admin_ai_agent_circuit_breakers_get: {
+    admin_list_breakers: {
         parameters: {
             query?: never;
             header?: {
@@ -11565,7 +11582,7 @@ export interface operations {
             };
         };
     };
-    reset_breaker_admin_ai_agent_circuit_breakers__service__delete: {
+    admin_reset_breaker: {
         parameters: {
             query?: never;
             header?: {
@@ -11612,7 +11629,7 @@ export interface operations {
             };
         };
     };
-    create_short_memory_create_post: {
+    short_memory_create: {
         parameters: {
             query?: never;
             header?: {
@@ -11661,7 +11678,7 @@ export interface operations {
             };
         };
     };
-    query_short_memory_query_post: {
+    short_memory_query: {
         parameters: {
             query?: never;
             header?: {
@@ -11708,7 +11725,7 @@ export interface operations {
             };
         };
     };
-    write_short_memory_write_post: {
+    short_memory_write: {
         parameters: {
             query?: never;
             header?: {
@@ -11757,7 +11774,7 @@ export interface operations {
             };
         };
     };
-    checkpoint_short_memory_checkpoint_post: {
+    short_memory_checkpoint: {
         parameters: {
             query?: never;
             header?: {
@@ -11806,7 +11823,7 @@ export interface operations {
             };
         };
     };
-    reset_short_memory_reset_post: {
+    short_memory_reset: {
         parameters: {
             query?: never;
             header?: {
@@ -11855,7 +11872,7 @@ export interface operations {
             };
         };
     };
-    get_short_memory_sessions__conversation_id__get: {
+    short_memory_get: {
         parameters: {
             query?: never;
             header?: {
@@ -11900,7 +11917,7 @@ export interface operations {
             };
         };
     };
-    checkpoints_short_memory_sessions__conversation_id__checkpoints_get: {
+    short_memory_checkpoints: {
         parameters: {
             query?: never;
             header?: {
@@ -11945,7 +11962,7 @@ export interface operations {
             };
         };
     };
-    stream_api_chat_stream_post: {
+    graph_stream: {
         parameters: {
             query?: never;
             header?: {
@@ -11971,7 +11988,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "text/event-stream": unknown;
+                    "text/event-stream": string;
                 };
             };
             /** @description Client Error */
@@ -11994,7 +12011,7 @@ export interface operations {
             };
         };
     };
-    list_models_v1_models_get: {
+    v1_list_models: {
         parameters: {
             query?: never;
             header?: {
@@ -12039,7 +12056,7 @@ export interface operations {
             };
         };
     };
-    get_model_v1_models__model__get: {
+    v1_get_model: {
         parameters: {
             query?: never;
             header?: {
@@ -12086,7 +12103,7 @@ export interface operations {
             };
         };
     };
-    embeddings_v1_embeddings_post: {
+    v1_embeddings: {
         parameters: {
             query?: never;
             header?: {
@@ -12135,7 +12152,7 @@ export interface operations {
             };
         };
     };
-    completions_v1_chat_completions_post: {
+    v1_completions: {
         parameters: {
             query?: never;
             header?: {
@@ -12170,7 +12187,7 @@ export interface operations {
                 };
                 content: {
                     "application/json": unknown;
-                    "text/event-stream": unknown;
+                    "text/event-stream": string;
                 };
             };
             /** @description Client Error */
@@ -12193,7 +12210,7 @@ export interface operations {
             };
         };
     };
-    responses_v1_responses_post: {
+    v1_responses: {
         parameters: {
             query?: never;
             header?: {
@@ -12228,7 +12245,7 @@ export interface operations {
                 };
                 content: {
                     "application/json": unknown;
-                    "text/event-stream": unknown;
+                    "text/event-stream": string;
                 };
             };
             /** @description Client Error */
@@ -12251,7 +12268,7 @@ export interface operations {
             };
         };
     };
-    create_v1_conversations_post: {
+    v1_create_conversation: {
         parameters: {
             query?: never;
             header?: {
@@ -12267,7 +12284,7 @@ export interface operations {
         };
         requestBody?: {
             content: {
-                "application/json": components["schemas"]["turnlog__consumers__api__dialects__openai__conversations__NewConversation"] | null;
+                "application/json": components["schemas"]["ConversationBody"] | null;
             };
         };
         responses: {
@@ -12302,7 +12319,7 @@ export interface operations {
             };
         };
     };
-    get_v1_conversations__thread__get: {
+    v1_get_conversation: {
         parameters: {
             query?: never;
             header?: {
@@ -12350,7 +12367,7 @@ export interface operations {
             };
         };
     };
-    items_v1_conversations__thread__items_get: {
+    v1_list_conversation_items: {
         parameters: {
             query?: {
                 limit?: number;
@@ -12402,7 +12419,7 @@ export interface operations {
             };
         };
     };
-    add_items_v1_conversations__thread__items_post: {
+    v1_add_conversation_items: {
         parameters: {
             query?: never;
             header?: {
@@ -12421,7 +12438,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": components["schemas"]["NewItems"];
+                "application/json": components["schemas"]["ItemsBody"];
             };
         };
         responses: {

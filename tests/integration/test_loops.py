@@ -31,7 +31,7 @@ from turnlog.agent.operations.log_identity import rebuild_from_log
 from turnlog.agent.operations.processes import deaths, processes
 from turnlog.agent.settings import Settings
 from turnlog.consumers.api import app as app_of_api
-from turnlog.consumers.api.app import documented
+from turnlog.consumers.api.document import documented
 from turnlog.consumers.servers import background
 from turnlog.consumers.workers import app
 from turnlog.consumers.workers.durable_consumer import Delivery, DurableConsumer

@@ -81,6 +81,7 @@ class EntityChange(CamelBody):
 
 @router.post("/conversations", status_code=201)
 async def create_conversation(conversation: NewConversation, caller: Writer, write_id: WriteId) -> ConversationRecord:
+    """Opens a conversation."""
     place = await caller.claims(str(write_id))
     if conversation.title is not None or conversation.metadata is not None:
         title, metadata = conversation.title, conversation.metadata
@@ -99,11 +100,13 @@ async def list_conversations(
 
 @router.get("/conversations/{id}")
 async def get_conversation(id: Id, caller: Reader) -> ConversationRecord:
+    """Returns a conversation of the caller."""
     return ConversationRecord.of(caller, await threads.get_thread(*await caller.owns(id)))
 
 
 @router.delete("/conversations/{id}", status_code=204)
 async def delete_conversation(id: Id, caller: Writer, write_id: WriteId) -> Response:
+    """Deletes a conversation with all that was derived from it."""
     return await own_threads.delete_thread(id, caller, write_id)
 
 
@@ -141,6 +144,7 @@ async def list_memories(
     limit: Limit = 50,
     cursor: HeaderCursor = None,
 ) -> list[MemoryRecord]:
+    """Lists memories of the caller, the most important first."""
     kinds = [type] if type else None
     page = await own_memories.list_memories(caller, kinds, category, minImportance, limit=limit, cursor=cursor)
     return [MemoryRecord.of(memory) for memory in items_of(page, response)]
@@ -148,18 +152,21 @@ async def list_memories(
 
 @router.post("/memories", status_code=201)
 async def add_memory(memory: NewMemory, caller: Writer, write_id: WriteId) -> MemoryRecord:
+    """Stores a memory as the caller worded it."""
     made = await own_memories.remember(MemoryInput(**dict(memory)), caller, write_id)
     return MemoryRecord.of(await own_memories.get_memory(made.memory_id, caller))
 
 
 @router.delete("/memories/{id}", status_code=204)
 async def delete_memory(id: UUID, caller: Writer) -> Response:
+    """Takes a memory out of use."""
     await own_memories.forget_memory(id, caller)
     return Response(status_code=204)
 
 
 @router.patch("/memories/{id}/importance")
 async def rate_memory(id: UUID, importance: Importance, caller: Writer) -> MemoryRecord:
+    """Sets how important a memory is, from 0 to 1."""
     await own_memories.rate_memory(id, importance, caller)
     return MemoryRecord.of(await own_memories.get_memory(id, caller))
 
@@ -175,6 +182,7 @@ async def list_entities(
 
 @router.post("/entities", status_code=201)
 async def add_entity(entity: NewEntity, caller: Writer) -> EntityRecord:
+    """Adds an entity of the caller."""
     stored = entity.stored_as(await entities.entities_by_id(*caller.person))
     return (await entity_records(caller, [await entities.add_entity(*caller.person, stored)]))[0]
 

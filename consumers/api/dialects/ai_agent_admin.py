@@ -156,12 +156,14 @@ router.delete("/users/{user}/rate-limit", status_code=204)(reset_rate)
 
 @router.put("/config/quota")
 async def set_quota(quota: Quota, caller: Operator) -> Limits:
+    """Changes the quotas of a plan; those left out stay."""
     changed = quota.model_dump(exclude={"plan"}, exclude_none=True)
     return await limits.change_limits(caller.runtime, caller.tenant, quota.plan, changed)
 
 
 @router.put("/config/rate-limit/{type}")
 async def set_rate(type: Literal["user", "conversation", "agent"], rate: Rate, caller: Operator) -> Limits:
+    """Changes the requests a minute of one user, of a conversation or with an agent."""
     return await limits.change_limits(caller.runtime, caller.tenant, rate.plan, {f"{type}_per_minute": rate.limit})
 
 
@@ -173,6 +175,7 @@ async def list_agents(caller: Operator) -> list[AgentRow]:
 
 @router.get("/agents/{type}", response_model=AgentConfig)
 async def show_agent(type: AgentType, caller: Operator) -> AgentRow:
+    """Returns an agent as it is configured."""
     return await agents.get_agent(caller.runtime, caller.tenant, type)
 
 
@@ -206,6 +209,7 @@ async def list_tools(caller: Operator) -> list[str]:
 
 @router.get("/users/{user}/usage")
 async def user_usage(user: UserId, caller: Operator, by: By = "day") -> list[Usage]:
+    """Returns a user's calls, tokens and cost of language models."""
     return await usage.usage(caller.runtime, caller.tenant, user, by)
 
 

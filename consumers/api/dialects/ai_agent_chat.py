@@ -155,6 +155,7 @@ async def history(
 
 @router.delete("/conversation", status_code=204)
 async def clear_conversation(conversationId: str, caller: Writer, write_id: WriteId) -> Response:
+    """Deletes a conversation with all that was derived from it."""
     return await delete_conversation(conversationId, caller, write_id)
 
 

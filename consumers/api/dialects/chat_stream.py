@@ -40,7 +40,7 @@ async def begin(chat: ChatRequest, caller: Asker, write_id: WriteId, request: Re
 
 
 @router.post("/stream", response_class=EventSourceResponse)
-async def stream(begun: Annotated[tuple[AnswerUnderWay, bool], Depends(begin)]) -> AsyncIterator[ServerSentEvent]:
+async def graph_stream(begun: Annotated[tuple[AnswerUnderWay, bool], Depends(begin)]) -> AsyncIterator[ServerSentEvent]:
     """Appends the message; events: route, recall, retrieve for each search of the agent, content {chunk}, generate,
     persist, and restart, error. A client that leaves asks for the rest at /api/threads/{thread}/answers/{seq}."""
     answer, debug = begun

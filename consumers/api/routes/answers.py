@@ -55,7 +55,7 @@ Begin = Annotated[AnswerUnderWay, Depends(begin)]
 
 
 @router.post("", status_code=201)
-async def whole(answer: Begin) -> Answered:
+async def create_answer(answer: Begin) -> Answered:
     """Appends the message and waits for the answer of record. Both are in the conversation then."""
     async for _, piece in answer.running.read():
         if isinstance(piece, Answered):
@@ -64,7 +64,7 @@ async def whole(answer: Begin) -> Answered:
 
 
 @router.post("/stream", response_class=EventSourceResponse)
-async def stream(answer: Begin) -> AsyncIterator[ServerSentEvent]:
+async def stream_answer(answer: Begin) -> AsyncIterator[ServerSentEvent]:
     """Appends the message; events: started {seq}, context, content {chunk}, tool_start, tool_end, restart,
     done {response}, error. A client that leaves does not lose the answer: GET …/answers/{seq} has the rest."""
     async with aclosing(server_sent(_events(answer.running), answer.locale, only_without_answer=True)) as events:
@@ -86,7 +86,7 @@ async def asked_before(
 
 
 @router.get("/{seq}", response_class=EventSourceResponse, dependencies=OF_FEW)
-async def rest(
+async def follow_answer(
     answer: Annotated[AnswerUnderWay, Depends(asked_before)],
     request: Request,
     last_event_id: Annotated[str | None, Header(max_length=100)] = None,
@@ -106,7 +106,7 @@ async def rest(
 
 
 @router.post("/{seq}/cancel", status_code=204)
-async def cancel(
+async def stop_answer(
     thread: ThreadId, seq: Annotated[int, Path(ge=1, description="`seq` of the event `started`.")], caller: Asker
 ) -> None:
     """Stops an answer under way. What was said so far is recorded as the answer; whoever reads it gets `done` with the

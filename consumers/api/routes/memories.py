@@ -97,6 +97,7 @@ async def remember(body: MemoryInput, caller: Writer, write_id: WriteId) -> Outc
 
 @router.get("/memories/{memory}")
 async def get_memory(memory: MemoryId, caller: Reader) -> MemoryView:
+    """Returns a memory of the caller."""
     return await memories.find_memory(*caller.person, str(memory))
 
 
@@ -114,6 +115,7 @@ async def edit_memory(memory: MemoryId, body: NewContent, caller: Writer) -> Edi
 
 @router.put("/memories/{memory}/importance")
 async def rate_memory(memory: MemoryId, body: Importance, caller: Writer) -> Rated:
+    """Sets how important a memory is, from 0 to 1."""
     return await memory_changes.rate_memory(*caller.person, str(memory), body.importance)
 
 
@@ -155,4 +157,5 @@ async def list_conflicts(
 
 @router.post("/conflicts/{conflict}/answer")
 async def answer_conflict(conflict: UUID, body: Decision, caller: Writer) -> ConflictAnswered:
+    """Decides which of two memories that contradict each other holds."""
     return await memory_changes.answer_conflict(*caller.person, body.answer, str(conflict))

@@ -79,6 +79,7 @@ class Ticket:
 
 @router.get("/operations/lag")
 async def show_lag(caller: Operator) -> Behind:
+    """Returns how far each projection and the embedder are behind the log."""
     return Behind(await lag.projection_lag(caller.system), await lag.embedding_backlog(caller.system))
 
 
@@ -131,7 +132,7 @@ async def list_schedule(caller: Operator) -> list[JobState]:
 
 
 @router.get("/operations/memory-stats")
-async def memory_stats(caller: Operator) -> DecayStats:
+async def tenant_memory_stats(caller: Operator) -> DecayStats:
     """Returns the memories of all users of the tenant by tier, and what the decay job does next."""
     return await job_states.decay_stats(caller.runtime, caller.tenant)
 
@@ -150,6 +151,7 @@ async def tenant_activity(caller: Operator, hours: Annotated[int, Query(ge=1, le
 
 @router.get("/operations/users/{user}/usage")
 async def user_usage(user: UserId, caller: Operator, by: By = "day") -> list[Usage]:
+    """Returns a user's calls, tokens and cost of language models."""
     return await usage.usage(caller.runtime, caller.tenant, user, by)
 
 
@@ -194,6 +196,7 @@ async def list_own_jobs(caller: AnyCaller, request: Request) -> list[JobStatus]:
 
 @router.get("/jobs/{job}", tags=["jobs"])
 async def show_job(job: OwnJob) -> JobStatus:
+    """Returns the state of a job, and its result when it is done."""
     return job.status
 
 

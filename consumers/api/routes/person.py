@@ -61,6 +61,7 @@ async def list_entities(
 
 @router.post("/entities", status_code=201)
 async def add_entity(body: EntityInput, caller: Writer) -> EntityFound:
+    """Adds a person, school, event, topic or other thing that the caller has to do with."""
     return await entities.add_entity(*caller.person, body)
 
 
@@ -72,11 +73,13 @@ async def update_entity(body: EntityInput, caller: Writer) -> EntityFound:
 
 @router.get("/preferences")
 async def show_preferences(caller: Reader) -> UserPreferences:
+    """Returns the caller's preferences."""
     return await preferences.show_preferences(*caller.person)
 
 
 @router.patch("/preferences")
 async def set_preferences(body: NewPreferences, caller: Writer, write_id: WriteId) -> UserPreferences:
+    """Sets and clears some of the caller's preferences."""
     return await preferences.set_preferences(*caller.person, body.set, body.clear, event_id=write_id)
 
 
@@ -103,6 +106,7 @@ async def create_session(thread: ThreadId, body: NewSession, caller: Writer) -> 
 
 @router.get("/threads/{thread}/session", tags=["sessions"])
 async def show_session(thread: ThreadId, caller: Reader) -> SessionValue:
+    """Returns the short-term memory of a conversation."""
     return await session_calls.show_session(*await caller.owns(thread))
 
 

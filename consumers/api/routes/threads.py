@@ -67,6 +67,7 @@ async def open_thread(body: NewThread, caller: Writer, write_id: WriteId) -> Thr
 
 @router.get("/{thread}", responses=VERSIONED)
 async def get_thread(thread: ThreadId, caller: Reader, response: Response) -> ThreadInfo:
+    """Returns a conversation of the caller; its ETag is the version that an append may expect."""
     place = await caller.owns(thread)
     response.headers["ETag"] = tag_of(await threads.thread_version(*place))
     return await threads.get_thread(*place)
@@ -74,6 +75,7 @@ async def get_thread(thread: ThreadId, caller: Reader, response: Response) -> Th
 
 @router.patch("/{thread}")
 async def rename_thread(thread: ThreadId, body: Label, caller: Writer, write_id: WriteId) -> ThreadInfo:
+    """Gives a conversation another label."""
     place = await caller.owns(thread)
     await threads.rename_thread(*place, body.label, event_id=write_id)
     return await threads.get_thread(*place)

@@ -21,19 +21,22 @@ router = APIRouter(prefix="/v1/conversations", tags=["openai"], route_class=Open
 Items = Annotated[list[JsonObject], Field(max_length=20)]
 
 
-class NewConversation(BaseModel):
+class ConversationBody(BaseModel):
     model_config = FINITE
     items: Items = []
     metadata: JsonObject | None = None
 
 
-class NewItems(BaseModel):
+class ItemsBody(BaseModel):
     model_config = FINITE
     items: Items = Field(min_length=1)
 
 
 @router.post("")
-async def create(caller: Writer, write_id: WriteId, body: NewConversation | None = None) -> dict[str, Any]:
+async def create_conversation(
+    caller: Writer, write_id: WriteId, body: ConversationBody | None = None
+) -> dict[str, Any]:
+    """Opens a conversation, with its first items where they are given."""
     thread = f"conv_{write_id.hex}"
     # Items that are refused leave no conversation.
     await _append((caller.runtime, caller.tenant, thread), caller, body.items if body else [], write_id)
@@ -44,12 +47,16 @@ async def create(caller: Writer, write_id: WriteId, body: NewConversation | None
 
 
 @router.get("/{thread}")
-async def get(thread: ThreadId, caller: Reader) -> dict[str, Any]:
+async def get_conversation(thread: ThreadId, caller: Reader) -> dict[str, Any]:
+    """Returns a conversation of the caller."""
     return await _conversation(await caller.owns(thread))
 
 
 @router.post("/{thread}/items")
-async def add_items(thread: ThreadId, body: NewItems, caller: Writer, write_id: WriteId) -> dict[str, Any]:
+async def add_conversation_items(
+    thread: ThreadId, body: ItemsBody, caller: Writer, write_id: WriteId
+) -> dict[str, Any]:
+    """Appends items to a conversation; no model answers them."""
     place = await caller.owns(thread)
     seqs = await _append(place, caller, body.items, write_id)
     if not seqs:  # of reasoning alone
@@ -59,7 +66,7 @@ async def add_items(thread: ThreadId, body: NewItems, caller: Writer, write_id: 
 
 
 @router.get("/{thread}/items")
-async def items(
+async def list_conversation_items(
     thread: ThreadId,
     caller: Reader,
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
