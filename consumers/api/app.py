@@ -25,7 +25,7 @@ from turnlog.consumers.api.dialects import (
     session_memory,
     sockets,
 )
-from turnlog.consumers.api.dialects.openai import chat, conversations, errors, models, responses
+from turnlog.consumers.api.dialects.openai import chat, conversations, errors, models, responses, stored
 from turnlog.consumers.api.document import TITLES, documented, operation_id
 from turnlog.consumers.api.idempotency import Answers
 from turnlog.consumers.api.jobs import Jobs
@@ -73,7 +73,7 @@ MODULES = (
     session_memory,
     chat_stream,
 )
-OPENAI_MODULES = (models, chat, responses, conversations)
+OPENAI_MODULES = (models, chat, responses, stored, conversations)
 # What a page of another origin may read of an answer, besides the headers that every page may.
 READABLE = (
     *("ETag", "Link", "Retry-After", "Idempotent-Replayed", "X-Next-Cursor"),
@@ -140,13 +140,16 @@ def prepare_routes() -> None:
 def _routes() -> list[BaseRoute]:
     """Returns the routes of all modules, made once for all applications of a process."""
     router = APIRouter()
-    named = {"generate_unique_id_function": operation_id}
     for module in WITHOUT_WRITES:
-        router.include_router(module.router, responses=ERRORS, **named)
+        router.include_router(module.router, responses=ERRORS, generate_unique_id_function=operation_id)
     for module in MODULES:
-        router.include_router(module.router, responses=ERRORS, dependencies=ONCE, **named)
+        router.include_router(
+            module.router, responses=ERRORS, dependencies=ONCE, generate_unique_id_function=operation_id
+        )
     for module in OPENAI_MODULES:
-        router.include_router(module.router, responses=errors.DOCUMENTED, dependencies=ONCE, **named)
+        router.include_router(
+            module.router, responses=errors.DOCUMENTED, dependencies=ONCE, generate_unique_id_function=operation_id
+        )
     return router.routes
 
 

@@ -41,7 +41,7 @@ TAGS = {
     "openai": "OpenAI's API with memory.",
 }
 PUBLIC = ("/health/", "/.well-known/")
-EVENTS = {"type": "string", "description": "Server-sent events: `event`, `data` (JSON) and, where it can go on, `id`."}
+
 
 _NAMES = re.compile(r"\{(\w+)\}")
 _CREATED = ("201", "202")
@@ -77,13 +77,13 @@ def documented(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _complete_schemas(part: Any) -> None:
-    """Gives every array its `items`, and replaces `itemSchema`, which OpenAPI has from 3.2 on, by a text."""
+    """Gives every array its `items`, and says of streams what an event is; OpenAPI has `itemSchema` from 3.2 on."""
     if isinstance(part, list):
         for member in part:
             _complete_schemas(member)
     elif isinstance(part, dict):
-        if part.pop("itemSchema", None) is not None:
-            part["schema"] = dict(EVENTS)
+        if "itemSchema" in part:
+            part["schema"] = part.pop("itemSchema")
         if part.get("type") == "array":
             part.setdefault("items", {})
         for member in part.values():

@@ -22,6 +22,7 @@ WITHOUT_KEY = frozenset(
         "/api/recall",
         "/api/threads/{thread}/context",
         "/v1/embeddings",
+        "/v1/responses/compact",
         "/short-memory/query",
         "/ai-agent/refresh-context",
     }

@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from turnlog.agent import metrics
+from turnlog.consumers.api.dialects.openai.errors import for_path
 from turnlog.consumers.api.problems import Refused, problem, unexpected
 from turnlog.events.texts import valid_json
 
@@ -48,7 +49,7 @@ class RequestLimits:
             return await self._app(scope, receive, send)
         refusal = self._refusal(scope)
         if refusal is not None and scope["type"] == "http":
-            return await problem(*refusal)(scope, receive, send)
+            return await for_path(scope["path"], problem(*refusal))(scope, receive, send)
         if refusal is not None:
             return await send({"type": "websocket.close", "code": 1008, "reason": refusal[2]})
         if scope["type"] == "websocket":
@@ -59,7 +60,7 @@ class RequestLimits:
             metrics.WAITING_REFUSALS.labels("requests").inc()
             detail = f"{MOST_REQUESTS} requests of yours are under way in this process; send fewer at once"
             refused = problem(429, "too-many-waiting", detail, retry_after=REQUESTS_RETRY_S)
-            return await refused(scope, receive, send)
+            return await for_path(scope["path"], refused)(scope, receive, send)
         self._running[who] += 1
         try:
             # A larger body is a file, whose reader takes it in parts.
@@ -84,7 +85,7 @@ class RequestLimits:
         except Exception as error:  # the last resort of the server: an id, never a traceback
             if begun and isinstance(error, ExceptionGroup) and error.split(BrokenResourceError)[1] is None:
                 return  # the client left its stream, and FastAPI's keep-alive had nobody to write to
-            answer = unexpected(error, scope["path"])
+            answer = for_path(scope["path"], unexpected(error, scope["path"]))
             if not begun:
                 await answer(scope, receive, send)
 

@@ -38,16 +38,17 @@ STREAM: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream"
 
 
 @asynccontextmanager
-async def throttled(caller: Principal, thread: str | None, agent: str | None = None) -> AsyncIterator[None]:
-    """Holds one of the caller's slots while the block runs.
+async def throttled(
+    caller: Principal, thread: str | None, agent: str | None = None, *, embeds: bool = False
+) -> AsyncIterator[None]:
+    """Holds one of the caller's slots while the block runs. embeds: it counts for the quota of embeddings.
 
     Raises TooManyWaiting, TooManyAtOnce, RateLimited, QuotaExceeded, NotCounted.
     """
     async with AsyncExitStack() as stack:
         async with in_share(*caller.person, "asks"):
-            await stack.enter_async_context(
-                admitted(*caller.person, caller.identity.role, thread, agent or entry_agent(caller.runtime))
-            )
+            place = (*caller.person, caller.identity.role, thread, agent or entry_agent(caller.runtime))
+            await stack.enter_async_context(admitted(*place, embeds=embeds))
         yield
 
 

@@ -2451,6 +2451,53 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/responses/{response}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Response
+         * @description Returns a stored response. The log keeps what was answered, and not the request's other fields: they have their
+         *     defaults here.
+         */
+        get: operations["v1_get_response"];
+        put?: never;
+        post?: never;
+        /**
+         * Delete Response
+         * @description Deletes a response with its conversation. One of several answers of a conversation is refused: delete the
+         *     conversation (`DELETE /api/threads/{thread}`).
+         */
+        delete: operations["v1_delete_response"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/responses/compact": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Compact Response
+         * @description Returns a summary of the given items, and of the response before them, as one item that a later input begins
+         *     with. Nothing but the usage is stored.
+         */
+        post: operations["v1_compact_response"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/conversations": {
         parameters: {
             query?: never;
@@ -2994,6 +3041,22 @@ export interface components {
             kept: string[];
         };
         /**
+         * CompactBody
+         * @description As OpenAI's; further fields are ignored.
+         */
+        CompactBody: {
+            /** Model */
+            model?: string | null;
+            /** Input */
+            input?: string | {
+                [key: string]: components["schemas"]["JsonValue"];
+            }[] | null;
+            /** Instructions */
+            instructions?: string | null;
+            /** Previous Response Id */
+            previous_response_id?: string | null;
+        };
+        /**
          * Conflict
          * @description A question to the user. memory_id: the pending memory. against: the memories that it contradicts.
          */
@@ -3281,10 +3344,13 @@ export interface components {
             /** Content */
             content: string;
         };
-        /** EmbeddingsBody */
+        /**
+         * EmbeddingsBody
+         * @description input: a text, texts, tokens of cl100k_base, or such lists of tokens.
+         */
         EmbeddingsBody: {
             /** Input */
-            input: string | string[];
+            input: string | number[] | (string[] | number[][]);
             /** Model */
             model?: string | null;
             /**
@@ -3559,7 +3625,7 @@ export interface components {
              * Name
              * @enum {string}
              */
-            name: "concurrent" | "user_per_minute" | "user_per_hour" | "conversation_per_minute" | "agent_per_minute" | "tokens_per_day" | "usd_per_month";
+            name: "concurrent" | "user_per_minute" | "user_per_hour" | "conversation_per_minute" | "agent_per_minute" | "tokens_per_day" | "usd_per_month" | "embedding_tokens_per_day";
             /** Limit */
             limit: number;
             /** Used */
@@ -4543,6 +4609,8 @@ export interface components {
             dailyTokens?: number | null;
             /** Monthlycost */
             monthlyCost?: number | null;
+            /** Dailyembeddingtokens */
+            dailyEmbeddingTokens?: number | null;
         };
         /**
          * Rate
@@ -6528,7 +6596,12 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "text/event-stream": string;
+                    "text/event-stream": {
+                        data?: string;
+                        event?: string;
+                        id?: string;
+                        retry?: number;
+                    };
                 };
             };
             /** @description Client Error */
@@ -6577,7 +6650,12 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "text/event-stream": string;
+                    "text/event-stream": {
+                        data?: string;
+                        event?: string;
+                        id?: string;
+                        retry?: number;
+                    };
                 };
             };
             /** @description Client Error */
@@ -9077,7 +9155,12 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "text/event-stream": string;
+                    "text/event-stream": {
+                        data?: string;
+                        event?: string;
+                        id?: string;
+                        retry?: number;
+                    };
                 };
             };
             /** @description Client Error */
@@ -9266,7 +9349,12 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "text/event-stream": string;
+                    "text/event-stream": {
+                        data?: string;
+                        event?: string;
+                        id?: string;
+                        retry?: number;
+                    };
                 };
             };
             /** @description Client Error */
@@ -9360,7 +9448,12 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "text/event-stream": string;
+                    "text/event-stream": {
+                        data?: string;
+                        event?: string;
+                        id?: string;
+                        retry?: number;
+                    };
                 };
             };
             /** @description Client Error */
@@ -9748,7 +9841,11 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["AgentResponse"];
-                    "text/event-stream": string;
+                    "text/event-stream": {
+                        event?: string;
+                        data: string;
+                        id?: string;
+                    };
                 };
             };
             /** @description Client Error */
@@ -9848,7 +9945,11 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "text/event-stream": string;
+                    "text/event-stream": {
+                        event?: string;
+                        data: string;
+                        id?: string;
+                    };
                 };
             };
             /** @description Client Error */
@@ -11988,7 +12089,12 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "text/event-stream": string;
+                    "text/event-stream": {
+                        data?: string;
+                        event?: string;
+                        id?: string;
+                        retry?: number;
+                    };
                 };
             };
             /** @description Client Error */
@@ -12187,7 +12293,11 @@ export interface operations {
                 };
                 content: {
                     "application/json": unknown;
-                    "text/event-stream": string;
+                    "text/event-stream": {
+                        event?: string;
+                        data: string;
+                        id?: string;
+                    };
                 };
             };
             /** @description Client Error */
@@ -12245,7 +12355,156 @@ export interface operations {
                 };
                 content: {
                     "application/json": unknown;
-                    "text/event-stream": string;
+                    "text/event-stream": {
+                        event?: string;
+                        data: string;
+                        id?: string;
+                    };
+                };
+            };
+            /** @description Client Error */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Server Error */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    v1_get_response: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
+            };
+            path: {
+                response: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        [key: string]: unknown;
+                    };
+                };
+            };
+            /** @description Client Error */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Server Error */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    v1_delete_response: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                "idempotency-key"?: string | null;
+                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
+            };
+            path: {
+                response: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        [key: string]: unknown;
+                    };
+                };
+            };
+            /** @description Client Error */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Server Error */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    v1_compact_response: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["CompactBody"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        [key: string]: unknown;
+                    };
                 };
             };
             /** @description Client Error */

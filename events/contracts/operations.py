@@ -38,6 +38,7 @@ LimitName = Literal[
     "agent_per_minute",
     "tokens_per_day",
     "usd_per_month",
+    "embedding_tokens_per_day",
 ]
 Plan = Literal["user", "vip"]
 Limit = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]

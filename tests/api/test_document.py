@@ -101,7 +101,7 @@ async def test_what_was_answered_can_be_used_in_the_next_request(serve: Serve, p
                 """A tenant of its own, so that a repeated chain gets the same answers; its lists are not empty."""
                 self.headers = {"Authorization": f"Bearer {api.token(role='admin', tenant=uuid4().hex)}"}
                 for path, body in BEGINNINGS.items():
-                    httpx2.post(api.url + path, json=body, headers=self.headers).raise_for_status()
+                    httpx2.post(api.url + path, json=body, headers=self.headers, timeout=TIMEOUT_S).raise_for_status()
 
             def before_call(self, case: Case) -> None:
                 case.headers.pop("X-Turnlog-User", None)

@@ -23,6 +23,7 @@ WITHOUT_KEY = {
     "POST /api/threads/{thread}/context": "reads; its question is too long for a URL",
     "POST /api/threads/{thread}/answers/{seq}/cancel": "sent again, it finds no answer under way",
     "POST /v1/embeddings": "stores nothing",
+    "POST /v1/responses/compact": "stores nothing",
     "POST /api/sign-in": "a ticket is good once; a second answer would be a second token",
     "POST /short-memory/query": "reads; the session memory names it so",
     "POST /ai-agent/refresh-context": "reads again; ai-agent names it so",
@@ -67,6 +68,7 @@ async def examples(api: Api, ann: httpx2.AsyncClient) -> dict[str, Request]:
     await api.runtime.wait_until_projected()
     answer = {"messages": [{"role": "user", "content": "hello"}], "model": "m"}
     conversation = (await ann.post("/v1/conversations", json={})).json()["id"]
+    response = (await ann.post("/v1/responses", json={"input": "a single question"})).json()["id"]
     item = {"type": "message", "role": "user", "content": "hello"}
     entity = {"type": "PERSON", "name": "Mia"}
     return {
@@ -110,6 +112,7 @@ async def examples(api: Api, ann: httpx2.AsyncClient) -> dict[str, Request]:
         "POST /api/tickets": ("POST", "/api/tickets", None),
         "POST /v1/chat/completions": ("POST", "/v1/chat/completions", answer | {"stream": True}),
         "POST /v1/responses": ("POST", "/v1/responses", {"input": "hello", "model": "m"}),
+        "DELETE /v1/responses/{response}": ("DELETE", f"/v1/responses/{response}", None),
         "POST /v1/conversations": ("POST", "/v1/conversations", {"items": [item]}),
         "POST /v1/conversations/{thread}/items": (
             "POST",

@@ -184,15 +184,18 @@ async def admitted(
     thread: str | None = None,
     agent: str | None = None,
     clock: Clock = lambda: None,
+    embeds: bool = False,
 ) -> AsyncIterator[None]:
-    """Holds one of the user's slots while the block runs. clock: None is Postgres's own time.
+    """Holds one of the user's slots while the block runs. clock: None is Postgres's own time. embeds: for the request
+    the quota of embeddings holds.
 
     A slot is a lease of HELD_S that is renewed meanwhile: one of a process that was killed is free after that time.
     Raises TooManyAtOnce, RateLimited, QuotaExceeded, NotCounted, InvalidToken.
     """
     check_place(tenant, thread, user)
     runtime = runtime.system or runtime  # a tenant's connections only read
-    given = {**parameters(tenant, user, role, thread, agent), "id": uuid7()}
+    without: LimitName = "tokens_per_day" if embeds else "embedding_tokens_per_day"
+    given = {**parameters(tenant, user, role, thread, agent, without), "id": uuid7()}
     is_counted = await _admit(runtime, given, clock)
     local = runtime.cached(_throttle).local
     local.begin(given, clock() or datetime.now(UTC))

@@ -18,9 +18,10 @@ from turnlog.projectors.models.operations.limits import LIMITS_THREAD
 
 NAMES: tuple[LimitName, ...] = get_args(LimitName)
 DEFAULTS: Mapping[Plan, Mapping[LimitName, float]] = {
-    "user": dict(zip(NAMES, (2.0, 30.0, 500.0, 20.0, 60.0, 200_000.0, 20.0), strict=True)),
-    "vip": dict(zip(NAMES, (5.0, 120.0, 2_000.0, 80.0, 240.0, 1_000_000.0, 100.0), strict=True)),
+    "user": dict(zip(NAMES, (2.0, 30.0, 500.0, 20.0, 60.0, 200_000.0, 20.0, 1_000_000.0), strict=True)),
+    "vip": dict(zip(NAMES, (5.0, 120.0, 2_000.0, 80.0, 240.0, 1_000_000.0, 100.0, 5_000_000.0), strict=True)),
 }
+QUOTAS: tuple[LimitName, ...] = ("tokens_per_day", "usd_per_month", "embedding_tokens_per_day")
 HELD_S = 30.0
 HANDED_ON = ""  # stands for the conversation of a handed-over question, which is not a new request
 # When a request ends cannot be known; its slot is free at the latest when its lease expires.
@@ -65,7 +66,7 @@ class RateLimited(Refused):
 
 
 class QuotaExceeded(Refused):
-    """The user's tokens of the day or cost of the month are used up (402)."""
+    """The user's tokens of the day, of answers or of embeddings, or cost of the month are used up (402)."""
 
     code = "quota-exceeded"
 
@@ -74,15 +75,21 @@ def refusal(guards: Sequence[Guard], now: datetime) -> Refused | None:
     """Returns the error of the first guard that is full."""
     for guard in guards:
         if guard.used >= guard.limit:
-            quota = guard.name in ("tokens_per_day", "usd_per_month")
-            kind = TooManyAtOnce if guard.name == "concurrent" else QuotaExceeded if quota else RateLimited
+            is_quota = guard.name in QUOTAS
+            kind = TooManyAtOnce if guard.name == "concurrent" else QuotaExceeded if is_quota else RateLimited
             return kind(guard, now)
     return None
 
 
-def parameters(tenant: str, user: str, role: Role, thread: str | None, agent: str | None) -> dict[str, Any]:
-    """Returns the parameters of LOCK; with id and now, those of ADMIT and COUNT. VIPs and admins share a plan."""
+def parameters(
+    tenant: str, user: str, role: Role, thread: str | None, agent: str | None, without: LimitName | None = None
+) -> dict[str, Any]:
+    """Returns the parameters of LOCK; with id and now, those of ADMIT and COUNT. VIPs and admins share a plan.
+
+    without: a limit that does not hold for the request.
+    """
     plan: Plan = "user" if role == "user" else "vip"
+    names = [name for name in NAMES if name != without]
     return {
         "tenant": tenant,
         "user": user,
@@ -90,8 +97,8 @@ def parameters(tenant: str, user: str, role: Role, thread: str | None, agent: st
         "agent": agent,
         "plan": plan,
         "limits": LIMITS_THREAD,
-        "names": list(NAMES),
-        "defaults": list(DEFAULTS[plan].values()),
+        "names": names,
+        "defaults": [DEFAULTS[plan][name] for name in names],
     }
 
 
@@ -105,7 +112,7 @@ def guards_of(rows: Sequence[tuple[LimitName, float, float, datetime | None, dat
 
 def _period_end(name: LimitName, now: datetime) -> datetime | None:
     midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
-    if name == "tokens_per_day":
+    if name in ("tokens_per_day", "embedding_tokens_per_day"):
         return midnight + timedelta(days=1)
     return (midnight.replace(day=1) + timedelta(days=32)).replace(day=1) if name == "usd_per_month" else None
 
@@ -116,6 +123,8 @@ LOCK = f"""
 SELECT set_config('synchronous_commit', 'off', true),
   pg_advisory_xact_lock(hashtextextended(%(tenant)s::text || '/' || %(user)s::text, {LockFor.ASKING_USER:d})),
   pg_advisory_xact_lock(hashtextextended(%(tenant)s::text || '/' || %(thread)s::text, {LockFor.ASKED_THREAD:d}))"""
+
+_EMBEDDINGS = "purpose = 'embedding' AND agent = 'openai'"  # that the user asked for; turnlog's own count as tokens
 
 _GUARDS = f"""
 WITH clock AS MATERIALIZED (SELECT coalesce(%(now)s::timestamptz, clock_timestamp()) AS now),
@@ -139,8 +148,10 @@ uses (name, used, hits, span) AS (
   AND admitted_at > (SELECT now FROM clock) - interval '1 minute'
   UNION ALL SELECT 'agent_per_minute', count(*), array_agg(admitted_at ORDER BY admitted_at), '1 minute'
   FROM of_user WHERE lately AND agent = %(agent)s
-  UNION ALL SELECT 'tokens_per_day', sum(tokens_in + tokens_out), NULL, NULL FROM usage
+  UNION ALL SELECT CASE WHEN {_EMBEDDINGS} THEN 'embedding_tokens_per_day' ELSE 'tokens_per_day' END,
+    sum(tokens_in + tokens_out), NULL, NULL FROM usage
   WHERE tenant = %(tenant)s AND user_id = %(user)s AND day = (SELECT now::date FROM clock) AND provider <> '{OFFLINE}'
+  GROUP BY 1
   UNION ALL SELECT 'usd_per_month', sum(cost_micro_usd) / 1e6, NULL, NULL FROM usage
   WHERE tenant = %(tenant)s AND user_id = %(user)s
   AND day BETWEEN (SELECT date_trunc('month', now)::date FROM clock) AND (SELECT now::date FROM clock)),

@@ -35,6 +35,7 @@ class Quota(BaseModel):
     plan: Plan = "user"
     tokens_per_day: float | None = Field(None, ge=0, alias="dailyTokens")
     usd_per_month: float | None = Field(None, ge=0, alias="monthlyCost")
+    embedding_tokens_per_day: float | None = Field(None, ge=0, alias="dailyEmbeddingTokens")
 
 
 class Rate(BaseModel):

@@ -132,7 +132,7 @@ export default {
     jobs: "Regular work", job: "Job", due: "Due", last: "Last run", did: "What it did", never: "not yet", errors: { one: "{n} error", other: "{n} errors" },
     names: { decay: "Decay", compaction: "Merging", archive: "Archive", caches: "Caches" },
     budgets: "Your budgets", used: "{used} of {limit}", limits: { concurrent: "Requests at once", user_per_minute: "User, a minute", user_per_hour: "User, an hour", conversation_per_minute: "Conversation, a minute",
-      agent_per_minute: "Agent, a minute", tokens_per_day: "Tokens a day", usd_per_month: "USD a month" },
+      agent_per_minute: "Agent, a minute", tokens_per_day: "Tokens a day", usd_per_month: "USD a month", embedding_tokens_per_day: "Tokens of embeddings a day" },
     cost_day: "Cost per day", tokens_day: "Tokens per day", usage_by: "Usage by", by: { model: "Model", agent: "Agent", user: "User", day: "Day" }, calls: "Calls", latency: "Mean latency", failed: "Errors",
     activity_about: "Counted from the log by the analytics subscriber, hour by hour.", span: "Time span", day: "Day", week: "Week", month: "Month", no_activity: "Nothing is counted in this time.",
     events_hour: "Events per hour", turns_hour: "Turns per hour", tokens_hour: "Tokens per hour", errors_hour: "Errors per hour",

@@ -132,7 +132,7 @@ export default {
     jobs: "定期任务", job: "任务", due: "下次", last: "上次运行", did: "结果", never: "尚未", errors: "{n} 个错误",
     names: { decay: "衰减", compaction: "合并", archive: "归档", caches: "缓存" },
     budgets: "你的预算", used: "{used} / {limit}", limits: { concurrent: "同时请求", user_per_minute: "用户，每分钟", user_per_hour: "用户，每小时", conversation_per_minute: "会话，每分钟",
-      agent_per_minute: "智能体，每分钟", tokens_per_day: "每日词元", usd_per_month: "每月美元" },
+      agent_per_minute: "智能体，每分钟", tokens_per_day: "每日词元", usd_per_month: "每月美元", embedding_tokens_per_day: "每日向量词元" },
     cost_day: "每日费用", tokens_day: "每日词元", usage_by: "用量分组", by: { model: "模型", agent: "智能体", user: "用户", day: "日期" }, calls: "调用", latency: "平均延迟", failed: "错误",
     activity_about: "由分析订阅者按小时从日志统计。", span: "时间范围", day: "一天", week: "一周", month: "一月", no_activity: "此时间内没有统计。",
     events_hour: "每小时事件", turns_hour: "每小时消息", tokens_hour: "每小时词元", errors_hour: "每小时错误",

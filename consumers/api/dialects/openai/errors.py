@@ -71,14 +71,25 @@ def add_handler(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def unknown(request: Request, error: HTTPException) -> Response:
-        answer: Response = await others(request, error)
-        if not request.url.path.startswith("/v1/"):
-            return answer
-        said = json.loads(bytes(answer.body))
-        response = refused(error.status_code, said["detail"], None, said["code"])
-        if "allow" in answer.headers:
-            response.headers["allow"] = answer.headers["allow"]
-        return response
+        answer: JSONResponse = await others(request, error)
+        return for_path(request.url.path, answer)
+
+
+def for_path(path: str, answer: JSONResponse) -> JSONResponse:
+    """Returns problem details in OpenAI's form where the path is of its API."""
+    return _in_form(answer) if path.startswith("/v1/") else answer
+
+
+def _in_form(answer: JSONResponse, param: str | None = None, code: str | None = None) -> JSONResponse:
+    """Returns problem details in OpenAI's form, with their headers, and 400 for 422."""
+    said = json.loads(bytes(answer.body))
+    response = refused(
+        400 if answer.status_code == 422 else answer.status_code, said["detail"], param, code or said["code"]
+    )
+    for name in ("retry-after", "www-authenticate", "allow"):
+        if name in answer.headers:
+            response.headers[name] = answer.headers[name]
+    return response
 
 
 class Unusable(TurnlogError):
@@ -114,14 +125,8 @@ def response_of(error: Exception, request: Request) -> JSONResponse:
         answer = problem(503, "database-unavailable", "the database cannot be reached now")
     else:
         answer = unexpected(error, request.url.path)
-    said = json.loads(bytes(answer.body))
-    status = 400 if answer.status_code == 422 else answer.status_code
-    code = "model_not_found" if isinstance(error, ModelRefused) and status == 404 else said["code"]
-    response = refused(status, said["detail"], getattr(error, "param", None), code)
-    for name in ("retry-after", "www-authenticate"):
-        if name in answer.headers:
-            response.headers[name] = answer.headers[name]
-    return response
+    unknown = "model_not_found" if isinstance(error, ModelRefused) and answer.status_code == 404 else None
+    return _in_form(answer, getattr(error, "param", None), unknown)
 
 
 def refused(status: int, message: str, param: str | None, code: str) -> JSONResponse:

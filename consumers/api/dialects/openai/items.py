@@ -47,11 +47,30 @@ def messages_of(items: Sequence[Item]) -> list[dict[str, Any]]:
             case "function_call_output" | "custom_tool_call_output":
                 output = _content(item.get("output"))
                 messages.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": output})
+            case "compaction":
+                messages.append({"role": "system", "content": _summary_in(item)})
             case "reasoning":
                 pass  # providers ask not to send it back
             case kind:
                 raise Unusable("input", f"items of type {kind!r} are not supported")
     return messages
+
+
+def compacted(id_: UUID, summary: str) -> dict[str, Any]:
+    """Returns the summary of a conversation as an item, which `messages_of` reads."""
+    return {
+        "type": "compaction",
+        "id": f"cmp_{id_.hex}",
+        "encrypted_content": base64.urlsafe_b64encode(summary.encode()).decode(),
+    }
+
+
+def _summary_in(item: Item) -> str:
+    try:
+        summary = base64.urlsafe_b64decode(str(item.get("encrypted_content"))).decode()
+    except ValueError:
+        raise Unusable("input", "the compaction was not made by this server") from None
+    return f"Summary of the conversation so far:\n{summary}"
 
 
 def item_of(turn: Message) -> list[dict[str, Any]]:

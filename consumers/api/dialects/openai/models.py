@@ -8,6 +8,7 @@ from fastapi import APIRouter, Depends, Path, Request
 from pydantic import BaseModel, Field
 
 from turnlog.agent.answering.completions import AGENT, SOURCE
+from turnlog.agent.context.tokens import EncodingName, encoding
 from turnlog.agent.models.errors import ModelTimedOut, TextTooLong
 from turnlog.agent.models.protocol import Meter, Usage, Vectors, asker_of
 from turnlog.consumers.api.dialects.openai.agents import agent_models
@@ -25,10 +26,14 @@ LONGEST_S = 600.0  # as the clients of OpenAI wait
 router = APIRouter(prefix="/v1", tags=["openai"], route_class=OpenAIRoute)
 AnyCaller = Annotated[Principal, Depends(identify)]
 Text = Annotated[str, Field(min_length=1, max_length=100_000)]
+Tokens = Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(min_length=1, max_length=25_000)]
+ENCODING: EncodingName = "cl100k_base"  # of all embedding models of OpenAI, whose clients send tokens
 
 
 class EmbeddingsBody(BaseModel):
-    input: Text | Annotated[list[Text], Field(min_length=1, max_length=2_048)]
+    """input: a text, texts, tokens of cl100k_base, or such lists of tokens."""
+
+    input: Text | Tokens | Annotated[list[Text] | list[Tokens], Field(min_length=1, max_length=2_048)]
     model: str | None = Field(None, max_length=200)
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: int | None = None
@@ -57,7 +62,7 @@ async def embeddings(body: EmbeddingsBody, caller: Asker, request: Request) -> d
     """Returns vectors of the configured embedding model; nothing but the usage is stored."""
     embedder = caller.runtime.models.embedder
     used: list[Usage] = []
-    async with throttled(caller, None, AGENT):
+    async with throttled(caller, None, AGENT, embeds=True):
         try:
             vectors = await _embedded(body, caller, used.append, request)
         finally:
@@ -81,7 +86,7 @@ async def embeddings(body: EmbeddingsBody, caller: Asker, request: Request) -> d
 
 
 async def _embedded(body: EmbeddingsBody, caller: Principal, meter: Meter, request: Request) -> Vectors:
-    texts = [body.input] if isinstance(body.input, str) else body.input
+    texts = await asyncio.to_thread(_texts, body.input)
     asker = asker_of(caller.tenant, caller.user)
     work = asyncio.create_task(caller.runtime.models.embedder.embed_documents(texts, meter, asker))
     leaving = asyncio.create_task(cancel_when_left(request, work))
@@ -96,6 +101,15 @@ async def _embedded(body: EmbeddingsBody, caller: Principal, meter: Meter, reque
         raise Unusable("input", str(error)) from error
     finally:
         await cancel(leaving, work)
+
+
+def _texts(given: str | list[int] | list[str] | list[list[int]]) -> list[str]:
+    """Returns the texts, those of tokens too. Raises Unusable."""
+    inputs = [given] if isinstance(given, str) or isinstance(given[0], int) else given
+    try:
+        return [part if isinstance(part, str) else encoding(ENCODING).decode(part) for part in inputs]
+    except KeyError:
+        raise Unusable("input", f"there is a number that is no token of {ENCODING}") from None
 
 
 def _model(name: str) -> dict[str, Any]:

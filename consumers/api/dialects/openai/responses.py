@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from itertools import count
 from typing import Any
@@ -114,7 +114,6 @@ class _Answer:
 
     def __init__(self, started: Started, body: ResponsesBody, model: str) -> None:
         self._started, self._id = started, id_part(started.begun.id, started.begun.thread)
-        echoed = body.model_dump()
         self._base: dict[str, Any] = {
             "id": f"resp_{self._id}",
             "object": "response",
@@ -122,8 +121,7 @@ class _Answer:
             "error": None,
             "incomplete_details": None,
             "model": body.model or model,
-            **{name: echoed[name] for name in _ECHOED},
-            **{name: echoed.get(name) or default for name, default in _ECHOED_AS_GIVEN.items()},
+            **echoed_fields(body.model_dump()),
             "store": started.begun.receipt is not None,
             "conversation": {"id": started.begun.thread} if body.conversation else None,
         }
@@ -249,13 +247,7 @@ class _Answer:
     def _ended(self, made: Completion) -> Event:
         cut = _CUT.get(made.finish_reason or "")
         status = "incomplete" if cut else "completed"
-        usage = {
-            "input_tokens": made.tokens_in,
-            "input_tokens_details": {"cached_tokens": 0},
-            "output_tokens": made.tokens_out,
-            "output_tokens_details": {"reasoning_tokens": 0},
-            "total_tokens": made.tokens_in + made.tokens_out,
-        }
+        usage = usage_of(made.tokens_in, made.tokens_out)
         more = {"model": made.model, "usage": usage, "incomplete_details": {"reason": cut} if cut else None}
         more |= own_fields(made)
         return {"type": f"response.{status}", "response": self._response(status, **more)}
@@ -265,6 +257,22 @@ class _Answer:
 
     def _response(self, status: str, **more: Any) -> dict[str, Any]:
         return {**self._base, "status": status, "output": list(self._output), "usage": None, **more}
+
+
+def echoed_fields(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the fields of a response that repeat its request's, the defaults for those that it does not have."""
+    own = {name: given.get(name, [] if name == "tools" else None) for name in _ECHOED}
+    return own | {name: given.get(name) or default for name, default in _ECHOED_AS_GIVEN.items()}
+
+
+def usage_of(tokens_in: int, tokens_out: int) -> dict[str, Any]:
+    return {
+        "input_tokens": tokens_in,
+        "input_tokens_details": {"cached_tokens": 0},
+        "output_tokens": tokens_out,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": tokens_in + tokens_out,
+    }
 
 
 def _text_part(text: str) -> dict[str, Any]:
