@@ -393,6 +393,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/extraction": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Extraction
+         * @description Returns how many of the caller's turns are still to be extracted from.
+         */
+        get: operations["extraction"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/memory-stats": {
         parameters: {
             query?: never;
@@ -2065,6 +2085,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/admin/ai-agent/tools": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Tools
+         * @description Lists the names of the tools that agents may be given.
+         */
+        get: operations["admin_list_tools"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/admin/ai-agent/users/{user}/usage": {
         parameters: {
             query?: never;
@@ -3532,6 +3572,14 @@ export interface components {
              * @enum {string}
              */
             level?: "light" | "moderate" | "full";
+        };
+        /**
+         * Extraction
+         * @description waiting: how many of a user's turns are still to be extracted from.
+         */
+        Extraction: {
+            /** Waiting */
+            waiting: number;
         };
         /** FlowContext */
         FlowContext: {
@@ -5495,8 +5543,8 @@ export interface components {
         /**
          * Usage
          * @description What was used under one key: a user, agent or model ("" where unknown), a day 2026-03-31 or a month 2026-03,
-         *     both in UTC. latency_ms_mean: of a call. unpriced_tokens: of models whose price is not known, so that cost_usd lacks
-         *     them.
+         *     both in UTC. latency_ms_mean: of a call. unpriced_tokens: of calls whose price was not known, which cost_usd
+         *     lacks.
          */
         Usage: {
             /** Key */
@@ -5524,6 +5572,8 @@ export interface components {
         /**
          * UsageMetered
          * @description Tokens, cost, latency and outcome of one piece of model work.
+         *
+         *     price_known: whether cost_usd is of a known price; None: an older version did not record it.
          */
         UsageMetered: {
             /**
@@ -5563,6 +5613,8 @@ export interface components {
              * @default 0
              */
             cost_usd?: number;
+            /** Price Known */
+            price_known?: boolean | null;
             /**
              * Latency Ms
              * @default 0
@@ -6909,6 +6961,49 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Outcome"];
+                };
+            };
+            /** @description Client Error */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Server Error */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    extraction: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Extraction"];
                 };
             };
             /** @description Client Error */
@@ -11433,6 +11528,49 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["AgentConfig"];
+                };
+            };
+            /** @description Client Error */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Server Error */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    admin_list_tools: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": string[];
                 };
             };
             /** @description Client Error */
