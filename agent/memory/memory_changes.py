@@ -139,7 +139,7 @@ async def remember(
     memory_id: makes a repeated call one. Raises InvalidToken, InvalidMemory, InvalidRules.
     """
     given = MemoryInput(memory) if isinstance(memory, str) else memory
-    _check_no_secret(runtime.settings, given.content)
+    check_no_secret(runtime.settings, given.content)
     chosen = {name: value for name in _GIVEN if (value := getattr(given, name)) is not None}
     if given.kind is not None:
         check_kinds([given.kind])
@@ -152,7 +152,7 @@ async def edit_memory(runtime: Runtime, tenant: str, user: str, given: str, cont
 
     Raises InvalidToken, NotFound, AmbiguousMemory, InvalidMemory, MemoryNotInUse.
     """
-    _check_no_secret(runtime.settings, content)
+    check_no_secret(runtime.settings, content)
     row = await find_memory(runtime, tenant, user, given)
     now = await _memories(runtime).edit(tenant, user, row.id, content)
     return Edited(now, row.id, row.content, content)
@@ -279,7 +279,7 @@ def fields_by_rules(settings: Settings, text: str, at: datetime) -> dict[str, An
     return {name: getattr(found, name) for name in _FROM_RULES} if found is not None else {}
 
 
-def _check_no_secret(settings: Settings, content: str) -> None:
+def check_no_secret(settings: Settings, content: str) -> None:
     """Raises InvalidMemory for a content with a secret."""
     if not settings.remember_secrets and holds_secret(content):
         raise InvalidMemory(

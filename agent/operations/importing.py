@@ -2,19 +2,25 @@
 
 import asyncio
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from itertools import chain
 from pathlib import Path
 from typing import Any, cast
+from uuid import NAMESPACE_OID, uuid5
 
 from turnlog.agent.conversations.ownership import append_as_owner, own_thread
 from turnlog.agent.counting import counted
+from turnlog.agent.memory.deciding.by_hand import InvalidMemory, handmade_memory
+from turnlog.agent.memory.deciding.service import Memories
+from turnlog.agent.memory.deciding.writing import utc_now
+from turnlog.agent.memory.memory_changes import check_no_secret, fields_by_rules
 from turnlog.agent.models.errors import ModelError
 from turnlog.agent.operations.importers import (
     Defaults,
     Format,
+    ImportedMemory,
     ImportedTurn,
     Item,
     Rejected,
@@ -24,8 +30,9 @@ from turnlog.agent.operations.importers import (
     events,
     read,
 )
+from turnlog.agent.operations.importers.imported import parse_time, reason_of
 from turnlog.agent.runtime import Runtime
-from turnlog.events.contracts import Event
+from turnlog.events.contracts import Event, Memory
 from turnlog.events.errors import EventTooLarge, InvalidEvent, InvalidToken, NotFound
 from turnlog.events.progress import OnProgress
 from turnlog.events.publish import Appended, Key
@@ -38,6 +45,8 @@ SHOWN, FEW, LONGEST = 100, 3, 500  # places in a document, and in a line for peo
 MAX_SILENT_WAITS = 120
 logger = logging.getLogger("turnlog.agent")
 WAIT_FOR_VECTORS_UP_TO = 1_000
+MEMORIES_AT_ONCE = 100
+CONFIDENCE = 0.7  # of what another product's model derived from words that nobody can look up here
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +74,8 @@ class LeftOut:
 
 @dataclass(slots=True)
 class ImportReport:
-    """What an import did. turns: new ones; known: turns that the log held already. repeated: pieces with the
+    """What an import did. turns: new ones; known: turns that the log held already. memories: new ones of another
+    product; known_memories: those that were there, or said what one that was there says. repeated: pieces with the
     source_id and the words of an earlier one of the file.
 
     skipped: pieces that were left out on purpose; left_out: their reasons, SHOWN at most. undated: turns of the file
@@ -80,6 +90,8 @@ class ImportReport:
     turns: int = 0
     known: int = 0
     threads: int = 0
+    memories: int = 0
+    known_memories: int = 0
     last_seq: int = 0
     embedded: int = 0
     skipped: int = 0
@@ -130,8 +142,11 @@ class ImportReport:
             parts = [f"{self.file} has {counted(self.turns, 'turn')} {in_threads}; nothing was stored"]
         else:
             parts = [f"imported {counted(self.turns, 'new turn')} {in_threads} from {self.file}"]
-        if self.known:
-            parts.append(f"{self.known:,} were there already")
+        if self.memories:
+            new = "" if self.dry_run else "new "
+            parts.append(counted(self.memories, f"{new}memory", f"{new}memories"))
+        if known := self.known + self.known_memories:
+            parts.append(f"{known:,} were there already")
         if self.embedded:
             parts.append(f"{counted(self.embedded, 'chunk')} embedded")
         if self.undated:
@@ -155,7 +170,7 @@ class PreparedImport:
 
     request: ImportRequest
     report: ImportReport
-    batches: Iterator[list[Event]]
+    batches: Iterator[list[Event | ImportedMemory]]
 
 
 def prepare_import(request: ImportRequest) -> PreparedImport:
@@ -172,8 +187,10 @@ def check_import(prepared: PreparedImport) -> ImportReport:
     report, threads = prepared.report, set[str]()
     report.dry_run = True
     for batch in prepared.batches:
-        report.turns += sum(event.type == "turn_recorded" for event in batch)
-        threads |= {event.thread for event in batch}
+        events = [one for one in batch if isinstance(one, Event)]
+        report.turns += sum(event.type == "turn_recorded" for event in events)
+        report.memories += len(batch) - len(events)
+        threads |= {event.thread for event in events}
     report.threads = len(threads)
     return report
 
@@ -206,7 +223,11 @@ async def _append_all(runtime: Runtime, prepared: PreparedImport, appended: OnPr
     The file is read on a thread, so that a server goes on meanwhile."""
     report, request = prepared.report, prepared.request
     threads, of_file, of_others = set[str](), set[str](), set[str]()
-    while (batch := await asyncio.to_thread(next, prepared.batches, None)) is not None:
+    while (read := await asyncio.to_thread(next, prepared.batches, None)) is not None:
+        await _remember(
+            runtime, request.defaults.tenant, [one for one in read if isinstance(one, ImportedMemory)], report
+        )
+        batch = [one for one in read if isinstance(one, Event)]
         async with runtime.pool.connection() as conn:
             known = await first_seqs(conn, range(runtime.log.partitions), [Key.of(event) for event in batch])
         if request.own:
@@ -227,9 +248,42 @@ async def _append_all(runtime: Runtime, prepared: PreparedImport, appended: OnPr
         report.known += sum(event.type == "turn_recorded" for event in batch) - sum(
             event.type == "turn_recorded" for event in new
         )
-        appended(report.turns + report.known, None)
+        appended(report.turns + report.known + report.memories + report.known_memories, None)
     report.threads = len(threads)
     return of_file
+
+
+async def _remember(runtime: Runtime, tenant: str, read: Sequence[ImportedMemory], report: ImportReport) -> None:
+    """Stores memories of another product, those of a person in order of time. Each is compared with what is known as
+    one that is said, and has no quote."""
+    of_user: dict[str, list[Memory]] = {}
+    for one in read:
+        try:
+            if not one.user:
+                raise InvalidMemory("the file does not say whom it is about; give --user")
+            of_user.setdefault(one.user, []).append(_memory(runtime, tenant, one))
+        except (InvalidMemory, ValueError) as error:
+            report.reject(Rejected(one.where, reason_of(error)))
+    writer = Memories(runtime.log, runtime.pool)
+    for user, memories in of_user.items():
+        memories.sort(key=lambda memory: memory.valid_from)
+        for start in range(0, len(memories), MEMORIES_AT_ONCE):
+            outcomes = await writer.remember_many(tenant, user, memories[start : start + MEMORIES_AT_ONCE])
+            new = sum(one.what in ("recorded", "ended", "asked") for one in outcomes)
+            report.memories, report.known_memories = report.memories + new, report.known_memories + len(outcomes) - new
+
+
+def _memory(runtime: Runtime, tenant: str, one: ImportedMemory) -> Memory:
+    """Returns the memory; its id follows from what it says. Raises InvalidMemory, ValueError."""
+    check_no_secret(runtime.settings, one.content)
+    since = utc_now() if one.since is None else parse_time(one.since)
+    fields = fields_by_rules(runtime.settings, one.content, since)
+    fields |= {"kind": one.kind, "category": one.category or fields.get("category"), "origin": "imported"}
+    fields |= {"confidence": CONFIDENCE, "metadata": {"from": one.source, "id": one.id, **one.metadata}}
+    if one.until is not None:
+        fields["expires_at"] = parse_time(one.until)
+    id_ = uuid5(NAMESPACE_OID, repr((tenant, one.user, one.source, one.id, one.content)))
+    return handmade_memory(id_, one.content, one.kind, since, fields)
 
 
 async def _claimed(runtime: Runtime, first: Event, user: str, is_known: bool) -> bool:
@@ -284,8 +338,8 @@ async def _append_one(runtime: Runtime, event: Event, report: ImportReport) -> A
         return None
 
 
-def _batches(request: ImportRequest, report: ImportReport) -> Iterator[list[Event]]:
-    batch, size = list[Event](), 0
+def _batches(request: ImportRequest, report: ImportReport) -> Iterator[list[Event | ImportedMemory]]:
+    batch, size = list[Event | ImportedMemory](), 0
     items = read(request.path, cast(Format | None, request.format), request.defaults)
     for item in events(_noted(items, request.defaults, report), request.defaults.tenant):
         match item:
@@ -297,7 +351,7 @@ def _batches(request: ImportRequest, report: ImportReport) -> Iterator[list[Even
                 report.repeated += 1
             case _:
                 batch.append(item)
-                size += len(str(getattr(item.data, "content", "")))
+                size += len(str(getattr(getattr(item, "data", item), "content", "")))
         if len(batch) == BATCH or size > BATCH_CHARS:
             yield batch
             batch, size = [], 0

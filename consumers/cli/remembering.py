@@ -54,7 +54,8 @@ def memory_lines(row: "MemoryView") -> list[str]:
     """Returns a memory with its score, tier, validity and first source."""
     head = f"{row.score.total:.2f}  {row.score.tier:<7}  {row.kind:<10}  {words_of(row)}"
     more = f" (and {len(row.sources) - 1} more)" if len(row.sources) > 1 else ""
-    said = [f"      {source_line(row.sources[0])}{more}"] if row.sources else ["      written by hand"]
+    unquoted = "imported, without a quote" if row.origin == "imported" else "written by hand"
+    said = [f"      {source_line(row.sources[0])}{more}"] if row.sources else [f"      {unquoted}"]
     about = [f"      {to_json(row.metadata).decode()}"] if row.metadata else []
     return [head, f"      {row.id}  {validity(row)}", *about, *(said if row.status != "forgotten" else [])]
 

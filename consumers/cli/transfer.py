@@ -1,5 +1,6 @@
 """import, tail: conversations from a file, and the log as it happens."""
 
+import asyncio
 import os
 import shutil
 import stat
@@ -13,6 +14,7 @@ from typing import Annotated
 import typer
 
 from turnlog.agent.operations import importers, importing, tailing
+from turnlog.agent.operations.importers import remote
 from turnlog.agent.settings import Settings
 from turnlog.consumers import runtime as composed
 from turnlog.consumers.cli.console import LAST_SEQ, Result, check_given, check_known, emit_line, out, warn
@@ -21,7 +23,7 @@ from turnlog.consumers.cli.progress_bars import progress
 from turnlog.consumers.cli.runner import command, fail, run
 from turnlog.events.subjects import check_conversation
 
-STDIN = Path("-")
+STDIN = "-"
 
 
 app = commands()
@@ -29,19 +31,30 @@ app = commands()
 
 @command(app, "import")
 def import_file(
-    file: Annotated[Path, typer.Argument(help="The file, or - for stdin; .gz and the zip of an export too.")],
+    file: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE|URL",
+            help="The file, or - for stdin; .gz and the zip of an export too. A URL of mem0's or Zep's API, or the "
+            "postgresql:// URL of LangGraph's checkpoints.",
+        ),
+    ],
     format: Annotated[
         str | None,
-        typer.Option(help="openai, chatgpt, claude, open-webui, librechat or jsonl; detected if not given."),
+        typer.Option(
+            help="openai, chatgpt, claude, open-webui, librechat, jsonl, mem0, zep or letta; detected if not given."
+        ),
     ] = None,
-    user: Annotated[str | None, typer.Option(help="Owner of the turns.")] = None,
+    user: Annotated[str | None, typer.Option(help="Owner of the turns and memories.")] = None,
+    key: Annotated[str | None, typer.Option(envvar="TURNLOG_IMPORT_KEY", help="Key of the API behind a URL.")] = None,
     thread: Annotated[str | None, typer.Option(help="Thread for all of them.")] = None,
     embed: Annotated[bool | None, typer.Option(help="Wait for vectors too; by default up to 1,000 turns.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what is in the file, and store nothing.")] = False,
 ) -> None:
-    """Import conversations. The same file again adds nothing. Exit code 1 when a part of the file was rejected.
+    """Import conversations and memories. The same file again adds nothing.
 
-    Turns without a time are dated from 2000-01-01 on: a date of the day would make others of them the next time.
+    Exit code 1 when a part of the file was rejected. Turns without a time are dated from 2000-01-01 on: a date of the
+    day would make others of them the next time.
     """
 
     async def work(settings: Settings) -> Result:
@@ -50,7 +63,11 @@ def import_file(
         if thread is not None:
             check_conversation(thread)
         defaults = importers.Defaults(tenant=settings.tenant, user=user, thread=thread)
-        request = importing.ImportRequest(source, format, defaults, embed)
+        path, found, shown = source, format, "stdin" if file == STDIN else file
+        if remote.is_url(file):
+            path, found = await asyncio.to_thread(remote.download, file, format, key, user, source)
+            shown = path.name
+        request = importing.ImportRequest(path, found, defaults, embed)
         with progress("importing") as appended, progress("projecting") as projected, progress("embedding") as vectors:
             try:
                 prepared = importing.prepare_import(request)
@@ -60,15 +77,17 @@ def import_file(
                     async with composed.opened(settings, "turnlog-import") as rt, composed.projecting(rt):
                         made = await importing.import_conversations(rt, prepared, appended, projected, vectors)
             except importers.ImportFailed as error:
-                named = str(error).replace(str(source), "stdin" if file == STDIN else str(file))
-                raise importers.ImportFailed(named) from error
+                raise importers.ImportFailed(str(error).replace(str(path), shown)) from error
         for rejected in made.rejected[:20]:
             warn(f"rejected: {rejected.where}: {rejected.error}")
         return Result(made.document(), made.lines(), code=int(made.rejected_count > 0))
 
     with ExitStack() as stack:
         try:
-            source = stack.enter_context(seekable(file))
+            if remote.is_url(file):
+                source = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="turnlog-")))
+            else:
+                source = stack.enter_context(seekable(Path(file)))
         except OSError as error:
             fail("import-failed", f"{file} cannot be read: {error.strerror}")
         run(work)
@@ -100,13 +119,14 @@ def seekable(path: Path) -> Iterator[Path]:
     Waits for the end of what is piped, so it comes before an event loop runs: Ctrl-C and SIGTERM end the waiting.
     Raises OSError.
     """
-    if path != STDIN and not _is_pipe(path):
+    is_stdin = path == Path(STDIN)
+    if not is_stdin and not _is_pipe(path):
         yield path
         return
     with tempfile.TemporaryDirectory(prefix="turnlog-") as folder:
         copy = Path(folder) / "stdin"
         with (
-            os.fdopen(os.dup(sys.stdin.fileno()), "rb") if path == STDIN else path.open("rb") as source,
+            os.fdopen(os.dup(sys.stdin.fileno()), "rb") if is_stdin else path.open("rb") as source,
             copy.open("wb") as target,
         ):
             shutil.copyfileobj(source, target)

@@ -13,7 +13,7 @@ from turnlog.events.contracts.base import ERASED, Derivation, EventContract, Fro
 
 MemoryKind = Literal["FACT", "PREFERENCE", "DECISION", "SUMMARY", "FEEDBACK"]
 Strategy = Literal["KEEP_LATEST", "KEEP_HIGHEST", "KEEP_OLDEST", "MERGE", "KEEP_BOTH", "ASK_USER"]
-Origin = Literal["explicit", "rule", "llm", "user", "compaction"]
+Origin = Literal["explicit", "rule", "llm", "user", "compaction", "imported"]
 Answer = Literal["new", "old", "both"]
 Style = Literal["friendly", "professional", "casual"]
 Length = Literal["brief", "moderate", "detailed"]
@@ -40,9 +40,10 @@ class Memory(Frozen):
     """One claim. Its content never changes: an edit is a new memory that replaces it.
 
     importance, confidence: 0 to 1, as assessed when it was said. value: content's normalised value ("3.80").
-    origin: "user" is an entry or edit by hand. rule: id of the extraction rule. dedupe_key: two valid memories of a
-    user with one key contradict each other, and strategy decides. valid_from: since when it holds. expires_at: its
-    rule's time to live. entities: names of entities it is about. metadata: a JSON object of the application's own.
+    origin: "user" is an entry or edit by hand, "imported" one of another product. rule: id of the extraction rule.
+    dedupe_key: two valid memories of a user with one key contradict each other, and strategy decides. valid_from: since
+    when it holds. expires_at: its rule's time to live. entities: names of entities it is about. metadata: a JSON object
+    of the application's own.
     """
 
     id: UUID

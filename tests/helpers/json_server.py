@@ -1,4 +1,4 @@
-"""An HTTP server that gives one JSON answer, such as a SearXNG."""
+"""An HTTP server that gives one JSON answer, such as a SearXNG, or what a function of the request returns."""
 
 import json
 import threading
@@ -11,18 +11,22 @@ from urllib.parse import parse_qs, urlsplit
 
 @contextmanager
 def answering(body: Any, status: int = 200) -> Iterator[tuple[str, list[dict[str, list[str]]]]]:
-    """A server that answers every request with this JSON; its URL and the queries that came."""
+    """A server that answers every request with this JSON, or with body(path, query, sent); its URL and the queries."""
     queries = list[dict[str, list[str]]]()
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            queries.append(parse_qs(urlsplit(self.path).query))
-            text = json.dumps(body).encode()
+            asked = urlsplit(self.path)
+            queries.append(parse_qs(asked.query))
+            sent = json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or "null")
+            text = json.dumps(body(asked.path, queries[-1], sent) if callable(body) else body).encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(text)))
             self.end_headers()
             self.wfile.write(text)
+
+        do_POST = do_GET
 
         def log_message(self, *_: object) -> None:
             pass

@@ -4,6 +4,7 @@ from turnlog.agent.operations.importers.export import export_jsonl, export_opena
 from turnlog.agent.operations.importers.files import Format, check_unpacked, detect_format
 from turnlog.agent.operations.importers.imported import (
     Defaults,
+    ImportedMemory,
     ImportedTurn,
     ImportFailed,
     Item,
@@ -19,6 +20,7 @@ __all__ = [
     "Defaults",
     "Format",
     "ImportFailed",
+    "ImportedMemory",
     "ImportedTurn",
     "Item",
     "Rejected",

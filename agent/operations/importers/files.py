@@ -116,7 +116,7 @@ def _described(value: Any) -> str | None:
     return None
 
 
-Format = Literal["openai", "chatgpt", "claude", "open-webui", "librechat", "jsonl"]
+Format = Literal["openai", "chatgpt", "claude", "open-webui", "librechat", "jsonl", "mem0", "zep", "letta"]
 # How a file of each format begins, for people whose file has none of them.
 EXAMPLES: dict[Format, str] = {
     "jsonl": '{"thread": "trip", "user": "ann", "role": "user", "text": "Hi!", "time": "2026-05-08T13:56:00Z"}',
@@ -125,13 +125,24 @@ EXAMPLES: dict[Format, str] = {
     "claude": '[{"uuid": "…", "name": "Trip", "chat_messages": [{"sender": "human", "text": "Hi!"}]}]',
     "open-webui": '[{"chat": {"history": {"messages": {"…": {"parentId": null, "role": "user", "content": "Hi!"}}}}}]',
     "librechat": '{"conversationId": "…", "messages": [{"messageId": "…", "isCreatedByUser": true, "text": "Hi!"}]}',
+    "mem0": '{"results": [{"id": "…", "memory": "Lives in Porto", "user_id": "ann"}]}',
+    "zep": '{"user_id": "ann", "threads": [{"thread_id": "…", "messages": […]}], "facts": […]}',
+    "letta": '{"agents": [{"name": "Loop", "messages": [{"role": "user", "content": […]}]}], "blocks": […]}',
 }
 _HEAD = 1 << 18
 _SIGNS: tuple[tuple[Format, tuple[str, ...]], ...] = (
+    ("letta", ("agents", "blocks")),
+    ("letta", ("message_type", "date")),
+    ("letta", ("core_memory", "label")),
     ("claude", ("chat_messages",)),
     ("chatgpt", ("mapping",)),
     ("open-webui", ("history", "parentId", "role")),
     ("librechat", ("conversationId", "messageId", "isCreatedByUser")),
+    ("zep", ("fact", "created_at")),
+    ("zep", ("messages", "thread_id", "threads")),
+    ("zep", ("messages", "thread_id", "uuid")),
+    ("zep", ("messages", "session_id", "uuid")),
+    ("mem0", ("memory", "user_id")),
     ("openai", ("role", "content")),
     ("openai", ("messages",)),
 )
@@ -169,6 +180,10 @@ def _by_keys(value: dict[str, Any]) -> Format | None:
         return "open-webui"
     if "messages" in value and "conversationId" in value:
         return "librechat"
+    if "core_memory" in value or any(one <= value.keys() for one in ({"message_type", "date"}, {"agents", "blocks"})):
+        return "letta"
+    if "fact" in value or ("messages" in value and "'uuid': " in str(value["messages"])[:2_000]):
+        return "zep"
     if "messages" in value or ("role" in value and not value.keys() & {"thread", "text", "user"}):
         return "openai"
     return "jsonl" if value.keys() & {"thread", "text", "content"} else None

@@ -1,5 +1,6 @@
 """The values that importers yield, with event ids that make a repeated import add nothing."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
@@ -8,7 +9,7 @@ from uuid import UUID
 
 from pydantic import ValidationError
 
-from turnlog.events.contracts import TurnRecorded
+from turnlog.events.contracts import MemoryKind, TurnRecorded
 from turnlog.events.contracts.base import UNDATED_FROM, in_calendar
 from turnlog.events.errors import TurnlogError
 
@@ -93,7 +94,26 @@ class Repeated(NamedTuple):
     source_id: str
 
 
-Item = ImportedTurn | Rejected | Skipped | Repeated
+class ImportedMemory(NamedTuple):
+    """A memory of another product: nobody's words, so it has neither quote nor source turn.
+
+    user: whom it is about; None where neither the file nor the caller says so. source, id: the product, and its id of
+    the memory. since, until: when it held, as the file has it.
+    """
+
+    where: str
+    user: str | None
+    source: str
+    id: str
+    content: str
+    kind: MemoryKind = "FACT"
+    category: str | None = None
+    since: Any = None
+    until: Any = None
+    metadata: Mapping[str, Any] = {}
+
+
+Item = ImportedTurn | ImportedMemory | Rejected | Skipped | Repeated
 
 _VERSION_AND_VARIANT = (0x7 << 76) | (0b10 << 62)
 _FREE_BITS = (0xFFF << 64) | ((1 << 62) - 1)

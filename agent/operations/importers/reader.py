@@ -18,6 +18,7 @@ from turnlog.agent.operations.importers.files import (
 )
 from turnlog.agent.operations.importers.imported import (
     Defaults,
+    ImportedMemory,
     ImportedTurn,
     ImportFailed,
     Item,
@@ -28,9 +29,12 @@ from turnlog.agent.operations.importers.imported import (
 )
 from turnlog.agent.operations.importers.jsonl import read_jsonl
 from turnlog.agent.operations.importers.jsontext import Record, lines, records
+from turnlog.agent.operations.importers.letta import read_letta
 from turnlog.agent.operations.importers.librechat import read_librechat
+from turnlog.agent.operations.importers.mem0 import read_mem0
 from turnlog.agent.operations.importers.open_webui import read_open_webui
 from turnlog.agent.operations.importers.openai import read_openai
+from turnlog.agent.operations.importers.zep import read_zep
 from turnlog.events.contracts import Event, EventData, ThreadOpened
 
 SOURCE = "turnlog/import"
@@ -42,6 +46,9 @@ _RECORD_READERS: dict[Format, RecordReader] = {
     "claude": read_claude,
     "open-webui": read_open_webui,
     "librechat": read_librechat,
+    "mem0": read_mem0,
+    "zep": read_zep,
+    "letta": read_letta,
 }
 
 
@@ -59,7 +66,7 @@ def read(path: Path, format: Format | None = None, defaults: Defaults | None = N
             if isinstance(item, Rejected) and not (turns or first_error):
                 _refuse_other_format(path, asked, item)
                 first_error = f": {item.where}: {item.error}"
-            turns += isinstance(item, ImportedTurn)
+            turns += isinstance(item, ImportedTurn | ImportedMemory)
             yield item
     except DAMAGED as error:
         if not turns:
@@ -116,7 +123,7 @@ def _refuse_other_format(path: Path, asked: Format, first: Rejected) -> None:
         )
 
 
-def events(items: Iterable[Item], tenant: str) -> Iterator[Event | Rejected | Skipped | Repeated]:
+def events(items: Iterable[Item], tenant: str) -> Iterator[Event | ImportedMemory | Rejected | Skipped | Repeated]:
     """Yields the items, each turn as its event with the turn's id. The id of thread_opened depends only on tenant,
     thread and the first turn's time, so a changed title does not open the thread twice.
     """

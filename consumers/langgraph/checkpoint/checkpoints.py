@@ -106,8 +106,9 @@ def place_of(config: RunnableConfig) -> tuple[str, str, str | None]:
 
 
 def user_of(config: RunnableConfig) -> str | None:
-    """Returns the configurable `user_id`, the user to whom the events belong."""
-    user = config["configurable"].get("user_id")
+    """Returns the configurable `user_id`, the user to whom the events belong; else LangGraph's server's own user."""
+    asked = config["configurable"]
+    user = asked.get("user_id") or asked.get("langgraph_auth_user_id")
     return None if user is None or user == "" else str(user)
 
 

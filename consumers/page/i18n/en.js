@@ -92,7 +92,7 @@ export default {
     conflict: "Which one is right?", both: "Both", old: "The earlier", new: "The new", answered: "Settled",
     status: { pending: "Open question", superseded: "Replaced", duplicate: "Said again", merged: "Merged", edited: "Edited", forgotten: "Forgotten", expired: "Expired",
       rejected: "Rejected", rederived: "Derived again", reverted: "Reverted", archived: "Archived", closed: "Ended" },
-    origins: { explicit: "Said to be remembered", rule: "A rule", llm: "A model", user: "You", compaction: "Merging" },
+    origins: { explicit: "Said to be remembered", rule: "A rule", llm: "A model", user: "You", compaction: "Merging", imported: "Another product" },
   },
   graph: {
     label: "{n} entities and their relations", none: "No entities yet", none_about: "People, places and schools that you mention appear here with their relations.",

@@ -92,7 +92,7 @@ export default {
     conflict: "哪一个是对的？", both: "都对", old: "以前的", new: "新的", answered: "已解决",
     status: { pending: "待回答", superseded: "已被取代", duplicate: "重复", merged: "已合并", edited: "已编辑", forgotten: "已遗忘", expired: "已到期",
       rejected: "已否定", rederived: "已重新推导", reverted: "已还原", archived: "已归档", closed: "已结束" },
-    origins: { explicit: "要求记住", rule: "规则", llm: "模型", user: "你", compaction: "合并" },
+    origins: { explicit: "要求记住", rule: "规则", llm: "模型", user: "你", compaction: "合并", imported: "其他产品" },
   },
   graph: {
     label: "{n} 个实体及其关系", none: "还没有实体", none_about: "你提到的人、地点和学校会连同关系出现在这里。",

@@ -1,0 +1,63 @@
+"""mem0's memories: what `Memory.get_all`, its server and its platform answer, or a list of them; OpenMemory's too.
+
+They are a model's sentences about a person: each becomes a memory with the origin `imported`, without a quote.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from turnlog.agent.operations.importers.imported import (
+    MALFORMED,
+    Defaults,
+    ImportedMemory,
+    Item,
+    Rejected,
+    Skipped,
+    reason_of,
+)
+from turnlog.agent.operations.importers.jsontext import Record
+
+_LISTS = ("results", "memories", "items")
+_SCOPES = ("agent_id", "app_id", "run_id", "session_id", "actor_id")
+
+
+def read_mem0(records: Iterable[Record], defaults: Defaults, stem: str) -> Iterator[Item]:
+    """Yields the memories of the records, each an answer with a list of them or a memory."""
+    for record in records:
+        for where, value in [(record.where, None)] if record.error else _listed(record.where, record.value):
+            try:
+                if record.error:
+                    raise ValueError(record.error)
+                yield _memory(where, value, defaults)
+            except MALFORMED as error:
+                yield Rejected(where, reason_of(error))
+
+
+def _listed(where: str, value: Any) -> list[tuple[str, Any]]:
+    """Returns the memories of an answer with their places; a value that is no such answer as it is."""
+    lists = [value[name] for name in _LISTS if isinstance(value.get(name), list)] if isinstance(value, dict) else []
+    if not lists:
+        return [(where, value)]
+    return [(f"{where}, memory {number}", one) for number, one in enumerate(lists[0], 1)]
+
+
+def _memory(where: str, value: Any, defaults: Defaults) -> Item:
+    if not isinstance(value, dict) or not isinstance(content := value.get("memory", value.get("content")), str):
+        raise ValueError("no memory of mem0: it lacks a text `memory`")
+    if value.get("replaced_by") or value.get("state", "active") != "active":
+        return Skipped(where, "no longer in use in mem0")
+    categories = [one for one in value.get("categories") or () if isinstance(one, str)]
+    return ImportedMemory(
+        where,
+        defaults.user or value.get("user_id"),
+        "mem0",
+        str(value["id"]),
+        content,
+        category=categories[0] if categories else None,
+        since=value.get("created_at"),
+        until=value.get("expiration_date"),
+        metadata={
+            **{name: value[name] for name in _SCOPES if value.get(name)},
+            **({"metadata": own} if (own := value.get("metadata") or value.get("metadata_")) else {}),
+        },
+    )
