@@ -4126,7 +4126,7 @@ export interface components {
              * Origin
              * @enum {string}
              */
-            origin: "explicit" | "rule" | "llm" | "user" | "compaction";
+            origin: "explicit" | "rule" | "llm" | "user" | "compaction" | "imported";
             /** Rule */
             rule: string | null;
             /** Importance */
