@@ -31,6 +31,8 @@ from turnlog.agent.operations.importers import (
     read,
 )
 from turnlog.agent.operations.importers.imported import parse_time, reason_of
+from turnlog.agent.operations.importers.remote import download as download
+from turnlog.agent.operations.importers.remote import is_url as is_url
 from turnlog.agent.runtime import Runtime
 from turnlog.events.contracts import Event, Memory
 from turnlog.events.errors import EventTooLarge, InvalidEvent, InvalidToken, NotFound

@@ -14,7 +14,6 @@ from typing import Annotated
 import typer
 
 from turnlog.agent.operations import importers, importing, tailing
-from turnlog.agent.operations.importers import remote
 from turnlog.agent.settings import Settings
 from turnlog.consumers import runtime as composed
 from turnlog.consumers.cli.console import LAST_SEQ, Result, check_given, check_known, emit_line, out, warn
@@ -64,8 +63,8 @@ def import_file(
             check_conversation(thread)
         defaults = importers.Defaults(tenant=settings.tenant, user=user, thread=thread)
         path, found, shown = source, format, "stdin" if file == STDIN else file
-        if remote.is_url(file):
-            path, found = await asyncio.to_thread(remote.download, file, format, key, user, source)
+        if importing.is_url(file):
+            path, found = await asyncio.to_thread(importing.download, file, format, key, user, source)
             shown = path.name
         request = importing.ImportRequest(path, found, defaults, embed)
         with progress("importing") as appended, progress("projecting") as projected, progress("embedding") as vectors:
@@ -84,7 +83,7 @@ def import_file(
 
     with ExitStack() as stack:
         try:
-            if remote.is_url(file):
+            if importing.is_url(file):
                 source = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="turnlog-")))
             else:
                 source = stack.enter_context(seekable(Path(file)))
