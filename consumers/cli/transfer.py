@@ -45,7 +45,6 @@ def import_file(
         ),
     ] = None,
     user: Annotated[str | None, typer.Option(help="Owner of the turns and memories.")] = None,
-    key: Annotated[str | None, typer.Option(envvar="TURNLOG_IMPORT_KEY", help="Key of the API behind a URL.")] = None,
     thread: Annotated[str | None, typer.Option(help="Thread for all of them.")] = None,
     embed: Annotated[bool | None, typer.Option(help="Wait for vectors too; by default up to 1,000 turns.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what is in the file, and store nothing.")] = False,
@@ -64,7 +63,10 @@ def import_file(
         defaults = importers.Defaults(tenant=settings.tenant, user=user, thread=thread)
         path, found, shown = source, format, "stdin" if file == STDIN else file
         if importing.is_url(file):
-            path, found = await asyncio.to_thread(importing.download, file, format, key, user, source)
+            key = settings.import_key
+            path, found = await asyncio.to_thread(
+                importing.download, file, format, key and key.get_secret_value(), user, source
+            )
             shown = path.name
         request = importing.ImportRequest(path, found, defaults, embed)
         with progress("importing") as appended, progress("projecting") as projected, progress("embedding") as vectors:
