@@ -63,10 +63,8 @@ def import_file(
         defaults = importers.Defaults(tenant=settings.tenant, user=user, thread=thread)
         path, found, shown = source, format, "stdin" if file == STDIN else file
         if importing.is_url(file):
-            key = settings.import_key
-            path, found = await asyncio.to_thread(
-                importing.download, file, format, key and key.get_secret_value(), user, source
-            )
+            key = settings.import_key.get_secret_value() if settings.import_key else None
+            path, found = await asyncio.to_thread(importing.download, file, format, key, user, source)
             shown = path.name
         request = importing.ImportRequest(path, found, defaults, embed)
         with progress("importing") as appended, progress("projecting") as projected, progress("embedding") as vectors:
