@@ -134,15 +134,16 @@ class ReceiptFound:
     receipt: AnswerReceipt
 
 
-async def list_receipts(runtime: Runtime, tenant: str, thread: str) -> list[ReceiptFound]:
-    """Oldest first. Raises NotFound for an unknown thread, InvalidToken."""
+async def list_receipts(runtime: Runtime, tenant: str, thread: str, since: int = 1) -> list[ReceiptFound]:
+    """Returns receipts from a sequence of the log on, oldest first. Raises NotFound for an unknown thread,
+    InvalidToken."""
     check_tenant(tenant)
     check_id("thread", thread)
     await runtime.wait_until_projected(names=("messages",))
     if not await runtime.log.thread_head(tenant, thread):
         raise NotFound(f"there is no thread {thread!r}; `turnlog threads` lists them")
     async with runtime.pool.connection() as conn:
-        found = await receipts(conn, runtime.log, tenant, thread)
+        found = await receipts(conn, runtime.log, tenant, thread, since)
     return [ReceiptFound(at.seq, at.event.thread, at.event.time, receipt) for at, receipt in found]
 
 

@@ -161,12 +161,13 @@ async def _block(
     return replace(block, turns=turns), forgotten, withheld + deleted
 
 
-async def receipts(conn: Connection, log: Log, tenant: str, thread: str) -> list[Received]:
-    """Every receipt of a thread in order, those of a fork's shared past first."""
+async def receipts(conn: Connection, log: Log, tenant: str, thread: str, since: int = 1) -> list[Received]:
+    """Returns the receipts of a thread from a sequence of the log on, in order, those of a fork's shared past first."""
     found: list[Received] = []
     for owner, through in await parents(conn, tenant, thread):
-        found += [one for one in await _of(log, tenant, owner) if one[1].as_of_seq <= through]
-    return found + await _of(log, tenant, thread)
+        if since <= through:
+            found += [one for one in await _of(log, tenant, owner, since) if one[1].as_of_seq <= through]
+    return found + await _of(log, tenant, thread, since)
 
 
 async def receipt_at(conn: Connection, log: Log, tenant: str, thread: str, as_of_seq: int) -> Received | None:

@@ -44,6 +44,7 @@ class ThreadMarks:
     thread: str
     tokens: int
     parked: bool
+    label: str | None
 
 
 async def list_threads(

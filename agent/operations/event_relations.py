@@ -8,6 +8,7 @@ from typing import Any
 from uuid import UUID
 
 import sqlalchemy as sa
+from pgvector.sqlalchemy import HALFVEC
 
 from turnlog.agent.operations.tailing import Line, line_at, readable
 from turnlog.agent.runtime import Runtime
@@ -24,13 +25,11 @@ _ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 # Columns that name an event by its sequence or id, and lists of them.
 _SEQS = ("seq", "last_seq", "first_seq", "created_seq", "question_seq", "answer_seq")
 _LISTS = {"seqs": "ARRAY[%(seq)s::bigint]", "event_ids": "ARRAY[%(id)s::uuid]"}
-# Nobody reads vectors, hashes and what is derived from the text beside it.
-_HIDDEN = ("embedding", "digest", "content_key", "dedupe_key", "terms", "index_text", "tenant", "thread_id", "blob")
 
 
 @dataclass(frozen=True, slots=True)
 class RowsOfEvent:
-    """Rows of one table of a read model, as JSON, without vectors and hashes."""
+    """Rows of one table of a read model, as JSON, without bytes, vectors and columns that it declares internal."""
 
     read_model: str
     table: str
@@ -40,11 +39,13 @@ class RowsOfEvent:
 @dataclass(frozen=True, slots=True)
 class EventRelations:
     """An event with the events of its thread that it names, directly or over others, and those that name it so; both
-    as the stream of events shows them, in the order of the log. rows: of read models, that name it."""
+    as the stream of events shows them, in the order of the log. cut: more events follow, among which nobody looked for
+    effects. rows: of read models, that name it."""
 
     event: dict[str, Any]
     causes: list[dict[str, Any]]
     effects: list[dict[str, Any]]
+    cut: bool
     rows: list[RowsOfEvent]
 
 
@@ -57,9 +58,9 @@ async def event_relations(runtime: Runtime, tenant: str, thread: str, user: str,
     if (place.tenant, place.thread_token) != (tenant, thread_token(thread)):
         raise NotFound(f"thread {thread!r} has no event at sequence {seq}")
     causes = await _causes(runtime, line, place.partition, tenant, thread, readers)
-    effects = await _effects(runtime, line, tenant, thread, readers)
+    effects, cut = await _effects(runtime, line, tenant, thread, readers)
     rows = await _rows(runtime, line, tenant, (thread, memory_thread(user)), user)
-    return EventRelations(line.document(), _documents(causes), _documents(effects), rows)
+    return EventRelations(line.document(), _documents(causes), _documents(effects), cut, rows)
 
 
 def _documents(lines: Iterable[Line]) -> list[dict[str, Any]]:
@@ -82,8 +83,11 @@ async def _causes(
     return list(causes.values())
 
 
-async def _effects(runtime: Runtime, line: Line, tenant: str, thread: str, readers: frozenset[str]) -> list[Line]:
-    """Returns later events that name the event, or one of its effects."""
+async def _effects(
+    runtime: Runtime, line: Line, tenant: str, thread: str, readers: frozenset[str]
+) -> tuple[list[Line], bool]:
+    """Returns later events that name the event, or one of its effects; and whether there are more events than were
+    read."""
     ids, effects, read = {_id_of(line)}, list[Line](), 0
     async for stored in runtime.log.read_stored(tenant, thread, line.stored.seq + 1):
         later = Line(stored, readable(stored, readers))
@@ -92,8 +96,8 @@ async def _effects(runtime: Runtime, line: Line, tenant: str, thread: str, reade
             ids.add(_id_of(later))
         read += 1
         if read == MOST_READ or len(effects) == MOST:
-            break
-    return effects
+            return effects, stored.pending > 0
+    return effects, False
 
 
 async def _rows(runtime: Runtime, line: Line, tenant: str, threads: tuple[str, str], user: str) -> list[RowsOfEvent]:
@@ -119,11 +123,17 @@ def _query(projection: Projection, table: sa.Table) -> str | None:
     conditions += ["sources @> %(source)s::jsonb"] if "sources" in columns else []
     if not conditions:
         return None
+    hidden = ",".join(column.name for column in table.columns if _is_internal(column))
     whose = "AND (user_id IS NULL OR user_id = %(user)s)" if "user_id" in columns else ""
     return (
-        f"SELECT to_jsonb(t) - '{{{','.join(_HIDDEN)}}}'::text[] FROM {table.name} t WHERE tenant = %(tenant)s "
+        f"SELECT to_jsonb(t) - '{{{hidden}}}'::text[] FROM {table.name} t WHERE tenant = %(tenant)s "
         f"AND thread_id = ANY(%(threads)s) AND ({' OR '.join(conditions)}) {whose} LIMIT {MOST}"
     )
+
+
+def _is_internal(column: sa.Column[Any]) -> bool:
+    """Returns whether nobody reads the column: bytes, vectors, and what its table declares so."""
+    return isinstance(column.type, sa.LargeBinary | HALFVEC) or bool(column.info.get("internal"))
 
 
 def _id_of(line: Line) -> UUID | None:

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import re
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,8 +52,10 @@ async def tail(
     tenant: str | None = None,
     thread: str | None = None,
     readers: frozenset[str] | None = None,
+    types: Sequence[str] = (),
 ) -> AsyncGenerator[Line]:
-    """Yields events from a sequence on, None: only new ones; of all tenants, of one, or of one thread.
+    """Yields events from a sequence on, None: only new ones; of all tenants, of one, or of one thread, there of these
+    types or of all.
 
     follow: waits for more at the end of the log, and outlives a lost server. thread: in the settings' tenant where none
     is given. readers: users whose sealed fields are opened, None: all. Raises InvalidToken, LogUnavailable.
@@ -61,7 +63,8 @@ async def tail(
     if thread is not None or tenant is not None:
         tenant = check_tenant(runtime.settings.tenant if tenant is None else tenant)
     head = await runtime.log.head()
-    position, filters = head + 1 if start is None else start, [_filter(tenant, thread)]
+    position = head + 1 if start is None else start
+    filters = [_filter(tenant, thread, type_) for type_ in types or (None,)]
     while True:
         try:
             async with runtime.log.reader_of(filters, position) as reader:
@@ -82,10 +85,10 @@ async def line_at(log: Log, seq: int, readers: frozenset[str] | None = None) -> 
     return Line(stored, readable(stored, readers))
 
 
-def _filter(tenant: str | None, thread: str | None) -> str:
+def _filter(tenant: str | None, thread: str | None, type_: str | None) -> str:
     if tenant is None:
         return f"{STORED_PREFIX}.>"
-    return tenant_filter(tenant) if thread is None else thread_filter(tenant, check_id("thread", thread))
+    return tenant_filter(tenant) if thread is None else thread_filter(tenant, check_id("thread", thread), type_)
 
 
 def readable(stored: Stored, readers: frozenset[str] | None) -> dict[str, Any] | None:

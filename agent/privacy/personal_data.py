@@ -27,6 +27,41 @@ from turnlog.projectors.models.memories.lookup import unforgotten
 _ALL = 2**62
 
 
+_STORED = """
+SELECT (SELECT count(*) FROM thread_activity t WHERE t.tenant = %(tenant)s AND t.user_id = %(user)s),
+  (SELECT count(*) FROM memories m WHERE m.tenant = %(tenant)s AND m.user_id = %(user)s
+    AND m.thread_id = %(thread)s AND m.status <> 'forgotten'),
+  (SELECT count(*) FROM entities e WHERE e.tenant = %(tenant)s AND e.user_id = %(user)s),
+  (SELECT count(*) FROM agent_runs r WHERE r.tenant = %(tenant)s AND r.user_id = %(user)s),
+  (SELECT count(*) FROM user_preferences p, jsonb_object_keys(p.preferences) WHERE p.tenant = %(tenant)s
+    AND p.user_id = %(user)s),
+  u.tokens_in, u.tokens_out FROM (SELECT coalesce(sum(tokens_in), 0)::bigint AS tokens_in,
+    coalesce(sum(tokens_out), 0)::bigint AS tokens_out FROM usage WHERE tenant = %(tenant)s AND user_id = %(user)s) u"""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredOfPerson:
+    """Counts of what is stored of a user. memories: those that ended, too. tokens: of models, for this user."""
+
+    conversations: int
+    memories: int
+    entities: int
+    runs: int
+    preferences: int
+    tokens_in: int
+    tokens_out: int
+
+
+async def stored_of_person(runtime: Runtime, tenant: str, user: str) -> StoredOfPerson:
+    """Returns how much is stored of a user, nothing for an unknown one. Raises InvalidToken."""
+    person_of(tenant, user)
+    values = {"tenant": tenant, "user": user, "thread": memory_thread(user)}
+    async with runtime.reading("memories", "entities", "thread_activity", "agent_runs", "usage") as conn:
+        row = await (await conn.execute(_STORED, values)).fetchone()
+    assert row is not None
+    return StoredOfPerson(*row)
+
+
 async def export_person(
     runtime: Runtime,
     tenant: str,

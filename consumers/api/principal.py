@@ -6,7 +6,7 @@ from datetime import UTC
 from typing import Annotated, Any
 from uuid import UUID, uuid5
 
-from fastapi import Depends, Header, Request, Security
+from fastapi import Depends, Header, Query, Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from uuid_utils.compat import uuid7
 
@@ -22,6 +22,7 @@ from turnlog.events.local_time import caller_zone, zone_named, zone_or
 
 _WRITES = UUID("0193b5a2-6d5e-7c1f-9a43-5f0c8e2b7d11")
 Place = tuple[Runtime, str, str]
+OfUser = Annotated[str | None, Query(max_length=255, description="Another user's, for operators of the tenant.")]
 bearer = HTTPBearer(
     auto_error=False, description="A token of `turnlog token`, or an API key of `turnlog api-key create`."
 )
@@ -47,6 +48,13 @@ class Principal:
     def person(self) -> Place:
         """Returns runtime, tenant and user, as functions about a person take them."""
         return self.runtime, self.tenant, self.user
+
+    def person_named(self, user: str | None) -> Place:
+        """Returns `person` for a user whom a read names, None for the caller. Raises Forbidden for another user without
+        the scope of an operator."""
+        if user is not None and user != self.user:
+            self.identity.require("operate")
+        return self.runtime, self.tenant, self.user if user is None else user
 
     async def check(self) -> None:
         """Checks the credential again, for connections that stay open. Raises Unauthenticated, TokenExpired."""

@@ -78,3 +78,17 @@ export function useEvery(act, seconds, dependencies) {
     return () => clearInterval(timer);
   }, dependencies);
 }
+
+/** Returns label, tokens and parked events of conversations, by their ids: read after a list, which does not wait for them.
+ * @param {string[]} threads @returns {Record<string, {label: string | null, tokens: number, parked: boolean}>} */
+export function useMarks(threads) {
+  const [marks, setMarks] = useState(/** @type {any} */ ({}));
+  const unknown = [...new Set(threads)].filter((thread) => !(thread in marks)).slice(0, 50);
+  useEffect(() => {
+    if (!unknown.length) return;
+    const none = Object.fromEntries(unknown.map((thread) => [thread, { label: null, tokens: 0, parked: false }]));
+    const add = (/** @type {any[]} */ known) => setMarks((/** @type {any} */ before) => ({ ...before, ...none, ...Object.fromEntries(known.map((each) => [each.thread, each])) }));
+    get("/api/thread-marks", { query: { thread: unknown } }).then(add, () => {});
+  }, [unknown.join("\n")]);
+  return marks;
+}

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import TIMESTAMP, UUID
 
 metadata = sa.MetaData()
+INTERNAL = {"internal": True}  # the `info` of columns that no view of an event's rows shows
 
 
 def timestamptz() -> TIMESTAMP:

@@ -21,7 +21,7 @@ from turnlog.agent.memory.memory_changes import (
 )
 from turnlog.agent.operations.jobs.job_states import DecayStats, decay_stats
 from turnlog.consumers.api.pages import Cursor, Limit, Page, moment, page_after, place_of
-from turnlog.consumers.api.principal import Reader, WriteId, Writer
+from turnlog.consumers.api.principal import OfUser, Reader, WriteId, Writer
 from turnlog.consumers.cursors import memories_cursor
 from turnlog.events.contracts import Answer, MemoryKind
 from turnlog.projectors.models.memories.lookup import Conflict
@@ -63,6 +63,7 @@ async def list_memories(
     min_importance: Annotated[float, Query(ge=0, le=1, description="Of the current importance.")] = 0.0,
     as_of: Annotated[AwareDatetime | None, Query(description="Those that held then.")] = None,
     every: Annotated[bool, Query(description="In any status, ended and forgotten ones too.")] = False,
+    user: OfUser = None,
     limit: Annotated[int, Query(ge=1, le=1_000, description="At most so many.")] = 100,
     cursor: Cursor = None,
 ) -> Page[MemoryView]:
@@ -70,7 +71,7 @@ async def list_memories(
     before."""
     which = MemoryFilter(tuple(kind or ()), category, min_importance, as_of, every)
     after = place_of(cursor, datetime, int, UUID)
-    page = await memories.list_memories(*caller.person, which, limit + 1, after)
+    page = await memories.list_memories(*caller.person_named(user), which, limit + 1, after)
     if len(page) <= limit:
         return Page(items=page)
     items = [memory for memory in page if memory.id != memories.last_said(page)[2]]
@@ -84,9 +85,9 @@ async def extraction(caller: Reader) -> Extraction:
 
 
 @router.get("/memory-stats")
-async def memory_stats(caller: Reader) -> DecayStats:
+async def memory_stats(caller: Reader, user: OfUser = None) -> DecayStats:
     """Returns how many of the caller's memories are in which tier, and what the decay job does next."""
-    return await decay_stats(*caller.person)
+    return await decay_stats(*caller.person_named(user))
 
 
 @router.post("/memories", status_code=201)
@@ -96,15 +97,15 @@ async def remember(body: MemoryInput, caller: Writer, write_id: WriteId) -> Outc
 
 
 @router.get("/memories/{memory}")
-async def get_memory(memory: MemoryId, caller: Reader) -> MemoryView:
+async def get_memory(memory: MemoryId, caller: Reader, user: OfUser = None) -> MemoryView:
     """Returns a memory of the caller."""
-    return await memories.find_memory(*caller.person, str(memory))
+    return await memories.find_memory(*caller.person_named(user), str(memory))
 
 
 @router.get("/memories/{memory}/history")
-async def memory_history(memory: MemoryId, caller: Reader) -> MemoryHistory:
+async def memory_history(memory: MemoryId, caller: Reader, user: OfUser = None) -> MemoryHistory:
     """Returns every version, by the time since when each held."""
-    return await memories.memory_history(*caller.person, str(memory))
+    return await memories.memory_history(*caller.person_named(user), str(memory))
 
 
 @router.put("/memories/{memory}/content")
@@ -147,11 +148,12 @@ async def forget_named(body: NamedMemory, caller: Writer) -> Forgotten:
 async def list_conflicts(
     caller: Reader,
     answered: Annotated[bool, Query(description="Those that were settled too.")] = False,
+    user: OfUser = None,
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> Page[Conflict]:
     """Contradictions that wait for an answer, oldest first."""
-    conflicts = await memories.list_conflicts(*caller.person, answered)
+    conflicts = await memories.list_conflicts(*caller.person_named(user), answered)
     return page_after(conflicts, limit, cursor, lambda each: (moment(each.raised_at), str(each.conflict_id)))
 
 

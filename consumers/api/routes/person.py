@@ -16,7 +16,7 @@ from turnlog.agent.operations import usage
 from turnlog.agent.operations.usage import Usage
 from turnlog.consumers.api.bodies import FINITE, JsonObject
 from turnlog.consumers.api.pages import Cursor, Limit, Page, moment, page_after, page_of, place_of
-from turnlog.consumers.api.principal import Reader, WriteId, Writer
+from turnlog.consumers.api.principal import OfUser, Reader, WriteId, Writer
 from turnlog.consumers.api.routes.threads import ThreadId
 from turnlog.events.contracts import UserPreferences
 from turnlog.projectors.models.sessions.lookup import SegmentCheckpoint
@@ -50,12 +50,13 @@ class NewCheckpoint(BaseModel):
 async def list_entities(
     caller: Reader,
     type: Annotated[str | None, Query(max_length=100)] = None,
+    user: OfUser = None,
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> Page[EntityFound]:
     """Lists entities, most mentioned first."""
     after = place_of(cursor, int, datetime, str, str)
-    known = await entities.list_entities(*caller.person, type, limit + 1, after)
+    known = await entities.list_entities(*caller.person_named(user), type, limit + 1, after)
     return page_of(known, limit, lambda each: (each.mention_count, moment(each.last_seen_at), each.type, each.name))
 
 
@@ -91,10 +92,14 @@ async def get_usage(caller: Reader, by: Literal["agent", "model", "day", "month"
 
 @router.get("/threads/{thread}/receipts")
 async def list_receipts(
-    thread: ThreadId, caller: Reader, limit: Limit = 100, cursor: Cursor = None
+    thread: ThreadId,
+    caller: Reader,
+    since: Annotated[int, Query(ge=0, le=2**62, description="From this sequence of the log on.")] = 0,
+    limit: Limit = 100,
+    cursor: Cursor = None,
 ) -> Page[ReceiptFound]:
     """Lists what the model saw for each answer, oldest first."""
-    receipts = await context.list_receipts(*await caller.owns(thread))
+    receipts = await context.list_receipts(*await caller.owns(thread), since)
     return page_after(receipts, limit, cursor, lambda receipt: (receipt.seq,))
 
 

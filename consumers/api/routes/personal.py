@@ -21,9 +21,9 @@ from turnlog.agent.operations.importers import FORMATS, Defaults, ImportFailed
 from turnlog.agent.operations.importing import ImportRequest, check_import, import_conversations, prepare_import
 from turnlog.agent.privacy import personal_data
 from turnlog.agent.privacy.erasure.receipt import Receipt
-from turnlog.agent.privacy.personal_data import Clearing, Parts
+from turnlog.agent.privacy.personal_data import Clearing, Parts, StoredOfPerson
 from turnlog.consumers.api.jobs import Job, JobStatus, OwnJob, jobs_of
-from turnlog.consumers.api.principal import Eraser, Principal, Writer
+from turnlog.consumers.api.principal import Eraser, OfUser, Principal, Reader, Writer
 from turnlog.consumers.api.problems import Refused
 from turnlog.consumers.erasing import erasure_reach
 from turnlog.events.errors import NotFound
@@ -172,6 +172,12 @@ async def erase(body: Erasure, caller: Eraser, request: Request) -> JobStatus:
         return await personal_data.erase_person(runtime, plan, reach, body.reason)
 
     return jobs.begin(caller, "erase", work).status
+
+
+@router.get("/user-data")
+async def stored(caller: Reader, user: OfUser = None) -> StoredOfPerson:
+    """Returns how much is stored of the caller, and the tokens that models took for them."""
+    return await personal_data.stored_of_person(*caller.person_named(user))
 
 
 @router.delete("/user-data")

@@ -9,12 +9,11 @@ from fastapi import APIRouter, Path, Query
 from turnlog.agent.team import runs
 from turnlog.agent.team.runs import RunShown
 from turnlog.consumers.api.pages import Cursor, Limit, Page, moment, page_of, place_of
-from turnlog.consumers.api.principal import Principal, Reader
+from turnlog.consumers.api.principal import OfUser, Reader
 from turnlog.projectors.models.runs.lookup import AgentRun
 
 router = APIRouter(prefix="/api/runs", tags=["runs"])
 RunId = Annotated[str, Path(min_length=1, max_length=255, description="The run's id.")]
-OfUser = Annotated[str | None, Query(max_length=255, description="Another user's, for operators of the tenant.")]
 
 
 @router.get("")
@@ -27,20 +26,12 @@ async def list_runs(
 ) -> Page[AgentRun]:
     """Lists runs, newest first."""
     after = place_of(cursor, datetime, UUID)
-    place = (caller.runtime, caller.tenant, _user(caller, user))
-    listed = await runs.list_runs(*place, thread, limit + 1, after)
+    listed = await runs.list_runs(*caller.person_named(user), thread, limit + 1, after)
     return page_of(listed, limit, lambda run: (moment(run.started_at), str(run.run_id)))
 
 
 @router.get("/{run}")
 async def show_run(run: RunId, caller: Reader, user: OfUser = None) -> RunShown:
     """Returns a run with its plans, tool calls, results and delegations, in the order of the log."""
-    return await runs.show_run(caller.runtime, caller.tenant, run, _user(caller, user))
-
-
-def _user(caller: Principal, user: str | None) -> str:
-    """Returns whose runs a request is about. Raises Forbidden for another's without the scope of an operator."""
-    if user is None or user == caller.user:
-        return caller.user
-    caller.identity.require("operate")
-    return user
+    runtime, tenant, whose = caller.person_named(user)
+    return await runs.show_run(runtime, tenant, run, whose)

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
-from pydantic import TypeAdapter
+from pydantic import StringConstraints, TypeAdapter
 
 from turnlog.agent.access.identity import Unauthenticated
 from turnlog.agent.conversations.threads import ThreadMarks, marks_of
@@ -24,6 +24,7 @@ from turnlog.consumers.api.streams import OF_FEW, until
 
 router = APIRouter(prefix="/api", tags=["timeline"])
 _ALL = 2**62
+TypeName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
 CHECK_S = 1.0  # how long a key that is revoked meanwhile still gets events: a look-up for each would cost too much
 
 
@@ -66,7 +67,7 @@ async def thread_marks(
     caller: Reader,
     thread: Annotated[list[str], Query(max_length=100, description="Ids of conversations; unknown ones are left out.")],
 ) -> list[ThreadMarks]:
-    """Returns what a list shows beside conversations: tokens of models, and whether events wait to be applied."""
+    """Returns what a list shows beside conversations: label, tokens of models, and whether events wait to be applied."""
     return await marks_of(*caller.person, thread)
 
 
@@ -90,13 +91,15 @@ async def thread_events(
     caller: Watcher,
     request: Request,
     after: Annotated[int, Query(ge=0, le=_ALL, description="Events after this sequence of the log.")] = 0,
+    type: Annotated[list[TypeName] | None, Query(max_length=20, description="Only of these types.")] = None,
     last_event_id: Annotated[str | None, Header(pattern=r"^\d{1,18}$")] = None,
 ) -> AsyncIterator[ServerSentEvent]:
     """Streams the events of the conversation from the log, then new ones as they come. Every id is a sequence: a
     client which comes back with `Last-Event-ID` misses none. Personal fields of other people stay sealed."""
     start = int(last_event_id or after) + 1
     _, tenant, thread = place
-    lines = tail(caller.system, start, tenant=tenant, thread=thread, readers=frozenset({caller.user}))
+    readers = frozenset({caller.user})
+    lines = tail(caller.system, start, tenant=tenant, thread=thread, readers=readers, types=type or ())
     async with aclosing(watch(request, caller, lines)) as events:
         async for event in events:
             yield event

@@ -50,6 +50,11 @@ export function Time({ time, children }) {
   return html`<time datetime=${time} title=${new Date(time).toLocaleString()}>${children}</time>`;
 }
 
+/** One number with its name. @param {{label: string, value: any, tone?: string, title?: string}} props */
+export function Tile({ label, value, tone = "", title }) {
+  return html`<div class="tile" title=${title}><span class="tile-label">${label}</span><b class="tile-value number ${tone}">${value}</b></div>`;
+}
+
 /** @param {{label: string, icon: import("./icons.js").IconName, onClick: (event: any) => void, pressed?: boolean, disabled?: boolean}} props */
 export function IconButton({ label, icon, onClick, pressed, disabled }) {
   return html`<button type="button" class="icon-button" title=${label} aria-label=${label} aria-pressed=${pressed} disabled=${disabled} onClick=${onClick}>

@@ -12,9 +12,9 @@ export const short = (value) =>
 /** @param {number} share 0 to 1 */
 export const percent = (share) => share.toLocaleString(language.get(), { style: "percent", maximumFractionDigits: 0 });
 
-/** @param {number | null | undefined} usd */
+/** @param {number | null | undefined} usd @returns {string} */
 export const cost = (usd) =>
-  usd === null || usd === undefined ? "–" : usd.toLocaleString(language.get(), { style: "currency", currency: "USD", maximumFractionDigits: usd < 1 ? 4 : 2 });
+  usd === null || usd === undefined ? "–" : usd > 0 && usd < 0.0001 ? `<${cost(0.0001)}` : usd.toLocaleString(language.get(), { style: "currency", currency: "USD", maximumFractionDigits: usd < 1 ? 4 : 2 });
 
 /** Returns "840 ms", "12.3 s" or "2 min 5 s". @param {number} milliseconds */
 export function duration(milliseconds) {
@@ -26,13 +26,14 @@ export function duration(milliseconds) {
 
 /** @param {string | number | Date | null | undefined} time */
 export const moment = (time) =>
-  time ? new Date(time).toLocaleString(language.get(), { dateStyle: "medium", timeStyle: "short" }) : "–";
+  time ? `${day(time)}, ${clock(time)}` : "–";
 
 /** @param {string | number | Date | null | undefined} time */
 export const day = (time) => (time ? new Date(time).toLocaleDateString(language.get(), { dateStyle: "medium" }) : "–");
 
-/** @param {string | number | Date} time */
-export const clock = (time) => new Date(time).toLocaleTimeString(language.get(), { hour: "2-digit", minute: "2-digit" });
+/** Returns "14:05", with seconds "14:05:09". @param {string | number | Date} time @param {boolean} [seconds] */
+export const clock = (time, seconds = false) =>
+  new Date(time).toLocaleTimeString(language.get(), { hour: "2-digit", minute: "2-digit", second: seconds ? "2-digit" : undefined, hourCycle: "h23" });
 
 const STEPS = /** @type {[Intl.RelativeTimeFormatUnit, number][]} */ ([["year", 31_536_000], ["month", 2_592_000], ["week", 604_800], ["day", 86_400], ["hour", 3_600], ["minute", 60]]);
 

@@ -13,10 +13,11 @@ const [WIDTH, HEIGHT] = [760, 520];
 const [PUSH, REACH] = [900, 120]; // how strongly all nodes part, and how long an edge wants to be
 const KINDS = { PERSON: "3", PLACE: "2", SCHOOL: "memory", EVENT: "1", TOPIC: "tools" };
 
-export function Graph() {
-  const { value, error, loading, reload } = useLoad((signal) => get("/api/entities", { query: { limit: MOST }, signal }), []);
+/** @param {{user?: string}} props user: another person's */
+export function Graph({ user }) {
+  const { value, error, loading, reload } = useLoad((signal) => get("/api/entities", { query: { limit: MOST, user }, signal }), []);
   const [chosen, setChosen] = useState(/** @type {string | null} */ (null));
-  const graph = useMemo(() => (value ? placed(value.items) : null), [value]);
+  const graph = useMemo(() => (value ? placed(value.items, user ?? session.get()?.caller.user ?? "") : null), [value]);
   if (error) return html`<${Failure} error=${error} retry=${reload} />`;
   if (!graph) return loading && html`<${Loading} lines=${8} />`;
   if (!graph.nodes.length) return html`<${Empty} icon="memories" title=${t("graph.none")}>${t("graph.none_about")}<//>`;
@@ -51,10 +52,10 @@ function Entity({ entity }) {
 
 /** @typedef {{key: string, type: string, name: string, entity: any, x: number, y: number, radius: number, fixed?: boolean}} Node */
 
-/** Returns nodes with their places, and edges; the person is in the middle. @param {any[]} entities @returns {{nodes: Node[], edges: {from: Node, to: Node, type: string}[]}} */
-function placed(entities) {
+/** Returns nodes with their places, and edges; the person is in the middle. @param {any[]} entities @param {string} user @returns {{nodes: Node[], edges: {from: Node, to: Node, type: string}[]}} */
+function placed(entities, user) {
   if (!entities.length) return { nodes: [], edges: [] };
-  const me = { key: "me", type: "PERSON", name: session.get()?.caller.user ?? "", entity: null, x: WIDTH / 2, y: HEIGHT / 2, radius: 16, fixed: true };
+  const me = { key: "me", type: "PERSON", name: user, entity: null, x: WIDTH / 2, y: HEIGHT / 2, radius: 16, fixed: true };
   /** @type {Node[]} */
   const nodes = [me, ...entities.slice(0, MOST - 1).map((entity, at) => {
     const angle = at * 2.399963; // the golden angle: begins without overlaps

@@ -11,10 +11,11 @@ import { confirm, prompt } from "./dialog.js";
 import { day, moment, number } from "./format.js";
 import { Icon } from "./icons.js";
 
-/** @param {{id: string, onClose: () => void, onChanged: () => void, onOpen: (id: string) => void}} props */
-export function Memory({ id, onClose, onChanged, onOpen }) {
+/** @param {{id: string, user?: string, onClose: () => void, onChanged: () => void, onOpen: (id: string) => void}} props user: another person, whose memory is only read */
+export function Memory({ id, user, onClose, onChanged, onOpen }) {
   const { value, error, loading, reload } = useLoad(async (signal) => {
-    const [memory, { history }] = await Promise.all([get(path`/api/memories/${id}`, { signal }), get(path`/api/memories/${id}/history`, { signal })]);
+    const options = { query: { user }, signal };
+    const [memory, { history }] = await Promise.all([get(path`/api/memories/${id}`, options), get(path`/api/memories/${id}/history`, options)]);
     return { memory, history };
   }, [id]);
   const { memory, history } = /** @type {any} */ (value ?? {});
@@ -23,10 +24,10 @@ export function Memory({ id, onClose, onChanged, onOpen }) {
     <${Failure} error=${error} retry=${reload} />
     ${!memory ? loading && html`<${Loading} />` : html`
       <p class="memory-content" dir="auto">${memory.content || t("seen.forgotten")}</p>
-      <p class="row"><${Badge} tone="accent">${t(`kinds.${memory.kind}`)}<//>${memory.category && html`<${Badge}>${memory.category}<//>`}
+      <p class="row"><${Badge} tone="accent">${t(`kind.${memory.kind}`)}<//>${memory.category && html`<${Badge}>${named("categories", memory.category)}<//>`}
         <${Badge}>${t(`tiers.${memory.score.tier}`)}<//>
         ${memory.status !== "valid" && html`<${Badge} tone="warn">${named("memories.status", memory.closed_reason ?? memory.status)}<//>`}</p>
-      <${Actions} memory=${memory} history=${history} onChanged=${(/** @type {string | undefined} */ now) => { onChanged(); if (now && now !== id) onOpen(now); }} />
+      ${!user && html`<${Actions} memory=${memory} history=${history} onChanged=${(/** @type {string | undefined} */ now) => { onChanged(); if (now && now !== id) onOpen(now); }} />`}
       <section class="stack tight"><h3>${t("memories.score")} <span class="muted number">${number(memory.score.total, 2)}</span></h3>
         <${Meter} label=${t("memories.importance")} value=${memory.score.importance} />
         <${Meter} label=${t("memories.freshness")} value=${memory.score.freshness} kind="2" />
@@ -39,7 +40,7 @@ export function Memory({ id, onClose, onChanged, onOpen }) {
           <dt>${t("memories.origin")}</dt><dd>${named("memories.origins", memory.origin)}${memory.rule ? ` · ${memory.rule}` : ""}</dd></dl></section>
       ${memory.sources.length > 0 && html`<section class="stack tight"><h3>${t("memories.said")}</h3>
         ${memory.sources.map((/** @type {any} */ source) => html`<blockquote key=${source.event_id} class="quote"><p dir="auto">${source.quote}</p>
-          <footer class="muted small">${moment(source.said_at)} · <a href=${href(["threads", source.thread], { seq: source.seq })}>${t("memories.event", { seq: source.seq })}</a></footer></blockquote>`)}</section>`}
+          <footer class="muted small">${moment(source.said_at)} · ${user ? t("memories.event", { seq: source.seq }) : html`<a href=${href(["threads", source.thread], { seq: source.seq })}>${t("memories.event", { seq: source.seq })}</a>`}</footer></blockquote>`)}</section>`}
       ${history.length > 1 && html`<section class="stack tight"><h3>${t("memories.chain")}</h3><${Chain} history=${history} current=${memory.id} onOpen=${onOpen} /></section>`}`}
   </aside>`;
 }

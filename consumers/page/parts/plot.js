@@ -3,15 +3,16 @@ import { html, useEffect, useRef } from "../html.js";
 import { isDark, language, theme } from "../session.js";
 import { useStore } from "../store.js";
 import uPlot from "../vendor/uPlot.js";
-import { moment } from "./format.js";
+import { clock, moment } from "./format.js";
 
 const HEIGHT = 200;
+const COUNTS = [1, 2, 5].flatMap((first) => Array.from({ length: 12 }, (_, zeros) => first * 10 ** zeros)).sort((a, b) => a - b);
 
 /**
  * times: seconds since 1970, `step` apart where nothing is missing: what is missing is 0. least: steps that are shown. kind: a colour as of `bar-…`. shown: writes a value.
- * @param {{title: string, times: number[], step: number, least: number, series: {label: string, kind: string, values: number[]}[], shown: (value: number) => string, bars?: boolean}} props
+ * @param {{title: string, times: number[], step: number, least: number, series: {label: string, kind: string, values: number[]}[], shown: (value: number) => string, bars?: boolean, whole?: boolean}} props whole: counts, without fractions
  */
-export function Plot({ title, times: known, step, least, series: given, shown, bars = false }) {
+export function Plot({ title, times: known, step, least, series: given, shown, bars = false, whole = true }) {
   const { times, series } = filled(known, given, step, least);
   const frame = useRef(/** @type {any} */ (null));
   useStore(theme);
@@ -23,9 +24,9 @@ export function Plot({ title, times: known, step, least, series: given, shown, b
     const line = style.borderTopColor;
     const axis = { stroke: text, grid: { stroke: line, width: 1 }, ticks: { show: false }, font: `11px ${style.fontFamily}` };
     const plot = new uPlot({
-      width: element.clientWidth - 24, height: HEIGHT, legend: { show: false }, cursor: { y: false },
+      width: element.clientWidth - 24, height: HEIGHT, padding: [12, 8, 0, 0], legend: { show: false }, cursor: { y: false },
       scales: { x: { time: true, range: (/** @type {any} */ _, /** @type {number} */ from, /** @type {number} */ to) => [from - step / 2, to + step / 2] }, y: { range: (/** @type {any} */ _, /** @type {number} */ __, /** @type {number} */ most) => [0, most || 1] } },
-      axes: [{ ...axis, size: 30 }, { ...axis, size: 58, values: (/** @type {any} */ _, /** @type {number[]} */ values) => values.map(shown) }],
+      axes: [{ ...axis, size: 34, space: 64, values: (/** @type {any} */ _, /** @type {number[]} */ values) => values.map((time, at) => tick(time, values[at - 1], step)) }, { incrs: whole ? COUNTS : undefined, ...axis, size: 58, values: (/** @type {any} */ _, /** @type {number[]} */ values) => values.map(shown) }],
       series: [{}, ...series.map(({ label, kind }) => ({ label, stroke: colours[kind], fill: bars ? colours[kind] : undefined, width: bars ? 0 : 2, points: { show: false }, paths: bars ? /** @type {any} */ (uPlot).paths.bars({ size: [0.7, 36] }) : undefined }))],
     }, [times, ...stacked(series)], element.querySelector(".plot-area"));
     const observer = new ResizeObserver(() => plot.setSize({ width: element.clientWidth - 24, height: HEIGHT }));
@@ -38,6 +39,13 @@ export function Plot({ title, times: known, step, least, series: given, shown, b
     <div class="plot-area" aria-hidden="true" />
     <table class="sr"><caption>${title}</caption><tbody>${times.map((time, at) => html`<tr key=${time}><th scope="row">${moment(time * 1000)}</th>${series.map(({ label, values }) => html`<td key=${label}>${label}: ${shown(values[at])}</td>`)}</tr>`)}</tbody></table>
   </figure>`;
+}
+
+/** Returns the time below the axis: the hour, and the day where it begins. @param {number} time @param {number | undefined} before @param {number} step */
+function tick(time, before, step) {
+  const date = (/** @type {number} */ seconds) => new Date(seconds * 1000).toLocaleDateString(language.get(), { day: "numeric", month: "short", timeZone: step >= 86_400 ? "UTC" : undefined });
+  if (step >= 86_400) return date(time);
+  return before !== undefined && date(before) === date(time) ? clock(time * 1000) : `${clock(time * 1000)}\n${date(time)}`;
 }
 
 /** Returns every step from the first time to the last, with 0 where nothing is known. @param {number[]} known

@@ -155,11 +155,16 @@ function Breakers() {
   const breakers = useLoad((signal) => get("/admin/ai-agent/circuit-breakers", { signal }), []);
   const [write, busy] = useWrite();
   const close = (/** @type {any} */ service) => write(async () => { await remove(path`/admin/ai-agent/circuit-breakers/${service}`); breakers.reload(); }, t("access.closed"));
+  const open = (breakers.value ?? []).filter((/** @type {any} */ circuit) => circuit.state !== "closed");
+  const closed = (breakers.value ?? []).filter((/** @type {any} */ circuit) => circuit.state === "closed");
   return html`<section class="stack tight"><h2>${t("access.breakers")}</h2><p class="muted">${t("access.breakers_about")}</p><${Failure} error=${breakers.error} retry=${breakers.reload} />
-    ${breakers.value && (!breakers.value.length ? html`<p class="card muted">${t("access.no_breakers")}</p>` : html`<${Table} label=${t("access.breakers")} items=${breakers.value} keyOf=${(/** @type {any} */ circuit) => circuit.service} columns=${[
+    ${breakers.value && !breakers.value.length && html`<p class="card muted">${t("access.no_breakers")}</p>`}
+    ${open.length > 0 && html`<${Table} label=${t("access.breakers")} items=${open} keyOf=${(/** @type {any} */ circuit) => circuit.service} columns=${[
       [t("access.service"), (/** @type {any} */ circuit) => html`<b>${circuit.service}</b>`],
       [t("access.state"), (/** @type {any} */ circuit) => html`<${Badge} tone=${STATES[circuit.state]}>${named("access.states", circuit.state)}<//>`],
-      [t("access.processes"), (/** @type {any} */ circuit) => Object.entries(circuit.roles).map(([role, state]) => `${role}: ${named("access.states", /** @type {string} */ (state))}`).join(", ")],
-      ["", (/** @type {any} */ circuit) => circuit.state !== "closed" && html`<button class="button small" disabled=${busy} onClick=${() => close(circuit.service)}>${t("access.close")}</button>`],
-    ]} />`)}</section>`;
+      [t("access.processes"), (/** @type {any} */ circuit) => Object.entries(circuit.roles).map(([role, state]) => `${role.replaceAll("+", ", ")}: ${named("access.states", /** @type {string} */ (state))}`).join("; ")],
+      ["", (/** @type {any} */ circuit) => html`<button class="button small" disabled=${busy} onClick=${() => close(circuit.service)}>${t("access.close")}</button>`],
+    ]} />`}
+    ${closed.length > 0 && html`<details class="card"><summary><span class="tone-good"><${Icon} name="check" /></span> ${t("access.answering", { n: closed.length })}</summary>
+      <p class="row services">${closed.map((/** @type {any} */ circuit) => html`<${Badge} key=${circuit.service}>${circuit.service}<//>`)}</p></details>`}</section>`;
 }

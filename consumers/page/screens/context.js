@@ -14,6 +14,7 @@ import { WindowBar } from "../parts/window_bar.js";
 
 const WINDOWS = ["", "2000", "4000", "8000", "16000", "32000"];
 const PAUSE_MS = 180;
+const TURNS = 200; // whose answers are marked: the newest
 
 /** @param {{thread: string, query: Record<string, string>}} props */
 export default function ContextScreen({ thread, query }) {
@@ -34,15 +35,17 @@ export default function ContextScreen({ thread, query }) {
   </section></div>`;
 }
 
-/** Returns the first and last sequence of the conversation, and its receipts.
+/** Returns the first and last sequence of the conversation, and the receipts of its newest answers.
  * @param {string} thread @param {AbortSignal} signal */
 async function logOf(thread, signal) {
-  const turns = (/** @type {Record<string, any>} */ query) => get(path`/api/threads/${thread}/turns`, { query: { limit: 1, ...query }, signal });
+  const turns = (/** @type {Record<string, any>} */ query) => get(path`/api/threads/${thread}/turns`, { query, signal });
   try {
-    const [oldest, newest, receipts] = await Promise.all([turns({}), turns({ newest: true }), get(path`/api/threads/${thread}/receipts`, { query: { limit: 200 }, signal })]);
-    return { first: oldest.items[0]?.seq ?? 0, last: newest.items[0]?.seq ?? 0, receipts: receipts.items };
+    const [oldest, newest] = await Promise.all([turns({ limit: 1 }), turns({ limit: TURNS, newest: true })]);
+    const since = newest.next === null ? 0 : newest.items[0].seq;
+    const receipts = await get(path`/api/threads/${thread}/receipts`, { query: { limit: TURNS, since }, signal });
+    return { first: oldest.items[0]?.seq ?? 0, last: newest.items.at(-1)?.seq ?? 0, receipts: receipts.items, all: since === 0 };
   } catch (/** @type {any} */ error) {
-    if (error.status === 404) return { first: 0, last: 0, receipts: [] };
+    if (error.status === 404) return { first: 0, last: 0, receipts: [], all: true };
     throw error;
   }
 }
@@ -121,7 +124,7 @@ function AsOf({ log, value, onChange }) {
       style=${{ left: `${Math.min(100, Math.max(0, ((each.receipt.as_of_seq - log.first) / range) * 100))}%` }}
       aria-pressed=${value === each.receipt.as_of_seq} title=${t("context.answer_at", { model: each.receipt.model, time: moment(each.time) })}
       aria-label=${t("context.answer_at", { model: each.receipt.model, time: moment(each.time) })} onClick=${() => onChange(each.receipt.as_of_seq)} />`)}</div>
-      <p class="faint small"><${Icon} name="eye" /> ${t("context.marks")}</p>`}
+      <p class="faint small"><${Icon} name="eye" /> ${t(log.all ? "context.marks" : "context.marks_newest")}</p>`}
   </div>`;
 }
 

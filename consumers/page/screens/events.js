@@ -1,19 +1,20 @@
 // Events as they arrive, of a conversation or, for operators, of the whole tenant: by type, paused or following; one as
 // JSON, with its causes and effects and the rows that came from it.
-import { html, useEffect, useMemo, useRef, useState } from "../html.js";
-import { events, get, path } from "../api.js";
+import { html, useEffect, useMemo, useState } from "../html.js";
+import { get, path } from "../api.js";
 import { t } from "../i18n.js";
 import { useLoad } from "../load.js";
 import { href } from "../router.js";
-import { Badge, Empty, Failure, Head, IconButton, Json } from "../parts/common.js";
-import { clip, moment } from "../parts/format.js";
+import { MOST, useTail } from "../tail.js";
+import { Badge, Empty, Failure, Head, IconButton, Json, Loading } from "../parts/common.js";
+import { clip, clock, moment } from "../parts/format.js";
 import { Icon } from "../parts/icons.js";
 import { WindowedList } from "../parts/list.js";
 
 const ROW = 40;
-const MOST = 2000; // events that the tab keeps
-const AGAIN_MS = 2000;
 const NEWEST = 500; // sequences before the end at which the tenant's events begin
+const TURNS = 200; // with whose events a conversation's begin, and which are added at once
+const DRAWN = 50; // effects of one event in the tree
 const IDS = /[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}/g;
 
 /** @param {{thread?: string}} props none: all conversations of the tenant */
@@ -21,24 +22,55 @@ export default function EventsScreen({ thread }) {
   const [paused, setPaused] = useState(false);
   const [type, setType] = useState("");
   const [event, setChosen] = useState(/** @type {any} */ (null));
-  const { items, error, waiting } = useTail(thread, paused);
+  const { address, query, earlier } = useStart(thread);
+  const { items, error, waiting, settled } = useTail(address, query, paused);
   const types = useMemo(() => [...new Set(items.map((each) => each.type))].sort(), [items]);
   const shown = type ? items.filter((each) => each.type === type) : items;
   const row = (/** @type {any} */ each) => html`<button type="button" class="event-row" aria-pressed=${each.seq === event?.seq} onClick=${() => setChosen(each.seq === event?.seq ? null : each)}>
     <span class="number muted event-seq">${each.seq}</span><span class="event-type"><i class="swatch bar-${colourOf(each.type)}" /><b class="clip">${each.type}</b></span>
-    ${!thread && html`<span class="clip event-place" dir="auto">${clip(each.event?.thread ?? "", 60)}</span>`}<span class="clip muted mono grow" dir="auto">${clip(JSON.stringify(each.event?.data ?? each.event), 200)}</span>
-    <time class="faint small event-time" datetime=${each.stored_at}>${new Date(each.stored_at).toLocaleTimeString()}</time></button>`;
+    ${!thread && html`<span class="clip event-place" dir="auto">${clip(each.event?.thread ?? "", 60)}</span>`}<span class="clip muted grow event-gist" dir="auto">${gistOf(each.event)}</span>
+    <time class="faint small event-time" datetime=${each.stored_at} title=${moment(each.stored_at)}>${clock(each.stored_at, true)}</time></button>`;
   return html`<section class="screen full events">${!thread && html`<${Head} title=${t("screens.events")} about=${t("events.of_tenant")} />`}<div class="row apart">
       <div class="row"><select class="narrow" aria-label=${t("events.type")} value=${type} onChange=${(/** @type {any} */ change) => setType(change.target.value)}>
         <option value="">${t("events.every")}</option>${types.map((each) => html`<option key=${each} value=${each}>${each}</option>`)}</select>
-        <span class="muted small number">${t("events.count", { n: shown.length })}</span></div>
+        <span class="muted small number">${t(items.length === MOST ? "events.newest" : "events.count", { n: shown.length })}</span>
+        ${earlier && items.length < MOST && html`<button class="button small" onClick=${earlier}>${t("events.earlier")}</button>`}</div>
       <div class="row">${paused ? html`<${Badge} tone="warn">${t("events.waiting", { n: waiting })}<//>` : html`<${Badge} tone="good">${t("events.live")}<//>`}
         <button class="button" aria-pressed=${paused} onClick=${() => setPaused(!paused)}><${Icon} name=${paused ? "play" : "pause"} />${t(paused ? "events.go_on" : "events.pause")}</button></div></div>
     <${Failure} error=${error} />
-    ${!shown.length ? !error && html`<${Empty} icon="events" title=${t("events.none")}>${t("events.none_about")}<//>` : html`<div class="memory-columns ${event ? "with-detail" : ""}">
+    ${!shown.length ? !error && (!settled ? html`<${Loading} lines=${8} />` : html`<${Empty} icon="events" title=${t("events.none")}>${t(thread ? "events.none_about" : "events.none_of_tenant")}<//>`) : html`<div class="memory-columns ${event ? "with-detail" : ""}">
       <${WindowedList} className="card-list" items=${shown} height=${ROW} row=${row} keyOf=${(/** @type {any} */ each) => each.seq} label=${t("screens.events")} follow=${!paused && !event} />
       ${event && html`<${Detail} key=${event.seq} event=${event} items=${items} thread=${thread ?? event.event?.thread} onOpen=${setChosen} />`}</div>`}
   </section>`;
+}
+
+/** Returns where the events of a conversation, or of the tenant, are followed from, and a function that begins earlier
+ * where there are earlier ones. @param {string | undefined} thread */
+function useStart(thread) {
+  const [before, setBefore] = useState(/** @type {number | null} */ (null)); // the sequence before which the turns are read
+  const { value: start, loading } = useLoad(async (signal) => {
+    if (thread === undefined) return 0;
+    const query = { limit: TURNS, newest: true, before_seq: before };
+    const page = await get(path`/api/threads/${thread}/turns`, { query, signal }).catch(() => ({ items: [], next: null }));
+    return page.next === null ? 0 : page.items[0].seq - 1;
+  }, [thread, before]);
+  useEffect(() => setBefore(null), [thread]);
+  if (thread === undefined) return { address: "/api/operations/events", query: { newest: NEWEST }, earlier: null };
+  const earlier = start && !loading ? () => setBefore(start + 1) : null;
+  return { address: start === undefined ? null : path`/api/threads/${thread}/events`, query: { after: start || null }, earlier };
+}
+
+/** Returns in a line what an event says: the words of a turn, otherwise its fields. @param {any} event */
+function gistOf(event) {
+  const data = event?.data;
+  if (typeof data !== "object" || data === null) return clip(typeof event === "string" ? event : JSON.stringify(event));
+  if (data.role) {
+    const blocks = typeof data.content === "string" ? [{ text: data.content }] : data.content ?? [];
+    const words = blocks.map((/** @type {any} */ block) => block.text ?? block.thinking ?? block.name ?? block.type).join(" · ");
+    return clip(`${data.role}: ${words || (data.tool_calls ?? []).map((/** @type {any} */ call) => call.name).join(", ")}`);
+  }
+  if (data.memory?.content) return clip(data.memory.content);
+  return clip(Object.entries(data).filter(([, value]) => value !== null && value !== "").map(([name, value]) => `${name}: ${typeof value === "object" ? JSON.stringify(value) : value}`).join(" · "));
 }
 
 /** @param {{event: any, items: any[], thread: string, onOpen: (event: any) => void}} props */
@@ -53,11 +85,12 @@ function Detail({ event, items, thread, onOpen }) {
     ${(event.type === "turn_recorded" || event.type === "answer_requested") && html`<p class="row"><a href=${href(["threads", thread], { seq: event.seq })}>${t("events.in_chat")}</a><a href=${href(["threads", thread, "context"], { seq: event.seq })}>${t("events.in_context")}</a></p>`}
     <section class="stack tight"><h3>${t("events.tree")}</h3>
       <ul class="event-tree">${before.map((cause) => html`<li key=${cause.seq}><${Node} event=${cause} label=${t("events.cause")} onOpen=${onOpen} /></li>`)}
-        <li><${Branch} event=${event} items=${around} byId=${byId} onOpen=${onOpen} own depth=${0} /></li></ul></section>
+        <li><${Branch} event=${event} items=${around} byId=${byId} onOpen=${onOpen} own depth=${0} /></li></ul>
+      ${related?.cut && html`<p class="muted small">${t("events.cut")}</p>`}</section>
     <${Failure} error=${/** @type {any} */ (error)?.status === 404 ? null : error} />
     ${related && html`<section class="stack tight" aria-label=${t("events.rows")}><h3>${t("events.rows")}</h3>
       ${!related.rows.length && html`<p class="muted small">${t("events.no_rows")}</p>`}
-      ${related.rows.map((/** @type {any} */ of) => html`<details key=${of.table}><summary><b>${of.table}</b> <span class="muted small">${t("events.row_count", { n: of.rows.length, model: of.read_model })}</span></summary><${Json} value=${of.rows} /></details>`)}</section>`}
+      ${related.rows.map((/** @type {any} */ of) => html`<details key=${of.table}><summary><b>${of.table}</b> <span class="muted small">${t("events.row_count", { n: of.rows.length })}${of.table === of.read_model ? "" : ` · ${t("operation.read_model")}: ${of.read_model}`}</span></summary><${Json} value=${of.rows} /></details>`)}</section>`}
     <${Json} value=${event.event} />
   </aside>`;
 }
@@ -72,7 +105,7 @@ function withRelated(items, related) {
 
 /** An event with what followed from it below it. @param {{event: any, items: any[], byId: Map<string, any>, onOpen: (event: any) => void, own?: boolean, depth: number}} props */
 function Branch({ event, items, byId, onOpen, own = false, depth }) {
-  const effects = depth < 4 ? items.filter((each) => each.seq > event.seq && causesOf(each, byId).at(-1) === event).slice(0, 50) : [];
+  const effects = depth < 4 ? items.filter((each) => each.seq > event.seq && causesOf(each, byId).at(-1) === event).slice(0, DRAWN) : [];
   return html`<${Node} event=${event} own=${own} onOpen=${onOpen} />
     ${effects.length > 0 && html`<ul>${effects.map((each) => html`<li key=${each.seq}><${Branch} event=${each} items=${items} byId=${byId} onOpen=${onOpen} depth=${depth + 1} /></li>`)}</ul>`}`;
 }
@@ -91,49 +124,6 @@ function causesOf(event, byId) {
   return causesOf(event, byId);
 }
 const seenCauses = /** @type {WeakMap<any, string[]>} */ (new WeakMap());
-
-/** Follows the events of a conversation, or of the tenant, and keeps the newest of these types. @param {string | undefined} thread @param {boolean} [paused] @param {string[]} [types] every one by default */
-export function useTail(thread, paused = false, types) {
-  const tail = useRef({ all: /** @type {any[]} */ ([]), more: /** @type {any[]} */ ([]) });
-  const isPaused = useRef(paused);
-  isPaused.current = paused;
-  const [state, setState] = useState({ items: /** @type {any[]} */ ([]), error: /** @type {any} */ (null), waiting: 0 });
-  const show = () => {
-    const own = tail.current;
-    if (!isPaused.current) { own.all = [...own.all, ...own.more].slice(-MOST); own.more = []; }
-    setState((/** @type {any} */ before) => ({ ...before, items: own.all, waiting: own.more.length }));
-  };
-  useEffect(() => {
-    const aborter = new AbortController();
-    tail.current = { all: [], more: [] };
-    let last = 0;
-    let drawing = false;
-    const follow = async () => {
-      while (!aborter.signal.aborted) {
-        const address = thread === undefined ? "/api/operations/events" : path`/api/threads/${thread}/events`;
-        const query = thread === undefined ? { newest: NEWEST } : {};
-        try {
-          for await (const { data } of events("GET", address, { query, headers: last ? { "Last-Event-ID": String(last) } : {}, signal: aborter.signal })) {
-            last = data.seq;
-            if (types && !types.includes(data.type)) continue;
-            tail.current.more = [...tail.current.more.slice(-MOST), data];
-            if (!drawing) { drawing = true; setTimeout(() => { drawing = false; if (!aborter.signal.aborted) show(); }, 100); }
-            setState((/** @type {any} */ before) => (before.error ? { ...before, error: null } : before));
-          }
-        } catch (/** @type {any} */ error) {
-          if (aborter.signal.aborted) return;
-          setState((/** @type {any} */ before) => ({ ...before, error }));
-          if (error.status) return;
-        }
-        await new Promise((resume) => setTimeout(resume, AGAIN_MS));
-      }
-    };
-    follow();
-    return () => aborter.abort();
-  }, [thread]);
-  useEffect(show, [paused]);
-  return state;
-}
 
 /** @param {string} type */
 function colourOf(type) {

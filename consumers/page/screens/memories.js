@@ -1,4 +1,4 @@
-// What is remembered of the caller: open questions first, then memories by kind and tier, one of them in detail, entities.
+// What is remembered of the caller, or for operators of another person, to read: open questions first, then memories by kind and tier, one of them in detail, entities.
 import { html, useEffect, useState } from "../html.js";
 import { get, path, post } from "../api.js";
 import { named, t } from "../i18n.js";
@@ -7,11 +7,12 @@ import { go } from "../router.js";
 import { Legend, StackedBar } from "../parts/bars.js";
 import { Badge, Empty, Failure, Head, Loading, Search, Segments, useWrite } from "../parts/common.js";
 import { prompt } from "../parts/dialog.js";
-import { clip, day, number } from "../parts/format.js";
+import { clip, day, number, short } from "../parts/format.js";
 import { Icon } from "../parts/icons.js";
 import { Graph } from "../parts/graph.js";
 import { WindowedList } from "../parts/list.js";
 import { Memory } from "../parts/memory.js";
+import { may, session } from "../session.js";
 
 const KINDS = ["FACT", "PREFERENCE", "DECISION", "SUMMARY", "FEEDBACK"];
 const TIERS = { WORKING: "3", SHORT: "2", LONG: "1", ARCHIVE: "system" };
@@ -20,7 +21,8 @@ const ROW = 60;
 /** @param {{query: Record<string, string>}} props */
 export default function Memories({ query }) {
   const view = query.view === "entities" ? "entities" : "list";
-  const setView = (/** @type {string} */ chosen) => go(["memories"], chosen === "entities" ? { view: chosen } : {}, { replace: true });
+  const user = query.user && query.user !== session.get()?.caller.user ? query.user : undefined;
+  const setView = (/** @type {string} */ chosen) => go(["memories"], { user, view: chosen === "entities" ? chosen : null }, { replace: true });
   const [round, setRound] = useState(0);
   const [write, busy] = useWrite();
   const changed = () => setRound((before) => before + 1);
@@ -29,36 +31,53 @@ export default function Memories({ query }) {
     if (content) write(async () => { await post("/api/memories", { body: { content } }); changed(); }, t("memories.remembered"));
   };
   return html`<section class="screen full memories">
-    <${Head} title=${t("screens.memories")} about=${t("memories.about")}>
+    <${Head} title=${t("screens.memories")} about=${user ? t("memories.about_other", { user }) : t("memories.about")}>
+      ${may("operate") && html`<${Person} key=${user} user=${user} onChoose=${(/** @type {string} */ chosen) => go(["memories"], { user: chosen, view: query.view })} />`}
       <${Segments} label=${t("memories.view")} value=${view} onChange=${setView} options=${[["list", t("screens.memories")], ["entities", t("memories.entities")]]} />
-      <button class="button primary" disabled=${busy} onClick=${remember}><${Icon} name="plus" />${t("memories.remember")}</button>
+      ${!user && html`<button class="button primary" disabled=${busy} onClick=${remember}><${Icon} name="plus" />${t("memories.remember")}</button>`}
     <//>
-    ${view === "entities" ? html`<${Graph} />` : html`<${List} key=${round} selected=${query.memory ?? null} onChanged=${changed} />`}
+    ${view === "entities" ? html`<${Graph} key=${user} user=${user} />`
+      : html`<${List} key=${`${round}/${user}`} user=${user} selected=${query.memory ?? null} onChanged=${changed} />`}
   </section>`;
 }
 
-/** @param {{selected: string | null, onChanged: () => void}} props */
-function List({ selected, onChanged }) {
+/** For operators: whose memories are read. The people with usage are suggested. @param {{user?: string, onChoose: (user: string) => void}} props */
+function Person({ user, onChoose }) {
+  const [typed, setTyped] = useState(user ?? "");
+  const { value: people } = useLoad((signal) => get("/api/operations/usage", { query: { by: "user" }, signal }), []);
+  const choose = (/** @type {any} */ event) => { event.preventDefault(); onChoose(typed.trim()); };
+  return html`<form class="row person" onSubmit=${choose}>
+    <input list="people" dir="auto" value=${typed} placeholder=${t("memories.person")} aria-label=${t("memories.person")} onInput=${(/** @type {any} */ event) => setTyped(event.target.value)} onChange=${choose} />
+    <datalist id="people">${(people ?? []).slice(0, 500).map((/** @type {any} */ row) => row.key && html`<option key=${row.key} value=${row.key} />`)}</datalist></form>`;
+}
+
+/** @param {{user?: string, selected: string | null, onChanged: () => void}} props */
+function List({ user, selected, onChanged }) {
   const [kind, setKind] = useState("");
   const [tier, setTier] = useState(/** @type {string | null} */ (null));
   const [every, setEvery] = useState(false);
   const [words, setWords] = useState("");
-  const list = usePages("/api/memories", { limit: 200, kind, every: every || null });
-  const { value: stats } = useLoad((signal) => get("/api/memory-stats", { signal }), []);
-  const conflicts = useLoad((signal) => get("/api/conflicts", { signal }), []);
+  const list = usePages("/api/memories", { limit: 200, kind, every: every || null, user });
+  const { value: stats } = useLoad((signal) => get("/api/memory-stats", { query: { user }, signal }), []);
+  const { value: stored } = useLoad((signal) => get("/api/user-data", { query: { user }, signal }), []);
+  const conflicts = useLoad((signal) => get("/api/conflicts", { query: { user }, signal }), []);
   const sought = words.trim().toLowerCase();
   const shown = list.items.filter((each) => (!tier || each.score.tier === tier) && (!sought || each.content.toLowerCase().includes(sought)));
   useEffect(() => {
     if ((tier || sought) && shown.length < 20 && !list.complete && !list.loading) list.more(); // what is filtered here is looked for in all
   }, [tier, sought, list.items.length, list.loading]);
   const parts = Object.entries(TIERS).map(([name, colour]) => ({ key: name, kind: colour, label: t(`tiers.${name}`), value: stats?.by_tier[name] ?? 0 }));
-  const open = (/** @type {string | null} */ id) => go(["memories"], { memory: id }, { replace: true });
+  const open = (/** @type {string | null} */ id) => go(["memories"], { user, memory: id }, { replace: true });
   return html`
-    <${Conflicts} conflicts=${conflicts.value?.items ?? []} error=${conflicts.error} onAnswered=${onChanged} />
+    <${Conflicts} conflicts=${conflicts.value?.items ?? []} error=${conflicts.error} user=${user} onAnswered=${onChanged} />
     ${stats?.total_memories > 0 && html`<div class="card memory-stats">
       <${StackedBar} parts=${parts} label=${t("memories.by_tier")} active=${tier} onActive=${() => {}} />
       <div class="row apart"><${Legend} parts=${parts} active=${tier} />
-        <span class="muted small">${t("memories.next_job", { time: day(stats.next_due_at), archive: stats.scheduled_for_archive, expiry: stats.scheduled_for_expiry })}</span></div>
+        <span class="muted small number">${[
+          stored && t("memories.tokens_used", { n: short(stored.tokens_in + stored.tokens_out) }),
+          stats.scheduled_for_archive > 0 && t("memories.will_archive", { n: stats.scheduled_for_archive, time: day(stats.next_due_at) }),
+          stats.scheduled_for_expiry > 0 && t("memories.will_end", { n: stats.scheduled_for_expiry, time: day(stats.next_due_at) }),
+        ].filter(Boolean).join(" · ")}</span></div>
     </div>`}
     <div class="row memory-filters">
       <${Search} label=${t("memories.filter")} value=${words} onInput=${setWords} />
@@ -74,8 +93,8 @@ function List({ selected, onChanged }) {
         : shown.length ? html`<${WindowedList} className="card-list" items=${shown} height=${ROW} keyOf=${(/** @type {any} */ each) => each.id} label=${t("screens.memories")} onEnd=${list.more}
             row=${(/** @type {any} */ memory) => html`<${Row} memory=${memory} selected=${memory.id === selected} onOpen=${() => open(memory.id === selected ? null : memory.id)} />`} />`
         : !list.error && (sought || tier || kind ? html`<${Empty} icon="search" title=${t("memories.none_found")} />`
-          : html`<${Empty} icon="memories" title=${t("memories.none")}>${t("memories.none_about")}<//>`)}
-      ${selected && html`<${Memory} key=${selected} id=${selected} onClose=${() => open(null)} onChanged=${onChanged} onOpen=${open} />`}
+          : html`<${Empty} icon="memories" title=${t("memories.none")}>${user ? null : t("memories.none_about")}<//>`)}
+      ${selected && html`<${Memory} key=${selected} id=${selected} user=${user} onClose=${() => open(null)} onChanged=${onChanged} onOpen=${open} />`}
     </div>`;
 }
 
@@ -85,31 +104,29 @@ function Row({ memory, selected, onOpen }) {
   return html`<button class="memory-row" aria-pressed=${selected} onClick=${onOpen}>
     <i class="memory-tier bar-${TIERS[/** @type {keyof typeof TIERS} */ (score.tier)]}" title=${t(`tiers.${score.tier}`)} />
     <span class="memory-words"><b class="clip" dir="auto">${clip(memory.content, 200) || t("seen.forgotten")}</b>
-      <span class="clip muted small">${t(`kinds.${memory.kind}`)}${memory.category ? ` · ${memory.category}` : ""} · ${t("memories.since", { time: day(memory.valid_from) })}${memory.valid_to ? ` ${t("memories.until", { time: day(memory.valid_to) })}` : ""}</span></span>
+      <span class="clip muted small">${t(`kind.${memory.kind}`)}${memory.category ? ` · ${named("categories", memory.category)}` : ""} · ${t("memories.since", { time: day(memory.valid_from) })}${memory.valid_to ? ` ${t("memories.until", { time: day(memory.valid_to) })}` : ""}</span></span>
     ${memory.status !== "valid" && html`<${Badge} tone=${memory.status === "pending" ? "warn" : "quiet"}>${named("memories.status", memory.closed_reason ?? memory.status)}<//>`}
     <span class="memory-score" title=${t("memories.score")}><span class="meter-track"><span class="meter-fill bar-accent" style=${{ width: `${score.total * 100}%` }} /></span><span class="number small">${number(score.total, 2)}</span></span>
   </button>`;
 }
 
-/** Contradictions that only the person can settle. @param {{conflicts: any[], error: Error | null, onAnswered: () => void}} props */
-function Conflicts({ conflicts, error, onAnswered }) {
+/** Contradictions that only the person can settle. @param {{conflicts: any[], error: Error | null, user?: string, onAnswered: () => void}} props */
+function Conflicts({ conflicts, error, user, onAnswered }) {
   const [write, busy] = useWrite();
   if (error) return html`<${Failure} error=${error} />`;
   return conflicts.map((conflict) => html`<div key=${conflict.conflict_id} class="card conflict" role="group" aria-label=${t("memories.conflict")}>
-    <p class="row"><${Badge} tone="warn"><${Icon} name="warning" />${t("memories.conflict")}<//><span class="grow" dir="auto">${conflict.question}</span></p>
-    <${ConflictAnswers} conflict=${conflict} busy=${busy} onAnswer=${(/** @type {string} */ answer) =>
-      write(async () => { await post(path`/api/conflicts/${conflict.conflict_id}/answer`, { body: { answer } }); onAnswered(); }, t("memories.answered"))} />
+    <${Badge} tone="warn"><${Icon} name="warning" />${t("memories.conflict")}<//>
+    ${user ? html`<span class="grow" dir="auto">${conflict.question}</span>` : html`<${ConflictAnswers} conflict=${conflict} busy=${busy} onAnswer=${(/** @type {string} */ answer) =>
+      write(async () => { await post(path`/api/conflicts/${conflict.conflict_id}/answer`, { body: { answer } }); onAnswered(); }, t("memories.answered"))} />`}
   </div>`);
 }
 
-/** @param {{conflict: any, busy: boolean, onAnswer: (answer: string) => void}} props */
+/** The two claims side by side, each to be chosen. @param {{conflict: any, busy: boolean, onAnswer: (answer: string) => void}} props */
 function ConflictAnswers({ conflict, busy, onAnswer }) {
   const { value } = useLoad((signal) => Promise.all([conflict.memory_id, ...conflict.against].map((id) => get(path`/api/memories/${id}`, { signal }).catch(() => null))), [conflict.conflict_id]);
   const [added, ...before] = value ?? [];
-  const words = (/** @type {any[]} */ memories) => memories.filter(Boolean).map((memory) => `“${clip(memory.content, 80)}”`).join(", ");
-  return html`<div class="actions">
-    <button class="button small" disabled=${busy} onClick=${() => onAnswer("both")}>${t("memories.both")}</button>
-    <button class="button small" disabled=${busy} onClick=${() => onAnswer("old")}>${t("memories.old")} <span class="muted" dir="auto">${words(before)}</span></button>
-    <button class="button small primary" disabled=${busy} onClick=${() => onAnswer("new")}>${t("memories.new")} <span dir="auto">${words([added])}</span></button>
-  </div>`;
+  const claim = (/** @type {string} */ answer, /** @type {any[]} */ memories) => html`<button class="button claim" disabled=${busy} onClick=${() => onAnswer(answer)}>
+    <span class="muted small">${t(`memories.${answer}`)}</span><b dir="auto">${memories.filter(Boolean).map((memory) => clip(memory.content, 80)).join(" · ")}</b></button>`;
+  return html`<div class="claims">${claim("old", before)}${claim("new", [added])}
+    <button class="button" disabled=${busy} onClick=${() => onAnswer("both")}>${t("memories.both")}</button></div>`;
 }

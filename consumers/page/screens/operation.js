@@ -4,7 +4,7 @@ import { events, get, path, post } from "../api.js";
 import { named, t } from "../i18n.js";
 import { useEvery, useLoad } from "../load.js";
 import { Meter } from "../parts/bars.js";
-import { Badge, Failure, Head, Loading, Segments, Time, useWrite } from "../parts/common.js";
+import { Badge, Failure, Head, Loading, Segments, Tile, Time, useWrite } from "../parts/common.js";
 import { confirm } from "../parts/dialog.js";
 import { ago, clip, cost, duration, moment, number, percent, short } from "../parts/format.js";
 import { Icon } from "../parts/icons.js";
@@ -33,15 +33,14 @@ function Now() {
   useEvery(() => { lag.reload(); letters.reload(); }, LOOK_AGAIN_S, []);
   const both = () => { lag.reload(); letters.reload(); };
   return html`<${Failure} error=${lag.error ?? letters.error ?? jobs.error} retry=${both} />
-    ${!lag.value ? html`<${Loading} />` : html`<${Lags} behind=${lag.value} />`}
-    ${letters.value && html`<${Letters} letters=${letters.value.items} onChange=${both} />`}
+    ${!lag.value || !letters.value ? !lag.error && html`<${Loading} />` : html`<${Lags} behind=${lag.value}><${Letters} letters=${letters.value.items} onChange=${both} /><//>`}
     ${lag.value && html`<${Rebuild} names=${[...new Set(/** @type {string[]} */ (lag.value.projections.map((/** @type {any} */ each) => each.projection)))]} />`}
     ${jobs.value && html`<section class="stack tight"><h2>${t("operation.jobs")}</h2>
       <${Table} label=${t("operation.jobs")} items=${jobs.value} keyOf=${(/** @type {any} */ job) => job.job} columns=${[
-        [t("operation.job"), (/** @type {any} */ job) => html`<b>${named("operation.names", job.job)}</b> <code class="faint">${job.schedule}</code>`],
+        [t("operation.job"), (/** @type {any} */ job) => html`<b>${named("operation.names", job.job)}</b> <code class="faint" title=${t("operation.cron")}>${job.schedule}</code>`],
         [t("operation.due"), (/** @type {any} */ job) => moment(job.next_due_at)],
         [t("operation.last"), (/** @type {any} */ job) => (job.last ? html`<${Time} time=${job.last.due_at}>${ago(job.last.due_at)}<//> · ${duration(job.last.duration_ms)} ${job.last.errors > 0 && html`<${Badge} tone="bad">${t("operation.errors", { n: job.last.errors })}<//>`}` : t("operation.never"))],
-        [t("operation.did"), (/** @type {any} */ job) => (job.last ? Object.entries(job.last.counts).filter(([, n]) => n).map(([what, n]) => `${what}: ${number(/** @type {number} */ (n))}`).join(", ") || "–" : "–")],
+        [t("operation.did"), (/** @type {any} */ job) => (job.last ? Object.entries(job.last.counts).filter(([, n]) => n).map(([what, n]) => `${named("operation.counts", what)}: ${number(/** @type {number} */ (n))}`).join(", ") || "–" : "–")],
       ]} /></section>`}
     <${Budgets} />`;
 }
@@ -49,25 +48,27 @@ function Now() {
 /** @param {any} lag */
 const behindOf = (lag) => Math.max(0, lag.head - lag.position);
 
-/** @param {{behind: any}} props */
-function Lags({ behind }) {
+/** children: between the numbers and the read models. @param {{behind: any, children: any}} props */
+function Lags({ behind, children }) {
   const { projections, embedding } = behind;
   const most = Math.max(1, ...projections.map(behindOf));
+  const partitions = projections.some((/** @type {any} */ each) => each.partition > 0);
   const waiting = embedding.chunks + embedding.memories;
   const stalled = projections.filter((/** @type {any} */ each) => each.stalled).length;
   const parked = projections.reduce((/** @type {number} */ all, /** @type {any} */ each) => all + each.parked, 0);
   return html`<div class="tiles">
-      <div class="tile"><span class="tile-label">${t("operation.furthest")}</span><b class="tile-value number">${number(Math.max(0, ...projections.map(behindOf)))}</b></div>
-      <div class="tile"><span class="tile-label">${t("operation.stalled")}</span><b class="tile-value number ${stalled ? "tone-bad" : ""}">${number(stalled)}</b></div>
-      <div class="tile"><span class="tile-label">${t("operation.parked")}</span><b class="tile-value number ${parked ? "tone-bad" : ""}">${number(parked)}</b></div>
-      <div class="tile"><span class="tile-label">${t("operation.to_embed")}</span><b class="tile-value number">${number(waiting)}${embedding.more ? "+" : ""}</b></div>
+      <${Tile} label=${t("operation.furthest")} value=${t("operation.behind", { n: Math.max(0, ...projections.map(behindOf)) })} />
+      <${Tile} label=${t("operation.stalled")} value=${number(stalled)} tone=${stalled ? "tone-bad" : ""} />
+      <${Tile} label=${t("operation.parked")} value=${number(parked)} tone=${parked ? "tone-bad" : ""} />
+      <${Tile} label=${t("operation.to_embed")} value=${`${number(waiting)}${embedding.more ? "+" : ""}`} />
     </div>
+    ${children}
     <section class="stack tight"><h2>${t("operation.lag")}</h2><div class="card lags" role="list" aria-label=${t("operation.lag")}>
       ${projections.map((/** @type {any} */ each) => html`<div key=${`${each.projection}/${each.partition}`} role="listitem" class="lag-row">
-        <b class="clip">${each.projection}</b><span class="muted small number">${projections.some((/** @type {any} */ other) => other.partition > 0) ? t("operation.partition", { n: each.partition }) : ""}</span>
+        <b class="clip">${each.projection}${partitions && html` <span class="muted small number">${t("operation.partition", { n: each.partition })}</span>`}</b>
         <span class="meter-track" aria-hidden="true"><span class="meter-fill bar-${each.stalled ? "bad" : behindOf(each) ? "warn" : "good"}" style=${{ width: `${behindOf(each) ? Math.max(4, (100 * behindOf(each)) / most) : 0}%` }} /></span>
         <span class="number lag-number">${!behindOf(each) && html`<span class="tone-good"><${Icon} name="check" /></span>`}${behindOf(each) ? t("operation.behind", { n: behindOf(each) }) : t("operation.current")}</span>
-        <span>${each.stalled && html`<${Badge} tone="bad">${t("operation.stalled")}<//>`}${each.parked > 0 && html`<${Badge} tone="warn">${t("operation.parked_n", { n: each.parked })}<//>`}${each.rebuilt !== null && html`<${Badge} tone="accent">${t("operation.rebuilt", { share: percent(each.rebuilt) })}<//>`}</span>
+        <span class="lag-marks">${each.stalled && html`<${Badge} tone="bad">${t("operation.stalled")}<//>`}${each.parked > 0 && html`<${Badge} tone="warn">${t("operation.parked_n", { n: each.parked })}<//>`}${each.rebuilt !== null && html`<${Badge} tone="accent">${t("operation.rebuilt", { share: percent(each.rebuilt) })}<//>`}</span>
       </div>`)}</div></section>`;
 }
 
@@ -124,12 +125,15 @@ export function Progress({ job }) {
     text=${job.state === "done" ? percent(1) : job.total ? percent(share) : number(job.done)} /></div>`;
 }
 
+/** @param {string} name of a limit @param {number} value */
+const amount = (name, value) => (name.startsWith("usd") ? cost(value) : short(value));
+
 function Budgets() {
   const { value } = useLoad((signal) => get("/api/limits", { signal }), []);
   if (!value) return null;
-  return html`<section class="card stack tight"><h2>${t("operation.budgets")}</h2>
+  return html`<section class="card stack tight budgets"><h2>${t("operation.budgets")}</h2>
     ${value.map((/** @type {any} */ guard) => html`<${Meter} key=${guard.name} label=${named("operation.limits", guard.name)} value=${guard.used} most=${guard.limit}
-      kind=${guard.left <= guard.limit * 0.1 ? "bad" : "accent"} text=${t("operation.used", { used: short(guard.used), limit: short(guard.limit) })} />`)}</section>`;
+      kind=${guard.left <= guard.limit * 0.1 ? "bad" : "accent"} text=${t("operation.used", { used: amount(guard.name, guard.used), limit: amount(guard.name, guard.limit) })} />`)}</section>`;
 }
 
 function Used() {
@@ -140,7 +144,7 @@ function Used() {
   const times = rows.map((/** @type {any} */ row) => Date.parse(`${row.key}T00:00:00Z`) / 1000);
   return html`<${Failure} error=${days.error ?? table.error} />
     ${days.value && html`<div class="plots">
-      <${Plot} title=${t("operation.cost_day")} times=${times} step=${DAY_S} least=${14} bars series=${[{ label: t("runs.cost"), kind: "3", values: rows.map((/** @type {any} */ row) => row.cost_usd) }]} shown=${cost} />
+      <${Plot} title=${t("operation.cost_day")} times=${times} step=${DAY_S} least=${14} bars series=${[{ label: t("runs.cost"), kind: "3", values: rows.map((/** @type {any} */ row) => row.cost_usd) }]} shown=${cost} whole=${false} />
       <${Plot} title=${t("operation.tokens_day")} times=${times} step=${DAY_S} least=${14} bars series=${[{ label: t("runs.tokens_in"), kind: "2", values: rows.map((/** @type {any} */ row) => row.tokens_in) }, { label: t("runs.tokens_out"), kind: "tools", values: rows.map((/** @type {any} */ row) => row.tokens_out) }]} shown=${short} />
     </div>`}
     <section class="stack tight"><div class="row apart"><h2>${t("operation.usage_by")}</h2><${Segments} label=${t("operation.usage_by")} value=${by} onChange=${setBy} options=${["model", "agent", "user", "day"].map((key) => [key, t(`operation.by.${key}`)])} /></div>

@@ -4,48 +4,29 @@ import { events, get, path, post, remove, send } from "../api.js";
 import { t } from "../i18n.js";
 import { useLoad } from "../load.js";
 import { session } from "../session.js";
-import { Badge, Failure, Head, Loading, Segments, useWrite } from "../parts/common.js";
+import { Badge, Failure, Head, Loading, Segments, Tile, useWrite } from "../parts/common.js";
 import { confirm, prompt } from "../parts/dialog.js";
-import { moment, number } from "../parts/format.js";
+import { moment, number, short } from "../parts/format.js";
 import { Icon } from "../parts/icons.js";
 import { Table } from "../parts/list.js";
 import { Progress } from "./operation.js";
 
 const PARTS = [["includeMemories", "memories"], ["includeConversations", "conversations"], ["includeEntities", "entities"]];
-const MOST_COUNTED = 1000;
+const COUNTS = ["conversations", "memories", "entities", "runs", "preferences"];
 
 export default function Privacy() {
-  const stored = useLoad(storedOf, []);
+  const stored = useLoad((signal) => get("/api/user-data", { signal }), []);
   const user = session.get()?.caller.user ?? "";
   return html`<section class="screen">
     <${Head} title=${t("screens.privacy")} about=${t("privacy.about")} />
     <${Failure} error=${stored.error} retry=${stored.reload} />
     ${!stored.value ? html`<${Loading} />` : html`<section class="stack tight"><h2>${t("privacy.stored", { user })}</h2><div class="tiles">
-      ${stored.value.map(([name, count]) => html`<div key=${name} class="tile"><span class="tile-label">${t(`privacy.kinds.${name}`)}</span>
-        <b class="tile-value number">${number(count)}${count >= MOST_COUNTED ? "+" : ""}</b></div>`)}</div></section>`}
+      ${COUNTS.map((name) => html`<${Tile} key=${name} label=${t(`privacy.kinds.${name}`)} value=${number(stored.value[name])} />`)}
+      <${Tile} label=${t("privacy.tokens")} value=${short(stored.value.tokens_in + stored.value.tokens_out)} title=${t("runs.tokens_in_out", { in: stored.value.tokens_in, out: stored.value.tokens_out })} /></div></section>`}
     <${Export} />
     <${Clear} onChange=${stored.reload} />
     <${Erase} user=${user} onDone=${stored.reload} />
   </section>`;
-}
-
-/** Returns counts of what is stored, by kind. @param {AbortSignal} signal @returns {Promise<[string, number][]>} */
-async function storedOf(signal) {
-  const count = async (/** @type {string} */ address, /** @type {Record<string, any>} */ query = {}) => {
-    let all = 0;
-    for (let cursor = null; all < MOST_COUNTED;) {
-      const page = await get(address, { query: { limit: 200, cursor, ...query }, signal });
-      all += page.items.length;
-      cursor = page.next;
-      if (!cursor) break;
-    }
-    return all;
-  };
-  const [threads, memories, entities, runs, preferences] = await Promise.all([
-    count("/api/threads"), count("/api/memories"), count("/api/entities"), count("/api/runs"), get("/api/preferences", { signal }),
-  ]);
-  const set = Object.values(preferences).filter((value) => value !== null && !(typeof value === "object" && !Object.keys(value).length)).length;
-  return [["conversations", threads], ["memories", memories], ["entities", entities], ["runs", runs], ["preferences", set]];
 }
 
 /** Follows a job to its end; it is shown meanwhile. @param {any} begun @param {(job: any) => void} onChange */

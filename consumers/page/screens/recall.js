@@ -57,7 +57,7 @@ function Reading({ value }) {
   return html`<div class="card recall-reading">
     ${confidence !== null && html`<div class="recall-confidence"><${Meter} label=${t("recall.confidence")} value=${confidence} text=${percent(confidence)} kind=${confidence >= 0.5 ? "good" : "warn"} />
       <p class="muted small">${t(confidence >= 0.5 ? "recall.likely" : "recall.unlikely")}</p></div>`}
-    ${question && html`<dl class="facts"><dt>${t("recall.kind")}</dt><dd>${question.kind}</dd><dt>${t("recall.words_of")}</dt><dd>${question.words_of}</dd>
+    ${question && html`<dl class="facts"><dt>${t("recall.kind")}</dt><dd>${named("recall.question_kinds", question.kind)}</dd><dt>${t("recall.words_of")}</dt><dd>${named("recall.speakers", question.words_of)}</dd>
       ${question.parts.flatMap((/** @type {any} */ part) => part.dates).length > 0 && html`<dt>${t("recall.dates")}</dt><dd>${question.parts.flatMap((/** @type {any} */ part) => part.dates).map((/** @type {any} */ date) => (typeof date === "string" ? date : JSON.stringify(date))).join(", ")}</dd>`}</dl>`}
     ${degraded && html`<${Badge} tone="warn" title=${degraded}>${t("context.degraded")}<//>`}
   </div>`;
@@ -73,7 +73,7 @@ function Hit({ hit, rank, best }) {
   const most = Math.max(0.001, ...parts.map(([, value]) => Math.abs(value)));
   const bar = parts.filter(([, value]) => value > 0).map(([name, value]) => ({ key: name, kind: COLOURS[/** @type {keyof typeof COLOURS} */ (name)] ?? "system", label: named("recall.parts", name), value, title: `${named("recall.parts", name)}: ${number(value, 3)}` }));
   return html`<article class="card hit">
-    <header class="row apart"><span class="row"><b class="hit-rank number">${rank}</b><span dir="auto">${hit.speaker}</span><span class="muted small">${moment(hit.time)}</span></span>
+    <header class="row apart"><span class="row"><b class="hit-rank number">${rank}</b><span dir="auto">${named("chat.roles", hit.speaker)}</span><span class="muted small">${moment(hit.time)}</span></span>
       <span class="number" title=${t("memories.score")}>${number(hit.score, 3)}</span></header>
     <${StackedBar} parts=${bar} total=${Math.max(best, 0.001)} label=${t("memories.score")} />
     <p class="hit-text" dir="auto">${clip(hit.text, 600)}</p>
@@ -100,7 +100,7 @@ function Remembered({ memory }) {
   const explain = memory.explain ?? {};
   const ways = Object.entries(explain).filter(([, each]) => each && typeof each === "object" && "value" in each);
   return html`<article class="card hit">
-    <header class="row apart"><span class="row"><${Badge} tone="accent">${t(`kinds.${memory.kind}`)}<//><span class="muted small">${day(memory.valid_from)}</span></span>
+    <header class="row apart"><span class="row"><${Badge} tone="accent">${t(`kind.${memory.kind}`)}<//><span class="muted small">${day(memory.valid_from)}</span></span>
       <span class="number" title=${t("recall.relevance")}>${number(memory.relevance, 3)}</span></header>
     <a class="hit-text" dir="auto" href=${href(["memories"], { memory: memory.id })}>${clip(memory.content, 300)}</a>
     <div class="stack tight">

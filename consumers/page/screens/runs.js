@@ -2,10 +2,10 @@
 import { html, useState } from "../html.js";
 import { get, path } from "../api.js";
 import { named, t } from "../i18n.js";
-import { useEvery, useLoad, usePages } from "../load.js";
+import { useEvery, useLoad, useMarks, usePages } from "../load.js";
 import { href } from "../router.js";
 import { Legend, StackedBar } from "../parts/bars.js";
-import { Badge, Code, Empty, Failure, Head, Loading, Time } from "../parts/common.js";
+import { Badge, Code, Empty, Failure, Head, Loading, Tile, Time } from "../parts/common.js";
 import { ago, clip, cost, duration, moment, number, short } from "../parts/format.js";
 import { Icon } from "../parts/icons.js";
 import { Table, WindowedList } from "../parts/list.js";
@@ -25,10 +25,11 @@ export default function Runs({ path: [, run], query }) {
 function List({ thread }) {
   const list = usePages("/api/runs", { limit: 50, thread });
   useEvery(() => list.items.length <= 50 && list.reload(), LOOK_AGAIN_S, [list.items.length, thread]);
+  const marks = useMarks(list.items.map((each) => each.thread));
   const most = Math.max(1, ...list.items.map(lasted));
   const row = (/** @type {any} */ run) => html`<a class="run-row" href=${href(["runs", run.run_id])}>
     <${Badge} tone=${TONES[run.status]}>${named("runs.status", run.status)}<//>
-    <span class="run-words"><b class="clip">${run.agent}</b><span class="clip muted small" dir="auto">${clip(run.thread, 60)}</span></span>
+    <span class="run-words"><b class="clip" dir="auto">${clip(marks[run.thread]?.label || t("thread.unnamed"), 100)}</b><span class="clip muted small">${run.agent}</span></span>
     <span class="run-length"><span class="meter-track"><span class="meter-fill bar-3" style=${{ width: `${(100 * lasted(run)) / most}%` }} /></span>
       <span class="number small">${run.ended_at ? duration(lasted(run)) : "…"}</span></span>
     <span class="run-number number" title=${t("runs.tokens_in_out", { in: run.tokens_in, out: run.tokens_out })}>${t("threads.tokens", { n: short(run.tokens_in + run.tokens_out) })}</span>
@@ -78,9 +79,6 @@ function Run({ id }) {
     <${Axis} run=${run} steps=${steps} colourOf=${colourOf} />
   </section>`;
 }
-
-/** One number with its name. @param {{label: string, value: any}} props */
-const Tile = ({ label, value }) => html`<div class="tile"><span class="tile-label">${label}</span><b class="tile-value number">${value}</b></div>`;
 
 /** The steps as bars from when they began to when they ended. @param {{run: any, steps: any[], colourOf: (agent: string) => string}} props */
 function Axis({ run, steps, colourOf }) {
@@ -136,7 +134,8 @@ function barsOf(run, steps) {
       call.to = Math.max(at, call.from);
     } else {
       const thought = step.kind === "plan" || step.kind === "end";
-      const bar = { step, result: null, from: thought ? (step.latency_ms ? at - step.latency_ms : Math.min(before, at)) : at, to: at };
+      // The latency of the last step is that of the whole run.
+      const bar = { step, result: null, from: thought ? Math.max(Math.min(before, at), step.latency_ms ? at - step.latency_ms : 0) : at, to: at };
       if (step.kind === "call") calls.set(step.call_id, bar);
       bars.push(bar);
     }

@@ -4,23 +4,24 @@ import { get, path } from "../api.js";
 import { t } from "../i18n.js";
 import { useLoad } from "../load.js";
 import { href } from "../router.js";
+import { useTail } from "../tail.js";
 import { Meter } from "../parts/bars.js";
-import { Empty, Failure, Segments, Time } from "../parts/common.js";
+import { Empty, Failure, Loading, Segments, Time } from "../parts/common.js";
 import { ago, cost, number } from "../parts/format.js";
-import { useTail } from "./events.js";
 
 const TYPES = ["summary_written", "topics_tagged"];
 const MOST_WORDS = 1500; // of a text that is compared word by word
 
 /** @param {{thread: string}} props */
 export default function SummaryScreen({ thread }) {
-  const { items, error } = useTail(thread, false, TYPES);
+  const { items, error, settled } = useTail(path`/api/threads/${thread}/events`, { type: TYPES });
   const { versions, topics } = useMemo(() => derivedOf(items), [items]);
   const newest = useLoad((signal) => get(path`/api/threads/${thread}/turns`, { query: { limit: 1, newest: true }, signal }), [thread]);
   const [chosen, setChosen] = useState(/** @type {number | null} */ (null));
   const [view, setView] = useState("text");
   if (error && error.status !== 404) return html`<div class="screen"><${Failure} error=${error} /></div>`;
   const last = Math.max(newest.value?.items[0]?.seq ?? 0, versions[0]?.covered ?? 0);
+  if (!settled) return html`<div class="screen"><${Loading} lines=${8} /></div>`;
   if (!versions.length && !topics.length) return html`<${Empty} icon="summary" title=${t("summary.none")}>${t("summary.none_about")}<//>`;
   const at = Math.max(0, versions.findIndex((each) => each.seq === chosen));
   const [shown, before] = [versions[at], versions[at + 1]];

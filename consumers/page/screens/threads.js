@@ -1,8 +1,8 @@
 // Conversations: search, open, rename, delete while it can still be undone.
-import { html, useEffect, useMemo, useState } from "../html.js";
-import { get, patch, path, post, remove } from "../api.js";
+import { html, useEffect, useState } from "../html.js";
+import { patch, path, post, remove } from "../api.js";
 import { t } from "../i18n.js";
-import { useEvery, usePages } from "../load.js";
+import { useEvery, useMarks, usePages } from "../load.js";
 import { go, href } from "../router.js";
 import { ago, clip, number, short } from "../parts/format.js";
 import { Badge, Empty, Failure, Head, IconButton, Loading, Search, Time, useWrite } from "../parts/common.js";
@@ -19,8 +19,9 @@ export default function Threads() {
   const query = useSettled(typed.trim(), 200);
   const list = usePages("/api/threads", { limit: 50, query });
   const [leaving, setLeaving] = useState(/** @type {Set<string>} */ (new Set()));
-  const marks = useMarks(list.items);
+  const marks = useMarks(list.items.map((each) => each.thread));
   const [write, busy] = useWrite();
+  const [opened, setOpened] = useState(/** @type {string | null} */ (null)); // whose actions are shown on a phone
   useEvery(() => list.items.length <= 50 && list.reload(), LOOK_AGAIN_S, [list.items.length, query]);
   const shown = list.items.filter((thread) => !leaving.has(thread.thread));
 
@@ -51,15 +52,16 @@ export default function Threads() {
         ${marks[thread.thread]?.parked && html`<${Badge} tone="warn" title=${t("threads.parked_about")}><${Icon} name="warning" />${t("threads.parked")}<//>`}
         ${thread.archived && html`<${Badge}>${t("threads.archived")}<//>`}
         <span class="thread-number number" title=${t("threads.messages", { n: thread.messages })}>${t("threads.messages", { n: thread.messages })}</span>
-        <span class="thread-number number" title=${t("threads.tokens_about")}>${marks[thread.thread] ? t("threads.tokens", { n: short(marks[thread.thread].tokens) }) : ""}</span>
+        <span class="thread-number number" title=${t("threads.tokens_about")}>${marks[thread.thread]?.tokens ? t("threads.tokens", { n: short(marks[thread.thread].tokens) }) : ""}</span>
         <span class="thread-time muted"><${Time} time=${thread.last_active_at}>${ago(thread.last_active_at)}<//></span>
       </span>
     </a>
-    <span class="thread-actions">
+    <span class="thread-actions ${opened === thread.thread ? "open" : ""}">
       ${!thread.label && thread.messages > 0 && html`<${IconButton} label=${t("threads.label")} icon="star" disabled=${busy} onClick=${() => name(thread)} />`}
       <${IconButton} label=${t("threads.rename")} icon="edit" disabled=${busy} onClick=${() => rename(thread)} />
       <${IconButton} label=${t("threads.delete")} icon="trash" onClick=${() => drop(thread)} />
     </span>
+    <button type="button" class="icon-button thread-more" aria-label=${t("threads.actions")} aria-expanded=${opened === thread.thread} onClick=${() => setOpened(opened === thread.thread ? null : thread.thread)}><${Icon} name="more" /></button>
   </div>`;
 
   return html`<section class="screen full">
@@ -86,20 +88,4 @@ function useSettled(value, pause) {
     return () => clearTimeout(timer);
   }, [value]);
   return settled;
-}
-
-/** Returns tokens and parked events of the listed threads, by thread: read after the list, which does not wait for them.
- * @param {any[]} items @returns {Record<string, {tokens: number, parked: boolean}>} */
-function useMarks(items) {
-  const [marks, setMarks] = useState(/** @type {any} */ ({}));
-  const wanted = useMemo(() => items.slice(0, 500).map((each) => each.thread), [items]);
-  useEffect(() => {
-    const unknown = wanted.filter((thread) => !(thread in marks)).slice(0, 50);
-    if (!unknown.length) return;
-    get("/api/thread-marks", { query: { thread: unknown } }).then(
-      (/** @type {any[]} */ found) => setMarks((/** @type {any} */ before) => ({ ...before, ...Object.fromEntries(found.map((each) => [each.thread, each])) })),
-      () => {},
-    );
-  }, [wanted, marks]);
-  return marks;
 }

@@ -30,7 +30,7 @@ from turnlog.events.contracts import (
 from turnlog.events.local_time import offset_of
 from turnlog.projectors.engine.changes import Change, DeleteThread, Row, Statement, Upsert
 from turnlog.projectors.engine.projection import Projection
-from turnlog.projectors.engine.tables import thread_table, timestamptz, utc_offset_column
+from turnlog.projectors.engine.tables import INTERNAL, thread_table, timestamptz, utc_offset_column
 from turnlog.projectors.engine.writer import array_literal
 from turnlog.projectors.models.chunks.chunking import MAX_TURNS, Chunk, chunks, fold, topic_tag
 from turnlog.projectors.models.conversation.restored import cleared_before, restored_events
@@ -49,8 +49,14 @@ memory_vectors = thread_table(
     sa.Column("role", sa.Text, nullable=False),
     sa.Column("speaker", sa.Text, nullable=False),
     sa.Column("chunk", sa.Text, nullable=False),
-    sa.Column("index_text", sa.Text, nullable=False, comment="what is embedded"),
-    sa.Column("terms", ARRAY(sa.Text), nullable=False, comment="the chunk's search terms, repeated as it repeats them"),
+    sa.Column("index_text", sa.Text, nullable=False, comment="what is embedded", info=INTERNAL),
+    sa.Column(
+        "terms",
+        ARRAY(sa.Text),
+        nullable=False,
+        comment="the chunk's search terms, repeated as it repeats them",
+        info=INTERNAL,
+    ),
     sa.Column("topics", ARRAY(sa.Text), nullable=False, server_default="{}"),
     sa.Column("embedding", HALFVEC()),
     sa.Column("embedding_model", sa.Text),

@@ -107,19 +107,20 @@ async def one_thread(conn: Connection, tenant: str, thread: str) -> dict[str, An
 
 async def thread_marks(
     conn: Connection, tenant: str, user: str | None, threads: Sequence[str]
-) -> list[tuple[str, int, bool]]:
-    """Returns id, tokens that models took for it, and whether an event of it is parked, of those threads of a user."""
+) -> list[tuple[str, int, bool, str | None]]:
+    """Returns id, tokens that models took for it, whether an event of it is parked, and label, of those threads of a
+    user."""
     rows = await conn.execute(
         "SELECT t.thread_id, "
         "coalesce((SELECT sum(coalesce(m.tokens_in, 0) + coalesce(m.tokens_out, 0)) FROM messages m "
         "WHERE m.tenant = t.tenant AND m.thread_id = t.thread_id AND m.role = 'assistant'), 0)::bigint, "
         "EXISTS (SELECT FROM dead_letters d JOIN unnest(%(threads)s::text[], %(tokens)s::text[]) a (thread, token) "
         "ON a.token = d.thread_token WHERE a.thread = t.thread_id AND d.tenant = t.tenant AND d.build = 'live' "
-        "AND d.status = 'parked') FROM thread_activity t "
+        "AND d.status = 'parked'), t.label FROM thread_activity t "
         "WHERE t.tenant = %(tenant)s AND t.user_id = %(user)s AND t.thread_id = ANY(%(threads)s)",
         {"tenant": tenant, "user": user, "threads": list(threads), "tokens": [thread_token(each) for each in threads]},
     )
-    return [(str(thread), int(tokens), bool(parked)) for thread, tokens, parked in await rows.fetchall()]
+    return [(str(thread), int(tokens), bool(parked), label) for thread, tokens, parked, label in await rows.fetchall()]
 
 
 async def owner_of(conn: Connection, tenant: str, thread: str, partition: int) -> tuple[bool, str | None, int]:

@@ -5,7 +5,7 @@ from pgvector.sqlalchemy import HALFVEC
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.dialects.postgresql import UUID as UUID_TYPE
 
-from turnlog.projectors.engine.tables import thread_table, timestamptz
+from turnlog.projectors.engine.tables import INTERNAL, thread_table, timestamptz
 from turnlog.projectors.models.memories.sql import ON_HEALTH
 
 memories = thread_table(
@@ -18,9 +18,15 @@ memories = thread_table(
     sa.Column("category", sa.Text),
     sa.Column("content", sa.Text, nullable=False),
     sa.Column("value", sa.Text),
-    sa.Column("terms", ARRAY(sa.Text), nullable=False, comment="content's search terms, repeated as it repeats them"),
+    sa.Column(
+        "terms",
+        ARRAY(sa.Text),
+        nullable=False,
+        comment="content's search terms, repeated as it repeats them",
+        info=INTERNAL,
+    ),
     sa.Column("content_key", sa.LargeBinary, nullable=False, comment="SHA-256 of kind and normalised content"),
-    sa.Column("dedupe_key", sa.Text),
+    sa.Column("dedupe_key", sa.Text, info=INTERNAL),
     sa.Column("strategy", sa.Text, nullable=False),
     sa.Column("origin", sa.Text, nullable=False),
     sa.Column("rule", sa.Text),

@@ -8,14 +8,14 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from turnlog.events.contracts import REMOVALS, ApiKeyCreated, ApiKeyRevoked, Recorded
 from turnlog.projectors.engine.changes import Change, Statement, Upsert
 from turnlog.projectors.engine.projection import Projection
-from turnlog.projectors.engine.tables import metadata, thread_table, timestamptz
+from turnlog.projectors.engine.tables import INTERNAL, metadata, thread_table, timestamptz
 
 api_keys = thread_table(
     "api_keys",
     sa.Column("id", sa.Text, primary_key=True),
     sa.Column("user_id", sa.Text, nullable=False),
     sa.Column("seq", sa.BigInteger, nullable=False, comment="the event that brought it"),
-    sa.Column("digest", sa.Text, nullable=False, comment="HMAC of the key and all that it may do"),
+    sa.Column("digest", sa.Text, nullable=False, comment="HMAC of the key and all that it may do", info=INTERNAL),
     sa.Column("role", sa.Text, nullable=False),
     sa.Column("scopes", ARRAY(sa.Text), nullable=False),
     sa.Column("label", sa.Text),
