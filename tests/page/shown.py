@@ -64,11 +64,11 @@ MEMORIES = (
     (200, "FACT", "place", "家在杭州滨江区", 0.5),
 )
 SUMMARIES = (
-    "Lin Wei (林薇) is a senior in Hangzhou who applies for fall 2027. Her average is 88.6, she is in the top 12 %, and she"
-    " wants to study computer science or robotics. The family can pay 45,000 USD a year.",
-    "Lin Wei (林薇) is a senior in Hangzhou who applies for fall 2027. Her average is 88.6, which is 3.72 of 4.0, and she"
-    " wants to study robotics. The family can pay 52,000 USD a year. She has a corgi called Sesame (芝麻) and is allergic to"
-    " peanuts.",
+    "Lin Wei (林薇) is a senior in Hangzhou who applies for fall 2027. Her average is 88.6, she is in the top 12 %, and"
+    " she wants to study computer science or robotics. The family can pay 45,000 USD a year.",
+    "Lin Wei (林薇) is a senior in Hangzhou who applies for fall 2027. Her average is 88.6, which is 3.72 of 4.0, and"
+    " she wants to study robotics. The family can pay 52,000 USD a year. She has a corgi called Sesame (芝麻) and is "
+    "allergic to peanuts.",
 )
 
 
@@ -114,9 +114,9 @@ async def answer_questions(client: AsyncClient, model: MemoryServer) -> None:
     searched = [("get_profile", {}), ("search_schools", {"query": "robotics"})]
     model.reply("First the profile, then schools for robotics.", tool_calls=searched, delay=0.9)
     model.reply(
-        "Three schools fit your profile:\n\n| School | Chance | Cost a year |\n|---|---|---|\n| Harlan Institute | Match | "
-        "48,200 USD |\n| Northgate University | Reach | 51,900 USD |\n| Lakeside College | Safety | 39,400 USD |\n\n"
-        "**Harlan Institute** has its own robotics laboratory.",
+        "Three schools fit your profile:\n\n| School | Chance | Cost a year |\n|---|---|---|\n"
+        "| Harlan Institute | Match | 48,200 USD |\n| Northgate University | Reach | 51,900 USD |\n"
+        "| Lakeside College | Safety | 39,400 USD |\n\n**Harlan Institute** has its own robotics laboratory.",
         delay=1.2,
     )
     await ask(client, THREAD, "Which schools fit me, and what do they cost?")
@@ -162,10 +162,13 @@ async def append(api: Api, time: datetime, thread: str, *data: EventData) -> Non
 
 
 # Usage and activity are counted by when the log stored them, and its past cannot be written: their rows are.
-DAY = """INSERT INTO usage SELECT %(tenant)s, current_date - %(day)s, %(user)s, %(agent)s, 'answer', 'openai', %(model)s,
+DAY = """
+INSERT INTO usage SELECT %(tenant)s, current_date - %(day)s, %(user)s, %(agent)s, 'answer', 'openai', %(model)s,
   %(tokens)s / 900, %(tokens)s, %(tokens)s / 9, %(tokens)s / 4, 0, %(tokens)s, 1900"""
-HOUR = """INSERT INTO turnlog_analytics.hourly
-SELECT %(tenant)s, date_trunc('hour', now()) - make_interval(hours => %(hour)s), %(type)s, %(role)s, %(events)s, 0, %(events)s * %(each)s, %(events)s * %(each)s / 9, %(errors)s"""
+HOUR = """
+INSERT INTO turnlog_analytics.hourly
+SELECT %(tenant)s, date_trunc('hour', now()) - make_interval(hours => %(hour)s), %(type)s, %(role)s, %(events)s, 0,
+  %(events)s::bigint * %(each)s, %(events)s::bigint * %(each)s / 9, %(errors)s"""
 
 
 async def add_past(api: Api) -> None:

@@ -46,7 +46,7 @@ async def test_a_question_is_settled_and_a_memory_rated_and_forgotten(browser: B
             await ann.post("/api/memories", json={"content": content})
         async with signed_in(browser, api, "#/memories") as page:
             question = page.get_by_role("group", name="Which one is right?")
-            await question.get_by_role("button", name="The new").click()
+            await question.get_by_role("button", name="New").click()
             await expect(question).to_have_count(0)
             row = page.locator(".memory-row")
             await expect(row).to_contain_text("4 May 2008")

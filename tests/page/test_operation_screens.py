@@ -64,7 +64,7 @@ async def test_operators_see_lag_rebuild_and_plots_and_turn_agents_off(browser: 
             assert not (await root.get("/admin/ai-agent/agents")).json()[0]["enabled"]
             await page.get_by_role("button", name="New key").click()
             await page.get_by_role("dialog").get_by_label("Label").fill("A program")
-            await page.get_by_role("button", name="Make the key").click()
+            await page.get_by_role("button", name="Create the key").click()
             await expect(page.get_by_role("dialog").locator("pre")).not_to_be_empty()
             await page.get_by_role("dialog").get_by_role("button", name="Close").last.click()
             await page.get_by_role("row", name="A program").get_by_role("button", name="Revoke").click()
@@ -106,7 +106,7 @@ async def test_a_person_takes_a_copy_and_is_erased_with_a_receipt(browser: Brows
         await ann.post("/api/threads/t/turns", json={"turns": [{"role": "user", "content": "My corgi is Sesame."}]})
     async with signed_in(browser, api, "#/privacy") as page:
         await expect(page.locator(".tile").filter(has_text="Memories")).to_contain_text("1")
-        await page.get_by_role("button", name="Make the file").click()
+        await page.get_by_role("button", name="Create the file").click()
         async with page.expect_download() as begun:
             await page.get_by_role("link", name="Save the file").click()
         saved = await (await begun.value).path()

@@ -50,9 +50,9 @@ class NewCheckpoint(BaseModel):
 async def list_entities(
     caller: Reader,
     type: Annotated[str | None, Query(max_length=100)] = None,
-    user: OfUser = None,
     limit: Limit = 100,
     cursor: Cursor = None,
+    user: OfUser = None,
 ) -> Page[EntityFound]:
     """Lists entities, most mentioned first."""
     after = place_of(cursor, int, datetime, str, str)

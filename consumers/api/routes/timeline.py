@@ -67,7 +67,7 @@ async def thread_marks(
     caller: Reader,
     thread: Annotated[list[str], Query(max_length=100, description="Ids of conversations; unknown ones are left out.")],
 ) -> list[ThreadMarks]:
-    """Returns what a list shows beside conversations: label, tokens of models, and whether events wait to be applied."""
+    """Returns what lists show of conversations: label, tokens of models, and whether events wait to be applied."""
     return await marks_of(*caller.person, thread)
 
 

@@ -14,7 +14,7 @@ export const percent = (share) => share.toLocaleString(language.get(), { style: 
 
 /** @param {number | null | undefined} usd @returns {string} */
 export const cost = (usd) =>
-  usd === null || usd === undefined ? "–" : usd > 0 && usd < 0.0001 ? `<${cost(0.0001)}` : usd.toLocaleString(language.get(), { style: "currency", currency: "USD", maximumFractionDigits: usd < 1 ? 4 : 2 });
+  usd === null || usd === undefined ? "–" : usd > 0 && usd < 0.0001 ? `<${cost(0.0001)}` : usd.toLocaleString(language.get(), { style: "currency", currency: "USD", currencyDisplay: "narrowSymbol", maximumFractionDigits: usd < 1 ? 4 : 2 });
 
 /** Returns "840 ms", "12.3 s" or "2 min 5 s". @param {number} milliseconds */
 export function duration(milliseconds) {

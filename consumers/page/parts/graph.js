@@ -62,13 +62,17 @@ function placed(entities, user) {
     const away = 70 + 22 * Math.sqrt(at);
     return { key: `${entity.type} ${entity.name}`, type: entity.type, name: entity.name, entity, x: WIDTH / 2 + away * 1.4 * Math.cos(angle), y: HEIGHT / 2 + away * Math.sin(angle), radius: Math.min(15, 8 + Math.sqrt(entity.mention_count)) };
   })];
-  const byName = new Map(nodes.map((node) => [node.name, node]));
+  const keyOf = (/** @type {any} */ name) => String(name).normalize("NFKC").toLowerCase(); // relations name their targets so
+  const byName = new Map(nodes.map((node) => [keyOf(node.name), node]));
   const edges = [];
   for (const node of nodes.slice(1)) {
     const { relations, attributes } = node.entity;
-    for (const relation of relations) if (byName.has(relation.target)) edges.push({ from: node, to: /** @type {Node} */ (byName.get(relation.target)), type: relation.type });
-    const place = byName.get(attributes["lives-in"]);
-    if (place) edges.push({ from: node, to: place, type: "lives-in" });
+    for (const relation of relations) {
+      const target = byName.get(keyOf(relation.target));
+      if (target && target !== node) edges.push({ from: node, to: target, type: relation.type });
+    }
+    const place = byName.get(keyOf(attributes["lives-in"]));
+    if (place && place !== node) edges.push({ from: node, to: place, type: "lives-in" });
     if (typeof attributes.relation === "string") edges.push({ from: me, to: node, type: attributes.relation });
   }
   for (let round = 0; round < 220; round += 1) push(nodes, edges, 1 - round / 220);
@@ -95,7 +99,7 @@ function push(nodes, edges, heat) {
   nodes.forEach((node, at) => {
     if (node.fixed) return;
     const limit = 14 * heat + 1;
-    node.x = Math.max(80, Math.min(WIDTH - 80, node.x + Math.max(-limit, Math.min(limit, moves[at].x + (WIDTH / 2 - node.x) * 0.02))));
-    node.y = Math.max(28, Math.min(HEIGHT - 36, node.y + Math.max(-limit, Math.min(limit, moves[at].y + (HEIGHT / 2 - node.y) * 0.04))));
+    node.x = Math.max(80, Math.min(WIDTH - 80, node.x + Math.max(-limit, Math.min(limit, moves[at].x + (WIDTH / 2 - node.x) * 0.035))));
+    node.y = Math.max(28, Math.min(HEIGHT - 36, node.y + Math.max(-limit, Math.min(limit, moves[at].y + (HEIGHT / 2 - node.y) * 0.06))));
   });
 }

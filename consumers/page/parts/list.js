@@ -57,6 +57,6 @@ export function WindowedList({ items, height, row, keyOf, label, onEnd, follow =
 export function Table({ items, columns, keyOf, label }) {
   return html`<div class="table-frame" tabindex="0" role="region" aria-label=${label}><table>
     <thead><tr>${columns.map(([heading, , kind], at) => html`<th key=${at} class=${kind ?? ""} scope="col">${heading}</th>`)}</tr></thead>
-    <tbody>${items.map((item) => html`<tr key=${keyOf(item)}>${columns.map(([, cell, kind], at) => html`<td key=${at} class=${kind ?? ""}>${cell(item)}</td>`)}</tr>`)}</tbody>
+    <tbody>${items.map((item) => html`<tr key=${keyOf(item)}>${columns.map(([, cell, kind], at) => html`<td key=${at} class=${kind ?? ""} data-label=${columns[at][0]}>${cell(item)}</td>`)}</tr>`)}</tbody>
   </table></div>`;
 }

@@ -66,9 +66,9 @@ function Lags({ behind, children }) {
     <section class="stack tight"><h2>${t("operation.lag")}</h2><div class="card lags" role="list" aria-label=${t("operation.lag")}>
       ${projections.map((/** @type {any} */ each) => html`<div key=${`${each.projection}/${each.partition}`} role="listitem" class="lag-row">
         <b class="clip">${each.projection}${partitions && html` <span class="muted small number">${t("operation.partition", { n: each.partition })}</span>`}</b>
+        <span class="lag-marks">${each.stalled && html`<${Badge} tone="bad">${t("operation.stalled")}<//>`}${each.parked > 0 && html`<${Badge} tone="warn">${t("operation.parked_n", { n: each.parked })}<//>`}${each.rebuilt !== null && html`<${Badge} tone="accent">${t("operation.rebuilt", { share: percent(each.rebuilt) })}<//>`}</span>
         <span class="meter-track" aria-hidden="true"><span class="meter-fill bar-${each.stalled ? "bad" : behindOf(each) ? "warn" : "good"}" style=${{ width: `${behindOf(each) ? Math.max(4, (100 * behindOf(each)) / most) : 0}%` }} /></span>
         <span class="number lag-number">${!behindOf(each) && html`<span class="tone-good"><${Icon} name="check" /></span>`}${behindOf(each) ? t("operation.behind", { n: behindOf(each) }) : t("operation.current")}</span>
-        <span class="lag-marks">${each.stalled && html`<${Badge} tone="bad">${t("operation.stalled")}<//>`}${each.parked > 0 && html`<${Badge} tone="warn">${t("operation.parked_n", { n: each.parked })}<//>`}${each.rebuilt !== null && html`<${Badge} tone="accent">${t("operation.rebuilt", { share: percent(each.rebuilt) })}<//>`}</span>
       </div>`)}</div></section>`;
 }
 
@@ -93,7 +93,7 @@ function Letters({ letters, onChange }) {
         [t("operation.event"), (/** @type {any} */ letter) => html`<span class="number">${letter.seq}</span> <code>${letter.event_type}</code>`],
         [t("operation.read_model"), (/** @type {any} */ letter) => letter.projection],
         [t("operation.error"), (/** @type {any} */ letter) => html`<span dir="auto">${clip(letter.error, 240) || letter.reason}</span>`],
-        [t("operation.since"), (/** @type {any} */ letter) => html`<${Time} time=${letter.parked_at}>${ago(letter.parked_at)}<//>`],
+        [t("operation.since"), (/** @type {any} */ letter) => html`<span class="nowrap"><${Time} time=${letter.parked_at}>${ago(letter.parked_at)}<//></span>`],
         ["", (/** @type {any} */ letter) => (letter.status !== "parked" ? html`<${Badge}>${t("operation.dropped")}<//>` : html`<span class="row nowrap">
           <button class="button small" disabled=${busy} onClick=${() => retry(letter.seq)}>${t("operation.retry")}</button>
           <button class="button small quiet" disabled=${busy} onClick=${() => drop(letter)}>${t("operation.drop")}</button></span>`)],

@@ -68,7 +68,7 @@ function Run({ id }) {
     <//>
     ${run.code && html`<${Failure} error=${new Error(run.code)} />`}
     <div class="tiles">
-      <${Tile} label=${t("runs.duration")} value=${run.ended_at ? duration(lasted(run)) : "…"} />
+      <${Tile} label=${t("runs.duration")} value=${run.ended_at ? duration(Math.max(lasted(run), steps.at(-1)?.latency_ms ?? 0)) : "…"} />
       <${Tile} label=${t("runs.tokens_in")} value=${number(run.tokens_in)} />
       <${Tile} label=${t("runs.tokens_out")} value=${number(run.tokens_out)} />
       <${Tile} label=${t("runs.cost")} value=${priced(run)} />
@@ -134,8 +134,10 @@ function barsOf(run, steps) {
       call.to = Math.max(at, call.from);
     } else {
       const thought = step.kind === "plan" || step.kind === "end";
-      // The latency of the last step is that of the whole run.
-      const bar = { step, result: null, from: thought ? Math.max(Math.min(before, at), step.latency_ms ? at - step.latency_ms : 0) : at, to: at };
+      const began = step.latency_ms ? at - step.latency_ms : 0;
+      // The latency of the end is that of the whole run: its own time begins after the step before.
+      const from = !thought ? at : step.kind === "end" || !began ? Math.max(Math.min(before, at), began) : began;
+      const bar = { step, result: null, from, to: at };
       if (step.kind === "call") calls.set(step.call_id, bar);
       bars.push(bar);
     }
