@@ -1272,7 +1272,7 @@ export interface paths {
         };
         /**
          * Thread Marks
-         * @description Returns what a list shows beside conversations: tokens of models, and whether events wait to be applied.
+         * @description Returns what lists show of conversations: label, tokens of models, and whether events wait to be applied.
          */
         get: operations["thread_marks"];
         put?: never;
@@ -1458,7 +1458,11 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        get?: never;
+        /**
+         * Stored
+         * @description Returns how much is stored of the caller, and the tokens that models took for them.
+         */
+        get: operations["stored"];
         put?: never;
         post?: never;
         /**
@@ -3543,7 +3547,8 @@ export interface components {
         /**
          * EventRelations
          * @description An event with the events of its thread that it names, directly or over others, and those that name it so; both
-         *     as the stream of events shows them, in the order of the log. rows: of read models, that name it.
+         *     as the stream of events shows them, in the order of the log. cut: more events follow, among which nobody looked for
+         *     effects. rows: of read models, that name it.
          */
         EventRelations: {
             /** Event */
@@ -3558,6 +3563,8 @@ export interface components {
             effects: {
                 [key: string]: unknown;
             }[];
+            /** Cut */
+            cut: boolean;
             /** Rows */
             rows: components["schemas"]["RowsOfEvent"][];
         };
@@ -4974,7 +4981,7 @@ export interface components {
         };
         /**
          * RowsOfEvent
-         * @description Rows of one table of a read model, as JSON, without vectors and hashes.
+         * @description Rows of one table of a read model, as JSON, without bytes, vectors and columns that it declares internal.
          */
         RowsOfEvent: {
             /** Read Model */
@@ -5295,6 +5302,26 @@ export interface components {
             /** Logs */
             logs: components["schemas"]["SpanLog"][];
         };
+        /**
+         * StoredOfPerson
+         * @description Counts of what is stored of a user. memories: those that ended, too. tokens: of models, for this user.
+         */
+        StoredOfPerson: {
+            /** Conversations */
+            conversations: number;
+            /** Memories */
+            memories: number;
+            /** Entities */
+            entities: number;
+            /** Runs */
+            runs: number;
+            /** Preferences */
+            preferences: number;
+            /** Tokens In */
+            tokens_in: number;
+            /** Tokens Out */
+            tokens_out: number;
+        };
         /** StreamOptions */
         StreamOptions: {
             /**
@@ -5347,6 +5374,8 @@ export interface components {
             tokens: number;
             /** Parked */
             parked: boolean;
+            /** Label */
+            label: string | null;
         };
         /**
          * Ticket
@@ -6889,6 +6918,8 @@ export interface operations {
                 as_of?: string | null;
                 /** @description In any status, ended and forgotten ones too. */
                 every?: boolean;
+                /** @description Another user's, for operators of the tenant. */
+                user?: string | null;
                 /** @description At most so many. */
                 limit?: number;
                 /** @description `next` of the page before. */
@@ -7028,7 +7059,10 @@ export interface operations {
     };
     memory_stats: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description Another user's, for operators of the tenant. */
+                user?: string | null;
+            };
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
@@ -7071,7 +7105,10 @@ export interface operations {
     };
     get_memory: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description Another user's, for operators of the tenant. */
+                user?: string | null;
+            };
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
@@ -7165,7 +7202,10 @@ export interface operations {
     };
     memory_history: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description Another user's, for operators of the tenant. */
+                user?: string | null;
+            };
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
@@ -7467,6 +7507,8 @@ export interface operations {
             query?: {
                 /** @description Those that were settled too. */
                 answered?: boolean;
+                /** @description Another user's, for operators of the tenant. */
+                user?: string | null;
                 /** @description At most so many. */
                 limit?: number;
                 /** @description `next` of the page before. */
@@ -7618,6 +7660,8 @@ export interface operations {
                 limit?: number;
                 /** @description `next` of the page before. */
                 cursor?: string | null;
+                /** @description Another user's, for operators of the tenant. */
+                user?: string | null;
             };
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
@@ -7897,6 +7941,8 @@ export interface operations {
     list_receipts: {
         parameters: {
             query?: {
+                /** @description From this sequence of the log on. */
+                since?: number;
                 /** @description At most so many. */
                 limit?: number;
                 /** @description `next` of the page before. */
@@ -9422,6 +9468,8 @@ export interface operations {
             query?: {
                 /** @description Events after this sequence of the log. */
                 after?: number;
+                /** @description Only of these types. */
+                type?: string[] | null;
             };
             header?: {
                 "last-event-id"?: string | null;
@@ -9752,6 +9800,52 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["JobStatus"];
+                };
+            };
+            /** @description Client Error */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Server Error */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    stored: {
+        parameters: {
+            query?: {
+                /** @description Another user's, for operators of the tenant. */
+                user?: string | null;
+            };
+            header?: {
+                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["StoredOfPerson"];
                 };
             };
             /** @description Client Error */
