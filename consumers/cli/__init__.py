@@ -63,6 +63,8 @@ COMMANDS = {
     "encryption-key": ("keys", "Show and change the keys that encrypt users' words"),
     "subscribers": ("subscribers", "Let a tenant's own program read its log from NATS"),
     "usage": ("operating", "Show calls, tokens and cost of language models"),
+    "activity": ("analysing", "Show what happened, hour by hour"),
+    "sql": ("analysing", "Read a tenant's rows with SQL"),
     "agents": ("agents", "List, configure or switch agents"),
     "runs": ("runs", "Show what agents planned, called and handed over"),
     "sample": ("sampling", "Store fictional data to try a team with"),

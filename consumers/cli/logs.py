@@ -1,19 +1,21 @@
 """log: which log the rows belong to, ways out where it is another one, backups."""
 
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from turnlog.agent.operations import log_identity
+from turnlog.agent.counting import counted
+from turnlog.agent.operations import analysis, log_identity
 from turnlog.consumers.cli.confirming import Yes, confirm
 from turnlog.consumers.cli.console import Result, warn
 from turnlog.consumers.cli.options import commands, group
 from turnlog.consumers.cli.progress_bars import progress
 from turnlog.consumers.cli.runner import Runtime, command, listed
 
-Folder = Annotated[Path, typer.Argument(help="The backup's folder.")]
+Folder = Annotated[Path, typer.Argument(help="The folder to write or read.")]
 
 app = commands()
 below = group(app, "log", "Which log the rows belong to; back up, restore, adopt.")
@@ -55,6 +57,21 @@ async def restore(rt: Runtime, folder: Folder, yes: Yes = False) -> Result:
     """Put the log of a backup in the place of the connected one, which is deleted."""
     await _asked(rt, f"Delete this log, and restore {folder}?", yes)
     return _result(await log_identity.restore_log(rt, folder))
+
+
+@command(below, projecting=False)
+async def parquet(
+    rt: Runtime,
+    folder: Folder,
+    since: Annotated[datetime | None, typer.Option(formats=["%Y-%m-%d"], help="The first day, in UTC.")] = None,
+    words: Annotated[
+        bool, typer.Option("--words", help="With what users said, in clear; an erasure does not reach these files.")
+    ] = False,
+) -> Result:
+    """Write the tenant's events as Parquet, a file for each day; DuckDB and pandas read the folder."""
+    day = None if since is None else since.date()
+    made = await analysis.export_log(rt, rt.settings.tenant, folder, day, words)
+    return Result(made, f"{made.folder}: {counted(made.events, 'event')} of {counted(made.days, 'day')}")
 
 
 async def _asked(rt: Runtime, question: str, yes: bool) -> None:

@@ -16,6 +16,7 @@ from turnlog.events.log import Log
 
 # What each command with --user or --tenant needs beside them.
 WORDS = {
+    "activity": (),
     "answer": ("new",),
     "chat": ("t", "-m", "hello"),
     "clear": ("--memories", "--yes"),
@@ -75,6 +76,8 @@ WORDS = {
     "session create": ("t",),
     "session reset": ("t",),
     "session show": ("t",),
+    "sql": ("SELECT 1",),
+    "log parquet": ("/dev/null/nowhere",),
     "subscribers create": ("billing",),
     "subscribers list": (),
     "subscribers remove": ("billing",),

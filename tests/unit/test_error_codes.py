@@ -31,6 +31,7 @@ NEVER_OVER_HTTP = {
     "invalid-route",
     "invalid-rules",
     "invalid-schedule",
+    "invalid-sql",
     "invalid-setting",
     "invalid-team",
     "invalid-time",

@@ -50,7 +50,9 @@ ASKED_FOR = {
         "keys.key_status",
     ),
     "operations": (
+        "activity",
         "all_processes",
+        "analysis",
         "archives",
         "breakers",
         "checkup",

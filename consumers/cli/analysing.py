@@ -1,0 +1,84 @@
+"""sql, activity: a tenant's rows and counts for analysts."""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from pydantic_core import to_jsonable_python
+from rich.cells import cell_len
+
+from turnlog.agent.operations import activity as activities
+from turnlog.agent.operations import analysis
+from turnlog.consumers.cli.console import Result, minute, padded, warn
+from turnlog.consumers.cli.options import commands
+from turnlog.consumers.cli.runner import Runtime, command
+
+if TYPE_CHECKING:
+    from turnlog.agent.operations.activity import HourOfType
+
+WIDEST = 60
+
+app = commands()
+
+
+@command(app)
+async def sql(
+    rt: Runtime,
+    query: Annotated[str | None, typer.Argument(help="One statement; without it, the views and their columns.")] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many rows.")] = 1_000,
+    csv: Annotated[bool, typer.Option("--csv", help="Comma-separated values, whole.")] = False,
+) -> Result:
+    """Read the tenant's rows with SQL: the views turns, memories, usage and runs. Nothing can be changed."""
+    if query is None:
+        views = await analysis.views(rt, rt.settings.tenant)
+        return Result(views, [f"{name:<9} {', '.join(columns)}" for name, columns in views.items()])
+    found = await analysis.query(rt, rt.settings.tenant, query, limit)
+    if found.hides:
+        warn(f"row security hides the rows of other tenants; these are of {rt.settings.tenant!r} (--tenant)")
+    if found.more:
+        warn(f"there are more than {limit:,} rows (--limit)")
+    rows = [dict(zip(found.columns, to_jsonable_python(row), strict=True)) for row in found.rows]
+    return Result(rows, found.csv().rstrip("\n").split("\n") if csv else _table(found.columns, found.rows))
+
+
+@command(app)
+async def activity(
+    rt: Runtime,
+    hours: Annotated[int, typer.Option(min=1, max=8_784, help="The last so many hours.")] = 24,
+) -> Result:
+    """Events, turns, tokens and errors of each hour (UTC), as the role `analytics` counts them from the log."""
+    found = await activities.activity(rt, rt.settings.tenant, hours)
+    return Result(found, _hours(found) if found else "nothing was counted; `turnlog up` counts while it runs")
+
+
+def _hours(found: "Sequence[HourOfType]") -> Iterator[str]:
+    by_hour = defaultdict[datetime, list["HourOfType"]](list)
+    for each in found:
+        by_hour[each.hour].append(each)
+    yield f"{'hour':<16}  {'events':>8}  {'asked':>8}  {'answered':>8}  {'tokens in':>11}  {'out':>9}  {'errors':>6}"
+    for hour, types in by_hour.items():
+        asked, answered = (sum(one.events for one in types if one.role == role) for role in ("user", "assistant"))
+        sums = [sum(getattr(one, name) for one in types) for name in ("events", "tokens_in", "tokens_out", "errors")]
+        counts = f"{sums[0]:>8,}  {asked:>8,}  {answered:>8,}  {sums[1]:>11,}  {sums[2]:>9,}  {sums[3]:>6,}"
+        yield f"{minute(hour):<16}  {counts}"
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Iterator[str]:
+    cells = [[*columns], *([_cell(value) for value in row] for row in rows)]
+    widths = [max(map(cell_len, column)) for column in zip(*cells, strict=True)]
+    for row in cells:
+        yield "  ".join(padded(cell, width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def _cell(value: Any) -> str:
+    """Returns a value as one line of WIDEST characters at most."""
+    if isinstance(value, datetime):
+        value = value.isoformat(" ", "seconds").removesuffix("+00:00")
+    text = (
+        json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else "" if value is None else str(value)
+    )
+    text = " ".join(text.split())
+    return text if len(text) <= WIDEST else text[: WIDEST - 1] + "…"

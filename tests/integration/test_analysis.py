@@ -1,0 +1,110 @@
+"""SQL and Parquet for analysts: a tenant's own rows, read only, and no words that nobody asked for."""
+
+import json
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from helpers.cli import Cli, commands, environment_of
+from helpers.key_rings import KEK
+
+from turnlog.agent.answering.turns import NewTurn, add_turns
+from turnlog.agent.memory.memory_changes import remember
+from turnlog.agent.operations.analysis import InvalidSql, export_log, query, views, with_views
+from turnlog.agent.runtime import Runtime
+from turnlog.agent.settings import load_settings
+from turnlog.consumers.runtime import opened, projecting
+from turnlog.events.contracts import UsageMetered
+
+
+@pytest.fixture
+async def runtime(nats_url: str, database_url: str, tmp_path: Path) -> AsyncIterator[Runtime]:
+    settings = load_settings(nats_url=nats_url, database_url=database_url, home=tmp_path, kek=KEK)
+    async with opened(settings) as runtime, projecting(runtime):
+        await add_turns(runtime, "default", "t", [NewTurn("user", "My corgi is called 芝麻.")], user="ann")
+        await remember(runtime, "default", "ann", "Ann plays the cello.")
+        yield runtime
+
+
+@pytest.fixture
+def turnlog(nats_url: str, database_url: str, tmp_path: Path) -> Cli:
+    return commands(environment_of(nats_url, database_url, tmp_path) | {"TURNLOG_KEK": KEK})
+
+
+async def test_a_query_reads_the_views_of_its_tenant(runtime: Runtime) -> None:
+    found = await query(runtime, "default", "SELECT thread_id, user_id, role, text FROM turns")
+    assert (found.columns, found.rows) == (
+        ["thread_id", "user_id", "role", "text"],
+        [("t", "ann", "user", "My corgi is called 芝麻.")],
+    )
+    with_own = "WITH own AS (SELECT content FROM memories) SELECT * FROM own, (VALUES (1), (2)) AS n ORDER BY 2"
+    found = await query(runtime, "default", with_own, limit=1)
+    assert found.rows == [("Ann plays the cello.", 1)] and found.more and not found.hides
+    assert set(await views(runtime, "default")) == {"turns", "memories", "usage", "runs"}
+    counting = "with recursive n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 3) SELECT sum(i) FROM n"
+    assert (await query(runtime, "default", counting)).rows == [(6,)]
+
+
+async def test_a_query_says_that_rows_of_other_tenants_are_hidden(runtime: Runtime) -> None:
+    await add_turns(runtime, "acme", "s", [NewTurn("user", "A secret.")], user="bob")
+    for table in ("turns", "turnlog.messages"):
+        found = await query(runtime, "default", f"SELECT count(*) FROM {table}")
+        assert found.rows == [(1,)] and found.hides
+    assert (await query(runtime, "nobody", "SELECT * FROM turns")).rows == []
+
+
+async def test_what_is_no_single_reading_statement_is_refused(runtime: Runtime) -> None:
+    for sql in (
+        "DELETE FROM turnlog.messages",
+        "SELECT 1; SELECT 2",
+        "SELECT * FROM turnlog.user_keys",
+        "SELECT nothing FROM turns",
+        "SELECT",
+        "COMMIT",
+        "",
+    ):
+        with pytest.raises(InvalidSql):
+            await query(runtime, "default", sql)
+    assert (await query(runtime, "default", "SELECT count(*) FROM turns")).rows == [(1,)]
+
+
+def test_definitions_of_views_come_before_those_of_the_query() -> None:
+    assert with_views("WITH a AS (SELECT 1) SELECT * FROM a").startswith("WITH turns AS (")
+    assert with_views(" with recursive a AS (SELECT 1) SELECT 1").endswith("), a AS (SELECT 1) SELECT 1")
+
+
+async def test_the_log_is_written_by_day_without_words_unless_they_are_asked_for(
+    runtime: Runtime, tmp_path: Path
+) -> None:
+    made = await export_log(runtime, "default", tmp_path / "log")
+    files = sorted((tmp_path / "log").glob("day=*/events.parquet"))  # two where midnight has passed
+    table = [row for file in files for row in pq.ParquetFile(file).read().to_pylist()]
+    assert (made.days, made.events) == (len(files), len(table))
+    assert [row["seq"] for row in table] == sorted(row["seq"] for row in table)
+    (turn,) = (row for row in table if row["type"] == "turnlog.turn_recorded")
+    assert (turn["tenant"], turn["thread"], turn["user"]) == ("default", "t", "ann")
+    assert "corgi" not in str(table)
+    await export_log(runtime, "default", tmp_path / "log", words=True)
+    (turn,) = (
+        row
+        for file in files
+        for row in pq.ParquetFile(file).read().to_pylist()
+        if row["type"] == "turnlog.turn_recorded"
+    )
+    assert json.loads(turn["data"])["content"] == "My corgi is called 芝麻."
+    tomorrow = datetime.now(UTC).date() + timedelta(days=2)
+    assert (await export_log(runtime, "default", tmp_path / "later", since=tomorrow)).events == 0
+
+
+async def test_commands_show_rows_and_hours(runtime: Runtime, turnlog: Cli) -> None:
+    usage = UsageMetered(purpose="answer", provider="p", model="m", calls=1, tokens_in=7, tokens_out=3)
+    answered = [NewTurn("assistant", "芝麻.")]
+    await add_turns(runtime, "default", "t", answered, user="ann", usage=usage)
+    said = await turnlog("sql", "SELECT role, text FROM turns ORDER BY seq")
+    assert said.out.splitlines() == ["role       text", "user       My corgi is called 芝麻.", "assistant  芝麻."]
+    assert (await turnlog("sql", "SELECT model, tokens_in FROM usage", "--csv")).out == "model,tokens_in\nm,7\n"
+    assert (await turnlog("sql", "SELECT 1 AS n", "--json")).document == [{"n": 1}]
+    assert (await turnlog("sql", "DROP TABLE x", "--json")).error == "invalid-sql"
+    assert "nothing was counted" in (await turnlog("activity")).out
