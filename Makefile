@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # numpy's threads spin while they wait for each other, and every process has as many as there are cores.
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: demo test docs-test page-test page-types quick nightly check suite lint types install bench eval chaos peer clients llm-test alerts release clean
+.PHONY: demo test docs-test page-test page-types typescript quick nightly check suite lint types install bench eval chaos peer clients llm-test alerts release clean
 
 demo: $(STAMP)
 	$(BIN)/turnlog demo
@@ -41,7 +41,7 @@ nightly: $(STAMP)
 
 # The tests of `make test` and `make docs-test` in one run. Types are checked while the tests start: mypy has one process.
 check: $(STAMP)
-	$(MAKE) -j 2 lint page-types types suite
+	$(MAKE) -j 2 lint page-types types typescript suite
 
 suite: $(STAMP)
 	$(PYTEST)
@@ -65,6 +65,15 @@ page-types: $(STAMP)
 	  npm ci --silent --prefix $(PAGE) --ignore-scripts --no-audit --no-fund >/dev/null 2>&1; }; \
 	then $(PAGE)/node_modules/.bin/tsc --project tests/page; \
 	else echo "page-types: skipped, because npm or its registry is not there"; fi
+
+# The package of docs/typescript, where npm is: it is built, packed, and imported from the archive.
+TYPESCRIPT = $(VENV)/typescript
+typescript: $(STAMP)
+	@rm -rf $(TYPESCRIPT) && cp -r docs/typescript $(TYPESCRIPT) && cd $(TYPESCRIPT) && \
+	if command -v npm >/dev/null && npm ci --silent --ignore-scripts --no-audit --no-fund >/dev/null 2>&1; then \
+	  npm run --silent build && tar -tzf "$$(npm pack --silent)" | grep -q package/dist/index.js && \
+	  node -e "import('turnlog').then(({ connect }) => connect({ key: 'k' }).ask)"; \
+	else echo "typescript: skipped, because npm or its registry is not there"; fi
 
 bench: $(STAMP)
 	$(BIN)/pip install --quiet --disable-pip-version-check --requirement requirements.lock --requirement requirements-bench.lock

@@ -33,6 +33,7 @@ turns = Turns.from_dict({"turns": [{"role": "user", "content": "hello"}]})
 append_turns.sync("generated", client=client, body=turns)
 print([thread.thread for thread in list_threads.sync(client=client).items])
 """
+HEY = {"input": "openapi.json", "output": {"path": "hey", "importFileExtension": ".js"}}
 USE_HEY = """
 import { createClient } from "./hey/client/index.js";
 import { appendTurns, listThreads } from "./hey/index.js";
@@ -94,7 +95,8 @@ async def test_hey_api_makes_a_client_that_compiles_and_works(serve: Serve, fold
     )
     (folder / "node.d.ts").write_text("declare const process: { env: Record<string, string | undefined> };\n", "utf-8")
     (folder / "use.ts").write_text(USE_HEY, "utf-8")
-    await run(folder, *package("@hey-api/openapi-ts/bin/run.js", "-i", "openapi.json", "-o", "hey"))
+    (folder / "openapi-ts.config.mjs").write_text(f"export default {json.dumps(HEY)};", "utf-8")
+    await run(folder, *package("@hey-api/openapi-ts/bin/run.js"))
     await run(folder, *package("typescript/bin/tsc", "-p", "."))
     async with serve() as api:
         said = await run(folder, node(), "js/use.js", TURNLOG_URL=api.url, TURNLOG_KEY=api.token())

@@ -1,4 +1,4 @@
-"""The TypeScript example of docs/typescript: its types fit, and it runs (`make clients`)."""
+"""The TypeScript package of docs/typescript and its examples: their types fit, and they run (`make clients`)."""
 
 import asyncio
 import shutil
@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 from helpers.api import Serve
+from helpers.stage import MemoryServer
 from installed import node, with_packages
 
 EXAMPLE = Path(__file__).parents[2] / "docs/typescript"
 COMPILER = "node_modules/typescript/bin/tsc"
 STRICT = ["--strict", "--noEmit", "--allowImportingTsExtensions", "--erasableSyntaxOnly", "--skipLibCheck"]
-MODULES = ["--target", "esnext", "--module", "nodenext", "--moduleResolution", "nodenext"]
+MODULES = ["--target", "esnext", "--module", "nodenext", "--lib", "esnext,dom,dom.iterable,dom.asynciterable"]
+PROGRAM = Path(__file__).parent / "programs/use_memory_middleware.ts"
 
 
 @pytest.fixture
@@ -30,9 +32,10 @@ async def run(folder: Path, *words: Any, **environment: str) -> str:
     return done.stdout
 
 
-async def test_the_example_has_no_type_errors(folder: Path) -> None:
+async def test_the_package_and_its_examples_have_no_type_errors(folder: Path) -> None:
+    shutil.copy(PROGRAM, folder)
     (folder / "node.d.ts").write_text("declare const process: { env: Record<string, string | undefined> };\n", "utf-8")
-    await run(folder, COMPILER, *STRICT, *MODULES, "example.ts", "node.d.ts")
+    await run(folder, COMPILER, *STRICT, *MODULES, "example.ts", PROGRAM.name, "node.d.ts")
 
 
 async def test_the_example_appends_recalls_and_streams_an_answer(serve: Serve, folder: Path) -> None:
@@ -40,3 +43,56 @@ async def test_the_example_appends_recalls_and_streams_an_answer(serve: Serve, f
         said = await run(folder, "example.ts", TURNLOG_URL=api.url, TURNLOG_KEY=api.token())
     assert said.startswith("appended 2\ncontext true\nrecalled My corgi is called Sesame.\nanswered ")
     assert "Sesame" in said.rpartition("answered ")[2]
+
+
+async def test_a_model_of_the_ai_sdk_gets_a_memory(serve: Serve, model: MemoryServer, folder: Path) -> None:
+    shutil.copy(PROGRAM, folder)
+    async with serve() as api, api.client() as ann:
+        environment = {"TURNLOG_URL": api.url, "TURNLOG_KEY": api.token(), "MODEL_URL": model.url}
+        said = await run(folder, PROGRAM.name, **environment)
+        assert said.strip() == '["echo: My dog is called Sesame.","echo: What is my dog called?"]'
+        turns = (await ann.get("/api/threads/walks/turns")).json()["items"]
+    assert [turn["content"] for turn in turns][::2] == ["My dog is called Sesame.", "What is my dog called?"]
+    system = model.bodies("chat")[-1]["messages"][0]
+    assert system["role"] == "system" and "Sesame" in system["content"]
+
+
+FLAKY = """
+import { connect, need } from "./index.ts";
+
+let calls = 0;
+const broken = async (request: Request): Promise<Response> => {
+  const response = await fetch(request);
+  calls += 1;
+  if (calls === 1) throw new TypeError("the connection broke after the server had answered");
+  if (!response.body || !request.url.includes("stream")) return response;
+  let read = 0;
+  const cut = new TransformStream({
+    transform(chunk, controller) {
+      read += 1;
+      if (read > 2) controller.error(new TypeError("cut"));
+      else controller.enqueue(chunk);
+    },
+  });
+  return new Response(response.body.pipeThrough(cut), response);
+};
+const key = process.env.TURNLOG_KEY ?? "";
+const turnlog = connect({ baseUrl: process.env.TURNLOG_URL, key, fetch: broken as typeof fetch });
+const body = { turns: [{ role: "user" as const, content: "My corgi is called Sesame." }] };
+const path = { thread: "broken" };
+need(await turnlog.POST("/api/threads/{thread}/turns", { params: { path }, body }));
+let text = "";
+for await (const { event, data } of turnlog.ask("broken", "What is my corgi called?")) {
+  if (event === "content") text += data.chunk;
+}
+const turns = need(await turnlog.GET("/api/threads/{thread}/turns", { params: { path } })).items;
+const asked = turns.filter((turn) => turn.role === "user").length;
+console.log(JSON.stringify([asked, text === turns.at(-1)?.content]));
+"""
+
+
+async def test_a_broken_write_is_done_once_and_a_cut_stream_goes_on(serve: Serve, folder: Path) -> None:
+    (folder / "flaky.ts").write_text(FLAKY, "utf-8")
+    async with serve("agent") as api:
+        said = await run(folder, "flaky.ts", TURNLOG_URL=api.url, TURNLOG_KEY=api.token())
+    assert said.strip() == "[2,true]"

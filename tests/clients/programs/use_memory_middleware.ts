@@ -1,0 +1,13 @@
+// The AI SDK with turnlog's memory around a model of another server.
+import { createOpenAI } from "@ai-sdk/openai";
+import { generateText, streamText, wrapLanguageModel } from "ai";
+import { connect } from "./index.ts";
+import { turnlogMemory } from "./memory-middleware.ts";
+
+const turnlog = connect({ baseUrl: process.env.TURNLOG_URL, key: process.env.TURNLOG_KEY ?? "" });
+const provider = createOpenAI({ baseURL: process.env.MODEL_URL, apiKey: "k" });
+const model = wrapLanguageModel({ model: provider.chat("m"), middleware: turnlogMemory(turnlog, "walks") });
+const first = await generateText({ model, prompt: "My dog is called Sesame.", maxRetries: 0 });
+const pieces = [];
+for await (const piece of streamText({ model, prompt: "What is my dog called?", maxRetries: 0 }).textStream) pieces.push(piece);
+console.log(JSON.stringify([first.text, pieces.join("")]));
