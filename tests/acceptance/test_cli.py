@@ -7,14 +7,21 @@ import shlex
 import signal
 import subprocess
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import nats
 import psycopg
 import pytest
 from helpers.cli import terminal
-from helpers.cli_process import CALL, CHATGPT, COMMAND, JSONL, OPENAI, PEOPLE, Cli, CommandResult, environment, imports
+from helpers.cli_process import (
+    CALL,
+    COMMAND,
+    Cli,
+    CommandResult,
+    environment,
+    imports,
+    write_files,
+)
 from helpers.preloaded_cli import run_command
 from helpers.prepared_home import copy_database
 from helpers.servers import eventually, processes_left_in
@@ -25,12 +32,7 @@ from turnlog.projectors.models.registry import PROJECTIONS
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("files")
-    for name, content in (("chatgpt", CHATGPT), ("openai", OPENAI)):
-        (folder / f"{name}.json").write_text(json.dumps(content))
-    for name, lines in (("people", PEOPLE), ("jsonl", JSONL)):
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return folder
+    return write_files(tmp_path_factory.mktemp("files"))
 
 
 @pytest.fixture(scope="module")
@@ -356,15 +358,6 @@ def test_a_past_context_is_compared_with_its_receipt_and_a_fork_begins_there(cli
     assert "the very messages the model got" in told.out
 
 
-def test_a_worker_says_that_it_runs_and_ends_on_a_signal(cli: Cli) -> None:
-    worker = cli.begin("worker", "analytics")
-    assert worker.stdout is not None
-    assert worker.stdout.readline() == b"worker analytics runs\n"
-    worker.send_signal(signal.SIGTERM)
-    _, errors = worker.communicate(timeout=240)
-    assert (worker.returncode, b"Traceback" in errors) == (0, False)
-
-
 ERRORS = {
     ("messages", "nope"): ("not-found", "turnlog threads"),
     ("recall", "x", "--thread", "nope"): ("not-found", "turnlog threads"),
@@ -392,22 +385,6 @@ def test_every_error_is_one_document_that_says_cause_and_fix(cli: Cli) -> None:
         assert done.err == ""
 
 
-def test_without_json_an_error_is_one_line_on_stderr(cli: Cli) -> None:
-    done = cli("messages", "nope")
-    assert (done.code, done.out) == (1, "")
-    assert done.err == "error: there is no thread 'nope'; `turnlog threads` lists them [not-found]\n"
-
-
-@pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_what_cannot_be_written_is_an_error_on_stderr(cli: Cli, unbuffered: str) -> None:
-    with Path("/dev/full").open("wb") as full:
-        call, env = [*COMMAND, "threads", "--json"], environment(cli.home) | {"PYTHONUNBUFFERED": unbuffered}
-        done = subprocess.run(call, env=env, stdout=full, stderr=subprocess.PIPE, timeout=240)
-    assert done.returncode == 1
-    [error] = done.stderr.decode().splitlines()
-    assert error == "error: [Errno 28] No space left on device. Make room on that disk and run this again [disk-full]"
-
-
 def test_whoever_reads_only_the_beginning_makes_no_error(cli: Cli) -> None:
     reading = cli.begin("tail", "--from", "1")
     assert reading.stdout is not None
@@ -417,19 +394,3 @@ def test_whoever_reads_only_the_beginning_makes_no_error(cli: Cli) -> None:
     assert reading.wait(90) == 0
     assert reading.stderr is not None and reading.stderr.read() == b""
     reading.stderr.close()
-
-
-def test_a_wrong_setting_is_named_and_its_secret_is_not(cli: Cli) -> None:
-    wrong = {
-        ("DATABASE_URL", "postgresql://ann:s3cret@127.0.0.1:9/x"): "database-unavailable",
-        ("DATABASE_URL", "no url"): "database-unavailable",
-        ("NATS_URL", "nats://ann:s3cret@127.0.0.1:9"): "log-unavailable",
-        ("TURNLOG_PARTITIONS", "many"): "invalid-setting",
-    }
-    with ThreadPoolExecutor(len(wrong)) as pool:
-        found = list(pool.map(lambda setting: cli("threads", "--json", **dict([setting])), wrong))
-    for (variable, _), code, done in zip(wrong, wrong.values(), found, strict=True):
-        assert done.error["code"] == code
-        assert variable in done.error["message"]
-        assert "factory" not in done.error["message"]  # of a default that other settings make
-        assert "s3cret" not in done.out + done.err

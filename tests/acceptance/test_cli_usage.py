@@ -1,8 +1,14 @@
-"""Wrong options end a command with exit code 2 before any server starts."""
+"""How a command ends: by a signal, or with a plain error for wrong options, wrong settings and full disks."""
 
+import json
+import signal
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from helpers.cli_process import environment
+import pytest
+from helpers.cli import environment_of
+from helpers.cli_process import COMMAND, environment
 from helpers.preloaded_cli import run_command
 
 
@@ -23,3 +29,56 @@ def test_an_unknown_option_is_a_usage_error(tmp_path: Path) -> None:
     assert (done.code, done.out) == (2, "")
     assert "No such option: --nope" in done.err
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_what_cannot_be_written_is_an_error_on_stderr(
+    nats_url: str, database_url: str, tmp_path: Path, unbuffered: str
+) -> None:
+    with Path("/dev/full").open("wb") as full:
+        call, env = (
+            [*COMMAND, "threads", "--json"],
+            environment_of(nats_url, database_url, tmp_path) | {"PYTHONUNBUFFERED": unbuffered},
+        )
+        done = subprocess.run(call, env=env, stdout=full, stderr=subprocess.PIPE, timeout=240)
+    assert done.returncode == 1
+    [error] = done.stderr.decode().splitlines()
+    assert error == "error: [Errno 28] No space left on device. Make room on that disk and run this again [disk-full]"
+
+
+def test_a_wrong_setting_is_named_and_its_secret_is_not(nats_url: str, database_url: str, tmp_path: Path) -> None:
+    wrong = {
+        ("DATABASE_URL", "postgresql://ann:s3cret@127.0.0.1:9/x"): "database-unavailable",
+        ("DATABASE_URL", "no url"): "database-unavailable",
+        ("NATS_URL", "nats://ann:s3cret@127.0.0.1:9"): "log-unavailable",
+        ("TURNLOG_PARTITIONS", "many"): "invalid-setting",
+    }
+    right = environment_of(nats_url, database_url, tmp_path)
+    with ThreadPoolExecutor(len(wrong)) as pool:
+        results = pool.map(lambda set_: run_command("threads", "--json", environment=right | dict([set_])), wrong)
+    for (variable, _), code, done in zip(wrong, wrong.values(), results, strict=True):
+        error = json.loads(done.out)["error"]
+        assert (done.code, error["code"]) == (1, code)
+        assert variable in error["message"]
+        assert "factory" not in error["message"]  # of a default that other settings make
+        assert "s3cret" not in done.out + done.err
+
+
+def test_without_json_an_error_is_one_line_on_stderr(nats_url: str, database_url: str, tmp_path: Path) -> None:
+    done = run_command("messages", "nope", environment=environment_of(nats_url, database_url, tmp_path))
+    assert (done.code, done.out) == (1, "")
+    assert done.err == "error: there is no thread 'nope'; `turnlog threads` lists them [not-found]\n"
+
+
+def test_a_worker_says_that_it_runs_and_ends_on_a_signal(nats_url: str, database_url: str, tmp_path: Path) -> None:
+    worker = subprocess.Popen(
+        [*COMMAND, "worker", "analytics"],
+        env=environment_of(nats_url, database_url, tmp_path),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert worker.stdout is not None
+    assert worker.stdout.readline() == b"worker analytics runs\n"
+    worker.send_signal(signal.SIGTERM)
+    _, errors = worker.communicate(timeout=240)
+    assert (worker.returncode, b"Traceback" in errors) == (0, False)

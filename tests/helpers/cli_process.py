@@ -116,6 +116,15 @@ def environment(home: Path, **more: str) -> dict[str, str]:
     return {**own, "TURNLOG_HOME": str(home), "TURNLOG_API_PORT": "0", **more}
 
 
+def write_files(folder: Path) -> Path:
+    """Writes the files that `imports` imports, and returns their folder."""
+    for name, content in (("chatgpt", CHATGPT), ("openai", OPENAI)):
+        (folder / f"{name}.json").write_text(json.dumps(content))
+    for name, lines in (("people", PEOPLE), ("jsonl", JSONL)):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder
+
+
 def imports(files: Path) -> dict[str, tuple[str, ...]]:
     return {
         "people": ("import", str(files / "people.jsonl"), "--format", "jsonl", "--user", "team"),

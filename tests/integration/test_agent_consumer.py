@@ -16,7 +16,6 @@ from helpers.sample_events import derivation, event, turn
 from helpers.servers import eventually
 from helpers.stage import Play, Stage, player
 from prometheus_client import REGISTRY
-from psycopg import AsyncCursor
 from uuid_utils.compat import uuid7
 
 from turnlog.agent.answering import asking as conversing
@@ -67,33 +66,6 @@ async def test_the_answer_streams_to_the_asker_and_stands_on_the_log(play: Play,
     assert isinstance(answer, Answered) and answer.answer == "The capital is Lisbon."
     assert kinds == ["turn_recorded", "answer_requested", "turn_recorded", "answer_receipt", "usage_metered"]
     assert (usage.purpose, usage.calls, usage.tokens_out) == ("answer", 1, 4)
-
-
-async def test_an_answer_takes_a_bounded_number_of_statements(
-    play: Play, model: OpenAIServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The smallest number of eight answers counts; the loops beside the agent have statements of their own."""
-    statements: list[str] = []
-    others: set[str] = set()
-    execute = AsyncCursor.execute
-
-    async def noted(cursor: AsyncCursor[Any], query: Any, *given: Any, **more: Any) -> AsyncCursor[Any]:
-        if (task := asyncio.current_task()) is not None and task.get_name() not in others:
-            statements.append(query if isinstance(query, str) else bytes(query).decode())
-        return await execute(cursor, query, *given, **more)
-
-    counts: list[tuple[int, int]] = []
-    async with play() as stage:
-        others |= {beat.loop for beat in stage.runtime.heartbeats.loops} - {"agent"}
-        await ask(stage, "What is on day 0?")
-        monkeypatch.setattr(AsyncCursor, "execute", noted)
-        for day in range(1, 9):
-            statements.clear()
-            await ask(stage, f"What is on day {day}?")
-            await stage.runtime.wait_until_projected()
-            counts.append((len(statements), sum("lineage" in one for one in statements)))
-    assert min(total for total, _ in counts) <= 24
-    assert min(lineages for _, lineages in counts) <= 3
 
 
 FORGED: list[Any] = [

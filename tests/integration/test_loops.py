@@ -5,16 +5,13 @@ import contextlib
 import math
 import re
 import threading
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, nullcontext
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
-from fastapi import routing
-from fastapi.dependencies.utils import get_dependant
 from helpers.api import Api, Serve
 from helpers.sample_events import turn
 from helpers.servers import eventually
@@ -23,15 +20,12 @@ from nats.js import JetStreamContext
 from nats.js.api import DeliverPolicy
 from prometheus_client import REGISTRY
 
-from turnlog.agent.models import factory
 from turnlog.agent.operations import processes as of_processes
 from turnlog.agent.operations.checkup import checkup
 from turnlog.agent.operations.gauges import measure, measuring
 from turnlog.agent.operations.log_identity import rebuild_from_log
 from turnlog.agent.operations.processes import deaths, processes
 from turnlog.agent.settings import Settings
-from turnlog.consumers.api import app as app_of_api
-from turnlog.consumers.api.document import documented
 from turnlog.consumers.servers import background
 from turnlog.consumers.workers import app
 from turnlog.consumers.workers.durable_consumer import Delivery, DurableConsumer
@@ -323,46 +317,6 @@ async def test_a_blocked_event_loop_is_seen_in_the_metrics_and_by_doctor(serve: 
         assert found["processes"].warning
         told = REGISTRY.get_sample_value("turnlog_event_loop_lag_seconds_sum")
         assert told is not None and told > 0.15
-
-
-async def test_models_are_made_beside_the_event_loop_before_anything_is_served(
-    serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Clients load modules and build TLS contexts, for which the first request would keep all others waiting."""
-    made = list[threading.Thread]()
-
-    def make(settings: Settings) -> factory.Models:
-        made.append(threading.current_thread())
-        return make_models(settings)
-
-    make_models = factory.make_models
-    monkeypatch.setattr(factory, "make_models", make)
-    async with serve():
-        [thread] = made
-    assert thread is not threading.main_thread()
-
-
-async def test_routes_and_their_document_are_made_beside_the_event_loop(
-    serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Hundreds of models: FastAPI would make those of a router at the first request that passes it."""
-    made = {get_dependant: list[threading.Thread](), documented: list[threading.Thread]()}
-
-    def noted(make: Callable[..., Any], *args: Any, **named: Any) -> Any:
-        made[make].append(threading.current_thread())
-        return make(*args, **named)
-
-    monkeypatch.setattr(routing, "get_dependant", partial(noted, get_dependant))
-    monkeypatch.setattr(app_of_api, "documented", partial(noted, documented))
-    app_of_api._routes.cache_clear()
-    app_of_api.document.cache_clear()
-    async with serve() as api, api.client() as ann:
-        before = len(made[get_dependant])
-        assert (await ann.get("/openapi.json")).status_code == 200
-        assert (await ann.post("/v1/chat/completions", json={})).status_code == 400
-    assert len(made[get_dependant]) == before > 100
-    [thread] = made[documented]
-    assert thread is not threading.main_thread()
 
 
 async def test_a_watch_over_the_servers_that_ends_is_started_again(tmp_path: Path) -> None:

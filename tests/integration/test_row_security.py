@@ -10,8 +10,9 @@ from uuid import UUID
 
 import psycopg
 import pytest
+from helpers.every_contract import EVERY_CONTRACT
 from helpers.key_rings import KEK
-from helpers.sample_events import EVERY_CONTRACT, event, turn
+from helpers.sample_events import event, turn
 from helpers.servers import execute, rows
 from psycopg.errors import InsufficientPrivilege
 from pydantic import SecretStr

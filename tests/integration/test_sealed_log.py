@@ -6,10 +6,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from helpers.every_contract import EVERY_CONTRACT
 from helpers.key_rings import KeysAtHand, destroy_keys
 from helpers.nightly import examples
 from helpers.random_events import MEMORIES, SHORT_TERM
-from helpers.sample_events import EVERY_CONTRACT, event, text_of, turn
+from helpers.sample_events import event, text_of, turn
 from helpers.servers import eventually, parked, rows, running_projector
 from helpers.stage import Play, Stage, on_stage, player
 from hypothesis import HealthCheck, Phase, given, settings

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 from faststream.specification.asyncapi.v3_0_0.schema import ApplicationSchema
+from helpers.every_contract import EVERY_CONTRACT
 from helpers.key_rings import KeysAtHand
-from helpers.sample_events import EVERY_CONTRACT, event
+from helpers.sample_events import event
 from jsonschema import Draft202012Validator
 
 from turnlog.agent.answering.pieces import Kind

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from cloudevents.core.formats.json import JSONFormat
 from cloudevents.core.v1.event import CloudEvent
-from helpers.sample_events import BLOCKS, EVERY_CONTRACT, MAY_8, event, turn
+from helpers.every_contract import EVERY_CONTRACT
+from helpers.sample_events import BLOCKS, MAY_8, event, turn
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from helpers.sample_events import EVERY_CONTRACT, event
+from helpers.every_contract import EVERY_CONTRACT
+from helpers.sample_events import event
 
 from turnlog.events.codec import VERSIONS, decode, encode
 from turnlog.events.contracts import CONTRACTS, Event, EventData

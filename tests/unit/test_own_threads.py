@@ -1,7 +1,8 @@
 """No conversation has the name of one of turnlog's own threads: to delete it would take a user's memories along."""
 
 import pytest
-from helpers.sample_events import EVERY_CONTRACT, event
+from helpers.every_contract import EVERY_CONTRACT
+from helpers.sample_events import event
 
 from turnlog.agent.operations.jobs.job_states import all_jobs
 from turnlog.agent.privacy.erasure.event_scan import Person

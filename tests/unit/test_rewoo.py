@@ -2,23 +2,16 @@
 
 import asyncio
 import json
-import math
-import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.openai_server import OpenAIServer
-from helpers.support_desk import SUPPORT_TOOLS
+from helpers.rewoo_desk import SUPPORT, Desk, only, opened_desk, phases, returned, solved, text
 
 from turnlog.agent.answering.pieces import (
     AgentSwitched,
     PhaseChanged,
-    Piece,
     Planned,
     Restarted,
     Round,
@@ -27,92 +20,16 @@ from turnlog.agent.answering.pieces import (
     ToolReturned,
     ToolUsed,
 )
-from turnlog.agent.answering.run import run
 from turnlog.agent.context import counter_for
-from turnlog.agent.models.errors import EmptyAnswer, ModelTimedOut
-from turnlog.agent.models.openai_chat import OpenAIChat
-from turnlog.agent.models.protocol import ChatRequest, Delta
-from turnlog.agent.team import rewoo
-from turnlog.agent.team.local_pages import LocalPages
-from turnlog.agent.team.plans import CUT, Delegation, Step
-from turnlog.agent.team.rewoo import SOLVE_S, Rewoo
-from turnlog.agent.team.teams import Agent, Team, load_team
-from turnlog.agent.team.tools import MAY_BE_DONE, Registry, Use, registry_of, tool
-
-SUPPORT = load_team(Path(__file__).parents[1] / "teams" / "support")
-QUESTION = {"role": "user", "content": "Where is A101?"}
-
-
-@dataclass(frozen=True, slots=True)
-class Desk:
-    """A run of the support team against a scripted server."""
-
-    server: OpenAIServer
-    chat: OpenAIChat
-
-    async def ask(self, entry: str = "desk", **changed: Any) -> list[Piece]:
-        async with aclosing(self.run(entry, **changed)) as pieces:
-            return [piece async for piece in pieces]
-
-    def run(
-        self,
-        entry: str = "desk",
-        team: Team = SUPPORT,
-        tools: Sequence[Callable[..., Any]] = SUPPORT_TOOLS,
-        ends_in: float | None = None,
-        within_s: float = math.inf,
-        window: int = 0,
-    ) -> Any:
-        ends_at = None if ends_in is None else asyncio.get_running_loop().time() + ends_in
-
-        async def request_for(agent: Agent, delegation: Delegation | None) -> ChatRequest:
-            told = [] if delegation is None else [{"role": "user", "content": f"Task: {delegation.task}"}]
-            system = {"role": "system", "content": agent.prompt}
-            return ChatRequest([system, QUESTION, *told], restart=True, ends_at=ends_at)
-
-        def use_for(agent: Agent, depth: int, step: Step) -> Use:
-            return Use("bob", datetime.now(UTC), uuid.uuid4(), None, LocalPages("none", []))  # type: ignore[arg-type]
-
-        registry: Registry = registry_of(tools)
-        policy = Rewoo(team, registry, [entry], request_for, use_for, within_s=within_s)
-        policy.model, policy.window = self.chat.model, window
-        return run(self.chat, policy)
-
-    @property
-    def bodies(self) -> list[dict[str, Any]]:
-        return list(self.server.bodies("chat"))
+from turnlog.agent.models.errors import EmptyAnswer
+from turnlog.agent.team.plans import CUT
+from turnlog.agent.team.tools import tool
 
 
 @pytest.fixture
 async def desk() -> AsyncIterator[Desk]:
-    with OpenAIServer() as server:
-        chat = OpenAIChat(server.url, server.key, "gpt-4o-mini", count_tokens=len)
-        yield Desk(server, chat)
-        await chat.close()
-
-
-def phases(pieces: Sequence[Piece]) -> list[str]:
-    return [piece.phase for piece in pieces if isinstance(piece, PhaseChanged)]
-
-
-def text(pieces: Sequence[Piece]) -> str:
-    return "".join(piece.text for piece in pieces if isinstance(piece, Text))
-
-
-def solved(pieces: Sequence[Piece]) -> Solved:
-    assert isinstance(pieces[-1], Solved)
-    return pieces[-1]
-
-
-def returned(pieces: Sequence[Piece]) -> dict[str, Any]:
-    return {piece.name: json.loads(piece.result) for piece in pieces if isinstance(piece, ToolReturned)}
-
-
-def only(*functions: Callable[..., Any]) -> dict[str, Any]:
-    """A team of one agent that has these tools."""
-    names = tuple(function.__name__ for function in functions)
-    agent = Agent(type="desk", name="Desk", prompt="p", tools=names)
-    return {"team": Team(name="t", entry="desk", agents={"desk": agent}), "tools": functions}
+    async with opened_desk() as desk:
+        yield desk
 
 
 async def test_a_plan_without_calls_is_the_answer(desk: Desk) -> None:
@@ -351,90 +268,6 @@ async def test_tools_that_write_run_one_after_the_other_in_the_order_of_the_plan
     desk.server.reply("Done.")
     await desk.ask(**only(writer("first"), writer("second")))
     assert order == ["second begins", "second ends", "first begins", "first ends"]
-
-
-async def test_a_tool_that_leaves_no_time_is_given_up_and_the_answer_comes(desk: Desk) -> None:
-    @tool
-    async def slow() -> None:
-        """Never ends."""
-        await asyncio.Event().wait()
-
-    @tool
-    async def quick() -> str:
-        """Ends."""
-        return "q"
-
-    desk.server.reply(tool_calls=[("slow", {}), ("quick", {})])
-    desk.server.reply("Done without it.")
-    pieces = await desk.ask(**only(slow, quick), ends_in=SOLVE_S + 3)
-    assert returned(pieces) == {"slow": {"error": "there was no time left for it"}, "quick": "q"}
-    assert text(pieces) == "Done without it."
-
-
-async def test_a_tool_that_writes_and_leaves_no_time_may_have_been_done(desk: Desk) -> None:
-    @tool(writes=True)
-    async def pay() -> None:
-        """Never ends."""
-        await asyncio.Event().wait()
-
-    @tool(writes=True)
-    async def later() -> None:
-        """Waits for the one before."""
-
-    desk.server.reply(tool_calls=[("pay", {}), ("later", {})])
-    desk.server.reply("I do not know.")
-    told = returned(await desk.ask(**only(pay, later), ends_in=SOLVE_S + 1))
-    assert told["pay"] == {"error": f"there was no time left for its answer, {MAY_BE_DONE}"}
-    assert told["later"] == {"error": "there was no time left for it"}
-
-
-async def test_the_calls_of_a_run_have_one_time_by_which_text_must_come(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    given, stream = list[ChatRequest](), desk.chat.stream
-
-    def noted(request: ChatRequest) -> AsyncIterator[Delta]:
-        given.append(request)
-        return stream(request)
-
-    monkeypatch.setattr(desk.chat, "stream", noted)
-    desk.server.reply("I look.", tool_calls=[("find_order", {"number": "A101"})])
-    desk.server.reply("It is on its way.")
-    await desk.ask(within_s=30.0)
-    planning, solving = given
-    assert planning.text_by == solving.text_by is not None
-    assert planning.ends_at == planning.text_by and solving.ends_at is None  # nobody sees a plan before it is whole
-
-
-async def test_a_model_that_only_thinks_is_given_up_in_time(desk: Desk) -> None:
-    desk.server.reply("Done.", thinking="hm " * 1_000, between=0.05)
-    with pytest.raises(ModelTimedOut):
-        await desk.ask(within_s=0.5)
-
-
-async def test_a_plan_that_only_thinks_in_a_loop_is_given_up_in_time(desk: Desk) -> None:
-    desk.server.reply("Done.", thinking="hm " * 1_000, between=0.05)
-    with pytest.raises(ModelTimedOut):
-        await desk.ask("refunds", within_s=0.5)
-
-
-async def test_a_model_that_hangs_after_a_slow_tool_is_given_up_in_time(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    @tool
-    async def slow() -> None:
-        """Never ends."""
-        await asyncio.Event().wait()
-
-    monkeypatch.setattr(rewoo, "SOLVE_SHARE", 0.9)
-    desk.server.reply(tool_calls=[("slow", {})])
-    desk.server.hang()
-    pieces = list[Piece]()
-    with pytest.raises(ModelTimedOut):
-        async for piece in desk.run(**only(slow), within_s=1.5):
-            pieces.append(piece)
-    assert phases(pieces) == ["PLAN", "EXECUTE", "SOLVE"]
-    assert returned(pieces) == {"slow": {"error": "there was no time left for it"}}
 
 
 @pytest.mark.parametrize(("window", "most"), [(4_096, 2_700), (128_000, 16_100)], ids=["a small window", "a large one"])

@@ -9,8 +9,9 @@ from typing import Any, Literal, get_args, get_origin
 from uuid import UUID
 
 import pytest
+from helpers.every_contract import EVERY_CONTRACT
 from helpers.key_rings import KeysAtHand
-from helpers.sample_events import EVERY_CONTRACT, MAY_8, event, turn
+from helpers.sample_events import MAY_8, event, turn
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel

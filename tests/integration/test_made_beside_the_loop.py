@@ -1,0 +1,56 @@
+"""What takes long is made on a thread of its own, so that the event loop goes on."""
+
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+from fastapi import routing
+from fastapi.dependencies.utils import get_dependant
+from helpers.api import Serve
+
+from turnlog.agent.models import factory
+from turnlog.agent.settings import Settings
+from turnlog.consumers.api import app as app_of_api
+from turnlog.consumers.api.document import documented
+
+
+async def test_models_are_made_beside_the_event_loop_before_anything_is_served(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients load modules and build TLS contexts, for which the first request would keep all others waiting."""
+    made = list[threading.Thread]()
+
+    def make(settings: Settings) -> factory.Models:
+        made.append(threading.current_thread())
+        return make_models(settings)
+
+    make_models = factory.make_models
+    monkeypatch.setattr(factory, "make_models", make)
+    async with serve():
+        [thread] = made
+    assert thread is not threading.main_thread()
+
+
+async def test_routes_and_their_document_are_made_beside_the_event_loop(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hundreds of models: FastAPI would make those of a router at the first request that passes it."""
+    made = {get_dependant: list[threading.Thread](), documented: list[threading.Thread]()}
+
+    def noted(make: Callable[..., Any], *args: Any, **named: Any) -> Any:
+        made[make].append(threading.current_thread())
+        return make(*args, **named)
+
+    monkeypatch.setattr(routing, "get_dependant", partial(noted, get_dependant))
+    monkeypatch.setattr(app_of_api, "documented", partial(noted, documented))
+    app_of_api._routes.cache_clear()
+    app_of_api.document.cache_clear()
+    async with serve() as api, api.client() as ann:
+        before = len(made[get_dependant])
+        assert (await ann.get("/openapi.json")).status_code == 200
+        assert (await ann.post("/v1/chat/completions", json={})).status_code == 400
+    assert len(made[get_dependant]) == before > 100
+    [thread] = made[documented]
+    assert thread is not threading.main_thread()
