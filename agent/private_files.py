@@ -96,7 +96,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _give_to_owner_of(folder: Path, made: Path | int) -> None:
-    """What root makes in a user's folder must stay accessible to the user."""
+    """Gives a file that root made in a user's folder to the user."""
     if os.geteuid() == 0:
         owner = folder.stat()
         os.chown(made, owner.st_uid, owner.st_gid)

@@ -35,7 +35,7 @@ GIVE_WAY_S, LOOK_AGAIN_S = 60.0, 0.1
 
 
 class Pool(Protocol):
-    """Where connections come from; they are autocommit."""
+    """Lends autocommit connections."""
 
     def connection(self, timeout: float | None = None) -> AbstractAsyncContextManager[Connection]: ...
 

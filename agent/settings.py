@@ -45,7 +45,7 @@ def _embedding_model(known: dict[str, Any]) -> str:
 
 
 def is_near(base_url: str) -> bool:
-    """Whether the server is on this machine or a container beside this one, by its name alone."""
+    """Returns whether the server is on this machine or a container beside this one, by its name alone."""
     host = urlsplit(base_url).hostname or ""
     try:
         return ip_address(host).is_loopback

@@ -120,7 +120,7 @@ async def _models_at_work(runtime: Runtime, roles: Sequence[str]) -> AsyncIterat
 
 
 def _reactors(runtime: Runtime) -> tuple[list[Subscription], list[Interval]]:
-    """What the reactors read, and what they do at intervals."""
+    """Returns the consumers of the reactors, and the work that they do at intervals."""
     models, pool, turns = runtime.models, runtime.pool, type_filter("turn_recorded")
     memory = DurableConsumer(pool, MEMORY, ThreadMaintenance(runtime, models).work, give_way=runtime.give_way)
     segments = DurableConsumer(pool, SEGMENTS, SegmentReactor(runtime, models).work)

@@ -66,7 +66,7 @@ async def forgetting(log: Log) -> AsyncIterator[None]:
 PATIENCE_S = 60.0
 CONNECTIONS = 16  # eight answers read at once, each with a second one for memories; the rest wait for the model
 THROTTLE_CONNECTIONS = 2
-REQUEST_STATEMENT_S = 60.0  # of a request's statements: one question must not keep Postgres busy for long
+REQUEST_STATEMENT_S = 60.0  # limit of a request's statements: one question must not keep Postgres busy for long
 # The pool doubles its pauses up to this; without a bound it waits as long again for a server that is back.
 RECONNECT_S = 2.0
 PROJECTORS_ROUND_S = 120.0  # of one batch

@@ -20,7 +20,7 @@ from turnlog.events.errors import TurnlogError
 # A Ctrl-C that comes just before a lock is waited for does not end that wait; it is noticed when the wait is over.
 LOOK_S = 0.5
 CLOSED = "this turnlog is closed: its `with` block has ended; open it again"
-END_S = 5.0  # for what is under way when the loop is closed, or when a waiting caller is interrupted
+END_S = 5.0  # for running calls when the loop is closed, or when a waiting caller is interrupted
 T = TypeVar("T")
 P = ParamSpec("P")
 _END: Any = object()

@@ -60,7 +60,7 @@ class NoAnswer(TurnlogError):
         self.retry_after_s = retry_after_s
 
     def said(self, locale: Locale) -> str:
-        """What a person reads."""
+        """Returns the text for a person."""
         return fallback_of(self, locale).message
 
 
@@ -93,7 +93,7 @@ class Answered:
         return self.model == OFFLINE_MODEL
 
     def note(self, locale: Locale) -> str | None:
-        """What a person reads after an answer that turnlog ended; None after a whole one."""
+        """Returns what a person reads after an answer that turnlog ended early; None after a whole answer."""
         return ended_early(self.finish_reason, locale)
 
 

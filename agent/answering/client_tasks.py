@@ -23,7 +23,7 @@ class TaskPrompt:
     has: Sequence[str]
 
     def matches(self, text: str) -> bool:
-        """Whether the text, with single spaces, is this prompt."""
+        """Returns whether the text, with single spaces, is this prompt."""
         if not text.startswith(self.begins):
             return False
         end = len(self.begins)
@@ -43,7 +43,8 @@ def task_prompts() -> Sequence[TaskPrompt]:
 
 
 def is_client_task(messages: Sequence[Wire], task_header: str | None = None) -> bool:
-    """Whether a request comes from a chat program itself, by its header or by a prompt that only such a program writes.
+    """Returns whether a request comes from a chat program itself, by its header or by a prompt that only such a program
+    writes.
 
     A person's own words are not a task because they look like one: a prompt counts where its program puts it, as a
     whole, and at the beginning. task_header: X-OpenWebUI-Task, which is empty for a chat.
@@ -58,7 +59,7 @@ def is_client_task(messages: Sequence[Wire], task_header: str | None = None) -> 
 
 
 def ends_with_a_prompt(message: Wire) -> bool:
-    """Whether the chat program wrote the end of a message, such as the request for a summary, sent again."""
+    """Returns whether the chat program wrote the end of a message, such as the request for a summary, sent again."""
     return any(prompt.of == "last" and prompt.matches(_last_block(message)) for prompt in task_prompts())
 
 

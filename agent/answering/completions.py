@@ -87,7 +87,7 @@ class CompletionRequest:
 
     @property
     def is_alone(self) -> bool:
-        """Whether the model gets the messages alone."""
+        """Returns whether the model gets the messages alone."""
         is_whole = self.behind is None and self.history != "none"
         return self.memory == "off" or (self.is_task and is_whole)
 

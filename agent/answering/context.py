@@ -153,7 +153,7 @@ def _question(newest: list[Message]) -> Message | None:
 
 
 def _awaits_answer_to(newest: Sequence[Message], query: str) -> bool:
-    """Whether the thread ends with the query as the user's turn, but for tool rounds."""
+    """Returns whether the thread ends with the query as the user's turn, but for tool rounds."""
     rounds = (one for one in reversed(newest) if one.role != "tool" and not one.tool_calls)
     last = next(rounds, None)
     return last is not None and last.role == "user" and last.content == storable(query)

@@ -216,7 +216,7 @@ def fallback_of(error: TurnlogError, locale: Locale) -> Fallback:
 
 
 def ended_early(finish_reason: str | None, locale: Locale) -> str | None:
-    """What a person reads after an answer that turnlog ended, or None after a whole one."""
+    """Returns what a person reads after an answer that turnlog ended early; None after a whole answer."""
     said = _ENDED.get(finish_reason or "")
     return None if said is None else said[locale]
 

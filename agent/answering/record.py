@@ -139,7 +139,7 @@ async def record(
 
 
 async def _is_removed(log: Log, basis: "AnswerBasis") -> bool:
-    """Whether the thread was deleted or erased after the context was built."""
+    """Returns whether the thread was deleted or erased after the context was built."""
     as_of = basis.context.as_of_seq
     return bool(as_of) and await log.thread_head_of(basis.tenant, basis.thread, REMOVALS) > as_of
 

@@ -125,7 +125,8 @@ async def _wait(
 
 
 async def _is_answered_now(runtime: Runtime, tenant: str, thread: str) -> bool:
-    """Whether the agent may still be making its answer to the last question. False after the time of an answer."""
+    """Returns whether the agent may still be making its answer to the last question. False after the time of an
+    answer."""
     seq = await runtime.log.thread_head(tenant, thread, "answer_requested")
     if not seq:
         return False

@@ -50,7 +50,7 @@ _EVERYTHING = re.compile(
 
 
 def to_forget(text: str) -> str | None:
-    """What a message wants forgotten, without "my" or 我的; None where it asks for something else, or more."""
+    """Returns what a message wants forgotten, without "my" or 我的; None where it asks for something else, or more."""
     found = _FORGET.match(text)
     if found is None or asks_to_forget_all(text):
         return None
@@ -59,7 +59,7 @@ def to_forget(text: str) -> str | None:
 
 
 def asks_to_forget_all(text: str) -> bool:
-    """Whether a message asks to forget all that is known of its user."""
+    """Returns whether a message asks to forget all that is known of its user."""
     return _FORGET_ALL.match(text) is not None
 
 
@@ -68,5 +68,5 @@ def asks_to_forget(text: str) -> bool:
 
 
 def asks_for_everything(text: str) -> bool:
-    """Whether a question is for all that is known of the one who asks it."""
+    """Returns whether a question is for all that is known of the one who asks it."""
     return _EVERYTHING.search(text) is not None

@@ -50,7 +50,7 @@ def middle_start(weights: Weights, shares: Shares) -> int:
 
 
 def _recent_fits(full: list[int], sizes: list[int], start: int, end: int, shares: Shares) -> bool:
-    """Whether units start … end - 1 fit tier 3; the newest unit may have any number of messages."""
+    """Returns whether units start … end - 1 fit tier 3; the newest unit may have any number of messages."""
     few = sizes[end] - sizes[start] <= shares.recent_count or start == end - 1
     return few and full[end] - full[start] <= shares.recent
 

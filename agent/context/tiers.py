@@ -192,7 +192,7 @@ class Prepared:
 
     @property
     def fits(self) -> bool:
-        """Whether everything fits unchanged."""
+        """Returns whether everything fits unchanged."""
         return self.whole is not None
 
     def with_relevant(self, relevant: Sequence[int], doubt: str | None) -> "Prepared":

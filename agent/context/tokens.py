@@ -112,7 +112,7 @@ class TokenCounter:
         return len(self.encoding.encode_ordinary(text)) if len(text) <= PIECE_CHARS else sum(self._pieces(text))
 
     def exceeds(self, text: str, limit: int) -> bool:
-        """Whether a text has more than `limit` tokens; of a huge text only the needed part is read."""
+        """Returns whether a text has more than `limit` tokens; of a huge text only the needed part is read."""
         return any(total > limit for total in accumulate(self._pieces(text)))
 
     def _pieces(self, text: str) -> Iterator[int]:

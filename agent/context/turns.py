@@ -20,7 +20,7 @@ ORPHAN = "[Result of a tool call that is not part of this conversation]"
 
 
 class Form(NamedTuple):
-    """How messages are shown: unchanged (tier 3) or condensed (tier 2)."""
+    """The form in which messages are shown: unchanged (tier 3) or condensed (tier 2)."""
 
     condensed: bool = False
     tool_max: int = TOOL_MAX
@@ -203,7 +203,7 @@ def piece_tokens(piece: Piece, form: Form, counter: TokenCounter) -> int:
 
 
 def is_plain(message: Message) -> bool:
-    """Whether it is only text, as most turns: one piece, the same in every form."""
+    """Returns whether it is only text, as most turns: one piece, the same in every form."""
     return isinstance(message.content, str) and not message.tool_calls and message.role != "tool"
 
 

@@ -1,4 +1,4 @@
-"""Whose a conversation is, and which one a user means by its name: what a face asks before it serves a thread.
+"""The owner of a conversation, and the one that a user means by its name: checked before a thread is served.
 
 Names are unique in a tenant, and two users may both say "main". The first one's conversation has the name as its id;
 where that id is another's, the name means `other_id` of it, for whoever it is not.
@@ -135,7 +135,9 @@ async def _is_of(
         known, owner, _ = await _owner(runtime, tenant, thread, partition)
     if known:
         return owner == user or (or_nobody and owner is None)
-    last = removed or head  # of a thread that is removed, parked or an erased user's, the log knows whose it was
+    last = (
+        removed or head
+    )  # The log knows the owner of a thread that was removed, is parked, or belonged to an erased user.
     async for one in runtime.log.read_thread(tenant, thread, last, last):
         if one.event.user not in (user, None):
             return False

@@ -39,7 +39,7 @@ def topics(texts: Sequence[str], limit: int) -> dict[str, int]:
 
 
 def _is_name(phrase: str, names: set[str]) -> bool:
-    """Whether a phrase names a speaker, also in short (Mel for Melanie): speakers are not topics."""
+    """Returns whether a phrase names a speaker, also in short (Mel for Melanie): speakers are not topics."""
     return any(name == phrase or (len(phrase) > 2 and name.startswith(phrase)) for name in names if name)
 
 
@@ -100,7 +100,7 @@ def _weight(phrase: str, mentions: int) -> float:
 
 
 def _overlap(one: str, other: str) -> bool:
-    """Whether one phrase is part of the other; as topics they would repeat each other."""
+    """Returns whether one phrase is part of the other; as topics they would repeat each other."""
     if CJK.search(one + other):
         return one in other or other in one
     return set(one.split()) <= set(other.split()) or set(other.split()) <= set(one.split())

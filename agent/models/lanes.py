@@ -50,7 +50,7 @@ class Lane:
 
     @property
     def is_answering(self) -> bool:
-        """Whether an answer of any process runs or waits at the server."""
+        """Returns whether an answer of any process runs or waits at the server."""
         return self._here > 0 or any(until > time.monotonic() for until in self._elsewhere.values())
 
     def heard(self, process: str, answers: int) -> None:

@@ -51,7 +51,7 @@ CHINESE_STOPS = STOPWORDS_ZH | frozenset(_CHINESE.split())
 
 
 def is_chinese(text: str) -> bool:
-    """Whether more than a fifth of the word characters are Chinese: mixed text counts as Chinese."""
+    """Returns whether more than a fifth of the word characters are Chinese: mixed text counts as Chinese."""
     letters = sum(1 for char in text if char.isalnum())
     return letters > 0 and len(CJK.findall(text)) / letters > 0.2
 

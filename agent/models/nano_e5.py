@@ -138,7 +138,7 @@ def clean_text(text: str) -> str:
 
 
 def passage(text: str) -> str:
-    """What is read of a chunk or memory: its beginning."""
+    """Returns the beginning of a chunk or memory, which is all that the model reads."""
     return clean_text(text)[:PASSAGE_CHARS]
 
 

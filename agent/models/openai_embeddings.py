@@ -108,7 +108,7 @@ class OpenAIEmbedder:
                 vectors, used = await self._embed(batch, caller, asker)
                 found.append(vectors)
                 tokens += used
-        finally:  # what was done costs something though the rest fails or is cancelled
+        finally:  # finished batches cost tokens even if the rest fails or is cancelled
             if meter is not None and found:
                 cost = self._prices.cost_of(self.model, tokens)
                 meter(
@@ -219,7 +219,7 @@ class ServedOrOffline:
 
     @property
     def is_known(self) -> bool:
-        """Whether it is known if the server has embeddings."""
+        """Returns False until the server has said whether it has embeddings."""
         return self._key in _has_embeddings
 
     async def ready(self) -> None:

@@ -24,7 +24,7 @@ from turnlog.agent.models.errors import NotAnAPI
 MAX_REPLY = 64_000_000
 MAX_EVENT = 16_000_000
 _EVENT_END = re.compile(rb"(?>\r\n|\r|\n){2}")
-_DRAIN_S = 0.1  # for what follows the last event: a connection that is read to the end is used again
+_DRAIN_S = 0.1  # to read to the end after the last event, so that the connection is used again
 
 
 @cache

@@ -1,4 +1,4 @@
-"""What tokens cost: prices by model name from a file, which users can replace."""
+"""Prices of tokens: prices by model name from a file, which users can replace."""
 
 import tomllib
 from collections.abc import Mapping

@@ -91,7 +91,7 @@ def asker_of(tenant: str, user: str) -> str:
     return f"{tenant}/{user}"
 
 
-LOCAL = "local"  # the provider of what this machine does at no cost
+LOCAL = "local"  # the provider of models that run on this machine at no cost
 CUT_OFF = "length"
 # Finish reasons of answers that turnlog ended: out of time; the stream broke; it said the same again and again; the
 # person who asked did not want the rest.
@@ -120,7 +120,7 @@ class Completion:
 
     @property
     def ended_early(self) -> bool:
-        """Whether turnlog ended the answer, so that it may lack its end."""
+        """Returns whether turnlog ended the answer, so that it may lack its end."""
         return self.finish_reason in ENDED_HERE
 
     def metered(self, agent: str) -> UsageMetered:

@@ -31,7 +31,7 @@ class Repetition:
 
 
 def ends_in_repetition(text: bytes) -> bool:
-    """Whether the text ends with the same piece, letter by letter, LEAST_TIMES or more in a row.
+    """Returns whether the text ends with the same piece, letter by letter, LEAST_TIMES or more in a row.
 
     The piece is at most LONGEST_PERIOD bytes, all of it together at least LEAST_BYTES: a refrain, equal rows of a table
     or equal objects of a JSON list are shorter, and lists that count or rows with other values are not equal. Bytes of

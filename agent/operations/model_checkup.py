@@ -33,8 +33,8 @@ async def configured_models(settings: Settings) -> list[Finding]:
 
 
 async def model_checkup(models: Models) -> list[Finding]:
-    """One finding each for a chat, a tool call, a JSON schema, an embedding and, where one is configured, a reranking;
-    without a language model only the last two."""
+    """Returns a finding each for a chat, a tool call, a JSON schema, an embedding and, where one is configured, a
+    reranking; without a language model only the last two."""
     return [await _tried(f"model: {name}", models, one) for name, one in _TRIES.items() if _applies(name, models)]
 
 

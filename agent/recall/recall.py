@@ -152,7 +152,7 @@ async def recall(
 
 
 def _confidence(evidence: Evidence | None, memories: Sequence[RecalledMemory]) -> float | None:
-    """A memory may hold what no turn does, when it was entered by hand."""
+    """Returns the confidence, with the memories counted too: one entered by hand may say what no turn does."""
     return None if evidence is None else round(evidence.also_in(one.memory.content for one in memories).confidence, 3)
 
 

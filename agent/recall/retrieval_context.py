@@ -45,7 +45,7 @@ class RetrievalContext:
 
     @property
     def shown(self) -> list[StoredMemory]:
-        """What a model gets, the best and then what it must not overlook."""
+        """Returns what a model gets: the best passages, then those it must not overlook."""
         return [*(one.memory for one in self.memories), *self.always]
 
 

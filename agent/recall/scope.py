@@ -24,7 +24,7 @@ def asks(text: str) -> bool:
 
 
 def tells_detail(text: str) -> bool:
-    """Whether the text has a number, a name within a sentence, or a quotation."""
+    """Returns whether the text has a number, a name within a sentence, or a quotation."""
     return _DETAIL.search(text) is not None
 
 

@@ -193,7 +193,8 @@ def _by_score(turns: Sequence[Recalled], scores: Sequence[float]) -> list[Recall
 
 
 def _evidence(question: Question, found: Sequence[BestTurns]) -> Evidence | None:
-    """Of the part that is answered best. An order or a summary is made of many turns: no single one has to answer."""
+    """Returns the evidence for the part that is answered best. An order or a summary is made of many turns: no single
+    one has to answer."""
     if question.kind != "fact":
         return None
     return max((one.evidence for one in found if one.evidence), key=lambda one: one.confidence, default=None)

@@ -46,7 +46,7 @@ class Space:
     rows: int
 
     def fits(self, rows: int) -> bool:
-        """Whether it still describes these vectors, if those of then are among them."""
+        """Returns whether it still describes these vectors, if those of then are among them."""
         return abs(rows - self.rows) <= STALE * self.rows
 
     @classmethod

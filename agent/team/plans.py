@@ -235,7 +235,7 @@ def _step(number: int, call: _Call) -> Step:
 
 
 def _is_shallow(value: Any) -> bool:
-    """Whether the value is nested at most MAX_NESTING times."""
+    """Returns whether the value is nested at most MAX_NESTING times."""
     inside = [value]
     for _ in range(MAX_NESTING):
         inside = [

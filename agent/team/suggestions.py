@@ -27,7 +27,7 @@ def suggestions_of(agent: Agent, rounds: Sequence[Round], locale: str) -> tuple[
 
 
 def _results(rounds: Sequence[Round]) -> dict[str, Any]:
-    """What each tool returned last; tools that failed are not in it."""
+    """Returns the last result of each tool that did not fail."""
     results = dict[str, Any]()
     for made in rounds:
         for call, result in made.results:

@@ -88,7 +88,7 @@ class Agent(_Part):
     suggestions: tuple[Suggestion, ...] = ()
 
     def may_use(self, tool: str) -> bool:
-        """Whether the agent may call a tool. Who may delegate has the tool for it, listed or not."""
+        """Returns whether the agent may call a tool. Who may delegate has the tool for it, listed or not."""
         return tool in self.tools or (tool == DELEGATE_TOOL and bool(self.delegates))
 
     @property
@@ -137,7 +137,7 @@ class _Server(_Part):
         return self
 
     def writes_to(self, name: str, by_default: bool) -> bool:
-        """Whether a tool changes something. by_default: where the file does not say it."""
+        """Returns whether a tool changes something. by_default: where the file does not say it."""
         return name in self.writes or (by_default and name not in self.reads)
 
     @property

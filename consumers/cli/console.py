@@ -1,4 +1,4 @@
-"""What commands share: standard input and output."""
+"""Standard input and output of all commands."""
 
 import asyncio
 import json
@@ -23,8 +23,7 @@ T = TypeVar("T")
 
 # NATS takes no larger one.
 LAST_SEQ = 2**63 - 1
-# All but line breaks and tabs, as the sign for what cannot be shown: control characters, and those that put the rest
-# of a line into another order.
+# Control characters, except line breaks and tabs, and characters that reorder a line are shown as U+FFFD.
 _UNSHOWN = {
     place: "\ufffd" for place in (*range(32), *range(127, 160), *range(0x202A, 0x202F)) if chr(place) not in "\n\t"
 }
@@ -103,7 +102,7 @@ def say(lines: Iterable[str | Text]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a command shows: with --json the document, else the lines, or one sentence. code: the exit code."""
+    """The output of a command: with --json the document, else the lines, or one sentence. code: the exit code."""
 
     document: Any
     lines: str | Iterable[str | Text]

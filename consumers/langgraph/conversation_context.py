@@ -87,7 +87,8 @@ def by_turns(request: ContextRequest, rows: Sequence[Message]) -> ContextRequest
 
 
 def on_the_log(messages: Sequence[Message], rows: Sequence[Message]) -> list[Message]:
-    """Returns the turns with the messages' content; of several the newest that keeps the order, if one does."""
+    """Returns the turns that have the content of the messages. If several turns have it, the newest that keeps the
+    order is taken."""
 
     def words(turn: Message) -> str:
         return json.dumps([turn.role, turn.content, turn.name, turn.tool_calls, turn.tool_call_id], sort_keys=True)

@@ -70,7 +70,7 @@ PATIENT = 5
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the log has for a request: its answer, its failure, or neither yet."""
+    """What the log holds for a request: its answer, its failure, or neither yet."""
 
     answered: bool
     failed: bool
@@ -132,7 +132,8 @@ class AgentConsumer:
                 await self._failed(request, progress, error, run_end)
 
     async def _is_first(self, request: Event, delivery: Delivery) -> bool:
-        """Whether no earlier event is this request; waits until the read models have it. Raises NotProjectedInTime."""
+        """Returns whether no earlier event is this request; waits until the read models have it. Raises
+        NotProjectedInTime."""
         async with reading(self._runtime) as conn:
             await wait_for(conn, READS, delivery.partition, delivery.seq, without=READ_WHILE_REBUILT)
             key = Key.of(request)
@@ -272,7 +273,8 @@ class AgentConsumer:
                 raise NotFound(f"thread {request.thread!r} was deleted while the answer was made")
 
     async def _is_answered(self, request: Event, seq: int) -> bool:
-        """Whether another attempt has recorded the answer: it comes with a receipt, which is asked for first."""
+        """Returns whether another attempt has recorded the answer: it comes with a receipt, which is asked for
+        first."""
         last_receipt = await self._runtime.log.thread_head(request.tenant, request.thread, "answer_receipt")
         return last_receipt > seq and (await outcome(self._runtime.log, request, seq)).answered
 

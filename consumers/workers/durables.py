@@ -121,7 +121,7 @@ class Durable:
         return info
 
     def _settings(self) -> dict[str, Any]:
-        """What is set of a new durable and updated of an existing one."""
+        """Returns the settings that a new durable gets and an existing one is updated to."""
         return {
             "ack_wait": self.consumer.ack_wait_s,
             "max_ack_pending": MAX_WAITING_BODIES if self.consumer.reads_bodies else MAX_WAITING,
@@ -145,11 +145,12 @@ class Durable:
             yield conn
 
     async def _log(self) -> str:
-        """Which log it is, so that positions of another one do not count."""
+        """Returns when the stream was created, which tells this log from another one."""
         return str((await self.js.stream_info(STREAM)).created)
 
     def _waiting(self, info: ConsumerInfo) -> tuple[int, ...]:
-        """Changes while events are taken; empty where none wait or all that may be taken at once are."""
+        """Returns a value that changes while events are delivered; empty if none wait, or if the limit of
+        unacknowledged events is reached."""
         if not info.num_pending or (info.num_ack_pending or 0) >= (info.config.max_ack_pending or 0):
             return ()
         return info.num_pending, info.delivered.stream_seq if info.delivered else 0

@@ -39,7 +39,7 @@ from turnlog.agent.team.tools import Use
 from turnlog.events.contracts import AnswerRequested, Event, RunToolAnswered, ToolCall, UsageMetered
 
 Prepare = Callable[[Agent, Sequence[str]], Awaitable[Prepared]]
-PATIENCE = 29 / 30  # of the model's time: a failure reaches who asked within the whole of it
+PATIENCE = 29 / 30  # share of the model's time, so that a failure reaches the asker within the whole of it
 
 
 @dataclass(slots=True)
@@ -168,7 +168,7 @@ class TeamRun:
         return () if self.locale is None else suggestions_of(agent, self.rounds, self.locale)
 
     async def _request_for(self, agent: Agent, delegation: Delegation | None) -> ChatRequest:
-        """What the model is asked for an agent. A delegation's task is a note before the question."""
+        """Returns the request to the model for an agent. A delegation's task is a note before the question."""
         notes = [] if delegation is None else [_handed_over(delegation)]
         self.prepared = await self.prepare(agent, notes)
         await self.progress.show(self.prepared.seen)

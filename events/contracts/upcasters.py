@@ -67,8 +67,8 @@ UPCASTERS: dict[tuple[str, int], Callable[[Data], Data]] = {
     ("memory_recorded", 1): added,  # metadata of the memory
     ("memory_conflict_raised", 1): added,
     ("memories_compacted", 1): added,
-    ("usage_metered", 1): added,  # whether the price was known: not recorded
-    ("run_planned", 1): added,  # whether the price was known: not recorded
+    ("usage_metered", 1): added,  # it was not recorded whether the price was known
+    ("run_planned", 1): added,  # the same
     ("run_solved", 1): added,  # the same, and suggestions, times of the phases
 }
 

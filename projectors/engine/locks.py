@@ -30,7 +30,7 @@ async def work_lock(conn: Connection, work: LockFor, name: str) -> AsyncIterator
     The lock belongs to the connection: it is released at once when a worker dies.
     """
     query = "SELECT pg_try_advisory_lock(hashtextextended(%s, %s))"
-    held = True  # of a call that is cancelled, too: the server may have taken the lock
+    held = True  # The server may have taken the lock although the call is cancelled.
     try:
         held = await (await conn.execute(query, (name, work.value))).fetchone() == (True,)
         yield held

@@ -5,6 +5,7 @@ import gzip
 import json
 import shlex
 import signal
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ import nats
 import psycopg
 import pytest
 from helpers.cli import terminal
-from helpers.cli_process import (
+from helpers.cli_process import ERRORS, (
     CALL,
     COMMAND,
     Cli,
@@ -358,22 +359,13 @@ def test_a_past_context_is_compared_with_its_receipt_and_a_fork_begins_there(cli
     assert "the very messages the model got" in told.out
 
 
-ERRORS = {
-    ("messages", "nope"): ("not-found", "turnlog threads"),
-    ("recall", "x", "--thread", "nope"): ("not-found", "turnlog threads"),
-    ("recall", "x"): ("bad-query", "a thread, or a user"),
-    ("rebuild", "nope"): ("not-found", "there are thread_activity, messages"),
-    ("import", "nope.json"): ("import-failed", "there is no file nope.json"),
-    ("chat", "-m", " "): ("bad-option", "--message holds no words"),
-    ("messages", "n\udcff"): ("invalid-id", "lone surrogate"),
-    ("context", "n\udcff"): ("invalid-id", "lone surrogate"),
-    ("import", "/"): ("import-failed", "/ is a folder"),
-    ("import", "nope.json", "--format", "word"): ("bad-option", "there are openai, chatgpt"),
-    ("export", "conv-1", "-o", "/no/such/folder/x"): ("export-failed", "cannot write /no/such/folder/x"),
-    ("dead-letters", "list", "--projection", "nope"): ("not-found", "there are thread_activity"),
-    ("dead-letters", "show", "999999"): ("not-found", "no event at sequence 999999"),
-    ("up", "--detach"): ("already-up", "turnlog down"),
-}
+def test_a_worker_says_that_it_runs_and_ends_on_a_signal(cli: Cli) -> None:
+    worker = cli.begin("worker", "analytics")
+    assert worker.stdout is not None
+    assert worker.stdout.readline() == b"worker analytics runs\n"
+    worker.send_signal(signal.SIGTERM)
+    _, errors = worker.communicate(timeout=240)
+    assert (worker.returncode, b"Traceback" in errors) == (0, False)
 
 
 def test_every_error_is_one_document_that_says_cause_and_fix(cli: Cli) -> None:

@@ -1,7 +1,6 @@
-"""How a command ends: by a signal, or with a plain error for wrong options, wrong settings and full disks."""
+"""Wrong options, wrong settings and full disks end a command with a plain error."""
 
 import json
-import signal
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -68,17 +67,3 @@ def test_without_json_an_error_is_one_line_on_stderr(nats_url: str, database_url
     done = run_command("messages", "nope", environment=environment_of(nats_url, database_url, tmp_path))
     assert (done.code, done.out) == (1, "")
     assert done.err == "error: there is no thread 'nope'; `turnlog threads` lists them [not-found]\n"
-
-
-def test_a_worker_says_that_it_runs_and_ends_on_a_signal(nats_url: str, database_url: str, tmp_path: Path) -> None:
-    worker = subprocess.Popen(
-        [*COMMAND, "worker", "analytics"],
-        env=environment_of(nats_url, database_url, tmp_path),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    assert worker.stdout is not None
-    assert worker.stdout.readline() == b"worker analytics runs\n"
-    worker.send_signal(signal.SIGTERM)
-    _, errors = worker.communicate(timeout=240)
-    assert (worker.returncode, b"Traceback" in errors) == (0, False)

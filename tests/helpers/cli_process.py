@@ -66,6 +66,24 @@ JSONL = [
     {"thread": "notes", "role": "assistant", "content": "Noted."},
 ]
 
+# The code of the error, and a part of its message.
+ERRORS = {
+    ("messages", "nope"): ("not-found", "turnlog threads"),
+    ("recall", "x", "--thread", "nope"): ("not-found", "turnlog threads"),
+    ("recall", "x"): ("bad-query", "a thread, or a user"),
+    ("rebuild", "nope"): ("not-found", "there are thread_activity, messages"),
+    ("import", "nope.json"): ("import-failed", "there is no file nope.json"),
+    ("chat", "-m", " "): ("bad-option", "--message holds no words"),
+    ("messages", "n\udcff"): ("invalid-id", "lone surrogate"),
+    ("context", "n\udcff"): ("invalid-id", "lone surrogate"),
+    ("import", "/"): ("import-failed", "/ is a folder"),
+    ("import", "nope.json", "--format", "word"): ("bad-option", "there are openai, chatgpt"),
+    ("export", "conv-1", "-o", "/no/such/folder/x"): ("export-failed", "cannot write /no/such/folder/x"),
+    ("dead-letters", "list", "--projection", "nope"): ("not-found", "there are thread_activity"),
+    ("dead-letters", "show", "999999"): ("not-found", "no event at sequence 999999"),
+    ("up", "--detach"): ("already-up", "turnlog down"),
+}
+
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:

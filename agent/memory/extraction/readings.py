@@ -82,7 +82,7 @@ class Reading(NamedTuple):
     """A statement as a rule reads it. text: place for place as the statement. subject: the one whose facts the text
     states as "I"; None: the user.
 
-    denies: what the text states at the place `since` was denied: that it still holds, or that it holds.
+    denies: the text denies the statement at the place `since`: that it still holds, or that it holds at all.
     """
 
     text: str

@@ -185,8 +185,8 @@ class KeyStore:
         self._url, self.keks = database_url, stream.keks
         self._table = KeyTable(stream, database_url)
         self._held: dict[Owner, KeysOfUser] = {}
-        self._owners: dict[str, Owner] = {}  # of the held keys
-        self._missed: set[str] = set()  # what `find` did not have; the next look-ahead fetches it
+        self._owners: dict[str, Owner] = {}  # by the id of a held key
+        self._missed: set[str] = set()  # ids that `find` did not have; the next look-ahead fetches them
         self._unissued: TTLCache[str, bool] = TTLCache(HELD_USERS, UNISSUED_S)
         self._problem = ""
         self._changes = 0

@@ -1,4 +1,4 @@
-"""Embedding now what a caller is about to search."""
+"""Embeds texts at once that a caller is about to search."""
 
 import asyncio
 from collections.abc import Collection

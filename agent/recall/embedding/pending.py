@@ -8,8 +8,8 @@ from typing import Any
 from turnlog.events.contracts import ERASED
 from turnlog.projectors.engine.writer import Connection
 
-# A thread of several people keeps empty turns of an erased user. A vector of one finds nothing, and its event would
-# create a new key for the erased user.
+# A thread of several people keeps empty turns of an erased user. A vector of such a turn finds nothing, and
+# its event would create a new key for the erased user.
 _NOT_ERASED = f"chunk <> '{ERASED}'"
 _NO_VECTOR, _VECTOR_OF = "embedding IS NULL", "embedding_model = %(replaced)s"
 

@@ -134,7 +134,7 @@ async def _newest(records: Records, kind: str) -> dict[str, Any]:
 
 
 def _clear(kind: str, letter: str, scores: dict[str, int]) -> str:
-    """How sure a letter is: against its opposite, or against the mean of the six interests."""
+    """Returns how sure a letter is: against its opposite, or against the mean of the six interests."""
     other = (
         scores.get(OPPOSITE[letter], 100 - scores[letter]) if kind == "mbti" else sum(scores.values()) // len(scores)
     )

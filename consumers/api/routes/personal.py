@@ -117,7 +117,7 @@ async def import_file(
         folder.cleanup()
         raise
     finally:
-        await request.close()  # what was spooled of a form
+        await request.close()  # the spooled part of a form
     return job.status
 
 

@@ -153,7 +153,7 @@ async def _turns_by_id(
 
 
 def _growth(list_id: str, firsts: list[int], base: str | None, items: list[list[Marker]]) -> list[Row]:
-    """Returns the rows of a list; one without gaps is one row."""
+    """Returns the rows of a list: a single row if its items follow each other without gaps."""
     together = list(chain.from_iterable(items))
     if firsts[-1] + len(items[-1]) - firsts[0] == len(together):
         return [Row(list_id, firsts[0], base, firsts[0], together)]

@@ -30,7 +30,7 @@ from turnlog.events.contracts import (
 
 SOURCE = "turnlog/langgraph"
 MESSAGES = "messages"  # LangGraph's name for the channel in which text, pairs and dicts are messages, too
-MAX_FIRST_ITEMS = 1_000  # of a list without messages: a longer one is smaller when stored whole
+MAX_FIRST_ITEMS = 1_000  # a longer list without messages takes less room when it is stored whole
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ class InvalidItem(TurnlogError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """Where an item is."""
+    """The address of an item."""
 
     namespace: Namespace
     key: str
