@@ -5,7 +5,6 @@ import gzip
 import json
 import shlex
 import signal
-import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,9 +13,10 @@ import nats
 import psycopg
 import pytest
 from helpers.cli import terminal
-from helpers.cli_process import ERRORS, (
+from helpers.cli_process import (
     CALL,
     COMMAND,
+    ERRORS,
     Cli,
     CommandResult,
     environment,
