@@ -46,6 +46,7 @@ COMMANDS = {
     "dead-letters": ("dead_letters", "List, retry or drop events that were not applied"),
     "session": ("sessions", "Short-term memory: the session of a conversation"),
     "memories": ("memories", "List what is remembered of a user"),
+    "profile": ("recalling", "Show who a user is, in a few lines"),
     "remember": ("memories", "Write a memory by hand"),
     "edit": ("memories", "Replace what a memory says"),
     "rate": ("memories", "Set how important a memory is"),

@@ -1,4 +1,4 @@
-"""recall: one question, or a file of them."""
+"""recall: one question, or a file of them; profile: who a user is."""
 
 import json
 import time
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from turnlog.agent.recall import profile as profiles
 from turnlog.agent.recall import recall
 from turnlog.agent.recall.embedding import embed_now
 from turnlog.agent.settings import Settings
@@ -17,7 +18,7 @@ from turnlog.consumers import runtime as composed
 from turnlog.consumers.cli.console import Result, emit_line, warn
 from turnlog.consumers.cli.options import commands
 from turnlog.consumers.cli.progress_bars import progress
-from turnlog.consumers.cli.remembering import source_line, time_of, validity, words_of
+from turnlog.consumers.cli.remembering import profile_lines, source_line, time_of, validity, words_of
 from turnlog.consumers.cli.runner import Runtime, command, run, serve
 from turnlog.events.errors import NotFound
 
@@ -213,3 +214,16 @@ def _numbered(path: Path) -> Iterator[tuple[int, str]]:
     except (OSError, UnicodeDecodeError) as error:
         raise recall.BadQuery(f"cannot read {path}: {error}") from error
     return ((n, line) for n, line in enumerate(text.splitlines(), 1) if line.strip())
+
+
+@command(app, projecting=False)
+async def profile(
+    rt: Runtime,
+    user: Annotated[str, typer.Option("--user", "-u", help="Who.")],
+    as_of: Annotated[str | None, typer.Option(help="As of a time, a date or 'last March'.")] = None,
+    max_tokens: Annotated[int, typer.Option(min=40, max=4_000, help="Of the lines, without their sources.")] = 400,
+) -> Result:
+    """Who a user is: what holds of them now or held then, grouped, each line with their words and its turn."""
+    at = None if as_of is None else time_of(as_of, datetime.now(UTC), rt.settings.zone)
+    found = await profiles.profile(rt, rt.settings.tenant, user, at, max_tokens)
+    return Result(found, profile_lines(found) or f"nothing is remembered of {user}")

@@ -9,6 +9,7 @@ from uuid import UUID
 import typer
 from pydantic_core import to_json
 
+from turnlog.agent.counting import counted
 from turnlog.agent.memory.dates import dates
 from turnlog.consumers.cli.console import minute
 from turnlog.events.contracts import MemorySource
@@ -17,6 +18,7 @@ from turnlog.events.errors import TurnlogError
 
 if TYPE_CHECKING:
     from turnlog.agent.memory.memories import MemoryView
+    from turnlog.agent.recall.profile import Profile
     from turnlog.projectors.models.memories.lookup import MemoryRow
 
 User = Annotated[str, typer.Option("--user", "-u", help="Whose memories.")]
@@ -58,6 +60,19 @@ def memory_lines(row: "MemoryView") -> list[str]:
     said = [f"      {source_line(row.sources[0])}{more}"] if row.sources else [f"      {unquoted}"]
     about = [f"      {to_json(row.metadata).decode()}"] if row.metadata else []
     return [head, f"      {row.id}  {validity(row)}", *about, *(said if row.status != "forgotten" else [])]
+
+
+def profile_lines(profile: "Profile") -> list[str]:
+    """Returns each group with its lines, and under a line what the user said."""
+    lines = []
+    for group in profile.groups:
+        lines.append(group.heading)
+        for line in group.lines:
+            lines.append(f"  {line.text}")
+            lines += [f"      {source_line(source)}" for source in line.sources[:1]]
+    if profile.left_out:
+        lines.append(f"{counted(profile.left_out, 'memory', 'memories')} of less importance left out")
+    return lines
 
 
 def history_lines(rows: "Sequence[MemoryView]", asked: UUID) -> list[str]:

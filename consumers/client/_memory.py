@@ -31,6 +31,7 @@ from turnlog.agent.operations.importing import (
 from turnlog.agent.privacy import personal_data
 from turnlog.agent.privacy.erasure.receipt import Receipt
 from turnlog.agent.privacy.personal_data import Clearing, Parts
+from turnlog.agent.recall.profile import TOKENS, Profile, profile
 from turnlog.agent.recall.recall import Found, recall
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.team import agents
@@ -121,6 +122,11 @@ class Memory(LoopBound):
         before it."""
         place = memories.last_said(after) if after else None
         return await memories.list_memories(self.runtime, self.tenant, user, which, limit, place)
+
+    async def profile(self, user: str, *, as_of: datetime | None = None, max_tokens: int = TOKENS) -> Profile:
+        """Who a user is: what holds of them, or held at a moment, grouped, the most important first. max_tokens: of
+        `text`. Raises InvalidMemory."""
+        return await profile(self.runtime, self.tenant, user, as_of, max_tokens)
 
     async def forget(self, user: str, memory: str | UUID) -> tuple[UUID, ...]:
         """Drops the content of a memory and of all with the same words; their ids.

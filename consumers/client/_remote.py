@@ -6,6 +6,7 @@ import re
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import asdict
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Unpack
 from urllib.parse import quote
@@ -33,6 +34,7 @@ from turnlog.agent.operations.importing import ImportReport
 from turnlog.agent.privacy.erasure.receipt import Receipt
 from turnlog.agent.privacy.personal_data import Clearing
 from turnlog.agent.recall.best_turns import Recalled
+from turnlog.agent.recall.profile import TOKENS, Profile
 from turnlog.agent.recall.questions import Question
 from turnlog.agent.recall.recall import Found, FoundMemory
 from turnlog.agent.team.agents import AgentChanges, checked
@@ -200,6 +202,12 @@ class RemoteMemory(Memory):
         cursor = memories_cursor(after) if after else None
         known = await self._http.pages("/api/memories", MemoryView, limit, user, cursor, **params)
         return sorted(known, key=lambda memory: -memory.score.total)
+
+    async def profile(
+        self, user: str | None = None, *, as_of: datetime | None = None, max_tokens: int = TOKENS
+    ) -> Profile:
+        params = to_jsonable_python({"as_of": as_of, "max_tokens": max_tokens})
+        return await self._http.call("GET", "/api/profile", Profile, user=user, params=params)
 
     async def forget(self, user: str | None, memory: str | UUID) -> tuple[UUID, ...]:
         body = {"memory": str(memory)}

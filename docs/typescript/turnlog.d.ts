@@ -637,6 +637,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/profile": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Profile
+         * @description Returns who the caller is, grouped, the most important first, each line with its quote and turn.
+         */
+        get: operations["get_profile"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/entities": {
         parameters: {
             query?: never;
@@ -4650,6 +4670,63 @@ export interface components {
             action?: string | null;
         };
         /**
+         * Profile
+         * @description text: the lines under their headings, for a prompt; "" when nothing is remembered. tokens: of the text. as_of:
+         *     None is now. left_out: how many memories that held did not fit.
+         */
+        Profile: {
+            /** User */
+            user: string;
+            /** As Of */
+            as_of: string | null;
+            /** Text */
+            text: string;
+            /** Tokens */
+            tokens: number;
+            /** Groups */
+            groups: components["schemas"]["ProfileGroup"][];
+            /** Left Out */
+            left_out: number;
+        };
+        /** ProfileGroup */
+        ProfileGroup: {
+            /**
+             * Name
+             * @enum {string}
+             */
+            name: "person" | "people" | "work" | "likes" | "plans" | "other";
+            /** Heading */
+            heading: string;
+            /** Lines */
+            lines: components["schemas"]["ProfileLine"][];
+        };
+        /**
+         * ProfileLine
+         * @description sources: the turns that say it, with the user's words; none for a memory that was written by hand. since: when it
+         *     began to hold.
+         */
+        ProfileLine: {
+            /** Text */
+            text: string;
+            /**
+             * Memory
+             * Format: uuid
+             */
+            memory: string;
+            /**
+             * Kind
+             * @enum {string}
+             */
+            kind: "FACT" | "PREFERENCE" | "DECISION" | "SUMMARY" | "FEEDBACK";
+            /**
+             * Since
+             * Format: date-time
+             */
+            since: string;
+            /** Sources */
+            sources: components["schemas"]["MemorySource"][];
+        };
+        /**
          * Quota
          * @description monthlyCost: USD. plan: vip is for admins too.
          */
@@ -7630,6 +7707,54 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["RecallResponse"];
+                };
+            };
+            /** @description Client Error */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Server Error */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    get_profile: {
+        parameters: {
+            query?: {
+                /** @description As of then. */
+                as_of?: string | null;
+                /** @description At most so many. */
+                max_tokens?: number;
+            };
+            header?: {
+                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Profile"];
                 };
             };
             /** @description Client Error */

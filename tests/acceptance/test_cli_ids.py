@@ -51,6 +51,7 @@ WORDS = {
     "messages": ("t",),
     "page": ("--url", "http://127.0.0.1:1"),
     "preferences": (),
+    "profile": (),
     "rate": ("tea", "0.5"),
     "rebuild": ("messages",),
     "recall": ("tea",),

@@ -40,6 +40,7 @@ ASKED_FOR = {
         "extraction.extract_now",
     ),
     "recall": (
+        "profile",
         "recall",
         "user_context",
         "embedding.embed_now",

@@ -12,9 +12,10 @@ from typing import Annotated, Any, TypeVar
 from uuid import UUID
 
 from mcp.server.mcpserver import Context, MCPServer
-from mcp.server.mcpserver.exceptions import ToolError
+from mcp.server.mcpserver.exceptions import ResourceError, ToolError
 from mcp.types import ToolAnnotations
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+from pydantic_core import to_json
 
 from turnlog.agent.access.throttle.shares import in_share
 from turnlog.agent.answering.context import context_as_of, context_of
@@ -22,6 +23,7 @@ from turnlog.agent.answering.recall_tool import UNSURE
 from turnlog.agent.conversations import threads
 from turnlog.agent.memory import memory_changes
 from turnlog.agent.memory.memories import MemoryView
+from turnlog.agent.recall import profile as profiles
 from turnlog.agent.recall.recall import recall as search
 from turnlog.consumers.api.mcp.forgiving import ForgivingTool, Moment
 from turnlog.consumers.api.pages import page_of, place_of
@@ -38,6 +40,7 @@ MOST_MEMORIES = 100
 READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 ADDS = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
 DROPS = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=False)
+MOMENTS: TypeAdapter[datetime] = TypeAdapter(Moment)
 Limit = Annotated[int, Field(ge=1, le=100)]
 Cursor = Annotated[str | None, Field(description="`next` of the page before")]
 
@@ -209,6 +212,16 @@ class _Tools:
         done = await memory_changes.forget_memory(*who.person, str(memory_id))
         return Forgotten(forgotten=list(done.forgotten))
 
+    async def profile(self, context: Context[Any, Any], as_of: str) -> str:
+        """Who the user is, in at most 400 tokens: what holds of them now, or held at a time, each line with the user's
+        words and their turn. as_of: `now`, or a time such as 2026-05-08."""
+        try:
+            moment = None if as_of == "now" else MOMENTS.validate_python(as_of)
+        except ValidationError:
+            raise ResourceError(f"as_of is `now` or a time such as 2026-05-08, not {as_of[:80]!r}") from None
+        async with self.reader(context) as who:
+            return to_json(await profiles.profile(*who.person, moment, for_model=True)).decode()
+
 
 def make_server(fixed: Principal | None = None) -> MCPServer:
     """Returns the server with its tools. fixed: who calls on stdio."""
@@ -228,6 +241,9 @@ def make_server(fixed: Principal | None = None) -> MCPServer:
         server = MCPServer(
             "turnlog", title="turnlog: memory of conversations", version=version("turnlog"), tools=offered
         )
+    # A template, because the library gives resources without parameters no Context, and so no caller.
+    add = server.resource("turnlog://profile/{as_of}", name="profile", mime_type="application/json")
+    add(_with_clear_errors(tools.profile, ResourceError))
     return server
 
 
@@ -243,7 +259,9 @@ def _untouched_root_logger() -> Iterator[None]:
         root.removeHandler(handler)
 
 
-def _with_clear_errors(tool: Callable[..., Awaitable[T]]) -> Callable[..., Awaitable[T]]:
+def _with_clear_errors(
+    tool: Callable[..., Awaitable[T]], kind: type[Exception] = ToolError
+) -> Callable[..., Awaitable[T]]:
 
     @functools.wraps(tool)
     async def run(*args: Any, **kwargs: Any) -> T:
@@ -253,7 +271,7 @@ def _with_clear_errors(tool: Callable[..., Awaitable[T]]) -> Callable[..., Await
         except TurnlogError as error:
             wait = getattr(error, "retry_after_s", None)
             later = f"; try again in {max(1, round(wait))} s" if wait else ""
-            raise ToolError(f"{error}{later} [{error.code}]") from None
+            raise kind(f"{error}{later} [{error.code}]") from None
 
     return run
 

@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel, Field
+from pydantic import AwareDatetime, BaseModel, Field
 
 from turnlog.agent.answering import context
 from turnlog.agent.answering.context import ReceiptFound
@@ -14,6 +14,8 @@ from turnlog.agent.memory import entities, preferences
 from turnlog.agent.memory.entities import EntityFound, EntityInput
 from turnlog.agent.operations import usage
 from turnlog.agent.operations.usage import Usage
+from turnlog.agent.recall import profile as profiles
+from turnlog.agent.recall.profile import Profile
 from turnlog.consumers.api.bodies import FINITE, JsonObject
 from turnlog.consumers.api.pages import Cursor, Limit, Page, moment, page_after, page_of, place_of
 from turnlog.consumers.api.principal import OfUser, Reader, WriteId, Writer
@@ -44,6 +46,18 @@ class NewSession(BaseModel):
 class NewCheckpoint(BaseModel):
     summary: str = Field(min_length=1, max_length=200_000)
     recent_turns: int | None = Field(None, ge=0, le=1_000)
+
+
+@router.get("/profile")
+async def get_profile(
+    caller: Reader,
+    as_of: Annotated[AwareDatetime | None, Query(description="As of then.")] = None,
+    max_tokens: Annotated[
+        int, Query(ge=profiles.LEAST_TOKENS, le=profiles.MOST_TOKENS, description="At most so many.")
+    ] = profiles.TOKENS,
+) -> Profile:
+    """Returns who the caller is, grouped, the most important first, each line with its quote and turn."""
+    return await profiles.profile(*caller.person, as_of, max_tokens)
 
 
 @router.get("/entities")

@@ -1,0 +1,144 @@
+"""Who a person is, in a few lines: their memories that hold, the most important first, grouped by what they are about.
+
+No model writes a line: each is one memory, and names the words of the user and the turn that it comes from. The same
+memories give the same profile, so that it can be asked for as of any moment.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+from uuid import UUID
+
+from turnlog.agent.context import TokenCounter, counter_for
+from turnlog.agent.context.titles import PROFILE
+from turnlog.agent.memory.deciding.by_hand import InvalidMemory
+from turnlog.agent.memory.memories import MemoryFilter, MemoryView, list_memories
+from turnlog.agent.models.language import is_chinese
+from turnlog.agent.recall.memory_block import one_line
+from turnlog.agent.runtime import Runtime
+from turnlog.events.contracts import MemoryKind, MemorySource
+from turnlog.events.subjects import memory_thread
+from turnlog.projectors.models.memories.lookup import is_memory_off
+
+Group = Literal["person", "people", "work", "likes", "plans", "other"]
+# The groups in their order, each with its heading in English and Chinese.
+HEADINGS: dict[Group, tuple[str, str]] = {
+    "person": ("Who they are", "个人情况"),
+    "people": ("Family and pets", "家人与宠物"),
+    "work": ("Work and education", "工作与学习"),
+    "likes": ("What they like and how they live", "喜好与习惯"),
+    "plans": ("Decisions and plans", "决定与计划"),
+    "other": ("Also known", "其他"),
+}
+BY_CATEGORY: dict[str, Group] = {
+    **dict.fromkeys(("person", "place", "contact", "language", "health", "document"), "person"),
+    **dict.fromkeys(("family", "pet"), "people"),
+    **dict.fromkeys(("work", "education", "academic", "test_score", "major", "activity", "learning"), "work"),
+    **dict.fromkeys(
+        ("taste", "diet", "hobby", "favourite", "habit", "communication", "answers", "possession"), "likes"
+    ),
+    **dict.fromkeys(("decision", "plan", "goal", "application", "target_school", "finance"), "plans"),
+}
+BY_KIND: dict[MemoryKind, Group] = {"PREFERENCE": "likes", "DECISION": "plans"}
+TOKENS, LEAST_TOKENS, MOST_TOKENS = 400, 40, 4_000
+MOST_READ = 1_000  # memories, of those said last
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileLine:
+    """sources: the turns that say it, with the user's words; none for a memory that was written by hand. since: when it
+    began to hold."""
+
+    text: str
+    memory: UUID
+    kind: MemoryKind
+    since: datetime
+    sources: tuple[MemorySource, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileGroup:
+    name: Group
+    heading: str
+    lines: tuple[ProfileLine, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """text: the lines under their headings, for a prompt; "" when nothing is remembered. tokens: of the text. as_of:
+    None is now. left_out: how many memories that held did not fit."""
+
+    user: str
+    as_of: datetime | None
+    text: str
+    tokens: int
+    groups: tuple[ProfileGroup, ...]
+    left_out: int
+
+
+async def profile(
+    runtime: Runtime,
+    tenant: str,
+    user: str,
+    as_of: datetime | None = None,
+    max_tokens: int = TOKENS,
+    for_model: bool = False,
+) -> Profile:
+    """Returns what is known of a person now, or what was known to hold at a moment. max_tokens: of the text, as the
+    configured model counts. for_model: nothing where the user wants no memories in prompts.
+
+    Raises InvalidToken, InvalidMemory for a limit that is too small or too large.
+    """
+    if not LEAST_TOKENS <= max_tokens <= MOST_TOKENS:
+        raise InvalidMemory(f"a profile has {LEAST_TOKENS:,} to {MOST_TOKENS:,} tokens, not {max_tokens:,}")
+    known = await list_memories(runtime, tenant, user, MemoryFilter(as_of=as_of), MOST_READ)
+    async with runtime.pool.connection() as conn:
+        is_off = for_model and await is_memory_off(conn, tenant, memory_thread(user))
+    told = [] if is_off else [memory for memory in known if memory.kind != "SUMMARY"]
+    return made_of(told, counter_for(runtime.settings.model), user, as_of, max_tokens)
+
+
+def made_of(
+    memories: Sequence[MemoryView], counter: TokenCounter, user: str, as_of: datetime | None, max_tokens: int
+) -> Profile:
+    """Returns the profile of these memories. The most important that fit are in it; within a group the order is that
+    of importance too."""
+    by_importance = sorted(
+        memories,
+        key=lambda memory: (
+            -memory.score.importance * memory.confidence,
+            -memory.confirmed_at.timestamp(),
+            str(memory.id),
+        ),
+    )
+    headings = {name: pair[_are_chinese(memories)] for name, pair in HEADINGS.items()}
+    lines: dict[Group, list[ProfileLine]] = {name: [] for name in HEADINGS}
+    left = max_tokens - counter.text(f"{PROFILE}\n")
+    for memory in by_importance:
+        name, words = group_of(memory), one_line(memory.content, counter)
+        cost = counter.text(f"- {words}\n") + (0 if lines[name] else counter.text(f"{headings[name]}:\n"))
+        if cost <= left:
+            left -= cost
+            lines[name].append(ProfileLine(words, memory.id, memory.kind, memory.said_from, tuple(memory.sources)))
+    groups = tuple(ProfileGroup(name, headings[name], tuple(shown)) for name, shown in lines.items() if shown)
+    text = _text(groups)
+    left_out = len(memories) - sum(len(group.lines) for group in groups)
+    return Profile(user, as_of, text, counter.text(text), groups, left_out)
+
+
+def group_of(memory: MemoryView) -> Group:
+    return BY_CATEGORY.get(memory.category or "") or BY_KIND.get(memory.kind, "other")
+
+
+def _are_chinese(memories: Sequence[MemoryView]) -> bool:
+    return 2 * sum(is_chinese(memory.content) for memory in memories) > len(memories)
+
+
+def _text(groups: Sequence[ProfileGroup]) -> str:
+    if not groups:
+        return ""
+    parts = [PROFILE]
+    for group in groups:
+        parts += [f"{group.heading}:", *(f"- {line.text}" for line in group.lines)]
+    return "\n".join(parts)
