@@ -35,7 +35,7 @@ async def runs(
 
 
 def _line(run: "AgentRun") -> str:
-    took = f"{(run.ended_at - run.started_at).total_seconds():.1f} s" if run.ended_at else "-"
+    took = "-" if run.took_ms is None else f"{run.took_ms / 1000:.1f} s"
     state = f"failed: {run.code}" if run.code else run.status
     spent = _spent(run)
     return f"{run.run_id}  {run.started_at:%Y-%m-%d %H:%M}  {run.agent}  {state}  {took}  {spent}  {run.thread}"

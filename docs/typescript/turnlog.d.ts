@@ -413,6 +413,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/extraction": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Extraction
+         * @description Returns how many of the caller's turns are still to be extracted from.
+         */
+        get: operations["extraction_api_extraction_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/memory-stats": {
         parameters: {
             query?: never;
@@ -2722,7 +2742,8 @@ export interface components {
          * AgentRun
          * @description A run. agent: who spoke last. status: running, solved or failed, with `code`. cost_usd: of its model calls.
          *     price_known: False where a call used tokens of a model without a price. Where an older event does not say so, tokens
-         *     without a cost count as such.
+         *     without a cost count as such. started_at: when its first step was recorded. took_ms: from the beginning of that step
+         *     to the end of the run.
          */
         AgentRun: {
             /**
@@ -2747,6 +2768,8 @@ export interface components {
             started_at: string;
             /** Ended At */
             ended_at: string | null;
+            /** Took Ms */
+            took_ms: number | null;
             /** Tokens In */
             tokens_in: number;
             /** Tokens Out */

@@ -2,6 +2,7 @@
 
 from uuid import UUID
 
+import pytest
 from helpers.projection_spec import Spec
 from helpers.sample_events import event
 
@@ -77,6 +78,16 @@ async def test_steps_are_kept_in_the_order_of_the_log(db: Connection) -> None:
     steps = await steps_of(db, "default", run.thread, run.run_id)
     assert steps[2].calls == [{"id": "c1", "name": "get_profile", "arguments": '{"a": 1}', "after": []}]
     assert await agent_runs_of(db, "default", "bob") == await agent_runs_of(db, "acme") == []
+
+
+async def test_a_run_took_as_long_as_its_first_plan_and_what_came_after_it(db: Connection) -> None:
+    """The first step is recorded when it has ended."""
+    plan = RunPlanned(run_id=RUN, agent="school", latency_ms=12_000)
+    spec = Spec(db, AGENT_RUNS).given(step(plan), step(RunSolved(run_id=RUN, agent="school", latency_ms=12_500)))
+    await spec.then("SELECT count(*) FROM agent_runs", [(1,)])
+    (run,) = await agent_runs_of(db, "default")
+    assert run.ended_at and run.took_ms is not None
+    assert run.took_ms == pytest.approx(12_000 + 1_000 * (run.ended_at - run.started_at).total_seconds(), abs=1)
 
 
 async def test_a_cost_of_nothing_is_told_from_an_unknown_price(db: Connection) -> None:

@@ -14,7 +14,8 @@ from turnlog.projectors.engine.writer import Connection
 class AgentRun:
     """A run. agent: who spoke last. status: running, solved or failed, with `code`. cost_usd: of its model calls.
     price_known: False where a call used tokens of a model without a price. Where an older event does not say so, tokens
-    without a cost count as such."""
+    without a cost count as such. started_at: when its first step was recorded. took_ms: from the beginning of that step
+    to the end of the run."""
 
     run_id: UUID
     thread: str
@@ -24,6 +25,7 @@ class AgentRun:
     code: str | None
     started_at: datetime
     ended_at: datetime | None
+    took_ms: int | None
     tokens_in: int
     tokens_out: int
     cost_usd: float
@@ -55,6 +57,10 @@ class RunStep:
 _PRICE_KNOWN = "coalesce(price_known, tokens_in + tokens_out = 0 OR cost_micro_usd > 0)"
 _RUNS = f"""
 SELECT run_id, thread_id AS thread, user_id AS user, agent, status, code, started_at, ended_at, tokens_in, tokens_out,
+       (1000 * greatest(extract(epoch FROM ended_at - started_at), 0))::int + coalesce((
+         SELECT CASE kind WHEN 'plan' THEN latency_ms END FROM agent_run_steps s
+         WHERE (s.tenant, s.thread_id, s.run_id) = (r.tenant, r.thread_id, r.run_id) ORDER BY seq LIMIT 1), 0)
+         AS took_ms,
        cost_micro_usd / 1e6::float AS cost_usd, NOT EXISTS (
          SELECT FROM agent_run_steps s WHERE (s.tenant, s.thread_id, s.run_id) = (r.tenant, r.thread_id, r.run_id)
          AND s.tokens_in + s.tokens_out > 0 AND NOT {_PRICE_KNOWN}) AS price_known
