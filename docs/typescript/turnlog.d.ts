@@ -413,26 +413,6 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/api/extraction": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * Extraction
-         * @description Returns how many of the caller's turns are still to be extracted from.
-         */
-        get: operations["extraction_api_extraction_get"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
     "/api/memory-stats": {
         parameters: {
             query?: never;
