@@ -257,7 +257,7 @@ async def test_a_thousand_imported_turns_are_few_events_and_few_calls(play: Play
 async def test_while_the_model_is_down_the_rules_part_is_stored_and_the_rest_comes_later(
     play: Play, model: ExtractingServer, soon: None
 ) -> None:
-    """E 13.3: LLM extraction down → rules only."""
+    """While the model is away, the rules extract alone."""
     model.extracts = BERLIN
     model.first["extract"] = [Step(status=500)] * 4  # the first try and its repetitions
     async with play() as stage:
