@@ -113,6 +113,7 @@ class Settings(BaseSettings):
     )
     api_origins: str | None = Field(None, validation_alias=_env("TURNLOG_API_ORIGINS"))
     import_key: SecretStr | None = Field(None, validation_alias=_env("TURNLOG_IMPORT_KEY"))
+    webhook_networks: str | None = Field(None, validation_alias=_env("TURNLOG_WEBHOOK_NETWORKS"))
     api_max_import: int = Field(64 * 2**20, ge=2**10, validation_alias=_env("TURNLOG_API_MAX_IMPORT"))
     api_max_body: int = Field(8 * 2**20, ge=2**10, validation_alias=_env("TURNLOG_API_MAX_BODY"))
 

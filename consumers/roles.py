@@ -38,6 +38,7 @@ from turnlog.consumers.workers.reactors.segments import NAME as SEGMENTS
 from turnlog.consumers.workers.reactors.segments import SegmentReactor
 from turnlog.consumers.workers.reactors.thread_maintenance import NAME as MEMORY
 from turnlog.consumers.workers.reactors.thread_maintenance import ThreadMaintenance
+from turnlog.consumers.workers.webhooks import delivering
 from turnlog.events.errors import TurnlogError
 from turnlog.events.heartbeats import Heartbeat
 from turnlog.events.read import Stored
@@ -111,6 +112,7 @@ async def _models_at_work(runtime: Runtime, roles: Sequence[str]) -> AsyncIterat
     async with contextlib.AsyncExitStack() as stack:
         if "reactors" in roles:
             await stack.enter_async_context(consuming(runtime, "reactors", *_reactors(runtime)))
+            await stack.enter_async_context(delivering(runtime))
         if "agent" in roles:
             work, parallel = AgentConsumer(runtime).work, runtime.settings.agent_parallel
             consumer = DurableConsumer(runtime.pool, AGENT, work, parallel, AGENT_GRACE_S, AGENT_ACK_WAIT_S)

@@ -38,6 +38,7 @@ ANSWERING = "turnlog.answering"
 BREAKERS = "turnlog.breakers"
 THREAD_TURNS = "turnlog.turns"
 SUBSCRIBER = "sub"
+WEBHOOK = "hook"
 # Under this name, as JetStream's domain, subscribers in accounts of their own reach the API of their durable.
 DOMAIN = "turnlog"
 # Prefix of turnlog's own threads. Conversations must not use it: deleting one would delete a user's memories.
@@ -165,6 +166,10 @@ def tenant_filter(tenant: str) -> str:
     return f"{STORED_PREFIX}.*.{check_tenant(tenant)}.*.*"
 
 
+def tenant_type_filter(tenant: str, type_: str) -> str:
+    return f"{STORED_PREFIX}.*.{check_tenant(tenant)}.*.{_type_token(type_)}"
+
+
 def partition_filter(partition: int) -> str:
     return f"{STORED_PREFIX}.{partition:d}.>"
 
@@ -261,6 +266,19 @@ def subscriber_of(durable: str) -> tuple[str, str] | None:
     """Returns (tenant, name), or None if the durable is not a tenant's. Neither part has a '~'."""
     parts = durable.split("~")
     return (parts[1], parts[2]) if len(parts) == 3 and parts[0] == SUBSCRIBER else None
+
+
+def webhook_durable(tenant: str, name: str) -> str:
+    """Returns the durable of a tenant's webhook. Raises InvalidToken."""
+    if not _TENANT.match(name):
+        raise InvalidToken(f"webhook {name[:80]!r} is no valid name: use 1 to 64 of letters, digits, '_' and '-'")
+    return f"{WEBHOOK}~{check_tenant(tenant)}~{name}"
+
+
+def webhook_of(durable: str) -> tuple[str, str] | None:
+    """Returns (tenant, name), or None if the durable is not a webhook's."""
+    parts = durable.split("~")
+    return (parts[1], parts[2]) if len(parts) == 3 and parts[0] == WEBHOOK else None
 
 
 def subscriber_services(durable: str) -> list[tuple[str, str]]:

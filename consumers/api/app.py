@@ -49,6 +49,7 @@ from turnlog.consumers.api.routes import (
     threads,
     timeline,
     turns,
+    webhooks,
 )
 from turnlog.consumers.api.streams import Streams
 from turnlog.events import tracing
@@ -64,6 +65,7 @@ MODULES = (
     person,
     limits,
     operations,
+    webhooks,
     timeline,
     personal,
     measuring,

@@ -63,6 +63,7 @@ COMMANDS = {
     "api-key": ("access", "Make, list or revoke API keys"),
     "encryption-key": ("keys", "Show and change the keys that encrypt users' words"),
     "subscribers": ("subscribers", "Let a tenant's own program read its log from NATS"),
+    "webhooks": ("webhooks", "Send a tenant's events to URLs"),
     "usage": ("operating", "Show calls, tokens and cost of language models"),
     "activity": ("analysing", "Show what happened, hour by hour"),
     "sql": ("analysing", "Read a tenant's rows with SQL"),

@@ -90,6 +90,12 @@ WORDS = {
     "threads rename": ("t", "Tea"),
     "token": (),
     "usage": (),
+    "webhooks create": ("crm", "https://93.184.216.34/"),
+    "webhooks drop": ("crm", "1"),
+    "webhooks failures": (),
+    "webhooks list": (),
+    "webhooks remove": ("crm",),
+    "webhooks retry": ("crm", "1"),
 }
 
 

@@ -31,6 +31,11 @@ WITHOUT_KEY = {
 # Of these the document is checked, and not each by hand: they are other names of the same use cases.
 OTHER_NAMES = ("/ai-agent/", "/admin/ai-agent/", "/short-memory/")
 KEY = {"Idempotency-Key": "k"}
+HOOK = "http://127.0.0.1:9/hook"
+
+
+def answering_by(model: MemoryServer) -> dict[str, str]:
+    return {"api_base_url": model.url, "model": "m", "webhook_networks": "127.0.0.0/8"}
 
 
 async def writes_of(client: httpx2.AsyncClient) -> dict[str, dict[str, Any]]:
@@ -64,6 +69,7 @@ async def examples(api: Api, ann: httpx2.AsyncClient) -> dict[str, Request]:
     for city in ("Oslo", "Lima"):
         await ann.post("/api/memories", json={"content": f"I live in {city}.", "importance": 0.5})
     key = (await ann.post("/api/operations/keys", json={"user": "ann"})).json()["id"]
+    assert (await ann.post("/api/operations/webhooks", json={"name": "a", "url": HOOK})).status_code == 201
     letters = [await broken(api, f"broken-{number}") for number in range(2)]
     await api.runtime.wait_until_projected()
     answer = {"messages": [{"role": "user", "content": "hello"}], "model": "m"}
@@ -109,6 +115,8 @@ async def examples(api: Api, ann: httpx2.AsyncClient) -> dict[str, Request]:
         "POST /api/operations/rebuild": ("POST", "/api/operations/rebuild", {"projection": "limits"}),
         "POST /api/operations/keys": ("POST", "/api/operations/keys", {"user": "ann"}),
         "DELETE /api/operations/keys/{key_id}": ("DELETE", f"/api/operations/keys/{key}", None),
+        "POST /api/operations/webhooks": ("POST", "/api/operations/webhooks", {"name": "b", "url": HOOK}),
+        "DELETE /api/operations/webhooks/{name}": ("DELETE", "/api/operations/webhooks/a", None),
         "POST /api/tickets": ("POST", "/api/tickets", None),
         "POST /v1/chat/completions": ("POST", "/v1/chat/completions", answer | {"stream": True}),
         "POST /v1/responses": ("POST", "/v1/responses", {"input": "hello", "model": "m"}),
@@ -130,11 +138,20 @@ async def broken(api: Api, thread: str) -> int:
 
 
 # An answer to a question and an erasure have tests of their own: what they need would be in the way of the others.
-ELSEWHERE = {"POST /api/conflicts/{conflict}/answer", "POST /api/erase", "POST /api/import"}
+ELSEWHERE = {
+    "POST /api/operations/webhooks/{name}/failures/{seq}/retry",
+    "POST /api/operations/webhooks/{name}/failures/{seq}/drop",
+    "POST /api/conflicts/{conflict}/answer",
+    "POST /api/erase",
+    "POST /api/import",
+}
 
 
 async def test_every_write_sent_three_times_is_one_and_answers_the_same(serve: Serve, model: MemoryServer) -> None:
-    async with serve("agent", api_base_url=model.url, model="m") as api, api.client(role="admin") as ann:
+    async with (
+        serve("agent", **answering_by(model)) as api,
+        api.client(role="admin") as ann,
+    ):
         known = await examples(api, ann)
         own = {name for name in await writes_of(ann) if not name.split(" ")[1].startswith(OTHER_NAMES)}
         assert own - WITHOUT_KEY.keys() - ELSEWHERE == known.keys(), "a new write needs an example here"

@@ -20,6 +20,8 @@ WHOLE = {
     "/api/limits": "one row for each limit",
     "/api/thread-marks": "one row for each conversation that is asked for, 100 at most",
     "/api/operations/activity": "one row for each hour",
+    "/api/operations/webhooks": "one row for each webhook of the tenant",
+    "/api/operations/webhooks/{name}/failures": "the first 1,000 that wait for a decision",
     "/api/operations/schedule": "one row for each job of the server",
     "/api/jobs": "what one user began in one process in the last ten minutes",
 }

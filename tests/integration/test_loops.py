@@ -40,7 +40,7 @@ CONSUMERS = ("memory", "segments", "extraction", "contradictions", "agent", "ana
 LOOPS = {
     *CONSUMERS,
     *(f"{name}-durable" for name in CONSUMERS),
-    *("projectors-0", "embedder", "extraction-sweep", "jobs", "keys-follow", "same-log"),
+    *("projectors-0", "embedder", "extraction-sweep", "jobs", "keys-follow", "same-log", "webhooks"),
     *("gauges", "heartbeat", "event-loop", "lanes"),
     *("reactors-subscriptions", "agent-subscriptions", "analytics-subscriptions"),
 }

@@ -13,6 +13,7 @@ ASKED_FOR = {
         "api_keys",
         "limits",
         "subscribers",
+        "webhooks",
     ),
     "answering": (
         "asking",

@@ -1,0 +1,347 @@
+"""Webhooks: a tenant's events, sent to a URL and signed as standard-webhooks 1.0 says.
+
+The durable in JetStream is the record of a webhook; its secret derives from TURNLOG_API_SECRET and a salt in that
+record, so it is stored nowhere. What could not be delivered in ATTEMPTS is a failure, which can be sent again or
+dropped.
+"""
+
+import asyncio
+import base64
+import hmac
+import json
+import logging
+import secrets
+import socket
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from ipaddress import ip_address, ip_network
+from typing import LiteralString
+from urllib.parse import urlsplit
+
+import httpx2
+from nats.js.api import AckPolicy, ConsumerConfig, ConsumerInfo, DeliverPolicy
+from nats.js.errors import NotFoundError
+
+from turnlog.agent.access.secret import secret_of
+from turnlog.agent.models.openai_http import tls_context
+from turnlog.agent.runtime import Runtime
+from turnlog.agent.settings import InvalidSetting, Settings
+from turnlog.events.codec import parsed, unsealed
+from turnlog.events.errors import InvalidEvent, NotFound, TurnlogError
+from turnlog.events.log import nats_errors
+from turnlog.events.read import Stored
+from turnlog.events.subjects import STREAM, check_tenant, tenant_type_filter, webhook_durable, webhook_of
+
+logger = logging.getLogger("turnlog.agent")
+RECORD = "turnlog_webhook"
+TYPES = ("turn_recorded", "memory_recorded", "memory_forgotten", "thread_deleted", "user_erased")
+TIMEOUT_S = 15.0
+# Seconds until the next attempt; after the last one an event is a failure, a day and a half after the first.
+BACK_OFF_S = (5, 30, 120, 600, 3_600, 14_400, 43_200, 64_800)
+ATTEMPTS = len(BACK_OFF_S) + 1
+TABLE = """
+CREATE SCHEMA IF NOT EXISTS turnlog_webhooks;
+CREATE TABLE IF NOT EXISTS turnlog_webhooks.failures (
+  tenant text NOT NULL, webhook text NOT NULL, seq bigint NOT NULL, error text NOT NULL, failed_at timestamptz NOT NULL
+  DEFAULT now(), PRIMARY KEY (tenant, webhook, seq))"""
+
+
+class WebhookExists(TurnlogError):
+    """The tenant has a webhook of this name already."""
+
+    code = "webhook-exists"
+
+
+class RefusedTarget(TurnlogError):
+    """The URL is not one that turnlog may send to."""
+
+    code = "refused-target"
+
+
+class NotDelivered(Exception):
+    """The target did not take an event; the text names no word of the event or of the answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Webhook:
+    """types: of the events that are sent. content: whether with what users said, which is encrypted in the log."""
+
+    name: str
+    url: str
+    types: tuple[str, ...]
+    content: bool
+    salt: str
+
+
+@dataclass(frozen=True, slots=True)
+class NewWebhook:
+    """secret: for verifying signatures; it is shown this once."""
+
+    name: str
+    url: str
+    types: tuple[str, ...]
+    content: bool
+    secret: str
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookInfo:
+    """pending: events that were not sent yet. retrying: that wait for their next attempt. failures: for a person."""
+
+    name: str
+    url: str
+    types: tuple[str, ...]
+    content: bool
+    pending: int
+    retrying: int
+    failures: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    webhook: str
+    seq: int
+    error: str
+    failed_at: datetime
+
+
+async def create_webhook(
+    runtime: Runtime, tenant: str, name: str, url: str, types: Sequence[str] = TYPES, content: bool = False
+) -> NewWebhook:
+    """Makes a webhook for the tenant's events from now on. Raises InvalidToken, WebhookExists, RefusedTarget."""
+    durable = webhook_durable(tenant, name)
+    await addresses(runtime.settings, url)
+    if await _durable(runtime, durable) is not None:
+        raise WebhookExists(f"there is a webhook {name!r} already; remove it first, or choose another name")
+    hook = Webhook(name, url, tuple(dict.fromkeys(types)), content, secrets.token_urlsafe(16))
+    config = ConsumerConfig(
+        durable_name=durable,
+        filter_subjects=[tenant_type_filter(tenant, type_) for type_ in hook.types],
+        ack_policy=AckPolicy.EXPLICIT,
+        deliver_policy=DeliverPolicy.NEW,
+        ack_wait=4 * TIMEOUT_S,
+        max_deliver=-1,
+        metadata={RECORD: json.dumps(asdict(hook))},
+    )
+    with nats_errors(f"NATS did not make the durable {durable}"):
+        await runtime.log.nc.jetstream().add_consumer(STREAM, config)
+    return NewWebhook(name, url, hook.types, content, secret_text(runtime.settings, tenant, hook))
+
+
+async def list_webhooks(runtime: Runtime, tenant: str) -> list[WebhookInfo]:
+    """Returns the tenant's webhooks, by name. Raises InvalidToken, LogUnavailable."""
+    check_tenant(tenant)
+    counts: dict[str, int] = {}
+    for failure in await list_failures(runtime, tenant):
+        counts[failure.webhook] = counts.get(failure.webhook, 0) + 1
+    infos = [
+        WebhookInfo(
+            hook.name,
+            hook.url,
+            hook.types,
+            hook.content,
+            info.num_pending or 0,
+            info.num_ack_pending or 0,
+            counts.get(hook.name, 0),
+        )
+        for place, hook, info in await all_webhooks(runtime)
+        if place == tenant
+    ]
+    return sorted(infos, key=lambda one: one.name)
+
+
+async def remove_webhook(runtime: Runtime, tenant: str, name: str) -> str:
+    """Ends a webhook, and forgets its failures; returns its name. Raises InvalidToken, NotFound, LogUnavailable."""
+    durable = webhook_durable(tenant, name)
+    with nats_errors(f"NATS did not remove the durable {durable}"):
+        try:
+            await runtime.log.nc.jetstream().delete_consumer(STREAM, durable)
+        except NotFoundError:
+            raise _unknown(name) from None
+    await _execute(runtime, "DELETE FROM turnlog_webhooks.failures WHERE tenant = %s AND webhook = %s", (tenant, name))
+    return name
+
+
+async def list_failures(runtime: Runtime, tenant: str, name: str | None = None) -> list[Failure]:
+    """Returns events that were given up, in the order of the log, 1,000 at most."""
+    check_tenant(tenant)
+    await _ensure_table(runtime)
+    async with runtime.pool.connection() as conn:
+        rows = await conn.execute(
+            "SELECT webhook, seq, error, failed_at FROM turnlog_webhooks.failures WHERE tenant = %s "
+            "AND coalesce(webhook = %s, true) ORDER BY seq, webhook LIMIT 1000",
+            (tenant, name),
+        )
+        return [Failure(*row) for row in await rows.fetchall()]
+
+
+async def retry_failure(runtime: Runtime, tenant: str, name: str, seq: int) -> bool:
+    """Sends a given-up event again, now; returns whether the target took it. Raises NotFound, LogUnavailable."""
+    info = await _durable(runtime, webhook_durable(tenant, name))
+    if info is None:
+        raise _unknown(name)
+    await _failure(runtime, tenant, name, seq)
+    try:
+        await deliver(runtime, tenant, _record(info), await runtime.log.stored(seq))
+    except NotDelivered as error:
+        await give_up(runtime, tenant, name, seq, str(error))
+        return False
+    await _forget(runtime, tenant, name, seq)
+    return True
+
+
+async def drop_failure(runtime: Runtime, tenant: str, name: str, seq: int) -> None:
+    """Forgets a given-up event, which is never sent. Raises NotFound."""
+    await _failure(runtime, tenant, name, seq)
+    await _forget(runtime, tenant, name, seq)
+
+
+async def give_up(runtime: Runtime, tenant: str, name: str, seq: int, error: str) -> None:
+    await _execute(
+        runtime,
+        "INSERT INTO turnlog_webhooks.failures (tenant, webhook, seq, error) VALUES (%s, %s, %s, %s) "
+        "ON CONFLICT (tenant, webhook, seq) DO UPDATE SET error = excluded.error, failed_at = now()",
+        (tenant, name, seq, error),
+    )
+
+
+async def deliver(runtime: Runtime, tenant: str, hook: Webhook, stored: Stored) -> None:
+    """Sends one event. Its webhook-id is the event's, so that a receiver can tell a repetition. Raises NotDelivered."""
+    body, event_id = _body(hook, stored)
+    at = str(int(time.time()))
+    headers = {
+        "Content-Type": "application/json",
+        "User-Agent": "turnlog-webhook",
+        "webhook-id": event_id,
+        "webhook-timestamp": at,
+        "webhook-signature": signature(secret_bytes(runtime.settings, tenant, hook), event_id, at, body),
+    }
+    parts = urlsplit(hook.url)
+    try:
+        [address, *_] = await addresses(runtime.settings, hook.url)
+        pinned = httpx2.URL(hook.url).copy_with(host=address)  # a name could mean another address the next time
+        headers["Host"] = parts.netloc.rpartition("@")[2]
+        async with httpx2.AsyncClient(verify=tls_context(), timeout=TIMEOUT_S, trust_env=False) as http:
+            request = http.build_request(
+                "POST", pinned, content=body, headers=headers, extensions={"sni_hostname": parts.hostname}
+            )
+            async with asyncio.timeout(TIMEOUT_S):
+                response = await http.send(request, stream=True)
+                await response.aclose()
+    except (httpx2.HTTPError, TimeoutError, RefusedTarget) as error:
+        raise NotDelivered(type(error).__name__ if not isinstance(error, RefusedTarget) else str(error)) from None
+    if not response.is_success:
+        raise NotDelivered(f"the target answered {response.status_code}")
+
+
+def _body(hook: Webhook, stored: Stored) -> tuple[bytes, str]:
+    """Returns {type, timestamp, seq, data: the event} and the event's id. Without `content` the event has no words."""
+    try:
+        event = parsed(stored.body)
+        if hook.content and "sealed" in event:
+            event = unsealed(event, stored.keyring)
+    except InvalidEvent:
+        raise NotDelivered("the event cannot be read") from None
+    shown = {name: value for name, value in event.items() if name not in ("sealed", "sealedkey")}
+    sent = {"type": str(event.get("type")), "timestamp": event.get("time"), "seq": stored.seq, "data": shown}
+    return json.dumps(sent, ensure_ascii=False).encode(), str(event.get("id"))
+
+
+def signature(key: bytes, event_id: str, at: str, body: bytes) -> str:
+    """Returns the header of standard-webhooks: version 1, HMAC-SHA256 of id, timestamp and body."""
+    made = hmac.digest(key, f"{event_id}.{at}.".encode() + body, "sha256")
+    return f"v1,{base64.b64encode(made).decode()}"
+
+
+def secret_bytes(settings: Settings, tenant: str, hook: Webhook) -> bytes:
+    seed = repr(("webhook", tenant, hook.name, hook.salt)).encode()
+    return hmac.digest(secret_of(settings).pepper, seed, "sha256")
+
+
+def secret_text(settings: Settings, tenant: str, hook: Webhook) -> str:
+    return "whsec_" + base64.b64encode(secret_bytes(settings, tenant, hook)).decode()
+
+
+async def addresses(settings: Settings, url: str) -> list[str]:
+    """Returns the addresses of the URL's host, all of them allowed. Raises RefusedTarget.
+
+    Public addresses are, by https; others, and http, only in TURNLOG_WEBHOOK_NETWORKS.
+    """
+    try:
+        networks = [ip_network(one.strip()) for one in (settings.webhook_networks or "").split(",") if one.strip()]
+    except ValueError as error:
+        raise InvalidSetting(f"TURNLOG_WEBHOOK_NETWORKS: {error}") from None
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port or 443
+        if parts.scheme not in ("https", "http") or not host or parts.username or parts.password:
+            raise RefusedTarget("give a URL with https and a host, and no user or password in it")
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, ValueError) as error:
+        raise RefusedTarget(f"the host of the URL cannot be found ({type(error).__name__})") from None
+    resolved = list(dict.fromkeys(str(one[4][0]).partition("%")[0] for one in found))
+    for address in map(ip_address, resolved):
+        is_allowed = any(address in network for network in networks if network.version == address.version)
+        mapped = getattr(address, "ipv4_mapped", None) or address
+        if not is_allowed and not (parts.scheme == "https" and mapped.is_global and not mapped.is_multicast):
+            raise RefusedTarget(
+                f"{host} is {address}: turnlog sends to public addresses by https, and to others only if "
+                "TURNLOG_WEBHOOK_NETWORKS has their network"
+            )
+    return resolved
+
+
+async def all_webhooks(runtime: Runtime) -> list[tuple[str, Webhook, ConsumerInfo]]:
+    """Returns the webhooks of all tenants, each with its tenant and durable. Raises LogUnavailable."""
+    infos: list[ConsumerInfo] = []
+    with nats_errors("cannot ask NATS for its durables"):
+        while page := await runtime.log.nc.jetstream().consumers_info(STREAM, len(infos)):
+            infos += page
+    return [(place[0], _record(info), info) for info in infos if (place := webhook_of(info.name)) is not None]
+
+
+def _record(info: ConsumerInfo) -> Webhook:
+    kept = json.loads((info.config.metadata or {})[RECORD])
+    return Webhook(**{**kept, "types": tuple(kept["types"])})
+
+
+async def _durable(runtime: Runtime, durable: str) -> ConsumerInfo | None:
+    with nats_errors(f"cannot ask NATS for the durable {durable}"):
+        try:
+            info: ConsumerInfo = await runtime.log.nc.jetstream().consumer_info(STREAM, durable)
+            return info
+        except NotFoundError:
+            return None
+
+
+async def _failure(runtime: Runtime, tenant: str, name: str, seq: int) -> None:
+    if not any(one.seq == seq for one in await list_failures(runtime, tenant, name)):
+        raise NotFound(f"webhook {name!r} has no failure at sequence {seq}; `turnlog webhooks failures` lists them")
+
+
+async def _forget(runtime: Runtime, tenant: str, name: str, seq: int) -> None:
+    await _execute(
+        runtime,
+        "DELETE FROM turnlog_webhooks.failures WHERE tenant = %s AND webhook = %s AND seq = %s",
+        (tenant, name, seq),
+    )
+
+
+async def _ensure_table(runtime: Runtime) -> None:
+    async with runtime.pool.connection() as conn, conn.transaction():
+        found = await (await conn.execute("SELECT to_regclass('turnlog_webhooks.failures')")).fetchone()
+        if found == (None,):
+            await conn.execute("SELECT pg_advisory_xact_lock(hashtext('turnlog_webhooks'))")
+            await conn.execute(TABLE)
+
+
+async def _execute(runtime: Runtime, statement: LiteralString, values: Sequence[object]) -> None:
+    await _ensure_table(runtime)
+    async with runtime.pool.connection() as conn:
+        await conn.execute(statement, values)
+
+
+def _unknown(name: str) -> NotFound:
+    return NotFound(f"there is no webhook {name!r}; `turnlog webhooks list` shows them")

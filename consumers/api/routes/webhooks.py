@@ -1,0 +1,65 @@
+"""Webhooks of the tenant, for operators."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path
+from pydantic import BaseModel, Field
+
+from turnlog.agent.access import webhooks
+from turnlog.agent.access.webhooks import TYPES, Failure, NewWebhook, WebhookInfo
+from turnlog.consumers.api.principal import Operator
+
+router = APIRouter(prefix="/api/operations/webhooks", tags=["operations"])
+Name = Annotated[str, Path(max_length=64)]
+Seq = Annotated[int, Path(ge=1, le=2**62)]
+
+
+class WebhookTarget(BaseModel):
+    """types: of the events to send. content: send what users said, too; it is encrypted in the log otherwise."""
+
+    name: str = Field(max_length=64)
+    url: str = Field(max_length=2_000)
+    types: list[Annotated[str, Field(pattern=r"^[a-z_]{1,64}$")]] = Field(list(TYPES), min_length=1, max_length=50)
+    content: bool = False
+
+
+class Sent(BaseModel):
+    """delivered: whether the target took the event."""
+
+    delivered: bool
+
+
+@router.post("", status_code=201)
+async def create_webhook(body: WebhookTarget, caller: Operator) -> NewWebhook:
+    """Sends the tenant's events from now on to a URL. The answer has the secret for verifying signatures, which is
+    shown this once."""
+    return await webhooks.create_webhook(caller.system, caller.tenant, body.name, body.url, body.types, body.content)
+
+
+@router.get("")
+async def list_webhooks(caller: Operator) -> list[WebhookInfo]:
+    return await webhooks.list_webhooks(caller.system, caller.tenant)
+
+
+@router.delete("/{name}", status_code=204)
+async def remove_webhook(name: Name, caller: Operator) -> None:
+    """Ends a webhook; what was not delivered is not."""
+    await webhooks.remove_webhook(caller.system, caller.tenant, name)
+
+
+@router.get("/{name}/failures")
+async def list_failures(name: Name, caller: Operator) -> list[Failure]:
+    """Lists events that were given up after the last attempt."""
+    return await webhooks.list_failures(caller.system, caller.tenant, name)
+
+
+@router.post("/{name}/failures/{seq}/retry")
+async def retry_failure(name: Name, seq: Seq, caller: Operator) -> Sent:
+    """Sends an event that was given up once more, now."""
+    return Sent(delivered=await webhooks.retry_failure(caller.system, caller.tenant, name, seq))
+
+
+@router.post("/{name}/failures/{seq}/drop", status_code=204)
+async def drop_failure(name: Name, seq: Seq, caller: Operator) -> None:
+    """Never sends an event that was given up."""
+    await webhooks.drop_failure(caller.system, caller.tenant, name, seq)

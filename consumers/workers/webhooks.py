@@ -1,0 +1,78 @@
+"""Delivers webhooks: one task for each, which several processes may have at once."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+from functools import partial
+
+import psycopg
+from nats.aio.msg import Msg
+from nats.errors import Error as NatsError
+from nats.js.errors import NotFoundError
+
+from turnlog.agent.access import webhooks
+from turnlog.agent.access.webhooks import ATTEMPTS, BACK_OFF_S, NotDelivered, Webhook
+from turnlog.agent.runtime import Runtime
+from turnlog.events.errors import NotFound, TurnlogError
+from turnlog.events.heartbeats import Heartbeat
+from turnlog.events.subjects import STREAM, webhook_durable
+from turnlog.events.tasks import cancel, pause
+
+logger = logging.getLogger("turnlog.consumers")
+LOOK_S, FETCH_S, AT_ONCE = 2.0, 5.0, 8
+
+
+@contextlib.asynccontextmanager
+async def delivering(runtime: Runtime) -> AsyncIterator[None]:
+    """Delivers while the block runs; webhooks that are made or removed meanwhile are noticed in LOOK_S."""
+    stop = asyncio.Event()
+    async with runtime.heartbeats.running("reactors", "webhooks", partial(_watch, runtime, stop), stop):
+        yield
+
+
+async def _watch(runtime: Runtime, stop: asyncio.Event, beat: Heartbeat) -> None:
+    tasks: dict[str, asyncio.Task[None]] = {}
+    try:
+        while not stop.is_set():
+            try:
+                for tenant, hook, info in await webhooks.all_webhooks(runtime):
+                    if info.name not in tasks or tasks[info.name].done():
+                        tasks[info.name] = asyncio.create_task(_deliver_all(runtime, tenant, hook))
+                beat.beat()
+            except (TurnlogError, NatsError, OSError) as error:
+                beat.fail(f"webhooks wait: {error}")
+            await pause(stop, LOOK_S)
+    finally:
+        for task in tasks.values():
+            await cancel(task)
+
+
+async def _deliver_all(runtime: Runtime, tenant: str, hook: Webhook) -> None:
+    """Ends when the webhook is removed, or made again with another record."""
+    try:
+        durable = webhook_durable(tenant, hook.name)
+        pulled = await runtime.log.nc.jetstream().pull_subscribe_bind(durable, STREAM)
+        while any(one == hook for place, one, _ in await webhooks.all_webhooks(runtime) if place == tenant):
+            with contextlib.suppress(TimeoutError):
+                messages = await pulled.fetch(AT_ONCE, timeout=FETCH_S)
+                await asyncio.gather(*(_deliver(runtime, tenant, hook, message) for message in messages))
+    except NotFoundError:
+        pass
+    except (TurnlogError, NatsError, psycopg.Error, OSError) as error:
+        logger.warning("webhook %s of tenant %s waits: %s", hook.name, tenant, error)
+
+
+async def _deliver(runtime: Runtime, tenant: str, hook: Webhook, message: Msg) -> None:
+    attempt, seq = message.metadata.num_delivered or 1, message.metadata.sequence.stream
+    try:
+        await webhooks.deliver(runtime, tenant, hook, await runtime.log.stored(seq))
+    except NotFound:
+        pass  # erased, or overwritten, meanwhile
+    except NotDelivered as error:
+        if attempt < ATTEMPTS:
+            await message.nak(delay=BACK_OFF_S[attempt - 1])
+            return
+        logger.warning("webhook %s of tenant %s gives up sequence %d: %s", hook.name, tenant, seq, error)
+        await webhooks.give_up(runtime, tenant, hook.name, seq, str(error))
+    await message.ack()

@@ -1,0 +1,110 @@
+"""Webhooks: signed as standard-webhooks says, sent to allowed addresses only, and kept when they do not arrive."""
+
+import asyncio
+import base64
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from helpers.api import Serve
+
+from turnlog.agent.access import webhooks
+from turnlog.agent.access.webhooks import NotDelivered, RefusedTarget, signature
+from turnlog.agent.settings import Settings
+
+LOOPBACK = {"webhook_networks": "127.0.0.0/8"}
+
+
+@dataclass
+class Receiver:
+    url: str = ""
+    status: int = 204
+    received: asyncio.Queue[tuple[dict[str, str], bytes]] = field(default_factory=asyncio.Queue)
+
+
+@asynccontextmanager
+async def receiver() -> AsyncIterator[Receiver]:
+    made = Receiver()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        headers = {name.lower(): value for line in head.splitlines()[1:-1] for name, _, value in [line.partition(": ")]}
+        made.received.put_nowait((headers, await reader.readexactly(int(headers["content-length"]))))
+        writer.write(f"HTTP/1.1 {made.status} x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode())
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1") as server:
+        made.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/hook"
+        yield made
+
+
+def test_a_signature_is_the_one_of_the_standards_example() -> None:
+    key, body = base64.b64decode("MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"), b'{"test": 2432232314}'
+    made = signature(key, "msg_p5jXN8AQM9LWM0D4loKWxJek", "1614265330", body)
+    assert made == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("https://127.0.0.1/", "https://[::1]/", "https://10.1.2.3/", "https://169.254.169.254/latest/meta-data"),
+        *("https://[::ffff:10.0.0.1]/", "https://0.0.0.0/", "https://localhost/", "http://93.184.216.34/"),
+        *("ftp://93.184.216.34/", "https://a:b@93.184.216.34/", "https:///x", "https://224.0.0.1/", "http://[::1"),
+    ],
+)
+async def test_a_target_that_is_not_public_is_refused(url: str) -> None:
+    with pytest.raises(RefusedTarget):
+        await webhooks.addresses(Settings(webhook_networks="192.168.7.0/24"), url)
+
+
+async def test_public_targets_and_those_of_allowed_networks_are_taken() -> None:
+    settings = Settings(webhook_networks="192.168.7.0/24, fd00::/8")
+    for url in ("https://93.184.216.34/x", "http://192.168.7.9:8080/", "https://[fd00::1]/"):
+        assert len(await webhooks.addresses(settings, url)) == 1
+
+
+async def test_an_event_is_delivered_signed_and_without_what_the_user_said(serve: Serve) -> None:
+    async with receiver() as target, serve("reactors", **LOOPBACK) as api, api.client(role="admin") as ann:
+        made = await ann.post("/api/operations/webhooks", json={"name": "crm", "url": target.url})
+        assert made.status_code == 201, made.text
+        again = await ann.post("/api/operations/webhooks", json={"name": "crm", "url": target.url})
+        assert (again.status_code, again.json()["code"]) == (409, "webhook-exists")
+        await ann.post("/api/threads/t/turns", json={"turns": [{"role": "user", "content": "I keep bees."}]})
+        headers, body = await asyncio.wait_for(target.received.get(), 60)
+        key = base64.b64decode(made.json()["secret"].removeprefix("whsec_"))
+        id_, at = headers["webhook-id"], headers["webhook-timestamp"]
+        assert headers["webhook-signature"] == signature(key, id_, at, body)
+        sent: dict[str, Any] = json.loads(body)
+        assert (sent["data"]["id"], sent["data"]["data"]["role"]) == (id_, "user")
+        assert b"bees" not in body and "sealed" not in sent["data"]
+        [listed] = (await ann.get("/api/operations/webhooks")).json()
+        assert "secret" not in listed and listed["url"] == target.url
+        assert (await ann.delete("/api/operations/webhooks/crm")).status_code == 204
+        assert (await ann.get("/api/operations/webhooks")).json() == []
+
+
+async def test_an_event_that_was_given_up_is_listed_sent_again_and_dropped(serve: Serve) -> None:
+    async with receiver() as target, serve(**LOOPBACK) as api, api.client(role="admin") as ann:
+        place, at = (api.runtime, "default"), "/api/operations/webhooks/crm/failures"
+        await webhooks.create_webhook(*place, "crm", target.url, content=True)
+        turns = {"turns": [{"role": "user", "content": "I keep bees."}]}
+        seqs = [(await ann.post(f"/api/threads/t{n}/turns", json=turns)).json()[0]["seq"] for n in range(2)]
+        [(_, hook, _)] = await webhooks.all_webhooks(api.runtime)
+        target.status = 302
+        for seq in seqs:
+            with pytest.raises(NotDelivered, match="302"):
+                await webhooks.deliver(*place, hook, await api.runtime.log.stored(seq))
+            await webhooks.give_up(*place, "crm", seq, "the target answered 302")
+        assert [one["seq"] for one in (await ann.get(at)).json()] == seqs
+        assert (await ann.post(f"{at}/{seqs[0]}/retry")).json() == {"delivered": False}
+        target.status = 200
+        assert (await ann.post(f"{at}/{seqs[0]}/retry")).json() == {"delivered": True}
+        assert (await ann.post(f"{at}/{seqs[1]}/drop")).status_code == 204
+        assert (await ann.get(at)).json() == []
+        assert (await ann.post(f"{at}/{seqs[1]}/drop")).status_code == 404
+        async with api.client() as user:
+            assert (await user.get("/api/operations/webhooks")).status_code == 403
+    assert b"I keep bees." in target.received.get_nowait()[1]
