@@ -25,22 +25,13 @@ export default function Runs({ path: [, run], query }) {
 function List({ thread }) {
   const list = usePages("/api/runs", { limit: 50, thread });
   useEvery(() => list.items.length <= 50 && list.reload(), LOOK_AGAIN_S, [list.items.length, thread]);
-<<<<<<< HEAD
   const marks = useMarks(list.items.map((each) => each.thread));
-  const most = Math.max(1, ...list.items.map(lasted));
-  const row = (/** @type {any} */ run) => html`<a class="run-row" href=${href(["runs", run.run_id])}>
-    <${Badge} tone=${TONES[run.status]}>${named("runs.status", run.status)}<//>
-    <span class="run-words"><b class="clip" dir="auto">${clip(marks[run.thread]?.label || t("thread.unnamed"), 100)}</b><span class="clip muted small">${run.agent}</span></span>
-    <span class="run-length"><span class="meter-track"><span class="meter-fill bar-3" style=${{ width: `${(100 * lasted(run)) / most}%` }} /></span>
-      <span class="number small">${run.ended_at ? duration(lasted(run)) : "…"}</span></span>
-=======
   const most = Math.max(1, ...list.items.map((/** @type {any} */ run) => run.took_ms ?? 0));
   const row = (/** @type {any} */ run) => html`<a class="run-row" href=${href(["runs", run.run_id])}>
     <${Badge} tone=${TONES[run.status]}>${named("runs.status", run.status)}<//>
-    <span class="run-words"><b class="clip">${run.agent}</b><span class="clip muted small" dir="auto">${clip(run.thread, 60)}</span></span>
+    <span class="run-words"><b class="clip" dir="auto">${clip(marks[run.thread]?.label || t("thread.unnamed"), 100)}</b><span class="clip muted small">${run.agent}</span></span>
     <span class="run-length"><span class="meter-track"><span class="meter-fill bar-3" style=${{ width: `${(100 * (run.took_ms ?? 0)) / most}%` }} /></span>
       <span class="number small">${run.took_ms === null ? "…" : duration(run.took_ms)}</span></span>
->>>>>>> f3ff6816 (Count the time of a run from the beginning of its first step)
     <span class="run-number number" title=${t("runs.tokens_in_out", { in: run.tokens_in, out: run.tokens_out })}>${t("threads.tokens", { n: short(run.tokens_in + run.tokens_out) })}</span>
     <span class="run-number number">${priced(run)}</span>
     <span class="run-time muted small"><${Time} time=${run.started_at}>${ago(run.started_at)}<//></span>
@@ -77,11 +68,7 @@ function Run({ id }) {
     <//>
     ${run.code && html`<${Failure} error=${new Error(run.code)} />`}
     <div class="tiles">
-<<<<<<< HEAD
-      <${Tile} label=${t("runs.duration")} value=${run.ended_at ? duration(Math.max(lasted(run), steps.at(-1)?.latency_ms ?? 0)) : "…"} />
-=======
       <${Tile} label=${t("runs.duration")} value=${run.took_ms === null ? "…" : duration(run.took_ms)} />
->>>>>>> f3ff6816 (Count the time of a run from the beginning of its first step)
       <${Tile} label=${t("runs.tokens_in")} value=${number(run.tokens_in)} />
       <${Tile} label=${t("runs.tokens_out")} value=${number(run.tokens_out)} />
       <${Tile} label=${t("runs.cost")} value=${priced(run)} />
