@@ -32,6 +32,7 @@ from turnlog.projectors.models.neighbours import ensure_neighbour_index
 logger = logging.getLogger("turnlog.agent")
 # Of one round, which a new text waits for and an interrupted call loses: many short texts, or few long ones.
 BATCH, BATCH_CHARS = 64, 16_000
+STORED_AT_ONCE = 16  # vectors; new turns wait for the projector while it adds them to the neighbour index
 MEMORIES_BATCH = 128
 _PENDING_CHUNKS = "SELECT id FROM memory_vectors WHERE id = ANY(%s) AND embedding_model IS DISTINCT FROM %s"
 _PENDING_MEMORIES = "SELECT id::text FROM memories WHERE id = ANY(%s::uuid[]) AND embedding_model IS DISTINCT FROM %s"
@@ -101,32 +102,22 @@ def embedding_ledger(settings: Settings, embedder: Embedder) -> Ledger:
 async def embed_chunks(
     runtime: Runtime, conn: Connection, embedder: Embedder, batch: Sequence[Pending], budget: Ledger
 ) -> None:
-    """Fills the cache, appends the events and waits until memory_vectors has them: they are pending no longer.
-
-    Raises RetryLater.
-    """
-    events = await embedding_events(conn, embedder, batch, budget)
-    dimensions = next(event.data.dimensions for event in events if isinstance(event.data, ChunksEmbedded))
-    await ensure_neighbour_index(conn, memory_vectors, embedder.model, dimensions)
-    await runtime.log.append_many(events)
-    await runtime.wait_until_projected(names=("vectors",))
-
-
-async def embedding_events(
-    conn: Connection, embedder: Embedder, batch: Sequence[Pending], budget: Ledger
-) -> list[Event]:
-    """Fills the cache with what it lacks and returns one chunks_embedded a thread, and the usage if any.
+    """Fills the cache with what it lacks, appends one chunks_embedded a thread and the usage, and waits until
+    memory_vectors has the vectors: the chunks are pending no longer.
 
     Raises ModelError, RetryLater.
     """
     spent: list[Usage] = []
     dimensions = await fill_cache(conn, embedder, batch, budget, spent)
-    threads: defaultdict[tuple[str, str, str | None], list[str]] = defaultdict(list)
-    for one in batch:
-        threads[(one.tenant, one.thread, one.user)].append(one.id)
-    events = [_embedded(place, ids, embedder.model, dimensions) for place, ids in threads.items()]
-    first = batch[0]
-    return events + [metered(first, usage) for usage in spent]
+    await ensure_neighbour_index(conn, memory_vectors, embedder.model, dimensions)
+    usage = [metered(batch[0], one) for one in spent]
+    for first in range(0, len(batch), STORED_AT_ONCE):
+        threads: defaultdict[tuple[str, str, str | None], list[str]] = defaultdict(list)
+        for chunk in batch[first : first + STORED_AT_ONCE]:
+            threads[(chunk.tenant, chunk.thread, chunk.user)].append(chunk.id)
+        embedded = [_embedded(place, ids, embedder.model, dimensions) for place, ids in threads.items()]
+        await runtime.log.append_many(embedded + (usage if first == 0 else []))
+        await runtime.wait_until_projected(names=("vectors",))
 
 
 async def _still_pending(conn: Connection, query: LiteralString, model: str, batch: Sequence[Pending]) -> set[str]:

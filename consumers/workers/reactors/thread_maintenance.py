@@ -17,7 +17,7 @@ from turnlog.agent.models.cached_calls import forget_answers
 from turnlog.agent.models.factory import Models
 from turnlog.agent.models.offline_tasks import PROVIDER as OFFLINE
 from turnlog.agent.models.protocol import Usage
-from turnlog.agent.recall.embedding.embedder import embedding_events, embedding_ledger
+from turnlog.agent.recall.embedding.embedder import BATCH, embed_chunks, embedding_ledger
 from turnlog.agent.recall.embedding.pending import pending_chunks
 from turnlog.agent.retry_later import RetryLater
 from turnlog.agent.runtime import Runtime
@@ -30,7 +30,6 @@ from turnlog.projectors.engine.locks import LockFor, work_lock
 from turnlog.projectors.engine.writer import Connection
 
 READS = ("messages", "checkpoints", "summaries", "topics", "vectors")
-EMBED_BATCH = 128
 
 
 class ThreadMaintenance:
@@ -110,8 +109,8 @@ class ThreadMaintenance:
         await embedder.ready()
         budget = embedding_ledger(self._runtime.settings, embedder)
         with round_.step("embedding", Usage(embedder.provider, embedder.model)):
-            while batch := await pending_chunks(conn, embedder.model, EMBED_BATCH, done, *place):
-                round_.events += await embedding_events(conn, embedder, batch, budget)
+            while batch := await pending_chunks(conn, embedder.model, BATCH, done, *place):
+                await embed_chunks(self._runtime, conn, embedder, batch, budget)
                 done |= {one.id for one in batch}
 
     async def _store(self, conn: Connection, round_: RoundResult) -> None:

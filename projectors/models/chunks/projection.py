@@ -139,6 +139,7 @@ FROM found WHERE v.tenant = %(tenant)s AND v.thread_id = %(thread)s AND v.id = f
 _EMBED = """
 UPDATE memory_vectors v SET embedding = c.embedding, embedding_model = c.model FROM embedding_cache c
 WHERE v.tenant = %(tenant)s AND v.thread_id = %(thread)s AND v.id = ANY(%(ids)s) AND v.seq < %(seq)s
+AND v.embedding_model IS DISTINCT FROM c.model
 AND c.model = %(model)s AND c.text_hash = sha256(convert_to(v.index_text, 'UTF8'))"""
 
 NEIGHBOUR_INDEXES = neighbour_indexes(memory_vectors)
