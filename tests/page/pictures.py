@@ -1,59 +1,75 @@
-"""Pictures of the page for docs/page/, of a server that runs with the demo conversation:
-
-turnlog import agent/operations/sample/advising.jsonl --user lin-wei
-python tests/page/pictures.py "$(turnlog page --user lin-wei)"
+"""Pictures of the page for docs/page/, of a server that it starts and fills: python tests/page/pictures.py
 
 Each screen in English and light, and in Chinese and dark. Look at each before you commit it.
 """
 
+import asyncio
+import json
 import sys
+import tempfile
 from pathlib import Path
 
-from playwright.sync_api import Page, sync_playwright
+from playwright.async_api import Page
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from helpers.chromium import CHROMIUM
+from helpers.api import Api
+from helpers.browser import opened_browser, signed_out
+from shown import filled_server
+
+from turnlog.agent.operations.sample import THREAD, USER
 
 FOLDER = Path(__file__).parents[2] / "docs" / "page"
-THREAD = "#/threads/advising-lin-wei"
-SCREENS = {
-    "threads": "#/threads",
-    "chat": THREAD,
-    "context": f"{THREAD}/context",
-    "memories": "#/memories",
-    "entities": "#/memories?view=entities",
-    "recall": "#/recall?q=What+is+my+dog+called%3F",
+OF_THREAD = f"#/threads/{THREAD}"
+# Address, and what is clicked there: the first or last of a selector.
+SCREENS: dict[str, tuple[str, str]] = {
+    "threads": ("#/threads", ""),
+    "chat": (OF_THREAD, ".turn-seen >> nth=-1"),
+    "context": (f"{OF_THREAD}/context", ".context-fields .segments button >> nth=4"),  # 16,000 tokens
+    "summary": (f"{OF_THREAD}/summary", ""),
+    "memories": ("#/memories", ".memory-row >> nth=1"),
+    "entities": ("#/memories?view=entities", ""),
+    "recall": ("#/recall?q=What+is+my+dog+called%3F", ""),
+    "runs": ("#/runs", ""),
+    "run": ("#/runs", ".run-row >> nth=-1"),
+    "events": ("#/events", ".event-row >> nth=2"),
+    "operation": ("#/operation", ""),
+    "usage": ("#/operation", ".head .segments button >> nth=1"),
+    "activity": ("#/operation", ".head .segments button >> nth=2"),
+    "privacy": ("#/privacy", ""),
+    "access": ("#/access", ""),
 }
 
 
-def main(link: str) -> None:
-    FOLDER.mkdir(exist_ok=True)
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
-        page = browser.new_page(viewport={"width": 1180, "height": 740}, locale="en-GB")
-        page.goto(link)
-        page.locator("main h1").wait_for()
-        for language, theme in (("en", "light"), ("zh", "dark")):
-            for key, value in (("language", language), ("theme", theme)):
-                page.evaluate("([key, value]) => sessionStorage.setItem(key, value)", [f"turnlog.{key}", f'"{value}"'])
-            for name, where in SCREENS.items():
-                take(page, where, FOLDER / f"{name}-{language}-{theme}.png")
-        browser.close()
+async def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        async with filled_server(Path(folder) / "home") as api, opened_browser() as browser:
+            page = await signed_out(browser, api)
+            await page.set_viewport_size({"width": 1180, "height": 740})
+            async with api.client(USER, role="admin") as client:
+                session = {
+                    "token": api.token(USER, role="admin"),
+                    "caller": (await client.get("/api/caller")).json(),
+                }
+            for language, theme in (("en", "light"), ("zh", "dark")):
+                stored = {"session": session, "language": language, "theme": theme}
+                for key, value in stored.items():
+                    await page.evaluate(
+                        "([key, value]) => sessionStorage.setItem(key, value)", [f"turnlog.{key}", json.dumps(value)]
+                    )
+                for name, (where, clicked) in SCREENS.items():
+                    await take(page, api, where, clicked, FOLDER / f"{name}-{language}-{theme}.png")
 
 
-def take(page: Page, where: str, path: Path) -> None:
-    page.evaluate("where => { location.hash = where }", where)
-    page.reload()
-    page.wait_for_load_state("networkidle")
-    if where.endswith("/context"):
-        page.locator(".segments").last.get_by_role("button").nth(4).click()  # 16,000 tokens
-        page.wait_for_timeout(1_000)
-    if where == THREAD:
-        page.locator(".turn-seen").last.click()
-        page.wait_for_load_state("networkidle")
-    page.wait_for_timeout(300)
-    page.screenshot(path=path)
+async def take(page: Page, api: Api, where: str, clicked: str, path: Path) -> None:
+    await page.goto(f"{api.url}/page/icon.svg")
+    await page.goto(f"{api.url}/page/{where}")
+    await page.locator("main h1").wait_for()
+    await page.wait_for_timeout(2_000)  # streams of events never leave the network idle
+    if clicked:
+        await page.locator(clicked).click()
+        await page.wait_for_timeout(1_500)
+    await page.screenshot(path=path)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    asyncio.run(main())

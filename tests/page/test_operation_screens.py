@@ -6,6 +6,9 @@ from helpers.api import Api
 from helpers.browser import signed_in
 from playwright.async_api import Browser, expect
 
+from turnlog.agent.models.calls import Caller
+from turnlog.events.subjects import publish_subject
+
 
 async def test_events_arrive_are_filtered_and_show_what_followed_from_them(browser: Browser, api: Api) -> None:
     async with api.client() as ann:
@@ -116,3 +119,56 @@ async def test_a_person_takes_a_copy_and_is_erased_with_a_receipt(browser: Brows
         await page.get_by_role("dialog").get_by_role("button", name="Erase everything").click()
         receipt = page.get_by_role("region", name="Receipt")
         await expect(receipt).to_contain_text("Nothing left")
+
+
+async def test_operators_read_the_memories_of_another_person_and_change_nothing(browser: Browser, api: Api) -> None:
+    async with api.client() as ann:
+        assert (await ann.post("/api/memories", json={"content": "Ann's corgi is called Sesame."})).status_code == 201
+        for address in ("memories", "memory-stats", "conflicts", "entities", "user-data"):
+            assert (await ann.get(f"/api/{address}", params={"user": "root"})).status_code == 403, address
+    async with signed_in(browser, api, "#/memories", user="root", role="admin") as page:
+        await page.get_by_role("combobox", name="Another person").fill("ann")
+        await page.keyboard.press("Enter")
+        await page.locator(".memory-row").click()
+        detail = page.get_by_role("complementary", name="Memory")
+        await expect(detail.locator(".memory-content")).to_have_text("Ann's corgi is called Sesame.")
+        await expect(detail.get_by_role("button")).to_have_count(1)  # it only closes
+        await expect(page.get_by_role("button", name="Remember")).to_have_count(0)
+
+
+async def test_a_dead_letter_is_retried_and_dropped(browser: Browser, api: Api) -> None:
+    async with api.client("root", role="admin") as root:
+        await root.post("/api/threads/t/turns", json={"turns": [{"role": "user", "content": "Before"}]})
+        subject = publish_subject(str(api.tenant), "t", "turn_recorded")
+        await api.runtime.log.nc.jetstream().publish(subject, b"{")  # an event that nobody can decode
+        await api.runtime.wait_until_projected()
+        async with signed_in(browser, api, "#/operation", user="root", role="admin") as page:
+            letter = page.get_by_role("region", name="Dead letters").get_by_role("row").filter(has_text="messages")
+            await letter.get_by_role("button", name="Retry").click()
+            await expect(page.get_by_text("still parked")).to_be_visible()
+            await letter.get_by_role("button", name="Drop").click()
+            await page.get_by_role("dialog").get_by_role("button", name="Drop").click()
+            await expect(letter).to_contain_text("Dropped")
+        letters = (await root.get("/api/operations/dead-letters", params={"projection": "messages"})).json()["items"]
+        assert [each["status"] for each in letters] == ["dropped"]
+
+
+async def test_limits_of_a_plan_are_changed(browser: Browser, api: Api) -> None:
+    opened = signed_in(browser, api, "#/access", user="root", role="admin")
+    async with api.client("root", role="admin") as root, opened as page:
+        await page.get_by_role("spinbutton", name="Users: Requests an hour").fill("321")
+        await page.get_by_role("button", name="Save").click()
+        await expect(page.get_by_text("Saved; it holds for the next request")).to_be_visible()
+        assert (await root.get("/api/operations/limits")).json()["user"]["user_per_hour"] == 321
+
+
+async def test_an_open_breaker_is_closed(browser: Browser, api_of_all: Api) -> None:
+    breaker = Caller("http://127.0.0.1:9", secret=None, service="probe").breaker
+    for _ in range(5):
+        breaker.admit()
+        breaker.failed()
+    async with signed_in(browser, api_of_all, "#/access", user="root", role="admin") as page:
+        circuit = page.get_by_role("region", name="Circuit breakers").get_by_role("row", name="probe")
+        await circuit.get_by_role("button", name="Close").click()
+        await expect(circuit).to_have_count(0)
+        assert breaker.state == "closed"
