@@ -1960,26 +1960,6 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/admin/ai-agent/config": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * List Limits
-         * @description Returns the limits of the tenant's users, by plan.
-         */
-        get: operations["admin_list_limits"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
     "/admin/ai-agent/users/{user}/rate-limit": {
         parameters: {
             query?: never;
@@ -1995,6 +1975,26 @@ export interface paths {
          * @description Empties the user's windows; the quota stays as it is.
          */
         delete: operations["admin_reset_rate"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/ai-agent/config": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Show Config
+         * @description Returns the limits of the tenant's users, its agents, and the models of the server.
+         */
+        get: operations["admin_show_config"];
+        put?: never;
+        post?: never;
+        delete?: never;
         options?: never;
         head?: never;
         patch?: never;
@@ -2030,7 +2030,7 @@ export interface paths {
         get?: never;
         /**
          * Set Rate
-         * @description Changes the requests a minute of one user, of a conversation or with an agent.
+         * @description Changes how many requests a user, a conversation or an agent may have in a window, or a user at once.
          */
         put: operations["admin_set_rate"];
         post?: never;
@@ -3122,6 +3122,26 @@ export interface components {
             instructions?: string | null;
             /** Previous Response Id */
             previous_response_id?: string | null;
+        };
+        /**
+         * Config
+         * @description user, vip: the limits of each plan, by name. models: their names by what they do.
+         */
+        Config: {
+            /** User */
+            user: {
+                [key: string]: number;
+            };
+            /** Vip */
+            vip: {
+                [key: string]: number;
+            };
+            /** Agents */
+            agents: components["schemas"]["AgentConfig"][];
+            /** Models */
+            models: {
+                [key: string]: string;
+            };
         };
         /**
          * Conflict
@@ -4749,7 +4769,7 @@ export interface components {
         };
         /**
          * Rate
-         * @description limit: requests of a minute.
+         * @description limit: requests of the window, or at once for the type `concurrent`. Only a user has a window of an hour.
          */
         Rate: {
             /**
@@ -4758,6 +4778,12 @@ export interface components {
              * @enum {string}
              */
             plan?: "user" | "vip";
+            /**
+             * Window
+             * @default minute
+             * @enum {string}
+             */
+            window?: "minute" | "hour";
             /** Limit */
             limit: number;
         };
@@ -11326,53 +11352,6 @@ export interface operations {
             };
         };
     };
-    admin_list_limits: {
-        parameters: {
-            query?: never;
-            header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
-                "x-turnlog-user"?: string | null;
-                /** @description The time zone of the person, such as Asia/Shanghai. */
-                "x-turnlog-timezone"?: string | null;
-            };
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Successful Response */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": {
-                        [key: string]: {
-                            [key: string]: number;
-                        };
-                    };
-                };
-            };
-            /** @description Client Error */
-            "4XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Server Error */
-            "5XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
     admin_reset_rate: {
         parameters: {
             query?: never;
@@ -11398,6 +11377,49 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content?: never;
+            };
+            /** @description Client Error */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Server Error */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    admin_show_config: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Config"];
+                };
             };
             /** @description Client Error */
             "4XX": {
@@ -11484,7 +11506,7 @@ export interface operations {
                 "x-turnlog-timezone"?: string | null;
             };
             path: {
-                type: "user" | "conversation" | "agent";
+                type: "user" | "conversation" | "agent" | "concurrent";
             };
             cookie?: never;
         };

@@ -112,6 +112,17 @@ async def test_a_conversation_in_the_fields_of_ai_agent(serve: Serve) -> None:
             await admin.put(f"{ADMIN}/config/quota", json={"dailyTokens": 5})
             config = await admin.put(f"{ADMIN}/config/rate-limit/user", json={"limit": 3})
             assert (config.json()["user"]["tokens_per_day"], config.json()["user"]["user_per_minute"]) == (5, 3)
+            await admin.put(f"{ADMIN}/config/rate-limit/user", json={"limit": 70, "window": "hour"})
+            await admin.put(f"{ADMIN}/config/rate-limit/concurrent", json={"limit": 4})
+            wrong = await admin.put(f"{ADMIN}/config/rate-limit/agent", json={"limit": 4, "window": "hour"})
+            assert (wrong.status_code, wrong.json()["code"]) == (422, "invalid-limit")
+            whole = (await admin.get(f"{ADMIN}/config")).json()
+            assert (whole["user"]["user_per_hour"], whole["user"]["concurrent"], whole["vip"]["concurrent"]) == (
+                70,
+                4,
+                5,
+            )
+            assert whole["agents"] == (await admin.get(f"{ADMIN}/agents")).json() and whole["models"]["chat"]
             assert [one["limit"] for one in (await ann.get(f"{AGENT}/quota")).json()] == [5, 20]
             refused = await ann.post(f"{AGENT}/chat", json=asked)
             assert (refused.status_code, refused.json()["category"]) == (429, "rate_limit")

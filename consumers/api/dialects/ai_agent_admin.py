@@ -19,8 +19,8 @@ from turnlog.agent.team.agents import AgentChanges
 from turnlog.consumers.api.bodies import CamelBody, CamelRecord
 from turnlog.consumers.api.pages import Limit
 from turnlog.consumers.api.principal import Operator, ServerOperator, WriteId
-from turnlog.consumers.api.routes.limits import UserId, list_limits, reset_rate
-from turnlog.events.contracts import Plan
+from turnlog.consumers.api.routes.limits import UserId, reset_rate
+from turnlog.events.contracts import LimitName, Plan
 from turnlog.projectors.models.operations.agents import AgentRow
 
 router = APIRouter(prefix="/admin/ai-agent", tags=["ai-agent administration"])
@@ -39,10 +39,11 @@ class Quota(BaseModel):
 
 
 class Rate(BaseModel):
-    """limit: requests of a minute."""
+    """limit: requests of the window, or at once for the type `concurrent`. Only a user has a window of an hour."""
 
     model_config = ConfigDict(extra="forbid")
     plan: Plan = "user"
+    window: Literal["minute", "hour"] = "minute"
     limit: float = Field(ge=0)
 
 
@@ -86,6 +87,15 @@ class Toggle(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     enabled: bool | None = None
+
+
+class Config(BaseModel):
+    """user, vip: the limits of each plan, by name. models: their names by what they do."""
+
+    user: dict[LimitName, float]
+    vip: dict[LimitName, float]
+    agents: list[AgentConfig]
+    models: dict[str, str]
 
 
 class SpanLog(BaseModel):
@@ -151,8 +161,16 @@ class TraceRecord(CamelRecord):
         )
 
 
-router.get("/config")(list_limits)
 router.delete("/users/{user}/rate-limit", status_code=204)(reset_rate)
+
+
+@router.get("/config")
+async def show_config(caller: Operator) -> Config:
+    """Returns the limits of the tenant's users, its agents, and the models of the server."""
+    of_plan = await limits.limits_of(caller.runtime, caller.tenant)
+    models = {"chat": caller.runtime.models.chat.model, "embeddings": caller.runtime.models.embedder.model}
+    known = await agents.list_agents(caller.runtime, caller.tenant)
+    return Config(**of_plan, agents=[AgentConfig.model_validate(agent) for agent in known], models=models)
 
 
 @router.put("/config/quota")
@@ -163,9 +181,12 @@ async def set_quota(quota: Quota, caller: Operator) -> Limits:
 
 
 @router.put("/config/rate-limit/{type}")
-async def set_rate(type: Literal["user", "conversation", "agent"], rate: Rate, caller: Operator) -> Limits:
-    """Changes the requests a minute of one user, of a conversation or with an agent."""
-    return await limits.change_limits(caller.runtime, caller.tenant, rate.plan, {f"{type}_per_minute": rate.limit})
+async def set_rate(
+    type: Literal["user", "conversation", "agent", "concurrent"], rate: Rate, caller: Operator
+) -> Limits:
+    """Changes how many requests a user, a conversation or an agent may have in a window, or a user at once."""
+    name = type if type == "concurrent" else f"{type}_per_{rate.window}"
+    return await limits.change_limits(caller.runtime, caller.tenant, rate.plan, {name: rate.limit})
 
 
 @router.get("/agents", response_model=list[AgentConfig])
