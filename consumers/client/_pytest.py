@@ -16,10 +16,10 @@ def turnlog_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[s
     import turnlog
 
     home = tmp_path_factory.mktemp("turnlog")
-    # Never those that the environment names: what they store is somebody's.
-    with turnlog.open(home, nats_url="", database_url="") as memory:
-        where = memory.runtime
-        yield {"home": home, "nats_url": where.nats_url, "database_url": where.database_url, "roles": ()}
+    # Never the servers that the environment names: what they store is somebody's.
+    where: dict[str, Any] = {"home": home, "nats_url": "", "database_url": ""}
+    with turnlog.open(**where):
+        yield {**where, "roles": ()}
 
 
 @pytest.fixture
