@@ -1262,6 +1262,111 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/operations/webhooks": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Webhooks
+         * @description Lists the webhooks of the tenant.
+         */
+        get: operations["list_webhooks"];
+        put?: never;
+        /**
+         * Create Webhook
+         * @description Sends the tenant's events from now on to a URL. The answer has the secret for verifying signatures, which is
+         *     shown this once.
+         */
+        post: operations["create_webhook"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/operations/webhooks/{name}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /**
+         * Remove Webhook
+         * @description Ends a webhook; what was not delivered is not.
+         */
+        delete: operations["remove_webhook"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/operations/webhooks/{name}/failures": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Failures
+         * @description Lists events that were given up after the last attempt.
+         */
+        get: operations["list_failures"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/operations/webhooks/{name}/failures/{seq}/retry": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Retry Failure
+         * @description Sends an event that was given up once more, now.
+         */
+        post: operations["retry_failure"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/operations/webhooks/{name}/failures/{seq}/drop": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Drop Failure
+         * @description Never sends an event that was given up.
+         */
+        post: operations["drop_failure"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/conversations": {
         parameters: {
             query?: never;
@@ -3631,6 +3736,20 @@ export interface components {
             /** Waiting */
             waiting: number;
         };
+        /** Failure */
+        Failure: {
+            /** Webhook */
+            webhook: string;
+            /** Seq */
+            seq: number;
+            /** Error */
+            error: string;
+            /**
+             * Failed At
+             * Format: date-time
+             */
+            failed_at: string;
+        };
         /** FlowContext */
         FlowContext: {
             /**
@@ -4524,6 +4643,22 @@ export interface components {
             label?: string | null;
         };
         /**
+         * NewWebhook
+         * @description secret: for verifying signatures; it is shown this once.
+         */
+        NewWebhook: {
+            /** Name */
+            name: string;
+            /** Url */
+            url: string;
+            /** Types */
+            types: string[];
+            /** Content */
+            content: boolean;
+            /** Secret */
+            secret: string;
+        };
+        /**
          * Outcome
          * @description The outcome of one candidate. memory_id: of the memory that states the candidate's claim, its own or an earlier
          *     one.
@@ -5202,6 +5337,14 @@ export interface components {
             created_at: string;
         };
         /**
+         * Sent
+         * @description delivered: whether the target took the event.
+         */
+        Sent: {
+            /** Delivered */
+            delivered: boolean;
+        };
+        /**
          * SessionValue
          * @description The whole session (B: SessionValue).
          */
@@ -5849,6 +5992,52 @@ export interface components {
             preferences?: string[];
         } & {
             [key: string]: unknown;
+        };
+        /**
+         * WebhookInfo
+         * @description pending: events that were not sent yet. retrying: that wait for their next attempt. failures: for a person.
+         */
+        WebhookInfo: {
+            /** Name */
+            name: string;
+            /** Url */
+            url: string;
+            /** Types */
+            types: string[];
+            /** Content */
+            content: boolean;
+            /** Pending */
+            pending: number;
+            /** Retrying */
+            retrying: number;
+            /** Failures */
+            failures: number;
+        };
+        /**
+         * WebhookTarget
+         * @description types: of the events to send. content: send what users said, too; it is encrypted in the log otherwise.
+         */
+        WebhookTarget: {
+            /** Name */
+            name: string;
+            /** Url */
+            url: string;
+            /**
+             * Types
+             * @default [
+             *       "turn_recorded",
+             *       "memory_recorded",
+             *       "memory_forgotten",
+             *       "thread_deleted",
+             *       "user_erased"
+             *     ]
+             */
+            types?: string[];
+            /**
+             * Content
+             * @default false
+             */
+            content?: boolean;
         };
         /**
          * Which
@@ -9457,6 +9646,282 @@ export interface operations {
                         retry?: number;
                     };
                 };
+            };
+            /** @description Client Error */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Server Error */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    list_webhooks: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WebhookInfo"][];
+                };
+            };
+            /** @description Client Error */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Server Error */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    create_webhook: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                "idempotency-key"?: string | null;
+                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["WebhookTarget"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NewWebhook"];
+                };
+            };
+            /** @description Client Error */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Server Error */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    remove_webhook: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                "idempotency-key"?: string | null;
+                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
+            };
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description Client Error */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Server Error */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    list_failures: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
+            };
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Failure"][];
+                };
+            };
+            /** @description Client Error */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Server Error */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    retry_failure: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                "idempotency-key"?: string | null;
+                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
+            };
+            path: {
+                name: string;
+                seq: number;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Sent"];
+                };
+            };
+            /** @description Client Error */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Server Error */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    drop_failure: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                "idempotency-key"?: string | null;
+                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
+            };
+            path: {
+                name: string;
+                seq: number;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description Client Error */
             "4XX": {

@@ -38,6 +38,7 @@ async def create_webhook(body: WebhookTarget, caller: Operator) -> NewWebhook:
 
 @router.get("")
 async def list_webhooks(caller: Operator) -> list[WebhookInfo]:
+    """Lists the webhooks of the tenant."""
     return await webhooks.list_webhooks(caller.system, caller.tenant)
 
 
