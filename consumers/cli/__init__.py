@@ -25,6 +25,7 @@ COMMANDS = {
     "down": ("running", "Stop what `up` started; data stays"),
     "serve": ("running", "Serve the HTTP API in this process until a signal"),
     "mcp": ("mcp", "Give a model turnlog's memory as tools (MCP)"),
+    "hooks": ("hooks", "Capture what is said in Claude Code and Codex"),
     "worker": ("running", "Play one role in this process until a signal"),
     "doctor": ("running", "Check settings, servers, read models and models"),
     "env": ("running", "Print the servers' addresses for other programs"),

@@ -42,6 +42,7 @@ WORDS = {
     "limits": (),
     "limits reset": (),
     "limits set": ("user_per_hour=1",),
+    "hooks install": ("codex",),
     "mcp install": (),
     "mcp stdio": (),
     "memories": (),
