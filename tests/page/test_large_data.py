@@ -66,8 +66,15 @@ async def seconds_to_paint(page: Page, api: Api, where: str, selector: str) -> f
         await page.goto(f"{api.url}/page/icon.svg")
         await page.goto(f"{api.url}/page/{where}", wait_until="commit")
         await page.evaluate(PAINT, selector)
-        await page.wait_for_function("globalThis.painted !== null")
-        tries.append(float(await page.evaluate("painted")) / 1_000)
+        await expect(page.locator(selector).first).to_be_visible()
+        tries.append(
+            float(
+                await page.evaluate(
+                    "() => new Promise(r => requestAnimationFrame(() => requestAnimationFrame(() => r(painted))))"
+                )
+            )
+            / 1_000
+        )
     return min(tries)
 
 
