@@ -72,9 +72,9 @@ def codes() -> set[str]:
 
 
 def written() -> dict[str, int]:
-    """Codes that the API writes out beside their status, without an error class."""
+    """Codes that the API writes out beside their status, without an error class. OAuth has its own."""
     found = {}
-    for path in (ROOT / "consumers/api").rglob("*.py"):
+    for path in {*(ROOT / "consumers/api").rglob("*.py")} - {ROOT / "consumers/api/mcp/oauth.py"}:
         for node in ast.walk(ast.parse(path.read_text())):
             parts = getattr(node, "args" if isinstance(node, ast.Call) else "elts", [])[:2]
             values = [part.value for part in parts if isinstance(part, ast.Constant)]
