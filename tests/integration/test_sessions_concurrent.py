@@ -9,6 +9,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TextIO
 
+import pytest
 from helpers import session_writer
 from helpers.preloaded_cli import begin_program
 from helpers.servers import eventually
@@ -25,6 +26,7 @@ from turnlog.projectors.models.sessions.lookup import session_state
 WRITERS, TURNS = {"p0": 13, "p1": 13, "p2": 12, "p3": 12}, 20
 
 
+@pytest.mark.nightly
 async def test_50_writers_in_4_processes_lose_no_update_while_turns_are_recorded(
     nats_url: str, log: Log, database_url: str, db: Connection, running_projectors: Runner, tmp_path: Path
 ) -> None:

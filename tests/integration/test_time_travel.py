@@ -112,7 +112,7 @@ async def check_all(stage: Stage, settings: Settings, found: list[Received], thr
     ("episodes", "is_strict"),
     [
         pytest.param(0, True, marks=pytest.mark.nightly, id="newest, strict tiers"),
-        pytest.param(3, False, id="hybrid"),
+        pytest.param(3, False, id="hybrid", marks=pytest.mark.nightly),
     ],
 )
 async def test_every_receipt_of_a_conversation_is_built_again_exactly(
