@@ -145,12 +145,13 @@ async def test_every_loop_that_ends_is_named_and_started_again(serve: Serve) -> 
 
 async def test_fetches_that_end_are_subscribed_again(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(app, "FETCH_ROUND_S", 2.5)
+    before = asyncio.all_tasks()  # of other tests
     async with everything(serve) as api, api.client() as ann:
         fetches = list[asyncio.Task[Any]]()
 
         async def all_run() -> bool:
-            fetches[:] = [task for task in asyncio.all_tasks() if "_consume_pull" in str(task.get_coro())]
-            return len(fetches) >= len(FETCHES)
+            fetches[:] = [task for task in asyncio.all_tasks() - before if "_consume_pull" in str(task.get_coro())]
+            return len(fetches) == len(FETCHES)
 
         async def all_end() -> bool:
             for task in fetches:
