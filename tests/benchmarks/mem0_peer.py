@@ -91,7 +91,7 @@ async def _turnlog(
 
 async def _at_rest(memory: Memory) -> None:
     async with asyncio.timeout(SETTLED_S):
-        await memory.runtime.wait_until_projected(SETTLED_S)
+        await memory.settled("ann", SETTLED_S)
         while (await embedding_backlog(memory.runtime)).texts:
             await asyncio.sleep(0.2)
 

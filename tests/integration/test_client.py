@@ -38,6 +38,7 @@ from turnlog.agent.settings import OFFLINE_VECTORS, InvalidSetting, Settings
 from turnlog.consumers.api.problems import STATUS
 from turnlog.consumers.langgraph.chat import opened_graph
 from turnlog.consumers.langgraph.checkpoint.saver import TurnlogSaver
+from turnlog.consumers.runtime import SWITCH_S
 from turnlog.consumers.servers import stop
 from turnlog.events.errors import InvalidEvent, InvalidToken, NotFound, WrongExpectedVersion
 
@@ -327,9 +328,12 @@ async def test_a_program_that_blocks_its_event_loop_holds_up_nobody_else(given: 
             thread.add("user", "hello")
             return [*[one.content for one in thread.messages()], *thread.ask("Really?")]
 
+    turns = sys.getswitchinterval()
     with ThreadPoolExecutor(1) as pool:
         async with opening[kind]():
+            assert sys.getswitchinterval() == pytest.approx(SWITCH_S), "its roles would hold up its calls"
             assert pool.submit(another_program).result(30) == ["hello", "echo: ", "Really?"]
+    assert sys.getswitchinterval() == turns
 
 
 async def test_tenants_do_not_see_each_other(given: dict[str, Any]) -> None:
