@@ -18,67 +18,83 @@ import typer
 from typer._click.shell_completion import CompletionItem
 from typer.core import TyperGroup
 
-# Name: (module in this package, what `turnlog --help` says).
-COMMANDS = {
-    "up": ("running", "Start the servers and play every role until Ctrl-C"),
-    "page": ("running", "Open the web page, or print a link that signs in"),
-    "down": ("running", "Stop what `up` started; data stays"),
-    "serve": ("running", "Serve the HTTP API in this process until a signal"),
-    "mcp": ("mcp", "Give a model turnlog's memory as tools (MCP)"),
-    "hooks": ("hooks", "Capture what is said in Claude Code and Codex"),
-    "worker": ("running", "Play one role in this process until a signal"),
-    "doctor": ("running", "Check settings, servers, read models and models"),
-    "env": ("running", "Print the servers' addresses for other programs"),
-    "chat": ("chatting", "Talk to the agent; the answer streams"),
-    "graph": ("chatting", "Talk to the conversation graph of LangGraph"),
-    "demo": ("demo", "Watch everything once, with a killed projector"),
-    "import": ("transfer", "Import conversations from a file"),
-    "export": ("exporting", "Write a thread, or all there is of a user"),
-    "tail": ("transfer", "Show events as the log gets them"),
-    "threads": ("threads", "List conversations; open, rename, label or delete one"),
-    "messages": ("threads", "Show a thread's transcript"),
-    "fork": ("threads", "Start a new thread from any event of a thread"),
-    "context": ("contexts", "Show what a model sees of a thread, now or then"),
-    "receipts": ("contexts", "Show what the model saw for each answer"),
-    "recall": ("recalling", "Find what was said and what is remembered"),
-    "lag": ("operating", "Show how far projections are behind the log"),
-    "rebuild": ("operating", "Rebuild read models from the log"),
-    "verify": ("operating", "Compare read models with a rebuild, row for row"),
-    "dead-letters": ("dead_letters", "List, retry or drop events that were not applied"),
-    "session": ("sessions", "Short-term memory: the session of a conversation"),
-    "memories": ("memories", "List what is remembered of a user"),
-    "profile": ("recalling", "Show who a user is, in a few lines"),
-    "remember": ("memories", "Write a memory by hand"),
-    "edit": ("memories", "Replace what a memory says"),
-    "rate": ("memories", "Set how important a memory is"),
-    "revert": ("memories", "Let an earlier version of a memory hold again"),
-    "forget": ("memories", "Drop a memory's words from every read model"),
-    "conflicts": ("conflicts", "List contradictions that wait for an answer"),
-    "answer": ("conflicts", "Say which memory of a contradiction holds"),
-    "extract": ("extracting", "Extract memories from what users said"),
-    "entities": ("entities", "List people, schools, events and topics of a user"),
-    "clear": ("clearing", "Remove a person's memories, conversations or entities"),
-    "preferences": ("preferences", "Show or set how a user wants to be answered"),
-    "erase": ("erasing", "Erase a person, and search for what is left"),
-    "token": ("access", "Print a token for a user"),
-    "api-key": ("access", "Make, list or revoke API keys"),
-    "encryption-key": ("keys", "Show and change the keys that encrypt users' words"),
-    "subscribers": ("subscribers", "Let a tenant's own program read its log from NATS"),
-    "webhooks": ("webhooks", "Send a tenant's events to URLs"),
-    "usage": ("operating", "Show calls, tokens and cost of language models"),
-    "activity": ("analysing", "Show what happened, hour by hour"),
-    "sql": ("analysing", "Read a tenant's rows with SQL"),
-    "agents": ("agents", "List, configure or switch agents"),
-    "runs": ("runs", "Show what agents planned, called and handed over"),
-    "sample": ("sampling", "Store fictional data to try a team with"),
-    "limits": ("limits", "Show or change how much users may ask for"),
-    "jobs": ("jobs", "List scheduled jobs, or run one now"),
-    "rederive": ("rederiving", "Derive memories again with other rules or models"),
-    "compactions": ("compactions", "List memories that were merged, or undo a merge"),
-    "log": ("logs", "Show, back up, restore or adopt the log"),
-    "archive": ("archiving", "Move cold conversations into files"),
-    "restore": ("archiving", "Bring a conversation back from the archive"),
+# Subject: {name: (module in this package, what `turnlog --help` says)}.
+SUBJECTS = {
+    "Start and stop": {
+        "up": ("running", "Start the servers and play every role until Ctrl-C"),
+        "down": ("running", "Stop what `up` started; data stays"),
+        "page": ("running", "Open the web page, or print a link that signs in"),
+        "serve": ("running", "Serve the HTTP API in this process until a signal"),
+        "worker": ("running", "Play one role in this process until a signal"),
+        "env": ("running", "Print the servers' addresses for other programs"),
+        "doctor": ("running", "Check settings, servers, read models and models"),
+        "demo": ("demo", "Watch everything once, with a killed projector"),
+    },
+    "Conversations": {
+        "chat": ("chatting", "Talk to the agent; the answer streams"),
+        "graph": ("chatting", "Talk to the conversation graph of LangGraph"),
+        "threads": ("threads", "List conversations; open, rename, label or delete one"),
+        "messages": ("threads", "Show a thread's transcript"),
+        "fork": ("threads", "Start a new thread from any event of a thread"),
+        "context": ("contexts", "Show what a model sees of a thread, now or then"),
+        "receipts": ("contexts", "Show what the model saw for each answer"),
+        "session": ("sessions", "Short-term memory: the session of a conversation"),
+        "import": ("transfer", "Import conversations from a file"),
+        "export": ("exporting", "Write a thread, or all there is of a user"),
+    },
+    "Memory": {
+        "recall": ("recalling", "Find what was said and what is remembered"),
+        "memories": ("memories", "List what is remembered of a user"),
+        "profile": ("recalling", "Show who a user is, in a few lines"),
+        "remember": ("memories", "Write a memory by hand"),
+        "edit": ("memories", "Replace what a memory says"),
+        "rate": ("memories", "Set how important a memory is"),
+        "revert": ("memories", "Let an earlier version of a memory hold again"),
+        "forget": ("memories", "Drop a memory's words from every read model"),
+        "conflicts": ("conflicts", "List contradictions that wait for an answer"),
+        "answer": ("conflicts", "Say which memory of a contradiction holds"),
+        "extract": ("extracting", "Extract memories from what users said"),
+        "entities": ("entities", "List people, schools, events and topics of a user"),
+        "clear": ("clearing", "Remove a person's memories, conversations or entities"),
+        "preferences": ("preferences", "Show or set how a user wants to be answered"),
+        "compactions": ("compactions", "List memories that were merged, or undo a merge"),
+        "rederive": ("rederiving", "Derive memories again with other rules or models"),
+    },
+    "Agents": {
+        "agents": ("agents", "List, configure or switch agents"),
+        "runs": ("runs", "Show what agents planned, called and handed over"),
+        "sample": ("sampling", "Store fictional data to try a team with"),
+        "mcp": ("mcp", "Give a model turnlog's memory as tools (MCP)"),
+        "hooks": ("hooks", "Capture what is said in Claude Code and Codex"),
+    },
+    "Access and limits": {
+        "token": ("access", "Print a token for a user"),
+        "api-key": ("access", "Make, list or revoke API keys"),
+        "limits": ("limits", "Show or change how much users may ask for"),
+        "usage": ("operating", "Show calls, tokens and cost of language models"),
+        "subscribers": ("subscribers", "Let a tenant's own program read its log from NATS"),
+        "webhooks": ("webhooks", "Send a tenant's events to URLs"),
+    },
+    "Privacy": {
+        "erase": ("erasing", "Erase a person, and search for what is left"),
+        "encryption-key": ("keys", "Show and change the keys that encrypt users' words"),
+    },
+    "Log and read models": {
+        "lag": ("operating", "Show how far projections are behind the log"),
+        "verify": ("operating", "Compare read models with a rebuild, row for row"),
+        "rebuild": ("operating", "Rebuild read models from the log"),
+        "dead-letters": ("dead_letters", "List, retry or drop events that were not applied"),
+        "tail": ("transfer", "Show events as the log gets them"),
+        "jobs": ("jobs", "List scheduled jobs, or run one now"),
+        "activity": ("analysing", "Show what happened, hour by hour"),
+        "sql": ("analysing", "Read a tenant's rows with SQL"),
+        "log": ("logs", "Show, back up, restore or adopt the log"),
+        "archive": ("archiving", "Move cold conversations into files"),
+        "restore": ("archiving", "Bring a conversation back from the archive"),
+    },
 }
+COMMANDS = {name: entry for commands in SUBJECTS.values() for name, entry in commands.items()}
+_WIDEST = max(map(len, COMMANDS))
 
 # Earlier name: name. They go in the release after 0.1.
 RENAMED = {"key": "api-key", "keys": "encryption-key"}
@@ -131,8 +147,9 @@ class LazyGroup(TyperGroup):
         return super().get_command(ctx, cmd_name)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+        for subject, commands in SUBJECTS.items():
+            with formatter.section(subject):
+                formatter.write_dl([(name.ljust(_WIDEST), text) for name, (_, text) in commands.items()])
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
         if incomplete and not incomplete[0].isalnum():

@@ -1,16 +1,18 @@
 """token, api-key: what a program shows to say who it acts for."""
 
 import re
+from collections.abc import Callable
 from datetime import timedelta
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from turnlog.agent.access import api_keys
 from turnlog.agent.settings import Settings
-from turnlog.consumers.cli.console import BadOption, Result, check_given, rows
+from turnlog.consumers.cli.console import BadOption, Result, check_given
 from turnlog.consumers.cli.options import commands, group
 from turnlog.consumers.cli.runner import Runtime, command
+from turnlog.consumers.cli.tables import table
 
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 User = Annotated[str, typer.Option("--user", "-u", help="The user that it acts for.")]
@@ -59,7 +61,7 @@ async def list_(
     rt: Runtime, user: Annotated[str | None, typer.Option("--user", "-u", help="Only this user's.")] = None
 ) -> Result:
     """List the API keys of a tenant, without their secrets."""
-    return rows(await api_keys.list_keys(rt, rt.settings.tenant, user), _line)
+    return table(await api_keys.list_keys(rt, rt.settings.tenant, user), _COLUMNS, "no API keys")
 
 
 @command(below)
@@ -78,7 +80,16 @@ def _duration(text: str) -> timedelta:
     return timedelta(**{_UNITS[parts[2]]: int(parts[1])})
 
 
-def _line(key: "api_keys.KeyInfo") -> str:
-    now = f"revoked {key.revoked_at:%F}" if key.revoked_at else f"until {key.expires_at:%F}" if key.expires_at else ""
-    used = f"used {key.used_at:%F %H:%M}" if key.used_at else "never used"
-    return "  ".join(filter(None, (key.id, key.user, key.role, ",".join(key.scopes), used, now, key.label)))
+def _state(key: "api_keys.KeyInfo") -> str:
+    return f"revoked {key.revoked_at:%F}" if key.revoked_at else f"until {key.expires_at:%F}" if key.expires_at else ""
+
+
+_COLUMNS: dict[str, Callable[["api_keys.KeyInfo"], Any]] = {
+    "KEY": lambda key: key.id,
+    "USER": lambda key: key.user,
+    "ROLE": lambda key: key.role,
+    "SCOPES": lambda key: ",".join(key.scopes),
+    "LAST USE": lambda key: f"{key.used_at:%F %H:%M}" if key.used_at else "never",
+    "STATE": _state,
+    "LABEL": lambda key: key.label,
+}

@@ -1,6 +1,5 @@
 """chat: questions to the agent, and its answers as they come."""
 
-import re
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import asdict
@@ -18,7 +17,19 @@ from turnlog.agent.settings import Settings
 from turnlog.agent.team import agents
 from turnlog.consumers import roles
 from turnlog.consumers import runtime as composed
-from turnlog.consumers.cli.console import BadOption, check_given, emit, emit_line, err, out, shown, stdin_lines, warn
+from turnlog.consumers.cli.console import (
+    PARTS,
+    WORD,
+    BadOption,
+    check_given,
+    emit,
+    emit_line,
+    err,
+    out,
+    shown,
+    stdin_lines,
+    warn,
+)
 from turnlog.consumers.cli.options import commands, given
 from turnlog.consumers.cli.runner import Runtime, command
 from turnlog.consumers.langgraph import chat as graph_chat
@@ -60,10 +71,6 @@ _WHY_NOT = {
 
 _NEXT: dict["Locale", str] = {"en": "You could ask: ", "zh": "可以接着问："}
 _AGAIN: dict["Locale", str] = {"en": "\n[the answer starts again]\n", "zh": "\n[回答重新开始]\n"}
-
-# Between Chinese characters a line may end anywhere.
-_WORD = re.compile(r"[^\s\u2e80-\uffef]+")
-_PARTS = re.compile(rf"\n|[^\S\n]+|[\u2e80-\uffef]|{_WORD.pattern}")
 
 
 app = commands()
@@ -285,8 +292,8 @@ class Flow:
         if not out.is_terminal:
             sys.stdout.write(text)
             return
-        parts = _PARTS.findall(self._word + text)
-        self._word = parts.pop() if parts and _WORD.fullmatch(parts[-1]) else ""
+        parts = PARTS.findall(self._word + text)
+        self._word = parts.pop() if parts and WORD.fullmatch(parts[-1]) else ""
         for part in parts:
             self._put(part)
 

@@ -3,8 +3,9 @@
 import asyncio
 import json
 import os
+import re
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar
@@ -29,6 +30,11 @@ _UNSHOWN = {
 }
 
 
+# Between Chinese characters a line may end anywhere, but not before a closing mark.
+WORD = re.compile(r"[^\s\u2e80-\uffef]+")
+PARTS = re.compile(rf"\n|[^\S\n]+|[\u2e80-\uffef][，。、；：？！）」』》”’]*|{WORD.pattern}")
+
+
 class BadOption(TurnlogError):
     """An option of a command has a value that cannot be used."""
 
@@ -42,6 +48,24 @@ def shown(text: str) -> str:
 def padded(text: str, width: int) -> str:
     """Returns the text with spaces up to this many columns of a terminal, of which a Chinese character takes two."""
     return text + " " * (width - cell_len(text))
+
+
+def wrapped(text: str, width: int | None, indent: str = "") -> Iterator[str]:
+    """Yields lines of at most this many columns of a terminal; a longer word, such as a key, stays whole. width None:
+    one line for each of the text. indent: of the lines that continue another."""
+    for whole in text.splitlines() or [""]:
+        if width is None or cell_len(whole) <= width:
+            yield whole
+            continue
+        line, continues = "", False
+        for part in PARTS.findall(whole):
+            if line.strip() and cell_len(line) + cell_len(part) > width:
+                yield line.rstrip()
+                line, continues = indent, True
+            if not (continues and line == indent and part.isspace()):
+                line += part
+        if line.strip():
+            yield line.rstrip()
 
 
 def minute(at: datetime) -> str:
@@ -95,9 +119,13 @@ def check_known(kind: str, value: str | None, known: Iterable[str]) -> None:
 
 
 def say(lines: Iterable[str | Text]) -> None:
-    """Lines for people on stdout."""
+    """Prints lines for people on stdout. On a terminal a long one continues with a deeper indent."""
     for line in lines:
-        out.print(line, markup=False)
+        if isinstance(line, Text) or not out.is_terminal:
+            out.print(line, markup=False)
+            continue
+        deeper = " " * (len(line) - len(line.lstrip()) + 2)
+        out.print("\n".join(wrapped(line, out.width, deeper)), markup=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,15 +1,17 @@
 """context and receipts: what a model sees of a thread now, and what it saw for each answer."""
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
 
 from turnlog.agent.answering import context as contexts
 from turnlog.agent.recall import recall
-from turnlog.consumers.cli.console import Result, rows, warn
+from turnlog.consumers.cli.console import Result, warn
 from turnlog.consumers.cli.options import commands
 from turnlog.consumers.cli.rendering import context_lines, past_document, past_lines
 from turnlog.consumers.cli.runner import Runtime, command
+from turnlog.consumers.cli.tables import table
 
 Thread = Annotated[str, typer.Argument()]
 
@@ -48,7 +50,7 @@ async def context(
 async def receipts(rt: Runtime, thread: Thread) -> Result:
     """What the model saw for each answer of a thread; `turnlog context THREAD --as-of SEQ` shows it in full."""
     found = await contexts.list_receipts(rt, rt.settings.tenant, thread)
-    return rows(found, _receipt_line, "no answer was made in this thread yet", _receipt_document)
+    return table(found, _RECEIPT_COLUMNS, "no answer was made in this thread yet", _receipt_document)
 
 
 def _receipt_document(one: "contexts.ReceiptFound") -> dict[str, Any]:
@@ -56,9 +58,16 @@ def _receipt_document(one: "contexts.ReceiptFound") -> dict[str, Any]:
     return {"seq": one.seq, "thread": one.thread, "time": one.time} | one.receipt.model_dump(mode="json")
 
 
-def _receipt_line(one: "contexts.ReceiptFound") -> str:
+def _used(one: "contexts.ReceiptFound") -> str:
     receipt = one.receipt
     tiers = ", ".join(f"{'all' if t.tier == 'all' else f'tier {t.tier}'} {t.tokens:,}" for t in receipt.tiers)
     dropped = f"  {receipt.dropped.count:,} left out" if receipt.dropped.count else ""
-    used = f"{tiers} of {receipt.budget:,} tokens{dropped}"
-    return f"{receipt.as_of_seq:>8}  {one.time:%Y-%m-%d %H:%M}  {receipt.model:<20} {used}"
+    return f"{tiers} of {receipt.budget:,} tokens{dropped}"
+
+
+_RECEIPT_COLUMNS: dict[str, Callable[["contexts.ReceiptFound"], Any]] = {
+    "AS OF": lambda one: str(one.receipt.as_of_seq),
+    "TIME": lambda one: f"{one.time:%F %H:%M}",
+    "MODEL": lambda one: one.receipt.model,
+    "TIERS": _used,
+}

@@ -1,7 +1,8 @@
 """dead-letters: events on which a projection or a reactor failed."""
 
+from collections.abc import Callable
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -9,9 +10,10 @@ from turnlog.agent.counting import counted
 from turnlog.agent.operations import dead_letters, lag, read_models
 from turnlog.consumers import roles
 from turnlog.consumers.cli.confirming import Yes, confirm
-from turnlog.consumers.cli.console import LAST_SEQ, Result, pretty, rows
+from turnlog.consumers.cli.console import LAST_SEQ, Result, pretty
 from turnlog.consumers.cli.options import commands, group
 from turnlog.consumers.cli.runner import Runtime, command
+from turnlog.consumers.cli.tables import table
 
 Seq = Annotated[int, typer.Argument(min=1, max=LAST_SEQ)]
 Only = Annotated[
@@ -30,7 +32,7 @@ below = group(app, "dead-letters", "Events on which a projection or a reactor fa
 @command(below, "list", tenant=False, projecting=False)
 async def list_(rt: Runtime, projection: Only = None) -> Result:
     """Parked and dropped events."""
-    return rows(await dead_letters.list_dead_letters(rt, projection), _line, "no dead letters")
+    return table(await dead_letters.list_dead_letters(rt, projection), _COLUMNS, "no dead letters")
 
 
 @command(below, tenant=False, projecting=False)
@@ -63,6 +65,11 @@ async def drop(rt: Runtime, seq: Seq, projection: Only = None, yes: Yes = False)
     return Result({"dropped": seq, "applied": done.applied}, said)
 
 
-def _line(one: "dead_letters.DeadLetter") -> str:
-    place = f"{one.status:<8} {one.reason:<7} {one.thread_token[:24]:<24}"
-    return f"{one.seq:>8}  {one.projection:<16} {place} {' '.join(one.error.split())[:120]}"
+_COLUMNS: dict[str, Callable[["dead_letters.DeadLetter"], Any]] = {
+    "SEQ": lambda one: str(one.seq),
+    "PROJECTION": lambda one: one.projection,
+    "STATE": lambda one: one.status,
+    "REASON": lambda one: one.reason,
+    "THREAD": lambda one: one.thread_token[:24],
+    "ERROR": lambda one: " ".join(one.error.split()),
+}

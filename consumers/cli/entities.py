@@ -1,15 +1,16 @@
 """entities: whom and what a user speaks of; list, add, update."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from json import loads
 from typing import Annotated, Any
 
 import typer
 
 from turnlog.agent.memory import entities
-from turnlog.consumers.cli.console import BadOption, Result, rows
+from turnlog.consumers.cli.console import BadOption, Result
 from turnlog.consumers.cli.options import commands, group
 from turnlog.consumers.cli.runner import Runtime, command, listed
+from turnlog.consumers.cli.tables import table
 from turnlog.events.contracts.base import is_undated
 
 User = Annotated[str, typer.Option("--user", "-u", help="Whose.")]
@@ -36,8 +37,8 @@ async def list_(
     limit: Annotated[int, typer.Option(min=1, max=10_000)] = 100,
 ) -> Result:
     """People, schools, events and topics that a user speaks of, most mentioned first."""
-    found = await entities.list_entities(rt, rt.settings.tenant, user or "", type_, limit)
-    return rows(found, entity_lines, f"{user} has no entities")
+    known = await entities.list_entities(rt, rt.settings.tenant, user or "", type_, limit)
+    return table(known, _COLUMNS, f"{user} has no entities")
 
 
 @command(below)
@@ -53,7 +54,7 @@ async def add(
     """Write an entity by hand."""
     given = entities.EntityInput(type_, name, description, _attributes(attribute), _relations(relation))
     made = await entities.add_entity(rt, rt.settings.tenant, user, given)
-    return Result(made, entity_lines(made))
+    return Result(made, table([made], _COLUMNS).lines)
 
 
 @command(below)
@@ -69,7 +70,7 @@ async def update(
     """Add to an entity: a description or an attribute replaces the earlier one, relations add up."""
     given = entities.EntityInput(type_, name, description, _attributes(attribute), _relations(relation))
     made = await entities.update_entity(rt, rt.settings.tenant, user, given)
-    return Result(made, entity_lines(made))
+    return Result(made, table([made], _COLUMNS).lines)
 
 
 def _attributes(given: Sequence[str] | None) -> dict[str, Any]:
@@ -94,10 +95,17 @@ def _pairs(option: str, given: Sequence[str] | None) -> Iterator[tuple[str, str]
         yield name.strip(), value.strip()
 
 
-def entity_lines(one: "entities.EntityFound") -> Iterator[str]:
-    """Yields an entity with its attributes and relations."""
-    said = f"  {' '.join(one.description.split())}" if one.description else ""
-    last = "" if is_undated(one.last_seen_at) else f", last {one.last_seen_at:%Y-%m-%d}"
-    yield f"{one.type:<12}  {one.name}{said}  ({one.mention_count}×{last})"
-    yield from (f"          {name}: {value}" for name, value in one.attributes.items())
-    yield from (f"          {relation['type']} → {relation['target']}" for relation in one.relations)
+def _about(one: "entities.EntityFound") -> str:
+    """Returns an entity's description, attributes and relations, each on a line."""
+    attributes = (f"{name}: {value}" for name, value in one.attributes.items())
+    relations = (f"{relation['type']} → {relation['target']}" for relation in one.relations)
+    return "\n".join(filter(None, (" ".join((one.description or "").split()), *attributes, *relations)))
+
+
+_COLUMNS: dict[str, Callable[["entities.EntityFound"], Any]] = {
+    "TYPE": lambda one: one.type,
+    "NAME": lambda one: one.name,
+    "MENTIONS": lambda one: one.mention_count,
+    "LAST": lambda one: "" if is_undated(one.last_seen_at) else f"{one.last_seen_at:%F}",
+    "ABOUT": _about,
+}

@@ -1,5 +1,6 @@
 """jobs, jobs run: what is done by the clock, when it ran last, and doing it now."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -7,11 +8,12 @@ import typer
 
 from turnlog.agent.counting import counted
 from turnlog.agent.operations.jobs import job_states
-from turnlog.consumers.cli.console import Result, rows
+from turnlog.consumers.cli.console import Result
 from turnlog.consumers.cli.options import commands, group
 from turnlog.consumers.cli.progress_bars import progress
 from turnlog.consumers.cli.remembering import InvalidTime
 from turnlog.consumers.cli.runner import Runtime, command, listed
+from turnlog.consumers.cli.tables import table
 
 NAMES = ("decay", "compaction", "archive", "caches")
 JobName = Annotated[
@@ -26,7 +28,7 @@ below = group(app, "jobs", "Scheduled jobs.")
 @listed(below, tenant=False)
 async def list_(rt: Runtime) -> Result:
     """The jobs with their schedule, their last run and their next."""
-    return rows(await job_states.list_jobs(rt), _line, document=_document)
+    return table(await job_states.list_jobs(rt), _COLUMNS, document=_document)
 
 
 @command(below, "run", tenant=False, checks=lambda now: _time(now))
@@ -64,10 +66,14 @@ def _document(one: "job_states.JobState") -> dict[str, Any]:
     }
 
 
-def _line(one: "job_states.JobState") -> str:
-    last = f"for {one.last.due_at:%Y-%m-%d %H:%M} UTC  {_counts(one.last.counts)}" if one.last else "never"
-    return f"{one.job:<11} {one.schedule:<11} next {one.next_due_at:%Y-%m-%d %H:%M} UTC  last {last}"
-
-
 def _counts(counts: dict[str, int]) -> str:
     return ", ".join(f"{number:,} {name.replace('_', ' ')}" for name, number in counts.items()) or "nothing"
+
+
+_COLUMNS: dict[str, Callable[["job_states.JobState"], Any]] = {
+    "JOB": lambda one: one.job,
+    "SCHEDULE": lambda one: one.schedule,
+    "NEXT (UTC)": lambda one: f"{one.next_due_at:%F %H:%M}",
+    "LAST (UTC)": lambda one: f"{one.last.due_at:%F %H:%M}" if one.last else "never",
+    "IT DID": lambda one: _counts(one.last.counts) if one.last else "",
+}

@@ -1,5 +1,6 @@
 """memories (list, show, archive, stats), remember, edit, rate, revert, forget: long-term memory by hand."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from json import loads
 from typing import Annotated, Any
@@ -10,10 +11,11 @@ from turnlog.agent.counting import counted
 from turnlog.agent.memory import memories, memory_changes
 from turnlog.agent.operations.jobs import job_states
 from turnlog.consumers.cli.confirming import Yes, confirm
-from turnlog.consumers.cli.console import BadOption, Result, rows, warn
+from turnlog.consumers.cli.console import BadOption, Result, warn
 from turnlog.consumers.cli.options import commands, group
-from turnlog.consumers.cli.remembering import User, history_lines, memory_lines, time_of
+from turnlog.consumers.cli.remembering import User, history_lines, memory_text, time_of
 from turnlog.consumers.cli.runner import Runtime, command, listed
+from turnlog.consumers.cli.tables import short_ids, table
 from turnlog.events.contracts import MemoryKind
 
 _WAITING = "{turns} of {user} not read yet: `turnlog up` looks for memories in them, or `turnlog extract --user {user}`"
@@ -58,10 +60,18 @@ async def list_(
     whose = (rt.settings.tenant, user or "")
     at = _time(rt, as_of)
     which = memories.MemoryFilter(() if kind is None else (kind,), category, min_importance, at, every)
-    found = await memories.list_memories(rt, *whose, which, limit)
+    held = await memories.list_memories(rt, *whose, which, limit)
     if waiting := await memories.waiting_turns(rt, *whose):
         warn(_WAITING.format(turns=counted(waiting, "turn"), user=user))
-    return rows(found, memory_lines, f"nothing is remembered of {user}")
+    ids = short_ids(row.id for row in held)
+    columns: dict[str, Callable[[memories.MemoryView], Any]] = {
+        "ID": lambda row: ids[row.id],
+        "KIND": lambda row: row.kind,
+        "SCORE": lambda row: f"{row.score.total:.2f}",
+        "TIER": lambda row: row.score.tier,
+        "MEMORY": memory_text,
+    }
+    return table(held, columns, f"nothing is remembered of {user}")
 
 
 @command(below, projecting=False)

@@ -1,6 +1,6 @@
 """lag, rebuild, verify, usage: the read models as a whole."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -15,6 +15,7 @@ from turnlog.consumers.cli.console import BadOption, Result, padded, spent_text
 from turnlog.consumers.cli.options import Tenant, commands
 from turnlog.consumers.cli.progress_bars import progress
 from turnlog.consumers.cli.runner import Runtime, command
+from turnlog.consumers.cli.tables import table
 
 if TYPE_CHECKING:
     from turnlog.projectors.engine.lag import Lag
@@ -42,7 +43,7 @@ async def lag(rt: Runtime) -> Result:
         "embedding": backlog.document(),
         "died": died,
     }
-    lines = [*map(_lag_line, found), f"{'embedding':<16} {backlog.sentence()}", *died]
+    lines = [*table(found, _LAG_COLUMNS).lines, f"embedding: {backlog.sentence()}", *died]
     return Result(document, lines, code=int(bool(died) or any(one.stalled for one in found)))
 
 
@@ -98,12 +99,20 @@ async def usage(
     return Result(found, usage_lines(found))
 
 
-def _lag_line(one: "Lag") -> str:
+def _state(one: "Lag") -> str:
     state = "stalled" if one.stalled else f"{one.behind:,} behind" if one.behind else "up to date"
     if one.rebuilt is not None:
         state += f", rebuilding for this version {one.rebuilt:.0%}"
     parked = f", {one.parked} parked" if one.parked else ""
-    return f"{one.projection:<16} partition {one.partition}  {one.position:>10,}  {state}{parked}"
+    return f"{state}{parked}"
+
+
+_LAG_COLUMNS: dict[str, Callable[["Lag"], Any]] = {
+    "PROJECTION": lambda one: one.projection,
+    "PARTITION": lambda one: one.partition,
+    "POSITION": lambda one: one.position,
+    "STATE": _state,
+}
 
 
 def _verified_lines(one: "Verified") -> Iterator[str]:

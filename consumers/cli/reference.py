@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from turnlog.consumers.cli import every_command
+from turnlog.consumers.cli import SUBJECTS, every_command
 
 HEAD = """# Commands
 
@@ -23,8 +23,14 @@ This page is made by `python -m turnlog.consumers.cli.reference > docs/cli.md`; 
 
 
 def text() -> str:
+    commands = every_command()
     return HEAD + "".join(
-        part for name, command in every_command().items() for part in _command(command, ("turnlog", name))
+        part
+        for subject, names in SUBJECTS.items()
+        for part in (
+            f"\n## {subject}\n",
+            *(text for name in names for text in _command(commands[name], ("turnlog", name))),
+        )
     )
 
 
@@ -40,7 +46,7 @@ def _section(command: Any, path: tuple[str, ...]) -> Iterator[str]:
     parameters = [p for p in command.params if p.name not in ("json", "help")]
     arguments = [p for p in parameters if p.param_type_name == "argument"]
     usage = [p.name.upper() if p.required else f"[{p.name.upper()}]" for p in arguments]
-    yield f"\n## {' '.join(path)}\n\n`{' '.join([*path, *usage, '[OPTIONS]'])}`\n\n{' '.join(command.help.split())}\n"
+    yield f"\n### {' '.join(path)}\n\n`{' '.join([*path, *usage, '[OPTIONS]'])}`\n\n{' '.join(command.help.split())}\n"
     rows = [_row(p) for p in parameters]
     if rows:
         yield "\n| | |\n|---|---|\n" + "".join(rows)

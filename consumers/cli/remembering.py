@@ -52,14 +52,13 @@ def time_of(given: str, now: datetime, zone: tzinfo = UTC) -> datetime:
     return min(found[0].to_time, _LATEST) - _MOMENT
 
 
-def memory_lines(row: "MemoryView") -> list[str]:
-    """Returns a memory with its score, tier, validity and first source."""
-    head = f"{row.score.total:.2f}  {row.score.tier:<7}  {row.kind:<10}  {words_of(row)}"
+def memory_text(row: "MemoryView") -> str:
+    """Returns a memory's words, validity, metadata and first source, each on a line."""
     more = f" (and {len(row.sources) - 1} more)" if len(row.sources) > 1 else ""
     unquoted = "imported, without a quote" if row.origin == "imported" else "written by hand"
-    said = [f"      {source_line(row.sources[0])}{more}"] if row.sources else [f"      {unquoted}"]
-    about = [f"      {to_json(row.metadata).decode()}"] if row.metadata else []
-    return [head, f"      {row.id}  {validity(row)}", *about, *(said if row.status != "forgotten" else [])]
+    said = f"{source_line(row.sources[0])}{more}" if row.sources else unquoted
+    about = to_json(row.metadata).decode() if row.metadata else ""
+    return "\n".join(filter(None, (words_of(row), validity(row), about, said if row.status != "forgotten" else "")))
 
 
 def profile_lines(profile: "Profile") -> list[str]:

@@ -1,10 +1,10 @@
 """Read models and contexts as lines for people."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from turnlog.agent.context import plain_text
 from turnlog.agent.counting import counted
-from turnlog.consumers.cli.console import minute, padded
 
 if TYPE_CHECKING:
     from turnlog.agent.answering.receipts import RebuiltContext
@@ -20,10 +20,9 @@ NAMES = {
 }
 
 
-def message_line(message: "Message") -> str:
+def _speaker(message: "Message") -> str:
     name = plain_text.speaker_of(message)
-    speaker = message.role if name == message.role else f"{message.role}/{name}"
-    return f"{message.seq:>8}  {minute(message.time)}  {padded(speaker, 12)} {_text(message)}"
+    return message.role if name == message.role else f"{message.role}/{name}"
 
 
 def _text(message: "Message") -> str:
@@ -32,6 +31,14 @@ def _text(message: "Message") -> str:
     parts += ["[image]" for block in blocks if block.get("type") == "image"]
     parts += [f"[call {call['name']} {call['arguments']}]" for call in message.tool_calls]
     return " ".join(part for part in parts if part).replace("\n", " ") or ("[thinking]" if blocks else "")
+
+
+MESSAGE_COLUMNS: dict[str, Callable[["Message"], Any]] = {
+    "SEQ": lambda message: str(message.seq),
+    "TIME": lambda message: message.time,
+    "SPEAKER": _speaker,
+    "TEXT": _text,
+}
 
 
 def context_lines(context: "Context") -> list[str]:

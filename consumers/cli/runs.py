@@ -1,14 +1,15 @@
 """runs: what agents planned, called and handed over."""
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from turnlog.agent.team import runs as runs_of_agents
-from turnlog.consumers.cli.console import Result, rows, spent_text
+from turnlog.consumers.cli.console import Result, spent_text
 from turnlog.consumers.cli.options import commands
 from turnlog.consumers.cli.runner import Runtime, command
+from turnlog.consumers.cli.tables import table
 
 if TYPE_CHECKING:
     from turnlog.agent.team.runs import RunShown
@@ -30,23 +31,27 @@ async def runs(
     if run is not None:
         shown = await runs_of_agents.show_run(rt, rt.settings.tenant, run, user)
         return Result(shown, _steps(shown))
-    found = await runs_of_agents.list_runs(rt, rt.settings.tenant, user, thread, limit)
-    return rows(found, _line, "no agent has planned or called a tool yet")
-
-
-def _line(run: "AgentRun") -> str:
-    took = "-" if run.took_ms is None else f"{run.took_ms / 1000:.1f} s"
-    state = f"failed: {run.code}" if run.code else run.status
-    spent = _spent(run)
-    return f"{run.run_id}  {run.started_at:%Y-%m-%d %H:%M}  {run.agent}  {state}  {took}  {spent}  {run.thread}"
+    listed = await runs_of_agents.list_runs(rt, rt.settings.tenant, user, thread, limit)
+    return table(listed, _COLUMNS, "no agent has planned or called a tool yet")
 
 
 def _spent(spent: "AgentRun | RunStep") -> str:
     return f"{spent.tokens_in + spent.tokens_out:,} tokens, {spent_text(spent.cost_usd, spent.price_known)}"
 
 
+_COLUMNS: dict[str, Callable[["AgentRun"], Any]] = {
+    "RUN": lambda run: run.run_id,
+    "STARTED": lambda run: f"{run.started_at:%F %H:%M}",
+    "AGENT": lambda run: run.agent,
+    "STATE": lambda run: f"failed: {run.code}" if run.code else run.status,
+    "TIME": lambda run: "-" if run.took_ms is None else f"{run.took_ms / 1000:.1f} s",
+    "SPENT": _spent,
+    "THREAD": lambda run: run.thread,
+}
+
+
 def _steps(shown: "RunShown") -> Iterator[str]:
-    yield _line(shown.run)
+    yield "  ".join(str(of(shown.run)) for of in _COLUMNS.values())
     for step in shown.steps:
         took = f"  {step.latency_ms:,} ms" if step.latency_ms is not None else ""
         spent = f"  {_spent(step)}" if step.tokens_in + step.tokens_out else ""

@@ -1,14 +1,16 @@
 """subscribers create, list, remove: programs of a tenant that read its log from NATS."""
 
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, Any
 
 import typer
 
 from turnlog.agent.access import subscribers
 from turnlog.consumers import subscribing
-from turnlog.consumers.cli.console import Result, rows
+from turnlog.consumers.cli.console import Result
 from turnlog.consumers.cli.options import commands, group
 from turnlog.consumers.cli.runner import Runtime, command
+from turnlog.consumers.cli.tables import table
 
 Name = Annotated[str, typer.Argument(help="The subscriber's name: letters, digits, '_' and '-'.")]
 
@@ -41,7 +43,7 @@ async def create(
 @command(below, "list", projecting=False)
 async def list_(rt: Runtime) -> Result:
     """List a tenant's subscribers with their positions."""
-    return rows(await subscribers.list_subscribers(rt, rt.settings.tenant), _line)
+    return table(await subscribers.list_subscribers(rt, rt.settings.tenant), _COLUMNS, "no subscribers")
 
 
 @command(below, projecting=False)
@@ -52,6 +54,10 @@ async def remove(rt: Runtime, name: Name) -> Result:
     return Result(removed, filter(None, (f"removed subscriber {removed.name}", removed.to_configure)))
 
 
-def _line(one: "subscribers.SubscriberInfo") -> str:
-    made = f"  since {one.created_at:%F}" if one.created_at else ""
-    return f"{one.name}  at {one.position:,}, {one.pending:,} to come, {one.unacknowledged:,} not acknowledged{made}"
+_COLUMNS: dict[str, Callable[["subscribers.SubscriberInfo"], Any]] = {
+    "NAME": lambda one: one.name,
+    "POSITION": lambda one: one.position,
+    "TO COME": lambda one: one.pending,
+    "UNACKNOWLEDGED": lambda one: one.unacknowledged,
+    "SINCE": lambda one: f"{one.created_at:%F}" if one.created_at else "",
+}

@@ -1,5 +1,6 @@
 """threads, messages, fork: conversations and their transcripts."""
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -9,13 +10,23 @@ from turnlog.agent.conversations import forks, labels, threads
 from turnlog.agent.conversations.transcript import transcript
 from turnlog.agent.counting import counted
 from turnlog.consumers.cli.confirming import Yes, confirm
-from turnlog.consumers.cli.console import LAST_SEQ, Result, rows
+from turnlog.consumers.cli.console import LAST_SEQ, Result
 from turnlog.consumers.cli.options import commands, group
-from turnlog.consumers.cli.rendering import message_line
+from turnlog.consumers.cli.rendering import MESSAGE_COLUMNS
 from turnlog.consumers.cli.runner import Runtime, command, listed
+from turnlog.consumers.cli.tables import table
 
 Thread = Annotated[str, typer.Argument(help="The conversation's id.")]
 Label = Annotated[str | None, typer.Option(help="Its name for people.")]
+
+_COLUMNS: dict[str, Callable[["threads.ThreadInfo"], Any]] = {
+    "THREAD": lambda one: one.thread,
+    "USER": lambda one: one.user,
+    "LAST ACTIVE": lambda one: one.last_active_at,
+    "MESSAGES": lambda one: one.messages,
+    "STATE": lambda one: "archived" if one.archived else "",
+    "LABEL": lambda one: one.label if one.label != one.thread else "",
+}
 
 app = commands()
 below = group(app, "threads", "List conversations, open, rename, label and delete them.")
@@ -28,9 +39,9 @@ async def list_(
     limit: Annotated[int, typer.Option(min=1, max=1_000_000)] = 100,
 ) -> Result:
     """Conversations, most recently active first."""
-    found = await threads.list_threads(rt, rt.settings.tenant, user, limit)
+    listed_threads = await threads.list_threads(rt, rt.settings.tenant, user, limit)
     none = "no threads yet; `turnlog import FILE` or `turnlog chat` makes the first"
-    return rows(found, _line, none, _document)
+    return table(listed_threads, _COLUMNS, none, _document)
 
 
 @command(below, "open")
@@ -77,7 +88,7 @@ async def messages(
     """A thread's transcript, oldest first."""
     place = (rt.settings.tenant, thread)
     page = await transcript(rt, *place, limit=limit or LAST_SEQ - 1, newest=limit is not None)
-    return rows([turns.shown(turn) for turn in page.turns], message_line)
+    return table([turns.shown(turn) for turn in page.turns], MESSAGE_COLUMNS)
 
 
 @command(app)
@@ -96,12 +107,6 @@ async def fork(
 async def _named(rt: Runtime, thread: str, said: str = "{0.thread} is named {0.label}") -> Result:
     now = await threads.get_thread(rt, rt.settings.tenant, thread)
     return Result(_document(now), said.format(now))
-
-
-def _line(one: "threads.ThreadInfo") -> str:
-    label = f"  ({one.label})" if one.label and one.label != one.thread else ""
-    archived = "  archived" if one.archived else ""
-    return f"{one.last_active_at:%Y-%m-%d %H:%M}  {one.messages:>7,}  {one.thread}{label}{archived}"
 
 
 def _document(one: "threads.ThreadInfo") -> dict[str, Any]:

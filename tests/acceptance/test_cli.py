@@ -140,7 +140,8 @@ def test_threads_and_messages(cli: Cli) -> None:
     [conversation] = mine.document
     assert (conversation["label"], conversation["message_count"]) == ("conv-1", 3)
     assert [row["source_id"] for row in messages.document] == ["D1:1", "D1:2", "D1:3"]
-    assert len(plain.out.splitlines()) == 3
+    head, *lines = plain.out.splitlines()
+    assert (head.split(), len(lines)) == (["SEQ", "TIME", "SPEAKER", "TEXT"], 3)
     assert '[call search {"q": "x"}]' in plain.out
 
 
@@ -347,7 +348,7 @@ def test_a_past_context_is_compared_with_its_receipt_and_a_fork_begins_there(cli
     assert [m["content"] for m in past.document["messages"]][1:] == ["Lisbon is warm."]
     assert (changed.document["receipt_matches"], changed.document["window"]) == (None, 4000)
     assert (fork.document["parent"], fork.document["message_count"]) == ("travel", 1)
-    assert "all " in plain.out.splitlines()[0]
+    assert "all " in plain.out.splitlines()[1]
     assert "is before its first turn" in early.error["message"]
     again, shown, told = cli.together(
         ("fork", "travel", "--at", at, "--as", "travel-2", "--json"),

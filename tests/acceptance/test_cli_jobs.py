@@ -49,7 +49,7 @@ async def embed(log: Log, db: Connection, *memories: Memory) -> None:
 
 
 async def test_jobs_are_listed_with_their_last_run_and_done_now(log: Log, turnlog: Cli) -> None:
-    assert [line.split()[0] for line in (await turnlog("jobs")).out.splitlines()] == [*NAMES]
+    assert [line.split()[0] for line in (await turnlog("jobs")).out.splitlines()[1:]] == [*NAMES]
     await log.append(memory_event(memory_of(1, content="likes green tea"), "ann"))
     ran = (await turnlog("jobs", "run", "decay", "--now", "2030-01-01T03:00:00Z")).out
     assert ran.startswith("decay: 1 looked at, 0 archived, 1 deleted, 0 expired in ")

@@ -137,6 +137,6 @@ async def test_entities_of_a_user_are_listed(log: Log, environment: dict[str, st
         ("SCHOOL", "清华大学", 1),
     ]
     code, text = await turnlog(environment, "entities", "--user", "ann", "--type", "school")
-    assert (code, text.split()[:2]) == (0, ["SCHOOL", "清华大学"])
+    assert (code, text.splitlines()[1].split()[:2]) == (0, ["SCHOOL", "清华大学"])
     code, text = await turnlog(environment, "entities", "--user", "bob")
     assert (code, "bob" in text) == (0, True)

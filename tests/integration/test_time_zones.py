@@ -14,7 +14,8 @@ from turnlog.agent.memory.preferences import InvalidPreference, set_preferences
 from turnlog.agent.recall.memory_block import memory_line
 from turnlog.agent.recall.recall import recall
 from turnlog.consumers.cli.remembering import source_line
-from turnlog.consumers.cli.rendering import message_line
+from turnlog.consumers.cli.rendering import MESSAGE_COLUMNS
+from turnlog.consumers.cli.tables import table
 from turnlog.consumers.workers.reactors.extraction import NAME
 from turnlog.projectors.models.chunks.projection import VECTORS
 from turnlog.projectors.models.conversation.messages import MESSAGES
@@ -46,7 +47,7 @@ async def test_the_offset_with_which_a_turn_came_is_kept(play: Play, database_ur
         [memory] = await list_memories(stage.runtime, "default", "ann")
         [said] = (await transcript(stage.runtime, "default", "t")).turns
         assert said.time.isoformat() == "2026-11-20T00:30:00+08:00"
-        assert "2026-11-20 00:30+08:00" in message_line(said)
+        assert "2026-11-20 00:30+08:00" in [*table([said], MESSAGE_COLUMNS).lines][1]
         assert source_line(memory.sources[0]).endswith("2026-11-20 00:30+08:00")
         found = await recall(stage.runtime, "default", "When is my flight?", thread="t", keyword_only=True)
         assert f"{found.turns[0].time:%Y-%m-%d}" == "2026-11-20"

@@ -7,17 +7,24 @@ from rich.cells import cell_len
 from turnlog.agent.context import ContextInput, Summary, build_context
 from turnlog.agent.operations.usage import Usage
 from turnlog.consumers.cli.operating import usage_lines
-from turnlog.consumers.cli.rendering import BAR, context_lines, message_line
+from turnlog.consumers.cli.rendering import BAR, MESSAGE_COLUMNS, context_lines
+from turnlog.consumers.cli.tables import table
+from turnlog.projectors.models.conversation.message import Message
+
+
+def message_line(*messages: Message) -> str:
+    """Returns the last line of a transcript in a pipe."""
+    return str([*table(messages, MESSAGE_COLUMNS).lines][-1])
 
 
 def test_a_message_is_one_line_with_its_speaker_and_its_calls() -> None:
-    assert message_line(user("one\ntwo", seq=7, name="Ann")) == "       7  2025-01-01 00:00  user/Ann     one two"
+    assert message_line(user("one\ntwo", seq=7, name="Ann")) == "  7  2025-01-01 00:00  user/Ann  one two"
     assert message_line(assistant("", "c", seq=8)).endswith('[call search {"q": "x"}]')
 
 
 def test_a_chinese_name_takes_its_columns_of_a_terminal() -> None:
-    lines = [message_line(user("hello", name=name)) for name in ("Ann", "林薇")]
-    assert cell_len(lines[0]) == cell_len(lines[1])
+    lines = [*map(str, table([user("hello", name=name) for name in ("Ann", "林薇")], MESSAGE_COLUMNS).lines)]
+    assert cell_len(lines[1]) == cell_len(lines[2])
 
 
 def test_usage_is_in_columns_whatever_the_names_are() -> None:

@@ -1,0 +1,81 @@
+"""Rows as a table with heads, for terminals of any width and for pipes."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, TypeVar
+
+from rich.cells import cell_len
+from rich.text import Text
+
+from turnlog.consumers.cli.console import Result, minute, out, padded, wrapped
+
+T = TypeVar("T")
+
+_GAP, _INDENT, _NARROWEST = "  ", "    ", 32
+_NUMBER = re.compile(r"[\d,]+(?:\.\d+)?")
+
+
+def short_ids(ids: Iterable[object]) -> dict[Any, str]:
+    """Returns the beginning of each id: 8 characters, or as many as tell all of them apart."""
+    whole = {id_: str(id_) for id_ in ids}
+    length = next(n for n in range(8, 1_000) if len({text[:n] for text in whole.values()}) == len(whole))
+    return {id_: text[:length] for id_, text in whole.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Lines of a table. heads: of the columns; one in which no row has anything is left out. The last column may have
+    several lines. On a terminal it wraps under its head, or under the row where too little room is left; other columns
+    that do not fit follow under the row, with their heads."""
+
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+    def __iter__(self) -> Iterator[str | Text]:
+        fixed = [at for at, _ in enumerate(self.heads[:-1]) if any(row[at] for row in self.rows)]
+        width = out.width if out.is_terminal else None
+        sizes = {at: max(cell_len(self.heads[at]), *(cell_len(row[at]) for row in self.rows)) for at in fixed}
+        beside = list(fixed)
+        while width is not None and len(beside) > 1 and self._size(beside, sizes) > width:
+            beside.pop()
+        below = [at for at in fixed if at not in beside]
+        start = self._size(beside, sizes) + len(_GAP) * bool(beside)
+        longest = max(cell_len(line) for row in self.rows for line in row[-1].splitlines() or [""])
+        under = bool(below) or (width is not None and width - start < min(longest, _NARROWEST))
+        numbers = {at for at in fixed if all(_NUMBER.fullmatch(row[at]) for row in self.rows if row[at])}
+
+        def line(row: Sequence[str], end: str) -> str:
+            cells = [row[at].rjust(sizes[at]) if at in numbers else padded(row[at], sizes[at]) for at in beside]
+            return _GAP.join([*cells, end]).rstrip()
+
+        yield Text(line(self.heads, self.heads[-1] if longest and not below else ""), "bold")
+        indent = _INDENT if under else " " * start
+        for row in self.rows:
+            more = ", ".join(f"{self.heads[at].lower()} {row[at]}" for at in below if row[at])
+            text = "\n".join(filter(None, (more, row[-1])))
+            lines = list(wrapped(text, None if width is None else width - len(indent)))
+            yield line(row, "" if under else lines[0])
+            yield from (f"{indent}{part}".rstrip() for part in (lines if under else lines[1:]) if part)
+
+    def _size(self, columns: Sequence[int], sizes: Mapping[int, int]) -> int:
+        return sum(sizes[at] for at in columns) + len(_GAP) * (len(columns) - 1)
+
+
+def table(
+    found: Sequence[T],
+    columns: Mapping[str, Callable[[T], Any]],
+    none: str | None = None,
+    document: Callable[[T], Any] = lambda row: row,
+) -> Result:
+    """Returns rows as a table. columns: what each head has of a row. none: the sentence where there are no rows."""
+    cells = [[_cell(of(row)) for of in columns.values()] for row in found]
+    lines = Table(list(columns), cells) if found else none or ()
+    return Result([document(row) for row in found], lines)
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, datetime):
+        return minute(value)
+    return f"{value:,}" if isinstance(value, int) else str(value or "")
