@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-_ID = re.compile(r"\b(?:[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{16})\b|\btl_[0-9a-f]{16}_[\w-]{43}")
+_ID = re.compile(
+    r"\b(?:[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{16}|[0-9a-f]{8})\b|\btl_[0-9a-f]{16}_[\w-]{43}"
+)
 _BLOCK = re.compile(r"^```(\w+)(?: (\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -52,4 +54,4 @@ def shape(output: str) -> str:
     output = _BLOCKED.sub(r"ok \1", output)
     text = re.sub(r"(?<!\S)/[^\s,]+", "/", _ID.sub("#", output))
     text = re.sub(r"[█·]+", "▒", re.sub(r"\d[\d,.:-]*", "#", text))
-    return re.sub(r" +", " ", text).strip()
+    return re.sub(r"^ +", "", re.sub(r" +", " ", text), flags=re.MULTILINE).strip()
