@@ -102,6 +102,17 @@ def check_given(kind: str, value: str | None) -> None:
         check_id(kind, value)
 
 
+def json_object(option: str, given: str | None) -> Any:
+    """Returns the JSON object that an option has; None where it has null or was not given. Raises BadOption."""
+    try:
+        found = None if given is None else json.loads(given)
+    except ValueError as error:
+        raise BadOption(f"{option} is not JSON: {error}") from None
+    if not isinstance(found, dict | None):
+        raise BadOption(f"{option} is not a JSON object")
+    return found
+
+
 def pretty(document: Any) -> str:
     """JSON over several lines. document: of dataclasses, models, times, ids and what JSON has."""
     return json.dumps(to_jsonable_python(document), ensure_ascii=False, indent=2)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from datetime import UTC, datetime
-from json import loads
 from typing import Annotated, Any
 
 import typer
@@ -11,7 +10,7 @@ from turnlog.agent.counting import counted
 from turnlog.agent.memory import memories, memory_changes
 from turnlog.agent.operations.jobs import job_states
 from turnlog.consumers.cli.confirming import Yes, confirm
-from turnlog.consumers.cli.console import BadOption, Result, warn
+from turnlog.consumers.cli.console import Result, json_object, warn
 from turnlog.consumers.cli.options import commands, group
 from turnlog.consumers.cli.remembering import User, history_lines, memory_text, time_of
 from turnlog.consumers.cli.runner import Runtime, command, listed
@@ -118,7 +117,7 @@ async def remember(
     metadata: Annotated[str | None, typer.Option(help="A JSON object to keep with it.")] = None,
 ) -> Result:
     """Write a memory by hand. Extraction rules that read it give it their key, so that it can be contradicted."""
-    about = None if metadata is None else _json(metadata)
+    about = json_object("--metadata", metadata)
     given = memory_changes.MemoryInput(text, kind, category, importance, _time(rt, expires_at), about)
     made = await memory_changes.remember(rt, rt.settings.tenant, user, given)
     if made.question:
@@ -193,13 +192,6 @@ def _stats_lines(found: "job_states.DecayStats") -> list[str]:
         *(f"  {count:>9,}  {tier}" for tier, count in found.by_tier.items()),
         f"decay on {found.next_due_at:%Y-%m-%d %H:%M} UTC {archives}, ends {found.scheduled_for_expiry:,} that expire",
     ]
-
-
-def _json(given: str) -> Any:
-    try:
-        return loads(given)
-    except ValueError as error:
-        raise BadOption(f"--metadata is not JSON: {error}") from None
 
 
 def _time(rt: Runtime, given: str | None) -> datetime | None:

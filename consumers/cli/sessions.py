@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 from json import dumps
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from turnlog.agent.conversations.sessions import session_calls
 from turnlog.agent.counting import counted
-from turnlog.consumers.cli.console import Result, rows
+from turnlog.consumers.cli.console import BadOption, Result, json_object, rows
 from turnlog.consumers.cli.options import commands, group
 from turnlog.consumers.cli.runner import Runtime, command
 
@@ -63,6 +63,32 @@ async def context(
     due = ", a summary is due" if found.should_checkpoint_summary else ""
     tokens = f"{counted(found.estimated_tokens, 'token')}, {found.token_ratio:.0%} of the window{due}"
     return Result(found, [f"{found.mode}  {tokens}", found.history or "(no history yet)"])
+
+
+@command(below, "set")
+async def change(
+    rt: Runtime,
+    conversation: Conversation,
+    agent: Annotated[str | None, typer.Option(help="The agent that answers now.")] = None,
+    intent: Annotated[str | None, typer.Option(help="What the user wants; '' for nothing.")] = None,
+    pending: Annotated[
+        str | None, typer.Option(help="The action that waits for the user: a JSON object, or null.")
+    ] = None,
+    slots: Annotated[str | None, typer.Option(help='Slots of agents: \'{"booking": {"city": "Oslo"}}\'.')] = None,
+    snapshot: Annotated[str | None, typer.Option(help="What is known of the user: a JSON object.")] = None,
+) -> Result:
+    """Change the session's agent, intent, pending action, slots, or what it knows of the user. Objects are merged with
+    those before; null removes a key."""
+    state = {"current_intent": intent, "agent_slots": json_object("--slots", slots)}
+    changed: dict[str, Any] = {name: value for name, value in state.items() if value is not None}
+    if pending is not None:
+        changed["pending_action"] = json_object("--pending", pending)
+    changes = session_calls.SessionChanges(
+        current_agent_key=agent, global_state=changed or None, user_snapshot=json_object("--snapshot", snapshot)
+    )
+    if changes == session_calls.SessionChanges():
+        raise BadOption("give what to change, such as --intent TEXT; --help lists the options")
+    return _session(await session_calls.change_session(rt, rt.settings.tenant, conversation, changes))
 
 
 @command(below, projecting=False)

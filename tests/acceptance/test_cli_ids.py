@@ -77,6 +77,7 @@ WORDS = {
     "session context": ("t",),
     "session create": ("t",),
     "session reset": ("t",),
+    "session set": ("t", "--intent", "x"),
     "session show": ("t",),
     "sql": ("SELECT 1",),
     "log parquet": ("/dev/null/nowhere",),

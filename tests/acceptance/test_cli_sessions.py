@@ -15,7 +15,7 @@ from helpers.preloaded_cli import run_command
 from helpers.sample_events import event, turn
 from helpers.servers import eventually
 
-from turnlog.events.contracts import SegmentCheckpointRequested, SessionCreated, SessionUpdated
+from turnlog.events.contracts import SegmentCheckpointRequested, SessionCreated
 from turnlog.events.log import Log
 
 
@@ -50,9 +50,9 @@ async def test_a_session_is_shown_checkpointed_listed_and_reset(log: Log, enviro
     assert made["message_context"]["mode"] == "SUMMARY_N"
     [one] = await document("checkpoints", "t")
     assert (one["summary"], one["turns_covered"], one["trigger"]) == ("Ann said things.", 3, "manual")
-    state = {"current_intent": "book", "agent_slots": {"desk": {"城市": "柏林"}}, "pending_action": {"ask": "date"}}
-    await log.append(event(SessionUpdated(global_state=state, user_snapshot={"name": "Ann", "allergies": ["nuts"]})))
-    code, text = await turnlog(environment, "session", "show", "t")
+    state = ("--intent", "book", "--slots", '{"desk": {"城市": "柏林"}}', "--pending", '{"ask": "date"}')
+    await document("set", "t", *state, "--snapshot", '{"name": "Ann"}')
+    code, text = await turnlog(environment, "session", "set", "t", "--snapshot", '{"allergies": ["nuts"]}')
     assert code == 0
     assert text.splitlines()[3:8] == [
         'agent slots: {"desk": {"城市": "柏林"}}',
@@ -87,6 +87,14 @@ async def test_a_session_is_begun_on_what_was_said_and_its_history_is_shown(
     assert (request.rules.model_context_window, request.rules.recent_turns) == (256, 1)
     code, text = await turnlog(environment, "session", "create", "t")
     assert (code, text.splitlines()[0]) == (0, "t  user ann  0 turns")
+
+
+@pytest.mark.parametrize("words", [(), ("--slots", "[]")])
+async def test_a_change_of_a_session_that_cannot_be_read_is_refused(
+    words: tuple[str, ...], environment: dict[str, str]
+) -> None:
+    code, text = await turnlog(environment, "session", "set", "t", *words, "--json")
+    assert (code, json.loads(text)["error"]["code"]) == (1, "bad-option")
 
 
 @pytest.mark.parametrize("words", [("show", "nobody"), ("context", "nobody"), ("context", "")])

@@ -98,6 +98,7 @@ async def examples(api: Api, ann: httpx2.AsyncClient) -> dict[str, Request]:
         "PATCH /api/entities": ("PATCH", "/api/entities", entity | {"description": "a friend"}),
         "PATCH /api/preferences": ("PATCH", "/api/preferences", {"set": {"enable_memory": True}}),
         "PUT /api/threads/{thread}/session": ("PUT", "/api/threads/t/session", {}),
+        "PATCH /api/threads/{thread}/session": ("PATCH", "/api/threads/t/session", {"current_agent_key": "desk"}),
         "POST /api/threads/{thread}/session/checkpoints": (
             "POST",
             "/api/threads/t/session/checkpoints",

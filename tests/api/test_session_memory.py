@@ -1,5 +1,8 @@
 """The operations on a session over HTTP: a whole conversation, with their requests and results."""
 
+from typing import Any
+
+import httpx
 from helpers.api import Serve
 
 MEMORY = "/short-memory"
@@ -33,6 +36,10 @@ async def test_a_session_goes_from_creation_to_reset(serve: Serve) -> None:
         session = (await ann.get(f"{MEMORY}/sessions/conv-123")).json()
         assert session["message_context"]["summary"] == "A headache."
         assert len((await ann.get(f"{MEMORY}/sessions/conv-123/checkpoints")).json()) == 1
+        await sets_and_patches(ann, session)
+        for client in (bob, other):
+            assert (await client.put(f"{MEMORY}/sessions/conv-123", json=session)).status_code == 404
+            assert (await client.patch("/api/threads/conv-123/session", json={})).status_code == 404
         assert (await ann.post(f"{MEMORY}/reset", json=place)).json()["flow_context"]["turn_count"] == 0
         for wrong in (asked | {"enterprise_id": "acme"}, asked | {"patient_id": "bob"}):
             assert (await ann.post(f"{MEMORY}/query", json=wrong)).status_code == 404
@@ -43,3 +50,26 @@ async def test_a_session_goes_from_creation_to_reset(serve: Serve) -> None:
             assert (await client.get(f"{MEMORY}/sessions/conv-123")).status_code == 404
         made = await bob.post(f"{MEMORY}/create", json=place)
         assert made.status_code == 201 and made.json()["meta"]["conversation_id"] != "conv-123"
+
+
+async def sets_and_patches(ann: httpx.AsyncClient, session: dict[str, Any]) -> None:
+    """The value that was read is set with changes, as a client in Go does; then parts of it are patched."""
+    assert session["user_snapshot"]["history"] == [] and "chronic_diseases" not in session["user_snapshot"]
+    session["user_snapshot"]["history"] = ["asthma"]
+    session["global_state"] |= {"current_intent": "book", "pending_action": {"ask": "when"}}
+    stale = session | {"message_context": {"mode": "FULL_HISTORY"}}
+    put = await ann.put(f"{MEMORY}/sessions/conv-123", json=stale)
+    assert put.status_code == 200 and put.json()["user_snapshot"]["history"] == ["asthma"], put.text
+    assert put.json()["message_context"]["mode"] == "SUMMARY_N", "it follows from the conversation"
+    slots = {"booking": {"city": "Oslo"}}
+    path = "/api/threads/conv-123/session"
+    await ann.patch(path, json={"global_state": {"agent_slots": slots, "pending_action": None}})
+    patch = {"current_agent_key": "desk", "user_snapshot": {"history": ["asthma", "gout"], "allergies": None}}
+    patched = (await ann.patch(path, json=patch)).json()
+    assert patched["flow_context"]["current_agent_key"] == "desk"
+    state = patched["global_state"]
+    assert (state["current_intent"], state["agent_slots"], state["pending_action"]) == ("book", slots, None)
+    assert patched["user_snapshot"]["chronic_diseases"] == ["asthma", "gout"]
+    assert (patched["user_snapshot"]["name"], patched["user_snapshot"]["allergies"]) == ("Ann", [])
+    wrong = await ann.patch(path, json={"user_snapshot": {"allergies": "nuts"}})
+    assert (wrong.status_code, wrong.json()["code"]) == (422, "invalid-memory-request")

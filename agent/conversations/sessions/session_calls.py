@@ -6,15 +6,20 @@ Every function raises NotFound for a conversation without a session, and Invalid
 import contextlib
 from collections.abc import AsyncIterator
 
+from pydantic import ValidationError
+
 from turnlog.agent.conversations.sessions.memory import ShortTermMemory
 from turnlog.agent.conversations.sessions.value import (
+    InvalidMemoryRequest,
     MemoryContext,
     MemoryCreateRequest,
     MemoryQueryRequest,
     MemoryWriteRequest,
     MemoryWriteResult,
     SessionValue,
+    settable,
 )
+from turnlog.agent.conversations.sessions.value import SessionChanges as SessionChanges
 from turnlog.agent.runtime import Runtime
 from turnlog.events.subjects import check_conversation, check_id, check_tenant
 from turnlog.projectors.models.sessions.lookup import SegmentCheckpoint
@@ -78,6 +83,25 @@ async def write_turn(runtime: Runtime, tenant: str, request: MemoryWriteRequest)
     """Appends a question, its answer or both to the session's conversation. Raises InvalidMemoryRequest for neither."""
     async with _memory(runtime, tenant) as memory:
         return await memory.write_turn(request)
+
+
+async def change_session(
+    runtime: Runtime, tenant: str, conversation: str, changes: SessionChanges | SessionValue
+) -> SessionValue:
+    """Changes the current agent, slots, intent and pending action, or what is known of the user; a SessionValue
+    replaces these parts, and its others are not looked at: they follow from the conversation.
+
+    Raises InvalidMemoryRequest for a part that is then not valid.
+    """
+
+    def changed(session: SessionValue) -> SessionValue:
+        try:
+            return settable(changes, session) if isinstance(changes, SessionValue) else changes.of(session)
+        except ValidationError as error:
+            raise InvalidMemoryRequest(f"the changed session is not valid: {error}") from error
+
+    async with _memory(runtime, tenant) as memory:
+        return await memory.update(conversation, changed)
 
 
 async def list_checkpoints(runtime: Runtime, tenant: str, conversation: str) -> list[SegmentCheckpoint]:

@@ -203,6 +203,40 @@ def _window_message(message: Message) -> WindowMessage:
     return WindowMessage(role=message.role, content=content, name=message.name, origin=origin)
 
 
+class SessionChanges(_Request):
+    """Changes of a session; None leaves a part as it is. global_state, user_snapshot: JSON merge patches (RFC 7396),
+    in which null removes a key."""
+
+    current_agent_key: str | None = None
+    global_state: dict[str, Any] | None = None
+    user_snapshot: dict[str, Any] | None = None
+
+    def of(self, session: SessionValue) -> SessionValue:
+        """Returns the session with these changes. Raises ValidationError for a part that is then not valid."""
+        document = session.model_dump(mode="json")
+        if self.current_agent_key is not None:
+            document["flow_context"]["current_agent_key"] = self.current_agent_key
+        for part, patch in (("global_state", self.global_state), ("user_snapshot", self.user_snapshot)):
+            names = {"history": "chronic_diseases"} if part == "user_snapshot" else {}
+            document[part] = _merged(document[part], {names.get(key, key): new for key, new in (patch or {}).items()})
+        return SessionValue.model_validate(document)
+
+
+def _merged(known: Any, patch: Any) -> Any:
+    if not isinstance(patch, dict):
+        return patch
+    old = known if isinstance(known, dict) else {}
+    kept = {key: value for key, value in old.items() if key not in patch}
+    return kept | {key: _merged(old.get(key), new) for key, new in patch.items() if new is not None}
+
+
+def settable(wanted: SessionValue, session: SessionValue) -> SessionValue:
+    """Returns the session with the current agent, global state and user snapshot of another value."""
+    agent = {"current_agent_key": wanted.flow_context.current_agent_key}
+    parts = {name: getattr(wanted, name) for name in ("global_state", "user_snapshot")}
+    return session.model_copy(update=parts | {"flow_context": session.flow_context.model_copy(update=agent)})
+
+
 class InvalidMemoryRequest(TurnlogError):
     """A request of short-term memory cannot be carried out; the message says what to change."""
 

@@ -3,7 +3,7 @@
 from typing import Annotated
 
 from fastapi import APIRouter, Path
-from pydantic import BaseModel, Field
+from pydantic import AliasChoices, BaseModel, Field
 
 from turnlog.agent.conversations.sessions import session_calls
 from turnlog.agent.conversations.sessions.value import (
@@ -13,12 +13,37 @@ from turnlog.agent.conversations.sessions.value import (
     MemoryWriteRequest,
     MemoryWriteResult,
     SessionValue,
+    UserSnapshot,
 )
 from turnlog.consumers.api.principal import Reader, WriteId, Writer
 from turnlog.projectors.models.sessions.lookup import SegmentCheckpoint
 
 router = APIRouter(prefix="/short-memory", tags=["session memory"])
 ConversationId = Annotated[str, Path(min_length=1, max_length=255)]
+
+
+class Snapshot(UserSnapshot):
+    """What the session knows of the user. history: chronic diseases, which are read by that name too."""
+
+    chronic_diseases: tuple[str, ...] = Field(
+        (), validation_alias=AliasChoices("history", "chronic_diseases"), serialization_alias="history"
+    )
+
+
+class Session(SessionValue):
+    """The session with the names of this API."""
+
+    user_snapshot: Snapshot = Snapshot()
+
+
+class Context(MemoryContext):
+    """The history for a prompt, with the session as this API names it."""
+
+    session: Session
+
+
+def _named(value: SessionValue) -> Session:
+    return Session.model_validate(value.model_dump())
 
 
 class ConversationRequest(BaseModel):
@@ -33,20 +58,21 @@ class CheckpointRequest(ConversationRequest):
 
 
 @router.post("/create", status_code=201)
-async def create(body: MemoryCreateRequest, caller: Writer, _: WriteId) -> SessionValue:
+async def create(body: MemoryCreateRequest, caller: Writer, _: WriteId) -> Session:
     """Begins a session; one that exists begins again. user_id: left out or the caller's."""
     caller.check_user(body.user_id)
     place = await caller.claims(body.conversation_id)
     whose = {"user_id": caller.user, "conversation_id": place[2]}
-    return await session_calls.create_requested(place[0], place[1], body.model_copy(update=whose))
+    return _named(await session_calls.create_requested(place[0], place[1], body.model_copy(update=whose)))
 
 
 @router.post("/query")
-async def query(body: MemoryQueryRequest, caller: Reader) -> MemoryContext:
+async def query(body: MemoryQueryRequest, caller: Reader) -> Context:
     """Returns the history for a prompt. enterprise_id: left out or the caller's tenant. patient_id: left
     out or the caller."""
     runtime, tenant, thread = await caller.owns(body.conversation_id)
-    return await session_calls.query_memory(runtime, tenant, body.model_copy(update={"conversation_id": thread}))
+    made = await session_calls.query_memory(runtime, tenant, body.model_copy(update={"conversation_id": thread}))
+    return Context.model_validate(made.model_dump())
 
 
 @router.post("/write", status_code=201)
@@ -60,22 +86,28 @@ async def write(body: MemoryWriteRequest, caller: Writer, write_id: WriteId) -> 
 
 
 @router.post("/checkpoint", status_code=201)
-async def checkpoint(body: CheckpointRequest, caller: Writer, _: WriteId) -> SessionValue:
+async def checkpoint(body: CheckpointRequest, caller: Writer, _: WriteId) -> Session:
     """Ends the segment with this summary."""
     place = await caller.owns(body.conversation_id)
-    return await session_calls.write_checkpoint(*place, body.summary, body.recent_turns)
+    return _named(await session_calls.write_checkpoint(*place, body.summary, body.recent_turns))
 
 
 @router.post("/reset")
-async def reset(body: ConversationRequest, caller: Writer, _: WriteId) -> SessionValue:
+async def reset(body: ConversationRequest, caller: Writer, _: WriteId) -> Session:
     """Resets the session: earlier turns leave the session, not the transcript."""
-    return await session_calls.reset_session(*await caller.owns(body.conversation_id))
+    return _named(await session_calls.reset_session(*await caller.owns(body.conversation_id)))
 
 
 @router.get("/sessions/{conversation_id}")
-async def get(conversation_id: ConversationId, caller: Reader) -> SessionValue:
+async def get(conversation_id: ConversationId, caller: Reader) -> Session:
     """Returns the session."""
-    return await session_calls.show_session(*await caller.owns(conversation_id))
+    return _named(await session_calls.show_session(*await caller.owns(conversation_id)))
+
+
+@router.put("/sessions/{conversation_id}")
+async def put(conversation_id: ConversationId, body: SessionValue, caller: Writer, _: WriteId) -> Session:
+    """Sets current_agent_key, global_state and user_snapshot; the rest follows from the conversation."""
+    return _named(await session_calls.change_session(*await caller.owns(conversation_id), body))
 
 
 @router.get("/sessions/{conversation_id}/checkpoints")

@@ -9,7 +9,7 @@ from pydantic import AwareDatetime, BaseModel, Field
 from turnlog.agent.answering import context
 from turnlog.agent.answering.context import ReceiptFound
 from turnlog.agent.conversations.sessions import session_calls
-from turnlog.agent.conversations.sessions.value import MemoryContext, SessionValue
+from turnlog.agent.conversations.sessions.value import MemoryContext, SessionChanges, SessionValue
 from turnlog.agent.memory import entities, preferences
 from turnlog.agent.memory.entities import EntityFound, EntityInput
 from turnlog.agent.operations import usage
@@ -127,6 +127,13 @@ async def create_session(thread: ThreadId, body: NewSession, caller: Writer) -> 
 async def show_session(thread: ThreadId, caller: Reader) -> SessionValue:
     """Returns the short-term memory of a conversation."""
     return await session_calls.show_session(*await caller.owns(thread))
+
+
+@router.patch("/threads/{thread}/session", tags=["sessions"])
+async def change_session(thread: ThreadId, body: SessionChanges, caller: Writer) -> SessionValue:
+    """Changes the session's agent, slots, intent, pending action, or what it knows of the user, by JSON merge
+    patches."""
+    return await session_calls.change_session(*await caller.owns(thread), body)
 
 
 @router.get("/threads/{thread}/session/context", tags=["sessions"])
