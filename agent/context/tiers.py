@@ -63,6 +63,15 @@ class Build:
         """Returns the tokens of each unit in a form."""
         return [unit_tokens(unit, form, self.counter) for unit in units]
 
+    def condense(self, units: Sequence[Unit], full: Sequence[int]) -> list[int]:
+        """Returns the tokens of each unit condensed; of most they are those of its full form."""
+        return [
+            tokens
+            if len(unit.pieces) == 1 and is_plain(unit.messages[0])
+            else unit_tokens(unit, self.condensed, self.counter)
+            for unit, tokens in zip(units, full, strict=True)
+        ]
+
 
 def everything(build: Build, units: Sequence[Unit], full: Sequence[int]) -> Layout | None:
     """The whole conversation unchanged, after tier 1 if older turns were pruned; None if it does not fit. full: tokens
@@ -80,7 +89,7 @@ def tiered(build: Build, units: list[Unit], full: list[int]) -> Layout:
     """full: tokens of the units, unchanged."""
     share_one = build.budget // 10
     share_two = build.budget * 35 // 100
-    lean = build.weigh(units, build.condensed)
+    lean = build.condense(units, full)
     index = latest_user(units)
     after = min(sum(lean[index + 1 :]), share_two) if index is not None else 0
     too_large = index is not None and full[index] > build.budget - after
@@ -210,7 +219,7 @@ class Prepared:
         messages = _with_notes([*self.system, *(wire for _, wires in layout.tiers for wire in wires)], notes)
         summary_seq = given.summary.seq if given.summary else None
         topics = layout.head.topics if layout.head else ()
-        shown = _visible(given)
+        shown = given.messages
         place = given.places or _places(shown, given.pruned_through_seq)
         dropped = tuple(sorted(turns.dropped + layout.dropped))
         altered = tuple(sorted(turns.altered + layout.altered))
@@ -249,8 +258,8 @@ def prepared(given: ContextInput) -> Prepared:
     budget = _budget(given, counter, system)
     options = WireOptions(given.settings.keep_thinking)
     form = Form(False, given.settings.condensed_tool_max, options)
-    build = Build(given, counter, budget.budget, form, form._replace(condensed=True))
     messages = _visible(given)
+    build = Build(replace(given, messages=messages), counter, budget.budget, form, form._replace(condensed=True))
     turns = group(messages, options)
     as_of = given.as_of_seq if given.as_of_seq is not None else max((m.seq for m in messages[-1:]), default=0)
     full = build.weigh(turns.units, form)

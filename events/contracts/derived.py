@@ -1,6 +1,7 @@
 """Events that reactors and the agent derive from turns: summaries, topics, vectors, receipts, usage."""
 
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from typing import Any, ClassVar, Literal
 from uuid import UUID
 
@@ -61,14 +62,10 @@ MOST_CHUNKS = 64
 def spans_of(seqs: Iterable[int], place: Mapping[int, int] | None = None) -> tuple[Span, ...]:
     """Returns the turns with these sequences as (first, last), in order. place: of every turn in its thread, by
     sequence; two turns in neighbouring places are in one span. None: sequences that follow each other are."""
-    spans: list[Span] = []
-    for seq in sorted(set(seqs)):
-        before = spans[-1][1] if spans else None
-        if before is not None and (seq - before if place is None else place[seq] - place[before]) == 1:
-            spans[-1] = (spans[-1][0], seq)
-        else:
-            spans.append((seq, seq))
-    return tuple(spans)
+    ordered = sorted(set(seqs))
+    places = ordered if place is None else [place[seq] for seq in ordered]
+    firsts = [at for at in range(len(ordered)) if not at or places[at] - places[at - 1] != 1]
+    return tuple((ordered[at], ordered[end - 1]) for at, end in pairwise((*firsts, len(ordered))))
 
 
 class TurnSpans(Frozen):
