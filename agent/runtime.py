@@ -62,7 +62,7 @@ class Runtime:
     read waits for rows. api_url: where this process serves HTTP. roles: see TenantPool; open while `row_security` of
     consumers/runtime.py is. admissions: connections of the throttle alone. name: of the process,
     such as turnlog-up. heartbeats: of the loops that must not end. system: of a runtime of one tenant, the
-    runtime that it was made from.
+    runtime that it was made from. own_preferences: names of the application's own, each with "text" or "list".
     """
 
     settings: Settings
@@ -80,6 +80,7 @@ class Runtime:
     heartbeats: Heartbeats = field(default_factory=Heartbeats)
     process_id: UUID = field(default_factory=uuid7)
     system: "Runtime | None" = None
+    own_preferences: Callable[["Runtime"], Mapping[str, str]] = lambda _: {}
     _models: "Models | None" = None
     _kept: dict[Callable[["Runtime"], Any], Any] = field(default_factory=dict)
     _closing: list[Callable[[], Awaitable[None]]] = field(default_factory=list)

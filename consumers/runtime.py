@@ -5,7 +5,7 @@ import contextlib
 import math
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from weakref import WeakKeyDictionary
@@ -106,7 +106,7 @@ async def opened(settings: Settings, name: str = "turnlog") -> AsyncIterator[Run
                 ):
                     log.use_keys(keys)
                     runtime = Runtime(settings, where.nats_url, where.database_url, log, pool, where.started)
-                    runtime.name, runtime.heartbeats = name, beats
+                    runtime.name, runtime.heartbeats, runtime.own_preferences = name, beats, _team_preferences
                     try:
                         yield runtime
                     finally:
@@ -137,6 +137,12 @@ async def opened_in_time(settings: Settings, name: str, say: Callable[[str], Non
 async def _migrate(database_url: str) -> None:
     if not await is_current(database_url):
         await asyncio.to_thread(upgrade, database_url)
+
+
+def _team_preferences(runtime: Runtime) -> Mapping[str, str]:
+    from turnlog.agent.team.configured import team_preferences  # only names that turnlog does not have need a team
+
+    return team_preferences(runtime)
 
 
 def _screen(settings: Settings) -> Screen:

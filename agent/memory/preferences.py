@@ -77,15 +77,21 @@ async def set_preferences(
     *,
     event_id: UUID | None = None,
 ) -> UserPreferences:
-    """Sets and removes preferences. given: values by the names of UserPreferences; others stay as they are. cleared:
-    names of preferences to remove. event_id: a call that is repeated with it is stored once.
+    """Sets and removes preferences. given: values by name; others stay as they are. A name is of UserPreferences, of
+    the team's own (TURNLOG_TEAM), or one that the user has; {"schoolPreferences": {"regions": …}} is school_regions.
+    cleared: names of preferences to remove. event_id: a call that is repeated with it is stored once.
 
     Raises InvalidPreference, InvalidToken.
     """
-    thread = Place(tenant, user).thread
-    if unknown := [name for name in (*given, *cleared) if name not in UserPreferences.model_fields]:
-        known = ", ".join(UserPreferences.model_fields)
-        raise InvalidPreference(f"there is no preference {unknown[0]!r}; there are {known}")
+    thread, given = Place(tenant, user).thread, _flat(given)
+    if others := [name for name in (*given, *cleared) if name not in UserPreferences.model_fields]:
+        own = runtime.own_preferences(runtime)
+        has = (await show_preferences(runtime, tenant, user)).model_extra or {}
+        if unknown := [name for name in others if name not in own and name not in has]:
+            known = ", ".join(dict.fromkeys((*UserPreferences.model_fields, *own, *has)))
+            raise InvalidPreference(f"there is no preference {unknown[0]!r}; there are {known}")
+        lists = {name for name in others if own.get(name) == "list" or isinstance(has.get(name), tuple)}
+        given = {name: [value] if name in lists and isinstance(value, str) else value for name, value in given.items()}
     try:
         zone_named(given.get("timezone") or "UTC")
         data = PreferencesSet(preferences=UserPreferences(**given), cleared=tuple(cleared))
@@ -97,6 +103,17 @@ async def set_preferences(
     id_ = event_id or uuid7()
     await runtime.log.append(Event(id=id_, source=SOURCE, tenant=tenant, thread=thread, user=user, data=data))
     return await show_preferences(runtime, tenant, user)
+
+
+def _flat(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns values by names in snake_case, those of an object such as schoolPreferences under school_…."""
+    flat: dict[str, Any] = {}
+    for name, value in given.items():
+        snake = re.sub(r"(?<=[a-z0-9])[A-Z]", lambda letter: f"_{letter[0].lower()}", name)
+        subject, ends, _ = snake.partition("_preferences")
+        nested = isinstance(value, Mapping) and ends
+        flat |= {f"{subject}_{key}": part for key, part in _flat(value).items()} if nested else {snake: value}
+    return flat
 
 
 class Preferred(Protocol):

@@ -31,8 +31,10 @@ async def rebuild_rows(
     tenant: str,
     thread: str | None = None,
     on_progress: OnProgress = no_progress,
+    from_seq: int = 1,
 ) -> list[Rebuilt]:
-    """Rebuilds the rows of a thread, or of a tenant, in place. on_progress: in projections.
+    """Rebuilds the rows of a thread, or of a tenant, in place. on_progress: in projections. from_seq: of a tenant, only
+    threads with an event at this sequence or after it.
 
     name: None for every projection whose rows belong to one thread. Raises NotFound, NotPerThread, InvalidToken.
     """
@@ -45,7 +47,7 @@ async def rebuild_rows(
     for projection in chosen:
         on_progress(len(done), len(chosen))
         if thread is None:
-            done.append(await rebuild_tenant(log, url, projection, tenant))
+            done.append(await rebuild_tenant(log, url, projection, tenant, from_seq))
         else:
             done.append(await rebuild_thread(log, url, projection, tenant, thread))
     return done

@@ -79,6 +79,12 @@ def server_team(runtime: Runtime) -> ServerTeam | None:
     return runtime.cached(_loaded)
 
 
+def team_preferences(runtime: Runtime) -> Mapping[str, str]:
+    """Returns the names of preferences that the team adds, each with "text" or "list". Raises InvalidTeam."""
+    server = server_team(runtime)
+    return {} if server is None else server.team.preferences
+
+
 def entry_agent(runtime: Runtime) -> str:
     """Returns the type of the agent that gets a question for which none is named. Raises InvalidTeam."""
     server = server_team(runtime)

@@ -183,14 +183,15 @@ class HttpService(_Server):
 
 class TeamFile(_Part):
     """team.toml. entry: the agent that answers where no rule is sure. depth: how often a question may be handed on.
-    tools_from: Python modules whose functions marked with @tool are the team's tools. mcp, http: servers that have more
-    tools."""
+    tools_from: Python modules whose functions marked with @tool are the team's tools. preferences: names that users may
+    set beside turnlog's own. mcp, http: servers that have more tools."""
 
     name: str = Field(min_length=1)
     entry: str
     depth: int = Field(3, ge=0, le=10)
     simple: tuple[Simple, ...] = ()
     tools_from: tuple[str, ...] = ()
+    preferences: dict[str, Literal["text", "list"]] = Field(default_factory=dict)
     mcp: dict[str, McpServer] = Field(default_factory=dict)
     http: dict[str, HttpService] = Field(default_factory=dict)
 

@@ -58,14 +58,17 @@ async def rebuild(
     name: Name = None,
     all_: Annotated[bool, typer.Option("--all", help="Every projection.")] = False,
     thread: Annotated[str | None, typer.Option(help="Only this thread's rows.")] = None,
+    from_seq: Annotated[
+        int | None, typer.Option("--from", min=1, help="Only threads with an event at this sequence or after it.")
+    ] = None,
     tenant: Tenant = None,
 ) -> Result:
-    """Rebuild read models from the log, beside the live ones, with an atomic switch. With --thread, or --tenant
-    alone, only those rows are rebuilt, in place.
+    """Rebuild read models from the log, beside the live ones, with an atomic switch. With --thread, --from or --tenant
+    only those rows of the tenant are rebuilt, in place.
     """
-    if thread is not None or tenant is not None:
+    if thread is not None or from_seq is not None or tenant is not None:
         chosen = rt.settings.tenant if tenant is None else tenant
-        made = await read_models.rebuild_rows(rt, name, chosen, thread)
+        made = await read_models.rebuild_rows(rt, name, chosen, thread, from_seq=from_seq or 1)
     else:
         with progress(f"rebuilding {name or 'all'}") as update:
             made = await read_models.rebuild(rt, name, update)

@@ -10,9 +10,6 @@ from turnlog.consumers.cli.console import BadOption, Result
 from turnlog.consumers.cli.options import commands
 from turnlog.consumers.cli.runner import Runtime, command
 
-_LISTS = ("school_regions", "school_size", "school_type")
-
-
 app = commands()
 
 
@@ -23,7 +20,8 @@ async def preferences(
     given: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", help="NAME=VALUE, such as language=zh, timezone=Asia/Shanghai or enable_memory=no; lists as US,UK."
+            "--set",
+            help="NAME=VALUE, such as language=zh or enable_memory=no; lists of the team's own as US,UK.",
         ),
     ] = None,
     cleared: Annotated[list[str] | None, typer.Option("--clear", help="A name to set no longer.")] = None,
@@ -46,7 +44,7 @@ def _values(given: Sequence[str]) -> dict[str, Any]:
         name, sign, value = (part.strip() for part in one.partition("="))
         if not sign or not name or not value:
             raise BadOption(f"--set {one!r} cannot be read; write NAME=VALUE, or --clear NAME to set it no longer")
-        values[name] = [part.strip() for part in value.split(",")] if name in _LISTS else value
+        values[name] = [part.strip() for part in value.split(",")] if "," in value else value
     return values
 
 

@@ -7,7 +7,7 @@ rebuilt: every conflict, closing and merging is an event with its outcome.
 from typing import Annotated, Any, ClassVar, Literal
 from uuid import UUID
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from turnlog.events.contracts.base import ERASED, Derivation, EventContract, Frozen, Moment
 
@@ -24,6 +24,8 @@ Share = Field(ge=0, le=1)
 MAX_KEY_CHARS = 400  # an index row of Postgres holds 2,704 bytes, the thread's name among them
 MAX_TYPE_CHARS = 64
 PreferenceText = Annotated[str, Field(min_length=1, max_length=100)]
+PreferenceName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
+OwnPreference = PreferenceText | Annotated[tuple[PreferenceText, ...], Field(max_length=20)] | None
 
 
 class MemorySource(Frozen):
@@ -263,19 +265,17 @@ class CompactionUndone(EventContract):
 
 class UserPreferences(Frozen):
     """How a user wants to be answered. None: not set. language: ISO 639 code. timezone: such as
-    Asia/Shanghai.
+    Asia/Shanghai. Other names are the application's own, such as school_regions.
 
     enable_memory False: nothing is extracted from what the user says, and no memory goes into a prompt.
     """
 
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[PreferenceName, OwnPreference]
+
     communication_style: Style | None = None
     response_length: Length | None = None
     language: PreferenceText | None = None
-    school_regions: tuple[PreferenceText, ...] | None = Field(default=None, max_length=20)
-    school_size: tuple[PreferenceText, ...] | None = Field(default=None, max_length=20)
-    school_type: tuple[PreferenceText, ...] | None = Field(default=None, max_length=20)
-    essay_style: PreferenceText | None = None
-    essay_tone: PreferenceText | None = None
     enable_memory: bool | None = None
     enable_suggestions: bool | None = None
     timezone: PreferenceText | None = None
@@ -283,9 +283,9 @@ class UserPreferences(Frozen):
 
 class PreferencesSet(EventContract):
     """A person set preferences by hand: the given ones replace earlier ones. cleared: names of preferences that are
-    removed. v1 had no timezone."""
+    removed. v1 had no timezone; v2 had five names of one application, which v3 keeps among any others."""
 
-    VERSION: ClassVar[int] = 2
+    VERSION: ClassVar[int] = 3
     PERSONAL: ClassVar[dict[str, Any]] = {"preferences": None, "cleared": ()}
     MIXES_SPEAKERS: ClassVar[bool] = False
     type: Literal["preferences_set"] = "preferences_set"

@@ -59,20 +59,24 @@ async def rebuild_thread(log: Log, database_url: str, projection: Projection, te
     return Rebuilt(projection.name, events, time.perf_counter() - started)
 
 
-async def rebuild_tenant(log: Log, database_url: str, projection: Projection, tenant: str) -> Rebuilt:
-    """Rebuilds every thread that the log has of a tenant, thread by thread. Raises NotFound, NotPerThread."""
+async def rebuild_tenant(
+    log: Log, database_url: str, projection: Projection, tenant: str, from_seq: int = 1
+) -> Rebuilt:
+    """Rebuilds every thread that the log has of a tenant, thread by thread, each from its beginning. from_seq: only
+    threads with an event at this sequence or after it. Raises NotFound, NotPerThread."""
     started, events = time.perf_counter(), 0
-    threads = await _threads(log, tenant)
+    threads = await _threads(log, tenant, from_seq)
     if not threads:
-        raise NotFound(f"the log has no tenant {tenant!r}")
+        after = f" with an event from sequence {from_seq} on" if from_seq > 1 else ""
+        raise NotFound(f"the log has no tenant {tenant!r}{after}")
     for thread in threads:
         events += (await rebuild_thread(log, database_url, projection, tenant, thread)).events
     return Rebuilt(projection.name, events, time.perf_counter() - started)
 
 
-async def _threads(log: Log, tenant: str) -> list[str]:
+async def _threads(log: Log, tenant: str, from_seq: int) -> list[str]:
     found: dict[str, None] = {}
-    async for stored in log.read([tenant_filter(tenant)], 1, await log.head()):
+    async for stored in log.read([tenant_filter(tenant)], from_seq, await log.head()):
         if (known := incoming(stored).recorded) is not None:
             found.setdefault(known.event.thread)
     return list(found)

@@ -244,6 +244,7 @@ EVERY_CONTRACT: tuple[EventData, ...] = (
             school_regions=("US", "UK"),
             enable_memory=True,
             timezone="Asia/Shanghai",
+            essay_style="vivid",
         ),
         cleared=("essay_tone",),
     ),

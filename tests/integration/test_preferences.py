@@ -15,11 +15,24 @@ async def test_what_is_set_stays_until_it_is_set_again_or_cleared(
     nats_url: str, database_url: str, db: Connection
 ) -> None:
     async with player(nats_url, database_url, ("projectors",))() as stage:
+        stage.runtime.own_preferences = lambda _: {"school_regions": "list", "essay_tone": "text"}
         place = (stage.runtime, "default", "ann")
         await set_preferences(*place, {"language": "zh", "school_regions": ["US", "UK"], "enable_memory": "no"})
         found = await set_preferences(*place, {"language": "en"}, ["enable_memory"])
         assert found == UserPreferences(language="en", school_regions=("US", "UK"))
         assert await show_preferences(stage.runtime, "default", "bob") == UserPreferences()
+        nested = {
+            "schoolPreferences": {"regions": "CA"},
+            "essayPreferences": {"tone": "warm"},
+            "responseLength": "brief",
+        }
+        found = await set_preferences(*place, nested)
+        assert found == UserPreferences(
+            language="en", school_regions=("CA",), essay_tone="warm", response_length="brief"
+        )
+        stage.runtime.own_preferences = lambda _: {}
+        found = await set_preferences(*place, {"school_regions": "US"}, ["essay_tone"])
+        assert found.model_extra == {"school_regions": ("US",)}, "a name that was set stays one without its team"
         assert await rows(db, "SELECT user_id FROM user_preferences") == [("ann",)]
         assert (await verify(stage.runtime.log, database_url, MEMORIES)).clean
 

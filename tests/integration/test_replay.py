@@ -57,6 +57,8 @@ async def test_a_rebuilt_tenant_is_as_the_log_says_and_others_are_left_alone(
     await log.append_many([turn(str(i), thread="mine", tenant="acme") for i in range(2)])
     await settled()
     await db.execute("UPDATE messages SET content = '\"forged\"'")
+    assert (await rebuild_tenant(log, database_url, MESSAGES, "default", from_seq=4)).events == 2
+    assert (await contents(db, "0 号"), await contents(db, "1 号")) == (["forged"] * 2, ["1", "3"])
     assert (await rebuild_tenant(log, database_url, MESSAGES, "default")).events == 4
     assert await contents(db, "0 号") + await contents(db, "1 号") == ["0", "2", "1", "3"]
     assert await contents(db, "mine") == ["forged"] * 2
