@@ -35,13 +35,13 @@ from turnlog.projectors.engine.row_security import ROLE, SETTING, make_usable
 from turnlog.projectors.engine.same_log import guarded
 from turnlog.projectors.engine.writer import Connection
 
-TYPES = ("erased", "user_erased")
+TYPES = ("erased", "user_erased", "turn_redacted")
 SWITCH_S = 0.0005  # Python's own 5 ms are waited for at each of the few round trips of an append
 
 
 @contextlib.asynccontextmanager
 async def forgetting(log: Log) -> AsyncIterator[None]:
-    """Empties caches after each erasure while the block runs; twice, because a read under way may refill one."""
+    """Empties caches after erasures and redactions while the block runs; twice, for a read under way may refill one."""
     again: set[asyncio.TimerHandle] = set()
     loop = asyncio.get_running_loop()
 

@@ -19,7 +19,7 @@ from turnlog.events.client import LOST_SERVER, RobustClient, servers_of
 from turnlog.events.contracts import Event, Recorded
 from turnlog.events.errors import WAYS_OUT, InvalidEvent, LogUnavailable, NotFound, OtherLog, cause
 from turnlog.events.publish import Appended
-from turnlog.events.read import OrderedReader, Stored, read_to, recorded
+from turnlog.events.read import OrderedReader, Stored, read_to, recorded, replacements
 from turnlog.events.sealing import Keyring, key_ids_in
 from turnlog.events.signing import Signer
 from turnlog.events.stream import NO_STREAM, StreamOptions, ensure_stream, log_id, overwrite
@@ -216,18 +216,20 @@ class Log:
         return read_to(self.nc, filters, start_seq, through_seq, keyring=self.keyring)
 
     async def stored(self, seq: int, with_key: bool = True) -> Stored:
-        """Returns one message by its sequence. with_key: fetches the key that opens it. Raises NotFound,
-        LogUnavailable."""
+        """Returns one message by its sequence, or what replaces it. with_key: fetches the key that opens it. Raises
+        NotFound, GapInLog, LogUnavailable."""
         with nats_errors(f"cannot ask NATS for sequence {seq}"):
             try:
                 found = await self.nc.jetstream().get_msg(STREAM, seq)
+                subject, body, stored_ns = found.subject or "", found.data or b"", _ns(found.time)
             except NotFoundError as error:
                 _refuse_lost_stream(error)
-                raise NotFound(f"the log has no event at sequence {seq}") from None
-        subject, body = found.subject or "", found.data or b""
+                if (instead := (await replacements(self.nc)).at(seq)) is None:
+                    raise NotFound(f"the log has no event at sequence {seq}") from None
+                subject, body, stored_ns = instead.subject, instead.body, instead.stored_ns
         if with_key and self.keyring is not None:
             await self.keyring.prefetch(key_ids_in([body]))
-        return Stored(seq, subject, body, _ns(found.time), pending=0, keyring=self.keyring)
+        return Stored(seq, subject, body, stored_ns, pending=0, keyring=self.keyring)
 
     async def overwrite(self, seq: int) -> bool:
         """Deletes one message so that its bytes on disk are overwritten; False if it no longer exists.

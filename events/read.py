@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from itertools import accumulate
 from typing import Self
 from uuid import UUID
+from weakref import WeakKeyDictionary
 
 from nats.aio.client import Client
 from nats.aio.msg import Msg
@@ -24,8 +25,16 @@ from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from turnlog.events.codec import decode
 from turnlog.events.contracts import Recorded
 from turnlog.events.errors import GapInLog, InvalidEvent, cause
+from turnlog.events.redactions import Replacement, Replacements, replacement
 from turnlog.events.sealing import Keyring, key_ids_in
-from turnlog.events.subjects import STREAM, parse_stored, present_thread, thread_token
+from turnlog.events.subjects import (
+    STREAM,
+    parse_stored,
+    present_thread,
+    redactions_filter,
+    thread_token,
+    type_filter,
+)
 
 PULL = 2_000
 PULL_BYTES = 32 * 1024 * 1024
@@ -93,11 +102,15 @@ class OrderedReader:
         since: datetime | None = None,
         keyring: Keyring | None = None,
         stream: str = STREAM,
+        as_stored: bool = False,
     ) -> None:
         """since: start at a stored time in place of a sequence; headers_only: bodies stay empty, ids are set.
+        as_stored: without the events that replace deleted ones, as `since` too.
 
         taken: the size of the last batch.
         """
+        self._replaced: list[Replacement] = []
+        self._as_stored = as_stored or since is not None or stream != STREAM
         self._stream = stream
         self._nc, self._filters, self._start = nc, list(filters), max(1, start_seq)
         self._headers_only, self._since, self._keyring = headers_only, since, keyring
@@ -127,6 +140,8 @@ class OrderedReader:
         self._name = f"reader-{uuid.uuid4().hex}"
         self._connection = self._nc.stats["reconnects"]
         try:
+            if not self._as_stored:
+                self._replaced = (await replacements(self._nc)).fitting(self._filters, self._start)
             inbox = self._nc.new_inbox()
             self._sub = await self._nc.subscribe(
                 inbox, cb=self._on_message, pending_msgs_limit=-1, pending_bytes_limit=-1
@@ -201,6 +216,8 @@ class OrderedReader:
                 pending = await self._still_due(pending)
             if silent > MAX_SILENT_WAITS:
                 raise GapInLog(f"{pending} messages were due and none came for {MAX_SILENT_WAITS} s")
+        for one in self._replaced:
+            yield self._replacing(one, 0)
 
     async def _still_due(self, pending: int) -> int:
         """Returns how many messages are still expected: some may have been deleted meanwhile, for instance by an
@@ -271,9 +288,15 @@ class OrderedReader:
             self._failure = f"consumer sequence {cseq} came where {self._delivered} was due"
             return
         self._outstanding, self._unheard = max(0, self._outstanding - 1), 0
+        while self._replaced and self._replaced[0].seq <= sseq:
+            if (one := self._replaced.pop(0)).seq < sseq:
+                self._buffer.append(self._replacing(one, pending + 1))
         found = _message_id(msg) if self._headers_only else None
         self._buffer.append(Stored(sseq, msg.subject, msg.data, stored_ns, pending, found, self._keyring))
         self._buffered_bytes += len(msg.data)
+
+    def _replacing(self, one: Replacement, pending: int) -> Stored:
+        return Stored(one.seq, one.subject, one.body, one.stored_ns, pending, one.event_id, self._keyring)
 
     def _status(self, msg: Msg) -> None:
         """Handles the end of a pull: Nats-Pending-Messages says how many of its messages will not come."""
@@ -323,8 +346,10 @@ async def read_to(
     since: datetime | None = None,
     keyring: Keyring | None = None,
     stream: str = STREAM,
+    as_stored: bool = False,
 ) -> AsyncIterator[Stored]:
-    """Yields every matching message from start_seq up to through_seq (None: the log's end).
+    """Yields every matching message from start_seq up to through_seq (None: the log's end). as_stored: as the stream
+    has them, without the events that replace deleted ones.
 
     A reader that is lost, for instance in a failover, is reopened after the last message. Raises GapInLog when TRIES
     attempts in a row bring nothing.
@@ -332,7 +357,7 @@ async def read_to(
     position, failures = start_seq, 0
     while through_seq is None or position <= through_seq:
         from_time = None if position > start_seq else since
-        reader = OrderedReader(nc, filters, position, headers_only, from_time, keyring, stream)
+        reader = OrderedReader(nc, filters, position, headers_only, from_time, keyring, stream, as_stored)
         try:
             async with reader:
                 async for stored in reader.until_caught_up():
@@ -346,3 +371,20 @@ async def read_to(
             if failures == TRIES:
                 raise
             await asyncio.sleep(REOPEN_WAIT_S * failures)
+
+
+_REPLACEMENTS: "WeakKeyDictionary[Client, Replacements]" = WeakKeyDictionary()
+
+
+async def replacements(nc: Client) -> Replacements:
+    """Returns the events that replace deleted ones, read again after a redaction. Raises GapInLog and what NATS
+    raises."""
+    known = _REPLACEMENTS.setdefault(nc, Replacements())
+    ask = json.dumps({"last_by_subj": redactions_filter()}).encode()
+    reply = json.loads((await nc.request(f"$JS.API.STREAM.MSG.GET.{STREAM}", ask, timeout=OPEN_S)).data)
+    through = int(reply["message"]["seq"]) if "message" in reply else 0
+    if through > known.through:
+        every = read_to(nc, [type_filter("event_redacted")], 1, as_stored=True)
+        found = [replacement(one.seq, one.subject, one.body) async for one in every]
+        known.know(through, [one for one in found if one is not None])
+    return known

@@ -44,11 +44,12 @@ DOMAIN = "turnlog"
 # Prefix of turnlog's own threads. Conversations must not use it: deleting one would delete a user's memories.
 OWN_THREADS = ("memories/", "shadow/", "store/", "jobs/", "erasures/", "limits/", "access/", "agents/")
 MEMORIES, SHADOW, STORE, JOBS, ERASURES, LIMITS, ACCESS, AGENTS = OWN_THREADS
+REDACTIONS = ERASURES + "redactions"
 
 # Events of operators and of turnlog itself: one of them changes more than one thread.
 OPERATOR_TYPES = (
     *("limits_changed", "agent_configured", "agent_switched", "api_key_created", "api_key_revoked"),
-    *("job_ran", "thread_archived", "thread_restored", "user_erased"),
+    *("job_ran", "thread_archived", "thread_restored", "user_erased", "event_redacted", "turn_redacted"),
 )
 
 _PLAIN = re.compile(r"[A-Za-z0-9_-]{1,100}\Z")
@@ -182,6 +183,20 @@ def turns_filter(tenant: str, partition: int) -> str:
 def type_filter(type_: str) -> str:
     """Returns the filter for stored events of one type on any thread of any tenant."""
     return f"{STORED_PREFIX}.*.*.*.{_type_token(type_)}"
+
+
+def redactions_filter() -> str:
+    """Returns the filter for what was redacted, of every tenant. All of it is on one thread of each tenant, so that the
+    server need not look at the others."""
+    return f"{STORED_PREFIX}.*.*.{thread_token(REDACTIONS)}.turn_redacted"
+
+
+def matches(subject: str, filter_: str) -> bool:
+    """Returns whether a stored subject fits a filter with the wildcards of NATS."""
+    tokens, wanted = subject.split("."), filter_.split(".")
+    if wanted[-1] == ">":
+        tokens, wanted = tokens[: len(wanted) - 1], wanted[:-1]
+    return len(tokens) == len(wanted) and all(want in ("*", token) for token, want in zip(tokens, wanted, strict=True))
 
 
 def stored_transform(partitions: int) -> tuple[str, str]:

@@ -71,6 +71,7 @@ REFUSALS: Mapping[str, int] = {
     "nothing-to-revert": 422,
     "question-settled": 422,
     "refused-target": 422,
+    "invalid-words": 422,
     "strings-too-short": 422,
     "text-too-long": 422,
     "unknown-event-type": 422,

@@ -96,12 +96,14 @@ from turnlog.events.contracts.operations import ApiKeyCreated as ApiKeyCreated
 from turnlog.events.contracts.operations import ApiKeyRevoked as ApiKeyRevoked
 from turnlog.events.contracts.operations import ArchivedEvent as ArchivedEvent
 from turnlog.events.contracts.operations import Erased as Erased
+from turnlog.events.contracts.operations import EventRedacted as EventRedacted
 from turnlog.events.contracts.operations import JobRan as JobRan
 from turnlog.events.contracts.operations import LimitName as LimitName
 from turnlog.events.contracts.operations import LimitsChanged as LimitsChanged
 from turnlog.events.contracts.operations import Plan as Plan
 from turnlog.events.contracts.operations import ThreadArchived as ThreadArchived
 from turnlog.events.contracts.operations import ThreadRestored as ThreadRestored
+from turnlog.events.contracts.operations import TurnRedacted as TurnRedacted
 from turnlog.events.contracts.operations import UserErased as UserErased
 from turnlog.events.contracts.origin import TurnOrigin as TurnOrigin
 from turnlog.events.contracts.runs import MAX_DEPTH as MAX_DEPTH
@@ -173,6 +175,8 @@ EventData = Annotated[
     | ThreadArchived
     | ThreadRestored
     | UserErased
+    | EventRedacted
+    | TurnRedacted
     | Erased,
     Field(discriminator="type"),
 ]

@@ -1,6 +1,7 @@
 """Events of operation: erasures, the archive, scheduled jobs, limits, agents."""
 
 from typing import Annotated, Any, ClassVar, Literal
+from uuid import UUID
 
 from pydantic import Field
 
@@ -167,4 +168,50 @@ class UserErased(EventContract):
     scanned: dict[str, int] = Field(default_factory=dict)
     strings_searched: int = Field(default=0, ge=0)
     hits: int = Field(default=0, ge=0)
+    found_in: dict[str, int] | None = None
+
+
+class EventRedacted(EventContract):
+    """Replaces an event of this thread from which words were struck: where the log no longer has a message at `seq`,
+    readers find `envelope` there.
+
+    stored_at, event_type: of the event that was replaced. envelope: as published, its personal fields sealed in it.
+    """
+
+    PERSONAL: ClassVar[dict[str, Any]] = {}
+    type: Literal["event_redacted"] = "event_redacted"
+    seq: int = Field(ge=1)
+    stored_at: Moment
+    event_type: str = Field(max_length=MAX_TYPE_CHARS)
+    envelope: str
+
+    def has_words(self) -> bool:
+        """Returns whether the envelope is readable without a key; an erasure then overwrites this event."""
+        return '"sealedkey"' not in self.envelope
+
+
+class TurnRedacted(EventContract):
+    """Words of a turn, or all of it, were struck: once before anything is deleted, and once with what the search
+    found afterwards. It has numbers and no words.
+
+    redaction: the same in both events. seq: of the turn. whole: all of the turn. by: who asked for it. events: that
+    were replaced; removed: derived ones without a replacement; memories: that were forgotten. hits: None before the
+    search. found_in: as in UserErased.
+    """
+
+    PERSONAL: ClassVar[dict[str, Any]] = {}
+    type: Literal["turn_redacted"] = "turn_redacted"
+    redaction: UUID
+    conversation: str
+    turn_id: UUID
+    seq: int = Field(ge=1)
+    whole: bool
+    by: str | None = None
+    reason: str | None = None
+    events: int = Field(default=0, ge=0)
+    removed: int = Field(default=0, ge=0)
+    memories: int = Field(default=0, ge=0)
+    scanned: dict[str, int] = Field(default_factory=dict)
+    strings_searched: int = Field(default=0, ge=0)
+    hits: int | None = Field(default=None, ge=0)
     found_in: dict[str, int] | None = None

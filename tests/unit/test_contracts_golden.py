@@ -23,6 +23,8 @@ EVERY_VERSION = [(name, version) for name, top in VERSIONS.items() for version i
 WITHOUT_READ_MODEL = {
     "answer_requested": "handled by the agent consumer, no read model",
     "answer_receipt": "kept in the log; read back by id",
+    "event_redacted": "readers of the log find the event in it in place of the one it replaces",
+    "turn_redacted": "the receipt of a redaction, kept in the log",
     "user_erased": "the receipt of an erasure, kept in the log",
 }
 

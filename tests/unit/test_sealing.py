@@ -40,6 +40,9 @@ SAYING = [data for data in EVERY_CONTRACT if CONTRACTS[data.type].PERSONAL]  # t
 CLEAR = {
     "an id, or a name that programs gave": {
         "agent",
+        "by",
+        "event_type",
+        "envelope",  # as published: what is sealed in it stays sealed
         "current_agent_key",
         "tool_call_id",
         "source_id",

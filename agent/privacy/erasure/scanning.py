@@ -88,7 +88,7 @@ async def scan_stream(log: Log, needles: Needles, scan: Scan, on_progress: OnPro
         if stream == KEYS_STREAM and log.keyring is None:
             continue
         searched = Searched(needles)
-        async for stored in read_to(log.nc, [filters], 1, stream=stream):
+        async for stored in read_to(log.nc, [filters], 1, stream=stream, as_stored=True):
             searched.add(stored.body + b"\0")
             if stored.seq % 1_000 == 0:
                 on_progress(min(stored.seq, head), head)

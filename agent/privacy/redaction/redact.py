@@ -1,0 +1,333 @@
+"""Redacting: a person strikes words from a turn, or the whole turn, and everything derived from it that repeats them.
+
+The replacements are appended first, then what they replace is overwritten in the log, the turn last, then the threads'
+read models are rebuilt. So a redaction that was killed is finished by the same call.
+"""
+
+import asyncio
+import re
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from uuid import UUID, uuid4, uuid5
+
+from psycopg import sql
+
+from turnlog.agent.answering.receipts import GivenReceipts
+from turnlog.agent.conversations.archive.files import files_of
+from turnlog.agent.conversations.archive.restoring import restored_if_archived
+from turnlog.agent.conversations.sessions.bucket import Bucket
+from turnlog.agent.privacy.erasure import rows
+from turnlog.agent.privacy.erasure.event_scan import Person
+from turnlog.agent.privacy.erasure.plan import ErasureReach
+from turnlog.agent.privacy.erasure.scanning import Scan, scan_buckets, scan_files, scan_stream, scan_tables
+from turnlog.agent.privacy.erasure.string_search import Needles, text_hashes
+from turnlog.agent.privacy.redaction.striking import Strike, is_derived, strike_of, struck
+from turnlog.agent.runtime import Runtime
+from turnlog.events.codec import encode
+from turnlog.events.contracts import (
+    Event,
+    EventRedacted,
+    Memory,
+    MemoryForgotten,
+    Recorded,
+    ThreadForked,
+    TurnRecorded,
+    TurnRedacted,
+)
+from turnlog.events.errors import NotFound
+from turnlog.events.read import recorded, replacements
+from turnlog.events.sealing import owners_to_seal
+from turnlog.events.subjects import OWN_THREADS, REDACTIONS, SHADOW, memory_thread, tenant_type_filter
+from turnlog.projectors.engine.database import connect, take_locks
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.registry import PROJECTIONS
+from turnlog.projectors.rebuild.build import RebuildRunning
+from turnlog.projectors.rebuild.replay import rebuild_thread
+
+SOURCE = "turnlog/redact"
+
+
+@dataclass(frozen=True, slots=True)
+class Struck:
+    """An event with struck words. replaced: without them; None for a derived one, which is made again."""
+
+    recorded: Recorded
+    replaced: Event | None
+
+
+@dataclass(frozen=True, slots=True)
+class RedactionPlan:
+    """What a redaction changes. threads: the conversation, its forks, the memories of those who speak in it.
+
+    events: type → how many have the words. memories: ids of those that are forgotten. is_done: the turn was redacted
+    before and has none of the words.
+    """
+
+    tenant: str
+    thread: str
+    turn: Recorded
+    strike: Strike
+    threads: tuple[str, ...]
+    struck: tuple[Struck, ...]
+    memories: dict[str, set[UUID]]
+
+    @property
+    def events(self) -> dict[str, int]:
+        return dict(Counter(one.recorded.event.type for one in self.struck))
+
+
+@dataclass(frozen=True, slots=True)
+class RedactionReceipt:
+    """seq: of the event on the thread `erasures/redactions`. left: place → how often the search found words there, and
+    strings: place → which, masked."""
+
+    seq: int
+    data: TurnRedacted
+    seconds: float
+    left: dict[str, int] = field(default_factory=dict)
+    strings: dict[str, list[str]] = field(default_factory=dict)
+
+
+async def plan_redaction(
+    runtime: Runtime, tenant: str, thread: str, seq: int, words: str | None = None
+) -> RedactionPlan:
+    """Returns what would be struck; changes nothing. words: None for the whole turn.
+
+    Raises NotFound for a sequence that is no turn of the thread, and for words that it does not have; InvalidWords.
+    """
+    log = runtime.log
+    turn = recorded(await log.stored(seq))
+    if turn.event.tenant != tenant or turn.event.thread != thread or not isinstance(turn.event.data, TurnRecorded):
+        raise NotFound(f"sequence {seq} is no turn of the conversation {thread!r}; `turnlog messages` shows them")
+
+    def sign(encoding: str, data: bytes) -> bytes:
+        return log.signer.value_signature(tenant, encoding.encode() + b"\0" + data) if log.signer else b""
+
+    strike = strike_of(turn.event, seq, words, sign)
+    if struck(turn.event, strike, seq) is None and (await replacements(log.nc)).at(seq) is None:
+        raise NotFound(f"the turn at sequence {seq} does not say these words")
+    threads = await _threads(runtime, tenant, thread)
+    if strike.whole:
+        strike = strike.only(await _distinctive(runtime, tenant, threads, strike))
+    found = [one for name in threads async for one in _struck_in(runtime, tenant, name, strike)]
+    memories: dict[str, set[UUID]] = {}
+    for one in found:
+        memory = getattr(one.recorded.event.data, "memory", None)
+        if isinstance(memory, Memory):
+            memories.setdefault(one.recorded.event.thread, set()).add(memory.id)
+    return RedactionPlan(tenant, thread, turn, strike, tuple(threads), tuple(found), memories)
+
+
+async def _struck_in(runtime: Runtime, tenant: str, thread: str, strike: Strike) -> AsyncIterator[Struck]:
+    async for one in runtime.log.read_thread(tenant, thread):
+        if is_derived(one.event, strike):
+            yield Struck(one, None)
+        elif (replaced := struck(one.event, strike, one.seq)) is not None:
+            yield Struck(one, replaced)
+
+
+async def _distinctive(runtime: Runtime, tenant: str, threads: Iterable[str], strike: Strike) -> list[str]:
+    """Returns the texts of the turn that nobody says in another turn: "Thank you very much." stays there."""
+    texts = list(strike.texts)
+    for name in threads:
+        async for one in runtime.log.read_thread(tenant, name, types=("turn_recorded",)):
+            if one.seq != strike.seq and isinstance(one.event.data, TurnRecorded) and one.event.data.role == "user":
+                said = one.event.data.model_dump_json()
+                texts = [text for text in texts if text.casefold() not in said.casefold()]
+    return texts
+
+
+async def redact_turn(
+    runtime: Runtime,
+    tenant: str,
+    thread: str,
+    seq: int,
+    reach: ErasureReach,
+    words: str | None = None,
+    by: str | None = None,
+    reason: str | None = None,
+) -> RedactionReceipt:
+    """Strikes words, or all of a turn, from the log and everything made from it, then searches for what is left.
+
+    by: who asks for it; reason: stored in the receipt. It cannot be undone; one that was killed is called again, with
+    the same words. Raises as plan_redaction, and RebuildRunning, LogUnavailable, DatabaseUnavailable,
+    NotProjectedInTime, EventTooLarge.
+    """
+    started = time.perf_counter()
+    async with runtime.pool.connection() as conn:
+        await restored_if_archived(runtime, conn, tenant, thread)
+    await runtime.wait_until_projected()
+    async with _no_rebuild(runtime):
+        plan = await plan_redaction(runtime, tenant, thread, seq, words)
+        begun = TurnRedacted(
+            redaction=uuid4(),
+            conversation=thread,
+            turn_id=plan.turn.event.id,
+            seq=seq,
+            whole=words is None,
+            by=by,
+            reason=reason,
+            events=sum(one.replaced is not None for one in plan.struck),
+            removed=sum(one.replaced is None for one in plan.struck),
+            memories=len(set().union(*plan.memories.values())),
+        )
+        with reach.step("replacing events in the log"):
+            await _replace(runtime, plan, begun)
+        with reach.step("rebuilding the threads"):
+            await _rebuild(runtime, plan)
+        await _clear_caches(runtime, plan)
+        with reach.step("searching for what is left"):
+            scan, count = await _scanned(runtime, plan, reach)
+    data = begun.model_copy(
+        update={
+            "scanned": dict(scan.places),
+            "strings_searched": count,
+            "hits": scan.total,
+            "found_in": dict(scan.recorded) or None,
+        }
+    )
+    done = await runtime.log.append(_receipt(tenant, data))
+    return RedactionReceipt(done.seq, data, time.perf_counter() - started, dict(scan.hits), scan.strings)
+
+
+async def _threads(runtime: Runtime, tenant: str, thread: str) -> list[str]:
+    """Returns the conversation, its forks and their forks, and the memories, trial ones too, of all who speak there."""
+    forks: dict[str, str] = {}
+    async for stored in runtime.log.read([tenant_type_filter(tenant, "thread_forked")]):
+        event = recorded(stored).event
+        if isinstance(event.data, ThreadForked):
+            forks[event.thread] = event.data.parent
+    talks = [thread]
+    for one in talks:
+        talks += [fork for fork, parent in forks.items() if parent == one and fork not in talks]
+    people: dict[str, None] = {}
+    for one in talks:
+        async for found in runtime.log.read_thread(tenant, one):
+            if found.event.user is not None:
+                people.setdefault(found.event.user)
+    memories = [memory_thread(user) for user in people]
+    async with runtime.pool.connection() as conn:
+        known = [await rows.known_threads(conn, Person(tenant, user)) for user in people]
+    shadows = sorted(one for some in known for one in some if one.startswith(SHADOW))
+    return [*talks, *memories, *shadows]
+
+
+@asynccontextmanager
+async def _no_rebuild(runtime: Runtime) -> AsyncIterator[None]:
+    """Keeps rebuilds out: one that has read the words would bring them back. Raises RebuildRunning."""
+    async with await connect(runtime.database_url) as conn:
+        if not await take_locks(conn, [projection.name for projection in PROJECTIONS], "build", -1):
+            raise RebuildRunning("read models are being rebuilt or verified, or another redaction runs; wait for it")
+        yield
+
+
+async def _replace(runtime: Runtime, plan: RedactionPlan, begun: TurnRedacted) -> None:
+    """Appends the replacements, then overwrites what they replace, the turn last: a killed run still finds it."""
+    log, tenant = runtime.log, plan.tenant
+    if log.keyring is not None:
+        await log.keyring.prefetch_current(owners_to_seal(one.replaced for one in plan.struck if one.replaced))
+    carriers = [_carrier(runtime, one.recorded, one.replaced, begun) for one in plan.struck if one.replaced]
+    sources = (plan.turn.event.id,) if begun.whole else ()
+    forgotten = [
+        Event(
+            id=uuid5(memory, f"redacted {begun.turn_id}"),
+            source=SOURCE,
+            tenant=tenant,
+            thread=name,
+            user=next(one.recorded.event.user for one in plan.struck if one.recorded.event.thread == name),
+            data=MemoryForgotten(memory_id=memory, source_ids=sources),
+        )
+        for name, ids in plan.memories.items()
+        for memory in sorted(ids)
+    ]
+    await log.append_many([*carriers, *forgotten])
+    await log.append(_receipt(tenant, begun))
+    await runtime.wait_until_projected()
+    replaced = {one.recorded.seq for one in plan.struck} | (await replacements(log.nc)).superseded
+    for seq in sorted(replaced, key=lambda seq: (seq == plan.turn.seq, seq)):
+        await log.overwrite(seq)
+
+
+def _carrier(runtime: Runtime, of: Recorded, replaced: Event, begun: TurnRedacted) -> Event:
+    return Event(
+        source=SOURCE,
+        tenant=of.event.tenant,
+        thread=of.event.thread,
+        user=of.event.user,
+        causation=begun.turn_id,
+        correlation=begun.redaction,
+        data=EventRedacted(
+            seq=of.seq,
+            stored_at=of.stored_at,
+            event_type=of.event.type,
+            envelope=encode(replaced, runtime.log.keyring).decode(),
+        ),
+    )
+
+
+def _receipt(tenant: str, data: TurnRedacted) -> Event:
+    return Event(source=SOURCE, tenant=tenant, thread=REDACTIONS, correlation=data.redaction, data=data)
+
+
+async def _rebuild(runtime: Runtime, plan: RedactionPlan) -> None:
+    """Rebuilds the threads in every read model, so that their rows are those of a fresh rebuild."""
+    await runtime.wait_until_projected()
+    for thread in plan.threads:
+        if await runtime.log.thread_head(plan.tenant, thread):
+            for projection in PROJECTIONS:
+                if projection.per_thread:
+                    await rebuild_thread(runtime.log, runtime.database_url, projection, plan.tenant, thread)
+
+
+async def _clear_caches(runtime: Runtime, plan: RedactionPlan) -> None:
+    """Removes vectors that no row has any more, cached answers, kept answers of writes, copies of sessions, receipts
+    that were given, and archive files, whose conversation is back."""
+    hashes = [digest for one in plan.struck for digest in text_hashes(one.recorded.event)]
+    nobody = Person(plan.tenant, f"redaction/{uuid4()}")  # of no rows, so that only what no row has goes
+    async with runtime.pool.connection() as conn:
+        await rows.clear_caches(conn, nobody, (), plan.threads, hashes)
+        for table in rows.vacuumed_tables():
+            await rows.vacuum(conn, False, table)
+    talks = [thread for thread in plan.threads if not thread.startswith(OWN_THREADS)]
+    for path in files_of(runtime.settings.archive, plan.tenant, talks):
+        (runtime.settings.archive / path).unlink(missing_ok=True)
+    bucket, users = Bucket(runtime.log, plan.tenant), {one.recorded.event.user for one in plan.struck}
+    for thread in talks:
+        await bucket.purge(thread)
+    for user in users - {None}:
+        await GivenReceipts(runtime).forget(plan.tenant, str(user))
+
+
+async def _scanned(runtime: Runtime, plan: RedactionPlan, reach: ErasureReach) -> tuple[Scan, int]:
+    """Returns the search's result and the number of strings. Long ones are searched for everywhere; short ones, which
+    occur by chance, in the rows of the threads."""
+    scan, needles = Scan(), Needles(plan.strike.texts)
+    async with runtime.pool.connection() as conn:
+        for table, count in (await _left(conn, plan)).items():
+            scan.note("tables of the threads", f"rows of the threads in {table}", count)
+        if needles.strings:
+            await scan_tables(conn, needles, scan, lambda done, total: None)
+    left = [one for thread in plan.threads async for one in _struck_in(runtime, plan.tenant, thread, plan.strike)]
+    scan.note("threads of the log", "events of the threads", len(left))
+    if needles.strings:
+        await scan_stream(runtime.log, needles, scan, lambda done, total: None)
+        await scan_buckets(runtime.log, needles, scan)
+        await asyncio.to_thread(scan_files, list(reach.files()), needles, scan, lambda done, total: None)
+    return scan, len(plan.strike.texts)
+
+
+async def _left(conn: Connection, plan: RedactionPlan) -> dict[str, int]:
+    """Returns table → rows of the threads that still have the words."""
+    like = ["%" + re.sub(r"([%_\\])", r"\\\1", text) + "%" for text in plan.strike.texts]
+    counts: dict[str, int] = {}
+    for table in (table for projection in PROJECTIONS for table in projection.tables):
+        if "thread_id" in table.columns:
+            query = sql.SQL(
+                "SELECT t::text FROM {} t WHERE tenant = %s AND thread_id = ANY(%s) AND t::text ILIKE ANY(%s)"
+            ).format(sql.Identifier(table.name))
+            said = await (await conn.execute(query, (plan.tenant, list(plan.threads), like))).fetchall()
+            counts[table.name] = sum(plan.strike.without(text) != text for (text,) in said)
+    return counts

@@ -1,0 +1,248 @@
+"""Strikes words from events. Pure: an event becomes the same event without them, or none.
+
+What is struck reads `[redacted]`. In the bytes of LangGraph's values each byte of a string becomes `*`, since their
+length is written before them.
+"""
+
+import re
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from json import dumps
+from typing import Any
+from uuid import UUID
+
+from turnlog.agent.privacy.erasure.string_search import KEY_BYTES, candidates
+from turnlog.events.codec import decode, encode
+from turnlog.events.contracts import (
+    CheckpointSaved,
+    CheckpointWritesSaved,
+    EntitiesFound,
+    Event,
+    Memory,
+    MemorySource,
+    SegmentCheckpointed,
+    StoreItemPut,
+    SummaryWritten,
+    TextBlock,
+    ThreadForked,
+    ThreadRestored,
+    ToolResultBlock,
+    ToolUseBlock,
+    TopicsTagged,
+    TurnRecorded,
+)
+from turnlog.events.errors import InvalidEvent, TurnlogError
+
+MARK = "[redacted]"
+SIGNED, SIGNATURE_BYTES = "turnlog.signed.", 32  # consumers/langgraph/checkpoint/items.py
+Sign = Callable[[str, bytes], bytes]
+# Keys of blocks, calls and sources: ids and names of kinds, which are not what somebody said.
+_STRUCTURE = frozenset({"type", "id", "tool_use_id", "event_id", "thread", "said_at", "media_type", "signature"})
+_WORDS_OF_SCRIPTS = r"[^\W⺀-\U0010ffff]"  # letters, without those of scripts that put no space between words
+
+
+class InvalidWords(TurnlogError):
+    """The words cannot be struck: they are too short, or the mark contains them."""
+
+    code = "invalid-words"
+
+
+@dataclass(frozen=True, slots=True)
+class Strike:
+    """What is struck: of the turn with this id all (whole), and everywhere the texts.
+
+    patterns: of the texts in texts and in bytes; None for a turn in which there is nothing to look for elsewhere.
+    """
+
+    turn_id: UUID
+    seq: int
+    whole: bool
+    texts: tuple[str, ...]
+    pattern: re.Pattern[str] | None
+    in_bytes: re.Pattern[bytes] | None
+    sign: Sign | None = None
+
+    def without(self, text: str) -> str:
+        return self.pattern.sub(MARK, text) if self.pattern else text
+
+    def only(self, texts: Sequence[str]) -> "Strike":
+        """Returns the strike of the turn that looks for these texts elsewhere."""
+        return replace(self, texts=tuple(texts), **_patterns(texts))
+
+
+def strike_of(turn: Event, seq: int, words: str | None, sign: Sign | None = None) -> Strike:
+    """Returns what to strike. words: None for the whole turn; then its sentences, numbers and codes are struck
+    elsewhere. Raises InvalidWords."""
+    if words is not None:
+        texts = [" ".join(words.split())]
+        if len(texts[0]) < 2 or not any(char.isalnum() for char in texts[0]):
+            raise InvalidWords("give at least two characters to strike, with a letter or digit among them")
+    else:
+        said = list(_texts(turn.data.model_dump(mode="json", include={"content", "tool_calls"})))
+        texts = [part for text in said for part in (text.strip(), *candidates(text)) if len(part.encode()) >= KEY_BYTES]
+    texts = sorted(dict.fromkeys(text for text in texts if MARK not in text), key=len, reverse=True)
+    strike = Strike(turn.id, seq, words is None, tuple(texts), **_patterns(texts), sign=sign)
+    if strike.without(MARK) != MARK or (not texts and words):
+        raise InvalidWords(f"{words!r} cannot be told from {MARK}, which stands for what was struck")
+    return strike
+
+
+def _patterns(texts: Sequence[str]) -> dict[str, Any]:
+    """Returns the patterns of a Strike. A text may also stand within JSON, escaped."""
+    forms = [form for text in texts for form in dict.fromkeys((text, dumps(text)[1:-1]))]
+    return {
+        "pattern": re.compile("|".join(map(_pattern, forms)), re.IGNORECASE) if forms else None,
+        "in_bytes": re.compile(b"|".join(re.escape(one.encode()) for one in forms), re.IGNORECASE) if forms else None,
+    }
+
+
+def _pattern(text: str) -> str:
+    """Short words are struck only where they stand alone; longer ones within others too."""
+    found = r"\s+".join(map(re.escape, text.split()))
+    if len(text.encode()) >= KEY_BYTES:
+        return found
+    before = f"(?<!{_WORDS_OF_SCRIPTS})" if re.match(_WORDS_OF_SCRIPTS, text[0]) else ""
+    after = f"(?!{_WORDS_OF_SCRIPTS})" if re.match(_WORDS_OF_SCRIPTS, text[-1]) else ""
+    return before + found + after
+
+
+def struck(event: Event, strike: Strike, seq: int) -> Event | None:
+    """Returns the event without what is struck, or None if it has nothing of it. seq: of the event."""
+    data = event.data
+    if isinstance(data, TurnRecorded) and seq == strike.seq and strike.whole:
+        return _with(event, _emptied(data))
+    if isinstance(data, ThreadRestored):
+        parts = [_restored(part.envelope, strike, part.seq) for part in data.events]
+        told = [part.model_copy(update={"envelope": text}) for part, text in zip(data.events, parts, strict=True)]
+        return _with(event, {"events": told})
+    paths = (*type(data).PERSONAL, *(("error",) if type(data).QUOTES_ERRORS else ()))
+    if not paths:
+        return None
+    said = data.model_dump(mode="json", exclude_none=True)
+    for path in paths:
+        *above, name = path.split(".")
+        holder = said
+        for part in above:
+            holder = holder.get(part) or {}
+        if holder.get(name):
+            holder[name] = _without(holder[name], strike, isinstance(data, CheckpointSaved | CheckpointWritesSaved))
+    match data:
+        case EntitiesFound():
+            said["entities"] = [one for one in said["entities"] if not _names(one, strike)]
+        case TopicsTagged():
+            said["topics"] = {topic: mentions for topic, mentions in said["topics"].items() if MARK not in topic}
+        case StoreItemPut() if said["value"] != data.model_dump(mode="json", exclude_none=True)["value"]:
+            said |= {"vectors": {}, "model": None}
+        case ThreadForked() if strike.whole and data.at_seq >= strike.seq:
+            said |= {"summary": None, "topics": {}, "tagged_through": 0}
+    memory = getattr(data, "memory", None)
+    if strike.whole and isinstance(memory, Memory) and _is_from(memory.sources, strike):
+        said["memory"] |= {"content": MARK, "entities": []}
+        for name in ("category", "value", "dedupe_key", "metadata"):
+            said["memory"].pop(name, None)
+        for source in said["memory"]["sources"]:
+            source["quote"] = MARK if source["event_id"] == str(strike.turn_id) else source["quote"]
+    return _with(event, said)
+
+
+def is_derived(event: Event, strike: Strike) -> bool:
+    """Returns whether a model made the event's text from turns with the one that is struck whole: it may say the same
+    in other words, so it goes without a replacement, and is made again from what is left."""
+    match event.data:
+        case SummaryWritten(covered_seq=covered) | SegmentCheckpointed(covered_seq=covered):
+            return strike.whole and (covered or 0) >= strike.seq
+        case TopicsTagged(derivation=derivation):
+            return strike.whole and derivation.from_seq <= strike.seq <= derivation.through_seq
+    return False
+
+
+def _with(event: Event, said: dict[str, Any] | TurnRecorded) -> Event | None:
+    """Returns the event with other data; None if they are the same. Raises InvalidWords."""
+    if isinstance(said, dict):
+        try:
+            data = type(event.data).model_validate({**event.data.model_dump(mode="json"), **said})
+        except ValueError as error:
+            raise InvalidWords(f"event {event.id} ({event.type}) cannot be stored without these words") from error
+    else:
+        data = said
+    return None if data == event.data else event.model_copy(update={"data": data})
+
+
+def _emptied(turn: TurnRecorded) -> TurnRecorded:
+    """Returns the turn without its words. Calls of tools and their results stay, empty: models refuse one without the
+    other."""
+    content: Any = MARK if turn.content else turn.content
+    if isinstance(turn.content, tuple):
+        kept: list[Any] = [TextBlock(text=MARK)]
+        for block in turn.content:
+            match block:
+                case ToolUseBlock():
+                    kept.append(block.model_copy(update={"input": {}}))
+                case ToolResultBlock():
+                    kept.append(block.model_copy(update={"content": MARK}))
+        content = tuple(kept)
+    calls = tuple(call.model_copy(update={"arguments": "{}"}) for call in turn.tool_calls)
+    return turn.model_copy(update={"content": content, "tool_calls": calls, "name": None})
+
+
+def _restored(envelope: str, strike: Strike, seq: int) -> str:
+    try:
+        inner = decode(envelope.encode())
+    except InvalidEvent:
+        return envelope
+    clean = struck(inner, strike, seq)
+    return envelope if clean is None else encode(clean).decode()
+
+
+def _without(value: Any, strike: Strike, has_bytes: bool) -> Any:
+    match value:
+        case str():
+            return strike.without(value)
+        case {"encoding": str(encoding), "data": str(data), **rest} if has_bytes:
+            return {**rest, "encoding": encoding, "data": _masked_bytes(encoding, data, strike)}
+        case dict():
+            return {
+                strike.without(key): item if key in _STRUCTURE else _without(item, strike, has_bytes)
+                for key, item in value.items()
+            }
+        case list():
+            return [_without(item, strike, has_bytes) for item in value]
+    return value
+
+
+def _masked_bytes(encoding: str, data: str, strike: Strike) -> str:
+    raw = b64decode(data)
+    signature, said = b"", raw
+    if encoding.startswith(SIGNED):
+        signature, said = raw[:SIGNATURE_BYTES], raw[SIGNATURE_BYTES:]
+    masked = strike.in_bytes.sub(lambda found: b"*" * len(found[0]), said) if strike.in_bytes else said
+    if masked == said:
+        return data
+    if signature and strike.sign:
+        plain = encoding.removeprefix(SIGNED)
+        if strike.sign(plain, said) == signature:  # otherwise nobody reads the value
+            signature = strike.sign(plain, masked)
+    return b64encode(signature + masked).decode()
+
+
+def _names(entity: dict[str, Any], strike: Strike) -> bool:
+    """Returns whether an entity has the mark, or comes from the turn that is struck whole."""
+    own = {name: value for name, value in entity.items() if name != "sources"}
+    is_from = any(source["event_id"] == str(strike.turn_id) for source in entity["sources"])
+    return MARK in dumps(own) or (strike.whole and is_from)
+
+
+def _is_from(sources: Sequence[MemorySource], strike: Strike) -> bool:
+    return any(source.event_id == strike.turn_id for source in sources)
+
+
+def _texts(value: Any) -> list[str]:
+    match value:
+        case str():
+            return [value]
+        case dict():
+            return [text for key, item in value.items() if key not in _STRUCTURE for text in _texts(item)]
+        case list():
+            return [text for item in value for text in _texts(item)]
+    return []

@@ -1,0 +1,272 @@
+"""Words of a turn, or all of it, are struck from the log, the read models and caches; a rebuild gives the same rows."""
+
+import asyncio
+import json
+from base64 import b64encode
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from helpers.erased_users import cached_hashes, embed_all
+from helpers.sample_events import DERIVED, GPA, MAY_8, event, turn
+from helpers.servers import unlike_a_rebuild
+from helpers.stage import Play, Stage, player
+
+from turnlog.agent.privacy.redaction import redact
+from turnlog.agent.privacy.redaction.redact import RedactionReceipt, plan_redaction, redact_turn
+from turnlog.agent.privacy.redaction.striking import InvalidWords
+from turnlog.consumers.erasing import erasure_reach
+from turnlog.events.contracts import (
+    AnswerReceipt,
+    Blob,
+    CheckpointSaved,
+    EntitiesFound,
+    Entity,
+    EventData,
+    ForkedSummary,
+    Memory,
+    MemoryRecorded,
+    MemorySource,
+    RunToolAnswered,
+    SessionCreated,
+    SessionUpdated,
+    SummaryWritten,
+    ThreadForked,
+    ThreadOpened,
+    TopicsTagged,
+    TurnRecorded,
+    UsageMetered,
+)
+from turnlog.events.errors import NotFound
+from turnlog.events.log import Log
+from turnlog.events.read import read_to
+from turnlog.events.subjects import REDACTIONS, STORED_PREFIX, memory_thread
+from turnlog.projectors.models.registry import PROJECTIONS
+from turnlog.projectors.rebuild.rebuild import rebuild_several
+
+SECRET = "Zebrafish-77"
+SAID = f"My locker opens with {SECRET}, and I like tea."
+TABLES = sorted({table.name for one in PROJECTIONS for table in one.tables} | {"embedding_cache", "dead_letters"})
+
+
+@pytest.fixture
+def play(nats_url: str, database_url: str, tmp_path: Path) -> Play:
+    return player(nats_url, database_url, ["projectors"], home=tmp_path)
+
+
+@pytest.fixture
+async def room(play: Play) -> AsyncIterator[Stage]:
+    """Without keys: the words are in the log in clear, so that a search of its bytes would find them."""
+    async with play("projectors", kek=None) as found:
+        yield found
+
+
+@pytest.fixture
+async def sealed_room(play: Play) -> AsyncIterator[Stage]:
+    async with play("projectors") as found:
+        yield found
+
+
+async def told(stage: Stage) -> tuple[int, dict[str, Any]]:
+    """A conversation about the secret, and what models and people made from it; the sequence of its turn."""
+    asked = turn(SAID, user="ann")
+    seq = (await stage.runtime.log.append(asked)).seq
+    source = MemorySource(thread="t", seq=seq, event_id=asked.id, quote=f"opens with {SECRET}", said_at=MAY_8)
+    about = GPA.model_copy(update={"content": f"Locker: {SECRET}", "value": SECRET, "sources": (source,)})
+    tea = Memory.model_validate({**GPA.model_dump(), "id": UUID(int=101), "content": "Likes tea", "dedupe_key": None})
+    blob = b64encode(b"\xa0" + SECRET.encode()).decode()
+    derived: list[EventData] = [
+        ThreadOpened(label=f"Locker {SECRET}"),
+        SessionCreated(user_snapshot={"locker": SECRET}),
+        SessionUpdated(global_state={"slots": {SECRET: [SECRET.upper()]}}),
+        SummaryWritten(summary=f"Ann uses {SECRET}.", message_count=1, covered_seq=seq, derivation=DERIVED),
+        TopicsTagged(topics={SECRET: 1, "locker": 2}, derivation=DERIVED),
+        CheckpointSaved(
+            checkpoint_id="1ef",
+            checkpoint={"v": 4, "channel_values": {"note": SECRET}, "channel_versions": {"x": "1.0"}},
+            metadata={"step": 1},
+            blobs=(Blob(channel="x", version="1.0", encoding="msgpack", data=blob),),
+        ),
+        RunToolAnswered(
+            run_id=UUID(int=5), agent="a", depth=0, call_id="c", tool="look", result=json.dumps({"x": SECRET})
+        ),
+        AnswerReceipt(
+            request_id=UUID(int=8),
+            turn_id=asked.id,
+            answer_ids=(),
+            as_of_seq=seq,
+            model="m",
+            window=1,
+            budget=1,
+            tiers=(),
+            context_hash="00",
+            notes=(f"They said {SECRET}",),
+        ),
+        UsageMetered(purpose="answer", provider="local", model="m", error=f"no answer to {SECRET}"),
+    ]
+    memories = memory_thread("ann")
+    await stage.runtime.log.append_many(
+        [
+            *(event(data, user="ann") for data in derived),
+            turn(f"Noted: {SECRET}.", "assistant", user="ann"),
+            turn("And what about Monday?", user="ann", minutes=3),
+            event(
+                ThreadForked(
+                    parent="t",
+                    at_seq=seq,
+                    summary=ForkedSummary(summary=f"Of {SECRET}", message_count=1, covered_seq=seq, model="m"),
+                    topics={SECRET: 1},
+                ),
+                "fork",
+                user="ann",
+            ),
+            event(MemoryRecorded(memory=about), memories, user="ann"),
+            event(MemoryRecorded(memory=tea), memories, user="ann"),
+            event(
+                EntitiesFound(entities=(Entity(type="CODE", name=SECRET), Entity(type="DRINK", name="tea"))), memories
+            ),
+            turn(f"bob says {SECRET}", thread="of-bob", user="bob"),
+        ]
+    )
+    await stage.runtime.wait_until_projected()
+    return seq, {"asked": asked}
+
+
+async def rows_with(stage: Stage, words: str, but: str = "of-bob") -> dict[str, list[Any]]:
+    """Table → its rows with the words, without those of another person's thread."""
+    query = "SELECT t::text FROM {} t WHERE t::text ILIKE %s AND t::text NOT LIKE %s"
+    found = {name: await stage.rows(query.format(name), f"%{words}%", f"%{but}%") for name in TABLES}
+    return {name: lines for name, lines in found.items() if lines}
+
+
+async def stored_bodies(log: Log) -> list[bytes]:
+    """Every message of the stream as it is stored, without that of another person."""
+    every = [one async for one in read_to(log.nc, [f"{STORED_PREFIX}.>"], 1, as_stored=True)]
+    return [one.body for one in every if b"of-bob" not in one.body]
+
+
+async def struck(stage: Stage, seq: int, words: str | None = SECRET, **more: Any) -> RedactionReceipt:
+    reach = erasure_reach(stage.runtime.settings)
+    return await redact_turn(stage.runtime, "default", "t", seq, reach, words, **more)
+
+
+async def test_a_word_is_struck_from_log_and_read_models_alike(room: Stage) -> None:
+    runtime = room.runtime
+    seq, _ = await told(room)
+    await embed_all(room)
+    assert (await rows_with(room, SECRET)).keys() >= {"messages", "memories", "conversation_summaries", "sessions"}
+    assert any(SECRET.encode() in body for body in await stored_bodies(runtime.log))
+    vectors = len(await cached_hashes(room))
+    receipt = await struck(room, seq, by="ann", reason="a secret")
+    assert await rows_with(room, SECRET) == {}
+    assert not any(SECRET.lower() in body.decode().lower() for body in await stored_bodies(runtime.log))
+    assert not any(b64encode(SECRET.encode())[:12] in body for body in await stored_bodies(runtime.log))
+    assert await unlike_a_rebuild(runtime.log, runtime.database_url) == {}
+    turns = await room.rows("SELECT seq, content #>> '{}' FROM messages WHERE thread_id = 't' ORDER BY seq")
+    assert turns[0] == (seq, "My locker opens with [redacted], and I like tea.")
+    assert [text for _, text in turns[1:]] == ["Noted: [redacted].", "And what about Monday?"]
+    memories = await room.rows("SELECT id, status, content FROM memories ORDER BY id")
+    assert memories == [(UUID(int=100), "forgotten", ""), (UUID(int=101), "valid", "Likes tea")]
+    assert await room.rows("SELECT name FROM entities") == [("tea",)]
+    assert len(await cached_hashes(room)) < vectors
+    assert receipt.data.events and receipt.data.memories == 1 and receipt.data.by == "ann"
+    # Another person said the same by themselves: it stays, and the receipt says where.
+    assert "table turnlog.messages" in receipt.left and receipt.data.hits
+    assert "rows of the threads in messages" not in receipt.left and "events of the threads" not in receipt.left
+
+
+async def test_a_rebuild_after_a_redaction_of_sealed_words_gives_the_same_rows(sealed_room: Stage) -> None:
+    runtime = sealed_room.runtime
+    seq, _ = await told(sealed_room)
+    await struck(sealed_room, seq)
+    assert await rows_with(sealed_room, SECRET) == {}
+    await runtime.log.append(turn("Later.", user="ann"))
+    await runtime.wait_until_projected()
+    query = "SELECT t::text FROM {} t ORDER BY 1"
+    before = {name: await sealed_room.rows(query.format(name)) for name in TABLES}
+    await rebuild_several(runtime.log, runtime.database_url, PROJECTIONS)
+    assert {name: await sealed_room.rows(query.format(name)) for name in TABLES} == before
+    said = [one.data.content for one in await sealed_room.events("t") if isinstance(one.data, TurnRecorded)]
+    assert said[0] == "My locker opens with [redacted], and I like tea."
+
+
+@pytest.mark.nightly
+async def test_a_whole_turn_is_struck_with_what_a_model_made_of_it(room: Stage) -> None:
+    runtime = room.runtime
+    seq, _ = await told(room)
+    receipt = await struck(room, seq, None)
+    assert receipt.data.whole and receipt.data.removed == 2
+    assert await room.rows("SELECT content #>> '{}' FROM messages WHERE seq = %s", seq) == [("[redacted]",)]
+    assert await room.rows("SELECT summary FROM conversation_summaries") == []
+    assert await room.rows("SELECT status FROM memories WHERE id = %s", UUID(int=100)) == [("forgotten",)]
+    assert await unlike_a_rebuild(runtime.log, runtime.database_url) == {}
+    assert receipt.data.found_in is None or "rows of the threads in messages" not in receipt.data.found_in
+
+
+@pytest.mark.nightly
+async def test_a_second_redaction_of_a_turn_leaves_nothing_of_the_first(room: Stage) -> None:
+    runtime = room.runtime
+    seq, _ = await told(room)
+    await struck(room, seq)
+    await struck(room, seq, "locker opens")
+    again = await struck(room, seq, "locker opens")
+    assert again.data.events == 0 and "events of the threads" not in again.left
+    assert await room.rows("SELECT content #>> '{}' FROM messages WHERE seq = %s", seq) == [
+        ("My [redacted] with [redacted], and I like tea.",)
+    ]
+    assert not any(b"locker opens" in body for body in await stored_bodies(runtime.log))
+    assert await unlike_a_rebuild(runtime.log, runtime.database_url) == {}
+
+
+async def test_a_redaction_that_was_killed_is_finished_by_the_same_call(
+    room: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime = room.runtime
+    seq, _ = await told(room)
+    left = 3
+
+    async def killed(log: Log, at: int) -> bool:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise asyncio.CancelledError
+        return await overwrite(log, at)
+
+    overwrite = Log.overwrite
+    with monkeypatch.context() as patch, pytest.raises(asyncio.CancelledError):
+        patch.setattr(Log, "overwrite", killed)
+        await struck(room, seq)
+    assert await rows_with(room, SECRET) != {}
+    await struck(room, seq)
+    assert await rows_with(room, SECRET) == {}
+    assert not any(SECRET.encode() in body for body in await stored_bodies(runtime.log))
+    assert await unlike_a_rebuild(runtime.log, runtime.database_url) == {}
+
+
+async def test_a_plan_changes_nothing_and_refuses_what_the_turn_does_not_say(room: Stage) -> None:
+    runtime = room.runtime
+    seq, _ = await told(room)
+    head = await runtime.log.head()
+    plan = await plan_redaction(runtime, "default", "t", seq, SECRET)
+    assert plan.events["turn_recorded"] == 2 and plan.threads[:2] == ("t", "fork")
+    with pytest.raises(NotFound, match="does not say"):
+        await plan_redaction(runtime, "default", "t", seq, "Zebrafish-78")
+    with pytest.raises(NotFound, match="no turn"):
+        await plan_redaction(runtime, "default", "of-bob", seq, SECRET)
+    with pytest.raises(InvalidWords):
+        await plan_redaction(runtime, "default", "t", seq, "redacted")
+    assert await runtime.log.head() == head
+
+
+async def test_a_replacement_counts_only_where_the_event_is_gone(room: Stage) -> None:
+    """So nobody can change what somebody said by publishing one."""
+    runtime = room.runtime
+    seq, about = await told(room)
+    forged = about["asked"].model_copy(update={"data": turn("I owe Bob money.").data})
+    recorded = await anext(one async for one in runtime.log.read_thread("default", "t"))
+    begun = redact.TurnRedacted(redaction=UUID(int=1), conversation="t", turn_id=forged.id, seq=seq, whole=False)
+    await runtime.log.append(redact._carrier(runtime, recorded, forged, begun))
+    await runtime.log.append(event(begun, REDACTIONS))
+    assert next(one.data for one in await room.events("t")) == about["asked"].data
