@@ -56,7 +56,8 @@ _THINKING = re.compile(r"<thinking>.*?(</thinking>|\Z)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Quote:
-    """A quoted passage. speaker and date are empty if unknown. is_memory: it is what is known of the user now."""
+    """A passage that answers. speaker and date are empty if unknown. is_memory: it is what is known of the user now, in
+    turnlog's words, so it has no quotation marks."""
 
     text: str
     speaker: str = ""
@@ -67,7 +68,8 @@ class Quote:
         source = ", ".join(filter(None, (self.date, self.speaker)))
         text = " ".join(self.text.split())
         text = text if len(text) <= MAX_CHARS else text[:MAX_CHARS] + "…"
-        return f"- ({source}) “{text}”" if source else f"- “{text}”"
+        text = text if self.is_memory else f"“{text}”"
+        return f"- ({source}) {text}" if source else f"- {text}"
 
 
 def text_of(content: object) -> str:

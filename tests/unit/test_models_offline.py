@@ -256,7 +256,7 @@ async def test_offline_chat_quotes_the_lines_of_notes_with_their_speakers():
     assert (await text_of(messages, [])).splitlines()[1:] == ["- (2026-05-01, user) “I keep bees: two hives.”"]
     messages = [{"role": "user", "content": text} for text in (notes, "Which bees?")]
     assert set((await text_of(messages, [])).splitlines()[1:]) == {
-        "- (2026-05-02) “Bees: likes them”",
+        "- (2026-05-02) Bees: likes them",
         "- (2026-05-03, assistant) “Bees fly.”",
     }
 
@@ -302,7 +302,7 @@ async def test_lines_for_a_model_and_requests_to_forget_are_not_quoted() -> None
     messages = asked(
         "Which password manager do I use to remember a password?", "Forget my password manager", memories=memories
     )
-    assert (await text_of(messages)).splitlines()[1:] == ["- (2026-05-01) “My password manager is Keeper”"]
+    assert (await text_of(messages)).splitlines()[1:] == ["- (2026-05-01) My password manager is Keeper"]
 
 
 @pytest.mark.parametrize(
@@ -317,7 +317,7 @@ async def test_what_holds_now_is_quoted_before_turns_and_the_same_question_never
 ) -> None:
     made = await text_of(asked(question, again, memories=f"- 2026-05-02 {memory}", items=(question, again, old)))
     assert [line for line in made.splitlines()[1:] if memory in line or old in line] == [
-        f"- (2026-05-02) “{memory}”",
+        f"- (2026-05-02) {memory}",
         f"- (user) “{old}”",
     ]
     assert again not in made
@@ -331,5 +331,5 @@ async def test_a_question_for_everything_lists_all_memories_and_the_command(ques
     memories = [f"Fact number {number}" for number in range(9)]
     block = "\n".join(f"- 2026-05-01 {memory}" for memory in memories)
     made = (await text_of(asked(question, memories=block))).splitlines()
-    assert made[1:-1] == [f"- (2026-05-01) “{memory}”" for memory in memories]
+    assert made[1:-1] == [f"- (2026-05-01) {memory}" for memory in memories]
     assert "`turnlog memories --user" in made[-1]
