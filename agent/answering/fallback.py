@@ -38,6 +38,7 @@ REFUSALS: Mapping[str, int] = {
     "cut-in-a-call": 409,
     "entity-exists": 409,
     "memories-parked": 409,
+    "name-taken": 409,
     "not-under-way": 409,
     "rows-not-in-log": 409,
     "subscriber-exists": 409,

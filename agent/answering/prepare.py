@@ -138,6 +138,7 @@ async def prepare(runtime: Runtime, conn: Connection, request: ContextRequest) -
             *place,
             transcripts=runtime.cached(_transcripts),
             query=request.query,
+            user=request.user,
             window=request.window,
             model=request.model,
             system_prompt=request.system_prompt,

@@ -14,6 +14,7 @@ from nats.js.kv import KeyValue
 
 from turnlog.agent.answering.thread_context import context_settings, thread_context
 from turnlog.agent.context import Context, ContextInput, Summary, build_context, counter_for
+from turnlog.agent.context.plain_text import with_speakers
 from turnlog.agent.context.wire import Wire
 from turnlog.agent.conversations.past import moment
 from turnlog.agent.recall.memory_block import MemoryBlock, block_of
@@ -109,7 +110,7 @@ async def _of_state(
     first = next((tier for tier in receipt.tiers if tier.tier == "1"), None)
     return build_context(
         ContextInput(
-            await _turns_in(conn, tenant, thread, receipt.state),
+            with_speakers(await _turns_in(conn, tenant, thread, receipt.state)),
             receipt.model,
             then.system_prompt,
             summary=await _summary_at(log, tenant, thread, first.summary_seq if first else None),

@@ -11,7 +11,7 @@ from uuid import NAMESPACE_OID, uuid5
 from cachetools import LRUCache
 
 from turnlog.agent.context import Context, ContextInput, ContextSettings, Summary, prepared
-from turnlog.agent.context.plain_text import content_text
+from turnlog.agent.context.plain_text import content_text, with_speakers
 from turnlog.agent.conversations.past import past_state
 from turnlog.agent.recall.confidence import doubt as doubt_about
 from turnlog.agent.recall.episodes import Relevant
@@ -68,6 +68,7 @@ async def thread_context(
     *,
     transcripts: Transcripts | None = None,
     query: str | None = None,
+    user: str | None = None,
     window: int | None = None,
     model: str | None = None,
     system_prompt: str | None = None,
@@ -83,7 +84,7 @@ async def thread_context(
     places: Mapping[int, int] | None = None,
     notes: Sequence[str] = (),
 ) -> Context:
-    """The tiered context of a thread now. query: a user message that is not on the log yet.
+    """The tiered context of a thread now. query: a message of `user` that is not on the log yet.
 
     transcripts: the cache of a process that builds many contexts, so that it reads only new turns. overview: of the
     thread, where the caller has read it.
@@ -102,9 +103,10 @@ async def thread_context(
     else:
         now, messages = overview or await thread_overview(conn, tenant, thread), list(turns)
     if query is not None:
-        messages.append(_asked(query, messages))
+        messages.append(_asked(query, messages, user))
     if not messages:
         raise NotFound(f"there is no thread {thread!r}; `turnlog threads` lists them")
+    messages = with_speakers(messages)
     block = await memories if isinstance(memories, Awaitable) else memories or MemoryBlock()
     is_summarised = settings.enable_summary and now.summary is not None and now.summary_seq is not None
     summary = Summary(now.summary or "", now.summary_seq or 0) if is_summarised else None
@@ -217,7 +219,7 @@ def receipt_settings(settings: Settings) -> ReceiptSettings:
     )
 
 
-def _asked(query: str, messages: Sequence[Message]) -> Message:
+def _asked(query: str, messages: Sequence[Message], user: str | None) -> Message:
     seq = messages[-1].seq + 1 if messages else 1
     query = storable(query)
-    return Message(seq, uuid5(NAMESPACE_OID, f"{seq}:{query}"), "user", query, now_there())
+    return Message(seq, uuid5(NAMESPACE_OID, f"{seq}:{query}"), "user", query, now_there(), user=user)

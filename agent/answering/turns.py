@@ -1,7 +1,7 @@
 """Turns of a conversation: append one or many, with the receipt of an answer; read a transcript."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid5
@@ -13,6 +13,7 @@ from turnlog.agent.access.throttle.pace import in_pace
 from turnlog.agent.answering.record import Answer, Author, record
 from turnlog.agent.context.wire import called, message_content
 from turnlog.agent.conversations.blocks import content_of
+from turnlog.agent.conversations.participants import speakers_of
 from turnlog.agent.memory.extraction.evidence import quoted_ranges, said_text
 from turnlog.agent.runtime import Runtime
 from turnlog.events.append import MAX_BATCH
@@ -116,17 +117,21 @@ async def add_turns(
 
     expected: the thread's last sequence as the caller knows it, 0 for a new thread. receipt: of the context that the
     turns answer; it is stored in one atomic batch with them. Where the context had a query that was not on the log,
-    the query is appended first, as the user's turn. usage: of the model that made the turns, stored with them.
+    the query is appended first, as the user's turn. usage: of the model that made the turns, stored with them. A turn
+    under the name of a participant is that participant's (participants.py).
 
     Raises InvalidEvent, InvalidToken, WrongReceipt, EventTooLarge, WrongExpectedVersion, LogFull, LogUnavailable;
-    NotFound for a receipt of a conversation that was deleted since.
+    NotFound for a receipt of a conversation that was deleted since; Forbidden for another participant's name where the
+    user is not the owner.
     """
     check_place(tenant, thread, user)
     author = Author(SOURCE, tenant, thread, user if receipt is None else user or receipt.user)
     if receipt is not None:
         _check_receipt(receipt, tenant, thread, user, turns)
     cause = receipt.turn_id if receipt is not None else None
-    events = [author.event(turn.id, _data(turn), cause, turn.time) for turn in turns]
+    names = {turn.name for turn in turns if turn.role == "user" and turn.name}
+    speakers = await speakers_of(runtime, tenant, thread, author.user, names) if author.user else {}
+    events = [_said_by(speakers.get(turn.name or ""), author, turn, cause) for turn in turns]
     last = events[-1].id if events else None
     # The id of the usage follows from the last turn's, so that a repeated append counts once.
     usages = [author.event(uuid5(last, "usage"), usage, last)] if usage is not None and last is not None else []
@@ -136,6 +141,14 @@ async def add_turns(
         answer = Answer(author, receipt, uuid5(events[0].id, "receipt"), events, usages)
         done = await record(runtime, answer, expected=expected)
     return Added(done[: len(events)], done[-1].seq if done else 0)
+
+
+def _said_by(speaker: str | None, author: Author, turn: NewTurn, cause: UUID | None) -> Event:
+    """Returns a turn as the speaker's own, whose name it has; without one as the author's."""
+    data = _data(turn)
+    if speaker is not None and data.role == "user":
+        author, data = replace(author, user=speaker), data.of(turn.name)
+    return author.event(turn.id, data, cause, turn.time)
 
 
 def shown(turn: Message) -> ShownTurn:

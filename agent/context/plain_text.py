@@ -1,6 +1,7 @@
 """Stored content as plain text, for people, summaries and topics."""
 
 import re
+from dataclasses import replace
 from typing import Any
 
 from turnlog.projectors.models.conversation.message import Message
@@ -29,6 +30,14 @@ def said(message: Message, tool_chars: int = 400) -> str:
 def speaker_of(message: Message) -> str:
     """Whom the words of a turn are attributed to: a name, a role, or `program` and `quoted`."""
     return message.name or attributed_to(message)
+
+
+def with_speakers(messages: list[Message]) -> list[Message]:
+    """Returns the turns of a conversation; where several users speak, each turn of a user without a name gets the
+    user's id as its name."""
+    if len({one.user for one in messages if one.role == "user" and one.user is not None}) < 2:
+        return messages
+    return [replace(one, name=one.user) if one.role == "user" and one.name is None else one for one in messages]
 
 
 def _block(block: dict[str, Any], tool_chars: int) -> str:

@@ -1,23 +1,27 @@
-"""The owner of a conversation, and the one that a user means by its name: checked before a thread is served.
+"""The owner of a conversation, its participants, and the one that a user means by its name: checked before a thread is
+served.
 
 Names are unique in a tenant, and two users may both say "main". The first one's conversation has the name as its id;
-where that id is another's, the name means `other_id` of it, for whoever it is not.
+where that id is another's, the name means `other_id` of it, for whoever it is not. A participant has agreed to take
+part, so the name means the shared conversation for them (participants.py).
 """
 
 import hashlib
 import re
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import TypeVar, get_args
 
+from turnlog.agent.access.identity import Forbidden
 from turnlog.agent.conversations.threads import open_thread
 from turnlog.agent.runtime import Runtime
-from turnlog.events.contracts import REMOVALS
+from turnlog.events.contracts import REMOVALS, ParticipantRole
 from turnlog.events.errors import NotFound, WrongExpectedVersion
 from turnlog.events.subjects import check_place
-from turnlog.projectors.models.conversation.thread_lookup import is_there, owner_of
+from turnlog.projectors.models.conversation.thread_lookup import Ownership, is_there, ownership_of
 
 READS = ("thread_activity",)
 T = TypeVar("T")
+ROLES: tuple[ParticipantRole, ...] = get_args(ParticipantRole)  # each may do what those before it may
 _OTHER = re.compile(r"(.*)-of-[0-9a-f]{16}", re.DOTALL)
 _LONGEST = 80  # characters of a name that its other id has as they are
 
@@ -34,17 +38,25 @@ def _digest(*parts: str) -> str:
 
 
 async def own_thread(
-    runtime: Runtime, tenant: str, name: str, user: str, *, begins: bool = False, or_nobody: bool = False
+    runtime: Runtime,
+    tenant: str,
+    name: str,
+    user: str,
+    *,
+    begins: bool = False,
+    or_nobody: bool = False,
+    least: ParticipantRole = "owner",
 ) -> str:
     """Returns the id of the user's conversation of this name or id.
 
-    begins: it need not have events yet. or_nobody: threads without an owner are open, too. Raises NotFound for unknown
-    conversations, and for those that the user deleted; InvalidToken.
+    begins: it need not have events yet. or_nobody: threads without an owner are open, too. least: with it or a higher
+    role another user's conversation is open as well. Raises NotFound for unknown conversations, and for those that the
+    user deleted; Forbidden for a participant with a lower role; InvalidToken.
     """
-    thread, head = await _found(runtime, tenant, name, user, or_nobody)
+    thread, head = await _found(runtime, tenant, name, user, or_nobody, least)
     if not head and not begins:  # rows of a log that is no longer connected can be read
-        known, owner, _ = await _owner(runtime, tenant, thread, partition=0)
-        if not known or (owner != user and not (or_nobody and owner is None)):
+        found = await _ownership(runtime, tenant, thread, user, partition=0)
+        if not found.exists or (found.owner != user and not (or_nobody and found.owner is None)):
             raise _unknown(name)
     return thread
 
@@ -57,14 +69,15 @@ async def append_as_owner(
     append: Callable[[str, int | None], Awaitable[T]],
     *,
     or_nobody: bool = False,
+    least: ParticipantRole = "owner",
 ) -> T:
     """Appends to the user's conversation; one without events becomes the user's with the first event of `append`.
 
-    append: takes the thread's id and the version of it to expect, None for any. or_nobody: see own_thread. Raises
-    NotFound, InvalidToken.
+    append: takes the thread's id and the version of it to expect, None for any. or_nobody, least: see own_thread.
+    Raises NotFound, Forbidden, InvalidToken.
     """
     while True:
-        thread, head = await _found(runtime, tenant, name, user, or_nobody)
+        thread, head = await _found(runtime, tenant, name, user, or_nobody, least)
         if head:
             return await append(thread, None)
         try:
@@ -94,23 +107,28 @@ async def check_not_deleted(runtime: Runtime, tenant: str, thread: str) -> None:
                 raise _unknown(thread)
 
 
-async def _found(runtime: Runtime, tenant: str, name: str, user: str, or_nobody: bool = False) -> tuple[str, int]:
-    """Returns the id, and its last sequence: 0 where the conversation has not begun. Raises NotFound."""
+async def _found(
+    runtime: Runtime, tenant: str, name: str, user: str, or_nobody: bool = False, least: ParticipantRole = "owner"
+) -> tuple[str, int]:
+    """Returns the id, and its last sequence: 0 where the conversation has not begun. Raises NotFound, Forbidden."""
     check_place(tenant, name, user)
     head = await runtime.log.thread_head(tenant, name)
     if head:
-        if await _is_of(runtime, tenant, name, user, head, or_nobody):
+        role = await _role(runtime, tenant, name, user, head, or_nobody)
+        if role is not None:
+            if ROLES.index(role) < ROLES.index(least):
+                raise Forbidden(f"this needs the role {least!r} in the conversation, and {user!r} is its {role}")
             return name, head
     elif (made := _OTHER.fullmatch(name)) is None or other_id(tenant, user, made[1]) == name:
         return name, 0  # nobody can take the id that a name of another user means
     other = other_id(tenant, user, name)
     head = await runtime.log.thread_head(tenant, other)
-    if head and not await _is_of(runtime, tenant, other, user, head, named=name):
+    if head and not await _role(runtime, tenant, other, user, head, named=name):
         raise _unknown(name)
     return other, head
 
 
-async def _is_of(
+async def _role(
     runtime: Runtime,
     tenant: str,
     thread: str,
@@ -118,31 +136,31 @@ async def _is_of(
     head: int,
     or_nobody: bool = False,
     named: str | None = None,
-) -> bool:
-    """Returns whether the thread is the user's. head: the thread's last sequence. named: what the user calls it, if not
+) -> ParticipantRole | None:
+    """Returns what the user is to the thread. head: the thread's last sequence. named: what the user calls it, if not
     by its id. Raises NotFound where the user has deleted it, or nobody's rows have it.
 
     A thread keeps its user until it is removed. So rows that lack the latest turns are waited for only where they do
     not name the user, or where a removal is among what they lack.
     """
     partition = await runtime.log.partition_of(tenant, thread, head)
-    known, owner, position = await _owner(runtime, tenant, thread, partition)
+    found = await _ownership(runtime, tenant, thread, user, partition)
     removed = 0
-    if position < head or not known:
+    if found.position < head or not found.exists:
         removed = await runtime.log.thread_head_of(tenant, thread, REMOVALS)
-    if position < head and (owner != user or removed > position):
+    if found.position < head and (found.owner != user or removed > found.position):
         await runtime.wait_until_thread_projected(tenant, thread, READS)
-        known, owner, _ = await _owner(runtime, tenant, thread, partition)
-    if known:
-        return owner == user or (or_nobody and owner is None)
+        found = await _ownership(runtime, tenant, thread, user, partition)
+    if found.exists:
+        return "owner" if or_nobody and found.owner is None else found.role
     last = (
         removed or head
     )  # The log knows the owner of a thread that was removed, is parked, or belonged to an erased user.
     async for one in runtime.log.read_thread(tenant, thread, last, last):
         if one.event.user not in (user, None):
-            return False
+            return None
     if or_nobody and not removed:
-        return True
+        return "owner"
     if removed:
         raise NotFound(
             f"the conversation {named or thread!r} was deleted, and its name stays with it, so that a late message "
@@ -151,9 +169,9 @@ async def _is_of(
     raise _unknown(named or thread)
 
 
-async def _owner(runtime: Runtime, tenant: str, thread: str, partition: int) -> tuple[bool, str | None, int]:
+async def _ownership(runtime: Runtime, tenant: str, thread: str, user: str, partition: int) -> Ownership:
     async with runtime.pool.connection() as conn:
-        return await owner_of(conn, tenant, thread, partition)
+        return await ownership_of(conn, tenant, thread, user, partition)
 
 
 def _unknown(thread: str) -> NotFound:

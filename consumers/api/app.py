@@ -41,6 +41,7 @@ from turnlog.consumers.api.routes import (
     limits,
     memories,
     operations,
+    participants,
     person,
     personal,
     recall,
@@ -57,6 +58,7 @@ from turnlog.events import tracing
 WITHOUT_WRITES = (health, signing_in, sockets)
 MODULES = (
     threads,
+    participants,
     turns,
     answers,
     runs,

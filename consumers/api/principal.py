@@ -17,6 +17,7 @@ from turnlog.agent.access.throttle.shares import in_share
 from turnlog.agent.conversations.ownership import claimed, own_thread
 from turnlog.agent.runtime import Runtime
 from turnlog.consumers.api import idempotency
+from turnlog.events.contracts import ParticipantRole
 from turnlog.events.errors import InvalidEvent, NotFound
 from turnlog.events.local_time import caller_zone, zone_named, zone_or
 
@@ -65,15 +66,17 @@ class Principal:
         if user is not None and user != self.user:
             raise NotFound(f"there is no user {user[:80]!r} here: a request is made for its caller")
 
-    async def owns(self, thread: str) -> Place:
-        """Returns the caller's conversation of this name or id, for functions about a thread. Raises NotFound."""
+    async def owns(self, thread: str, least: ParticipantRole = "owner") -> Place:
+        """Returns the caller's conversation of this name or id, for functions about a thread. least: with this role in
+        it another user's conversation is open, too. Raises NotFound, Forbidden."""
         place = (self.runtime, self.tenant)
-        return *place, await own_thread(*place, thread, self.user)
+        return *place, await own_thread(*place, thread, self.user, least=least)
 
-    async def may_begin(self, thread: str) -> Place:
-        """Does what `owns` does; a thread without events passes, and stays without an owner. Raises NotFound."""
+    async def may_begin(self, thread: str, least: ParticipantRole = "owner") -> Place:
+        """Does what `owns` does; a thread without events passes, and stays without an owner. Raises NotFound,
+        Forbidden."""
         place = (self.runtime, self.tenant)
-        return *place, await own_thread(*place, thread, self.user, begins=True)
+        return *place, await own_thread(*place, thread, self.user, begins=True, least=least)
 
     async def claims(self, thread: str) -> Place:
         """Does what `owns` does; a thread without events becomes the caller's."""

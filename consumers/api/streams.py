@@ -177,7 +177,7 @@ class Streams:
         is on the log.
         """
         async with in_share(*caller.person, "asks"):
-            place = await caller.may_begin(thread)
+            place = await caller.may_begin(thread, "member")
         await check_agent(caller.runtime, caller.tenant, agent)
         sent = (caller.tenant, place[2], turn_id)
         running = self._running.get(sent)

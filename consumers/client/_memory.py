@@ -255,5 +255,5 @@ class Memory(LoopBound):
     async def _recall(self, query: str, user: str | None, asked: dict[str, Any]) -> Found:
         """asked: the other arguments of `recall`, by name."""
         if asked["thread"] is not None:
-            asked["thread"] = await self._thread(asked["thread"], user)._own()
+            asked["thread"] = await self._thread(asked["thread"], user)._own("reader")
         return await recall(self.runtime, self.tenant, query, user=user, **asked)

@@ -24,6 +24,7 @@ from turnlog.agent.answering.receipts import ReceiptGone
 from turnlog.agent.answering.turns import NewTurn
 from turnlog.agent.context import Tier
 from turnlog.agent.conversations.forks import Forked
+from turnlog.agent.conversations.participants import Participant
 from turnlog.agent.conversations.threads import ThreadInfo
 from turnlog.agent.memory.deciding.outcomes import Outcome
 from turnlog.agent.memory.entities import EntityFound
@@ -39,7 +40,7 @@ from turnlog.agent.recall.questions import Question
 from turnlog.agent.recall.recall import Found, FoundMemory
 from turnlog.agent.team.agents import AgentChanges, checked
 from turnlog.consumers.cursors import memories_cursor, threads_cursor
-from turnlog.events.contracts import UsageMetered, UserPreferences
+from turnlog.events.contracts import ParticipantRole, UsageMetered, UserPreferences
 from turnlog.events.publish import Appended
 from turnlog.projectors.models.conversation.message import Message
 from turnlog.projectors.models.operations.agents import AgentRow
@@ -103,7 +104,7 @@ class RemoteThread(Thread):
             async with turn.changed:
                 turn.changed.notify_all()
 
-    async def _own(self, begins: bool = False) -> str:
+    async def _own(self, least: ParticipantRole = "owner", *, begins: bool = False) -> str:
         """Returns the name, by which the server finds the thread."""
         return self.id
 
@@ -130,6 +131,26 @@ class RemoteThread(Thread):
 
     async def info(self) -> ThreadInfo:
         return await self._http.call("GET", self._path, ThreadInfo, user=self.user)
+
+    async def participants(self) -> list[Participant]:
+        return await self._http.call("GET", f"{self._path}/participants", list[Participant], user=self.user)
+
+    async def share(self, user: str, *, name: str | None = None, role: ParticipantRole = "member") -> Participant:
+        return await self._set_participant(user, {"name": name, "role": role})
+
+    async def join(self, *, name: str | None = None) -> Participant:
+        return await self._set_participant(self.user or await self._own_user(), {"name": name})
+
+    async def _own_user(self) -> str:
+        return str((await self._http.call("GET", "/api/caller", dict[str, Any]))["user"])
+
+    async def _set_participant(self, user: str, body: dict[str, Any]) -> Participant:
+        path = f"{self._path}/participants/{_in_path(user)}"
+        return await self._http.call("PUT", path, Participant, user=self.user, body=body)
+
+    async def unshare(self, user: str) -> None:
+        path = f"{self._path}/participants/{_in_path(user)}"
+        await self._http.call("DELETE", path, type(None), user=self.user)
 
     async def rename(self, label: str) -> None:
         await self._http.call("PATCH", self._path, ThreadInfo, user=self.user, body={"label": label})

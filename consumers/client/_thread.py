@@ -15,18 +15,20 @@ from turnlog.agent.answering.fallback import ended_early
 from turnlog.agent.answering.thread_turns import in_turn, tell_waiting
 from turnlog.agent.answering.turns import NewTurn
 from turnlog.agent.context import Tier
-from turnlog.agent.conversations import labels, threads
+from turnlog.agent.conversations import labels, participants, threads
 from turnlog.agent.conversations.forks import fork_thread
-from turnlog.agent.conversations.ownership import append_as_owner, check_not_deleted, own_thread
+from turnlog.agent.conversations.ownership import ROLES, append_as_owner, check_not_deleted, own_thread
+from turnlog.agent.conversations.participants import Participant
 from turnlog.agent.conversations.threads import ThreadInfo
 from turnlog.agent.conversations.transcript import transcript
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.team.agents import check_agent
 from turnlog.consumers.sync_bridge import LoopBound
-from turnlog.events.contracts import TurnOrigin, UsageMetered
+from turnlog.events.contracts import ParticipantRole, TurnOrigin, UsageMetered
 from turnlog.events.publish import Appended
 from turnlog.projectors.models.conversation.message import Message
 
+_MEMBER = ROLES[: ROLES.index("member") + 1]
 RESTARTED = "\n[the answer starts again]\n"
 
 
@@ -92,11 +94,12 @@ class Thread(LoopBound):
     Nothing is stored before the first turn. Every read waits until what this program appended is in the read models.
     """
 
-    __slots__ = ("_known", "_runtime", "id", "tenant", "user")
+    __slots__ = ("_known", "_may", "_runtime", "id", "tenant", "user")
 
     def __init__(self, runtime: Runtime, tenant: str, id: str, user: str | None = None) -> None:
         self._runtime, self.tenant, self.id, self.user = runtime, tenant, id, user
-        self._known = id if user is None else None
+        self._known: str | None = id if user is None else None
+        self._may: Sequence[ParticipantRole] = ROLES if user is None else ()
 
     def __repr__(self) -> str:
         return f"<turnlog thread {self.id!r} of user {self.user!r}>"
@@ -202,7 +205,7 @@ class Thread(LoopBound):
         page = await transcript(
             self._runtime,
             self.tenant,
-            await self._own(),
+            await self._own("reader"),
             limit=limit,
             after_seq=after_seq,
             before_seq=before_seq,
@@ -212,7 +215,7 @@ class Thread(LoopBound):
 
     async def info(self) -> ThreadInfo:
         """Label, user, number of messages, last activity. Raises NotFound."""
-        return await threads.get_thread(self._runtime, self.tenant, await self._own())
+        return await threads.get_thread(self._runtime, self.tenant, await self._own("reader"))
 
     async def rename(self, label: str) -> None:
         """Raises NotFound."""
@@ -225,6 +228,30 @@ class Thread(LoopBound):
     async def delete(self) -> None:
         """Removes the conversation from every read model; the log keeps its events. Raises NotFound."""
         await threads.delete_thread(self._runtime, self.tenant, await self._own())
+
+    async def participants(self) -> list[Participant]:
+        """Returns who takes part beside the owner, by user, invitations included. Raises NotFound."""
+        return await participants.list_participants(self._runtime, self.tenant, await self._own("reader"))
+
+    async def share(self, user: str, *, name: str | None = None, role: ParticipantRole = "member") -> Participant:
+        """Lets another user read the conversation, as a member also append. name: under which turns are theirs, with
+        memories of their own; their id by default.
+
+        Over HTTP it may be an invitation (`agreed` is false), which the user accepts with `join`. Raises NotFound,
+        NameTaken.
+        """
+        place = (self._runtime, self.tenant, await self._own())
+        return await participants.share_thread(*place, user, name=name, role=role)
+
+    async def join(self, *, name: str | None = None) -> Participant:
+        """Accepts an invitation to the conversation with this id. name: if it is not to be the one that the owner
+        chose. Raises NotFound where there is none, NameTaken."""
+        return await participants.join_thread(self._runtime, self.tenant, self.id, self.user or "", name)
+
+    async def unshare(self, user: str) -> None:
+        """Ends another user's part, or one's own. Their turns stay, and stay theirs. Raises NotFound."""
+        thread = self.id if user == self.user else await self._own()
+        await participants.unshare_thread(self._runtime, self.tenant, thread, user)
 
     async def receipts(self) -> list[ReceiptFound]:
         """Returns what the model saw for each answer, oldest first. Raises NotFound."""
@@ -253,28 +280,31 @@ class Thread(LoopBound):
             about: dict[str, Any] = {"user": self.user, "receipt": receipt, "usage": usage}
             about["expected"] = version if expected is None else expected
             added = await turns.add_turns(self._runtime, self.tenant, thread, made, **about)
-            self._known = thread
+            self._known, self._may = thread, self._may if "member" in self._may else _MEMBER
             return added.turns
 
-        if self._known is None and self.user is not None:
-            return await append_as_owner(self._runtime, self.tenant, self.id, self.user, append, or_nobody=True)
-        return await append(await self._own(), None)
+        place = (self._runtime, self.tenant)
+        if "member" not in self._may and self.user is not None:
+            return await append_as_owner(*place, self.id, self.user, append, or_nobody=True, least="member")
+        return await append(await self._own("member"), None)
 
-    async def _own(self, begins: bool = False) -> str:
-        """The id of the conversation. begins: it need not have events yet. Raises NotFound."""
-        if self._known is not None:
+    async def _own(self, least: ParticipantRole = "owner", *, begins: bool = False) -> str:
+        """The id of the conversation. least: the role that the user needs in it. begins: it need not have events yet.
+        Raises NotFound, Forbidden."""
+        if self._known is not None and least in self._may:
             await check_not_deleted(self._runtime, self.tenant, self._known)
             return self._known
         assert self.user is not None
-        about: dict[str, Any] = {"begins": begins, "or_nobody": True}
+        about: dict[str, Any] = {"begins": begins, "or_nobody": True, "least": least}
         found = await own_thread(self._runtime, self.tenant, self.id, self.user, **about)
-        self._known = None if begins else found
+        if not begins:
+            self._known, self._may = found, ROLES[: ROLES.index(least) + 1]
         return found
 
     async def _context(self, asked: dict[str, Any], through: int | None = None) -> Context:
         """asked: arguments of `context`, by name. through: the sequence of the last turn to show."""
         found = await context_of(
-            self._runtime, self.tenant, await self._own(begins=True), user=self.user, through=through, **asked
+            self._runtime, self.tenant, await self._own("reader", begins=True), user=self.user, through=through, **asked
         )
         made = found.context
         return Context(made.messages, made.tiers, made.budget, found.receipt, found.degraded)
@@ -283,8 +313,10 @@ class Thread(LoopBound):
     async def _turn(self, fork: Callable[[], Awaitable[Any]]) -> "AsyncIterator[Thread | None]":
         """See in_turn."""
         patience_s = self._runtime.settings.answer_timeout_s
-        async with in_turn(self._runtime, self.tenant, await self._own(begins=True), patience_s, fork) as forked:
+        async with in_turn(
+            self._runtime, self.tenant, await self._own("member", begins=True), patience_s, fork
+        ) as forked:
             yield forked
 
     async def _tell_waiting(self) -> None:
-        await tell_waiting(self._runtime, self.tenant, await self._own())
+        await tell_waiting(self._runtime, self.tenant, await self._own("member"))

@@ -25,6 +25,8 @@ from turnlog.events.contracts.conversation import Block as Block
 from turnlog.events.contracts.conversation import Content as Content
 from turnlog.events.contracts.conversation import ForkedSummary as ForkedSummary
 from turnlog.events.contracts.conversation import ImageBlock as ImageBlock
+from turnlog.events.contracts.conversation import ParticipantRole as ParticipantRole
+from turnlog.events.contracts.conversation import ParticipantSet as ParticipantSet
 from turnlog.events.contracts.conversation import Role as Role
 from turnlog.events.contracts.conversation import TextBlock as TextBlock
 from turnlog.events.contracts.conversation import ThinkingBlock as ThinkingBlock
@@ -125,6 +127,7 @@ EventData = Annotated[
     | ThreadRenamed
     | ThreadDeleted
     | ThreadForked
+    | ParticipantSet
     | TurnRecorded
     | AnswerRequested
     | SummaryWritten

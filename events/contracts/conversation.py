@@ -51,6 +51,7 @@ Content = str | tuple[Block, ...]
 
 
 Role = Literal["system", "user", "assistant", "tool"]
+ParticipantRole = Literal["reader", "member", "owner"]
 
 
 class ToolCall(Frozen):
@@ -88,6 +89,23 @@ class ThreadDeleted(EventContract):
     PERSONAL: ClassVar[dict[str, Any]] = {}
     REMOVES: ClassVar[bool] = True
     type: Literal["thread_deleted"] = "thread_deleted"
+
+
+class ParticipantSet(EventContract):
+    """The event's user takes part in another user's conversation, or with role None no longer does.
+
+    name: under which turns of the conversation are the user's; None only without a role, or when the user was erased.
+    role: a member reads and appends, a reader reads; the owner's own entry gives the owner a name.
+    agreed: the user agreed, or a program that acts for the user did; an invitation that waits has no effect.
+    """
+
+    PERSONAL: ClassVar[dict[str, Any]] = {"name": None}
+    MIXES_SPEAKERS: ClassVar[bool] = False
+    CONVERSES: ClassVar[bool] = True
+    type: Literal["participant_set"] = "participant_set"
+    name: str | None = Field(default=None, max_length=255)
+    role: ParticipantRole | None = None
+    agreed: bool = False
 
 
 class TurnRecorded(EventContract):

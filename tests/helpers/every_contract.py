@@ -47,6 +47,7 @@ from turnlog.events.contracts import (
     MemoryForgotten,
     MemoryRated,
     MemoryRecorded,
+    ParticipantSet,
     PendingWrite,
     PlannedCall,
     PreferencesSet,
@@ -98,6 +99,7 @@ EVERY_CONTRACT: tuple[EventData, ...] = (
         tagged_through=30,
         pruned_through=12,
     ),
+    ParticipantSet(name="Bob", role="member", agreed=True),
     TurnRecorded(
         role="assistant",
         content=BLOCKS,

@@ -5,7 +5,7 @@ from datetime import timedelta
 from helpers.projection_spec import Spec, seq
 from helpers.sample_events import MAY_8, event, turn
 
-from turnlog.events.contracts import Recorded, ThreadDeleted, ThreadOpened, ThreadRenamed
+from turnlog.events.contracts import ParticipantSet, Recorded, ThreadDeleted, ThreadOpened, ThreadRenamed
 from turnlog.projectors.engine.writer import Connection, perform
 from turnlog.projectors.models.conversation.thread_activity import THREAD_ACTIVITY
 from turnlog.projectors.models.conversation.thread_lookup import list_threads, numbered_labels
@@ -88,3 +88,25 @@ async def test_conversations_of_a_user_are_listed_without_reading_those_of_other
             "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = 'thread_activity'"
         )
         assert await rows.fetchone() == (6,)
+
+
+async def test_the_latest_part_of_a_participant_counts_and_changes_nothing_of_the_thread(db: Connection) -> None:
+    bob = {"user": "bob", "minutes": 60}
+    spec = (
+        Spec(db, THREAD_ACTIVITY)
+        .given(turn(user="ann"), event(ParticipantSet(name="Bob", role="reader"), user="bob"))
+        .when(
+            event(ParticipantSet(name="Bobby", role="member", agreed=True), **bob),
+            event(ParticipantSet(name="Cy", role="reader", agreed=True), user="cy"),
+            event(ParticipantSet(), user="cy"),
+            event(ParticipantSet(name="nobody", role="reader", agreed=True)),
+        )
+    )
+    await spec.then("SELECT user_id, name, role, agreed FROM thread_participants", [("bob", "Bobby", "member", True)])
+    await spec.then("SELECT user_id, last_seq, last_active_at FROM thread_activity", [("ann", seq(1), MAY_8)])
+
+
+async def test_one_whose_name_was_erased_no_longer_takes_part(db: Connection) -> None:
+    given = (turn(user="ann"), event(ParticipantSet(name="Bob", role="reader", agreed=True), user="bob"))
+    erased = event(ParticipantSet(name=None, role="reader", agreed=True), user="bob")
+    await Spec(db, THREAD_ACTIVITY).given(*given).when(erased).then("SELECT user_id FROM thread_participants", [])

@@ -31,6 +31,7 @@ REFUSED = {
     "thread_opened",
     "thread_renamed",
     "thread_forked",
+    "participant_set",
     "turn_recorded",
     "answer_requested",
     "session_created",

@@ -81,7 +81,7 @@ async def chat(
         try:
             caller = await _caller(socket)
             counted.enter_context(one_of_few(socket.app, caller))
-            place = await caller.may_begin(topic_id)
+            place = await caller.may_begin(topic_id, "member")
         except TurnlogError as error:
             return await socket.send_denial_response(problem_of(error))
         await socket.accept(TICKET if TICKET in socket.scope["subprotocols"] else None)

@@ -145,7 +145,7 @@ class _Tools:
         """Finds what was said and what is remembered, by meaning, words, names and dates. before, after: of turns."""
         async with self.reader(context) as who:
             if thread_id is not None:
-                *_, thread_id = await who.owns(thread_id)
+                *_, thread_id = await who.owns(thread_id, "reader")
             wanted = MOST_TURNS if before or after else k
             place = (who.runtime, who.tenant)
             recalled = await search(*place, query, user=who.user, thread=thread_id, k=wanted, for_model=True)
@@ -170,7 +170,7 @@ class _Tools:
     ) -> Messages:
         """What a model should see of a conversation: summary, condensed turns, the newest in full. as_of: then."""
         async with self.reader(context) as who:
-            place = await who.owns(thread_id)
+            place = await who.owns(thread_id, "reader" if as_of is None else "owner")
             if as_of is not None:
                 return Messages(messages=(await context_as_of(*place, as_of, window=max_tokens)).context.messages)
             return Messages(messages=(await context_of(*place, user=who.user, tokens=max_tokens)).context.messages)

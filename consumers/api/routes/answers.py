@@ -79,7 +79,7 @@ async def asked_before(
     request: Request,
 ) -> AnswerUnderWay:
     """Returns the answer again, from the log; its first piece shows that there is such a question."""
-    running = Running(follow(*await caller.owns(thread), seq))
+    running = Running(follow(*await caller.owns(thread, "reader"), seq))
     asked = await running.asked()
     agent = entry_agent(caller.runtime)
     return AnswerUnderWay(caller, asked.thread, seq, agent, running, language_of(request))

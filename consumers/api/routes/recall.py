@@ -52,6 +52,6 @@ async def search(body: RecallRequest, caller: Reader) -> RecallResponse:
     """Turns and memories that a question is about, by meaning, words, names and dates."""
     asked = body.model_dump(exclude={"query", "explain"})
     if body.thread is not None:
-        *_, asked["thread"] = await caller.owns(body.thread)
+        *_, asked["thread"] = await caller.owns(body.thread, "reader")
     recalled = await recall(caller.runtime, caller.tenant, body.query, user=caller.user, **asked)
     return RecallResponse(**recall_document(body.query, recalled, body.explain))

@@ -68,7 +68,7 @@ async def open_thread(body: NewThread, caller: Writer, write_id: WriteId) -> Thr
 @router.get("/{thread}", responses=VERSIONED)
 async def get_thread(thread: ThreadId, caller: Reader, response: Response) -> ThreadInfo:
     """Returns a conversation of the caller; its ETag is the version that an append may expect."""
-    place = await caller.owns(thread)
+    place = await caller.owns(thread, "reader")
     response.headers["ETag"] = tag_of(await threads.thread_version(*place))
     return await threads.get_thread(*place)
 

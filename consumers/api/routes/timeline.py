@@ -74,7 +74,7 @@ async def thread_marks(
 @router.get("/chat/history", response_model=list[TimelineTurn])
 async def history(thread_id: Annotated[str, Query(min_length=1, max_length=255)], caller: Reader) -> Response:
     """Returns all turns that are stored, oldest first."""
-    place, parts = await caller.owns(thread_id), list[bytes]()
+    place, parts = await caller.owns(thread_id, "reader"), list[bytes]()
     async for part in transcript_in_parts(*place):  # others are served between two parts
         shown = [TimelineTurn(turn.event_id, turn.seq, turn.role, blocks_of(turn), turn.time) for turn in part]
         parts.append(_TURNS.dump_json(shown)[1:-1])

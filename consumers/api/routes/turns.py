@@ -100,11 +100,11 @@ async def append_turns(
         return await turns.add_turns(caller.runtime, caller.tenant, thread, made, user=caller.user, **about)
 
     try:
-        added = await append_as_owner(caller.runtime, caller.tenant, thread, caller.user, append)
+        added = await append_as_owner(caller.runtime, caller.tenant, thread, caller.user, append, least="member")
     except WrongExpectedVersion as error:
         if if_match is None:
             raise
-        now = await thread_version(*await caller.may_begin(thread))
+        now = await thread_version(*await caller.may_begin(thread, "member"))
         raise Refused(412, error.code, str(error), {"ETag": tag_of(now)}) from error
     response.headers["ETag"] = tag_of(added.version)
     return added.turns
@@ -122,7 +122,7 @@ async def list_turns(
     before_seq: Annotated[int | None, Query(ge=0, description="Only turns before this sequence.")] = None,
 ) -> Page[ShownTurn]:
     """Returns the transcript. The ETag is the conversation's version, for an append that depends on what was read."""
-    place, begin = await caller.owns(thread), place_of(cursor, int)
+    place, begin = await caller.owns(thread, "reader"), place_of(cursor, int)
     between: dict[str, Any] = {"after_seq": after_seq, "before_seq": before_seq}
     if begin is not None:
         between["before_seq" if newest else "after_seq"] = begin[0]
@@ -190,7 +190,7 @@ async def context(
 @router.post("/context")
 async def make_context(thread: ThreadId, body: ContextRequest, caller: Reader) -> ContextMade:
     """Returns what a model should see now; nothing is stored. A new conversation needs a query."""
-    built = await context_of(*await caller.may_begin(thread), user=caller.user, **dict(body))
+    built = await context_of(*await caller.may_begin(thread, "reader"), user=caller.user, **dict(body))
     said = {field.name: getattr(built.receipt, field.name) for field in fields(AnswerBasis)}
     receipt = SignedBasis(**said, signature=_signature(built.receipt, caller))
     id_ = await caller.system.cached(GivenReceipts).keep(caller.tenant, caller.user, _SIGNED.dump_json(receipt))

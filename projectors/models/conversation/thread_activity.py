@@ -1,6 +1,6 @@
-"""thread_activity: one row a thread, for the list of conversations, newest first."""
+"""thread_activity: one row a thread, for the list of conversations, newest first; and who takes part in it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -8,8 +8,17 @@ import sqlalchemy as sa
 from pydantic_core import to_json
 from sqlalchemy.dialects.postgresql import JSONB
 
-from turnlog.events.contracts import REMOVALS, Event, Recorded, ThreadForked, ThreadOpened, ThreadRenamed, TurnRecorded
-from turnlog.projectors.engine.changes import Change, Upsert
+from turnlog.events.contracts import (
+    REMOVALS,
+    Event,
+    ParticipantSet,
+    Recorded,
+    ThreadForked,
+    ThreadOpened,
+    ThreadRenamed,
+    TurnRecorded,
+)
+from turnlog.projectors.engine.changes import Change, Row, Statement, Upsert
 from turnlog.projectors.engine.projection import Projection
 from turnlog.projectors.engine.tables import thread_table, timestamptz
 
@@ -32,7 +41,19 @@ sa.Index(
     thread_activity.c.user_id,
     thread_activity.c.last_active_at.desc(),
 )
+thread_participants = thread_table(
+    "thread_participants",
+    sa.Column("user_id", sa.Text, primary_key=True),
+    sa.Column("name", sa.Text, nullable=False, comment="under which turns of the thread are the user's"),
+    sa.Column("role", sa.Text, nullable=False, comment="reader, member or owner"),
+    sa.Column("agreed", sa.Boolean, nullable=False, comment="false: an invitation, without effect"),
+)
+sa.Index("thread_participants_user", *(thread_participants.c[name] for name in ("tenant", "user_id")))
 COLUMNS = tuple(column.name for column in thread_activity.columns)
+PARTICIPANT_COLUMNS = tuple(column.name for column in thread_participants.columns)
+_PARTICIPANT = tuple((name, f"excluded.{name}") for name in ("name", "role", "agreed"))
+_LEFT = """
+DELETE FROM thread_participants WHERE tenant = %(tenant)s AND thread_id = %(thread)s AND user_id = %(user)s"""
 _UPDATE = (
     ("label", "coalesce(excluded.label, t.label)"),
     ("user_id", "coalesce(t.user_id, excluded.user_id)"),
@@ -83,9 +104,14 @@ class _Activity:
 
 def project(batch: Sequence[Recorded]) -> list[Change]:
     threads: dict[tuple[str, str], _Activity] = {}
+    participants: dict[Row, ParticipantSet] = {}
     for recorded in batch:
         event = recorded.event
         key = (event.tenant, event.thread)
+        if isinstance(event.data, ParticipantSet):
+            if event.user is not None:
+                participants[*key, event.user] = event.data
+            continue
         if key not in threads:
             threads[key] = _Activity(event.time, event.time)
         threads[key].add(event, recorded.seq)
@@ -93,13 +119,23 @@ def project(batch: Sequence[Recorded]) -> list[Change]:
         (*key, a.label, a.user, a.messages, a.user_messages, a.assistant_messages, a.first, a.last, a.seq, a.metadata)
         for key, a in threads.items()
     ]
-    return [Upsert(thread_activity, COLUMNS, rows, _UPDATE)]
+    changes: list[Change] = [Upsert(thread_activity, COLUMNS, rows, _UPDATE)]
+    return [*changes, *_participants(participants)] if participants else changes
+
+
+def _participants(latest: Mapping[Row, ParticipantSet]) -> list[Change]:
+    """Returns the changes to thread_participants. One whose name was erased no longer takes part."""
+    here = {key: one for key, one in latest.items() if one.role is not None and one.name is not None}
+    rows = [(*key, one.name, one.role, one.agreed) for key, one in here.items()]
+    left = [dict(zip(("tenant", "thread", "user"), key, strict=True)) for key in latest if key not in here]
+    changes: list[Change] = [Upsert(thread_participants, PARTICIPANT_COLUMNS, rows, _PARTICIPANT)]
+    return [*changes, Statement(_LEFT, left)] if left else changes
 
 
 THREAD_ACTIVITY = Projection(
     "thread_activity",
     1,
-    (thread_activity,),
-    REMOVALS | {"thread_opened", "thread_renamed", "thread_forked", "turn_recorded"},
+    (thread_activity, thread_participants),
+    REMOVALS | {"participant_set", "thread_opened", "thread_renamed", "thread_forked", "turn_recorded"},
     project,
 )

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from psycopg.rows import dict_row
+from psycopg.rows import class_row, dict_row
 
+from turnlog.events.contracts import ParticipantRole
 from turnlog.events.subjects import thread_token
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.conversation.forks import LINEAGE, Parents
@@ -69,6 +70,12 @@ async def pruned_through(conn: Connection, tenant: str, thread: str) -> int:
     return int(found[0]) if found else 0
 
 
+# Two queries, because one with OR could use no index of the user's threads.
+_OF_USER = (
+    "t.user_id = %(user)s",
+    "t.user_id IS DISTINCT FROM %(user)s AND t.thread_id IN (SELECT p.thread_id FROM thread_participants p "
+    "WHERE p.tenant = %(tenant)s AND p.user_id = %(user)s AND p.agreed)",
+)
 _LISTED = """
 SELECT t.thread_id, t.label, t.user_id, t.message_count, t.last_active_at, t.created_at, t.metadata, s.summary
 FROM thread_activity t LEFT JOIN conversation_summaries s ON s.tenant = t.tenant AND s.thread_id = t.thread_id"""
@@ -81,20 +88,23 @@ async def list_threads(
     limit: int = 100,
     after: tuple[datetime, str] | None = None,
 ) -> list[dict[str, Any]]:
-    """Returns threads of a tenant, most recently active first, with the columns of _LISTED.
+    """Returns threads of a tenant, most recently active first, with the columns of _LISTED. user: only those that are
+    the user's or shared with them.
 
     after: the last activity and the id of the last thread of the page before.
     """
     cursor = conn.cursor(row_factory=dict_row)
     at, thread = after or (None, None)
-    of_user = "" if user is None else "AND t.user_id = %(user)s "
-    await cursor.execute(
-        f"{_LISTED} WHERE t.tenant = %(tenant)s {of_user}"
+    newest_first = "ORDER BY last_active_at DESC, thread_id LIMIT %(limit)s"
+    pages = [
+        f"({_LISTED} WHERE t.tenant = %(tenant)s AND {condition} "
         "AND (%(at)s::timestamptz IS NULL OR t.last_active_at < %(at)s "
-        "OR t.last_active_at = %(at)s AND t.thread_id > %(thread)s) "
-        "ORDER BY t.last_active_at DESC, t.thread_id LIMIT %(limit)s",
-        {"tenant": tenant, "user": user, "limit": limit, "at": at, "thread": thread},
-    )
+        f"OR t.last_active_at = %(at)s AND t.thread_id > %(thread)s) {newest_first})"
+        for condition in (("true",) if user is None else _OF_USER)
+    ]
+    query = f"{' UNION ALL '.join(pages)} {newest_first if len(pages) > 1 else ''}"
+    params = {"tenant": tenant, "user": user, "limit": limit, "at": at, "thread": thread}
+    await cursor.execute(query.encode(), params)
     return await cursor.fetchall()
 
 
@@ -123,19 +133,66 @@ async def thread_marks(
     return [(str(thread), int(tokens), bool(parked), label) for thread, tokens, parked, label in await rows.fetchall()]
 
 
-async def owner_of(conn: Connection, tenant: str, thread: str, partition: int) -> tuple[bool, str | None, int]:
-    """Returns whether the thread exists, its user (None without one), and the partition's sequence at that moment, all
-    from one snapshot."""
+@dataclass(frozen=True, slots=True)
+class Ownership:
+    """owner: None for a thread that is nobody's. role: of the user who was asked about, None without access. position:
+    the partition's sequence at that moment."""
+
+    exists: bool
+    owner: str | None
+    role: ParticipantRole | None
+    position: int
+
+
+async def ownership_of(conn: Connection, tenant: str, thread: str, user: str, partition: int) -> Ownership:
+    """Returns whose the thread is, and what the user may do there, all from one snapshot."""
     rows = await conn.execute(
-        "SELECT t.thread_id IS NOT NULL, t.user_id, "
+        "SELECT t.thread_id IS NOT NULL, t.user_id, CASE WHEN t.user_id = %(user)s THEN 'owner' ELSE p.role END, "
         "coalesce((SELECT position FROM projection_positions WHERE projection = 'thread_activity' AND build = 'live' "
-        "AND partition = %s), 0) "
-        "FROM (VALUES (true)) one LEFT JOIN thread_activity t ON t.tenant = %s AND t.thread_id = %s",
-        (partition, tenant, thread),
+        "AND partition = %(partition)s), 0) FROM (VALUES (true)) one "
+        "LEFT JOIN thread_activity t ON t.tenant = %(tenant)s AND t.thread_id = %(thread)s "
+        "LEFT JOIN thread_participants p ON p.tenant = t.tenant AND p.thread_id = t.thread_id "
+        "AND p.user_id = %(user)s AND p.agreed AND p.role <> 'owner'",
+        {"partition": partition, "tenant": tenant, "thread": thread, "user": user},
     )
     found = await rows.fetchone()
     assert found is not None
-    return bool(found[0]), found[1], int(found[2])
+    return Ownership(*found)
+
+
+@dataclass(frozen=True, slots=True)
+class Participant:
+    """A user with a part in a conversation. name: under which turns are theirs. agreed: false while the user has
+    not accepted the invitation, which has no effect until then."""
+
+    user: str
+    name: str
+    role: ParticipantRole
+    agreed: bool
+
+
+async def participants_in(conn: Connection, tenant: str, thread: str) -> list[Participant]:
+    """Returns who takes part in a conversation beside its owner, invitations included; the owner too, if named."""
+    cursor = conn.cursor(row_factory=class_row(Participant))
+    await cursor.execute(
+        'SELECT user_id AS "user", name, role, agreed FROM thread_participants '
+        "WHERE tenant = %s AND thread_id = %s ORDER BY user_id",
+        (tenant, thread),
+    )
+    return await cursor.fetchall()
+
+
+async def invitations_of(
+    conn: Connection, tenant: str, user: str
+) -> list[tuple[str, str | None, str, ParticipantRole]]:
+    """Returns (thread, its owner, name, role) of the invitations that the user has not accepted, by thread."""
+    rows = await conn.execute(
+        "SELECT p.thread_id, t.user_id, p.name, p.role FROM thread_participants p "
+        "JOIN thread_activity t ON t.tenant = p.tenant AND t.thread_id = p.thread_id "
+        "WHERE p.tenant = %s AND p.user_id = %s AND NOT p.agreed ORDER BY p.thread_id LIMIT 1000",
+        (tenant, user),
+    )
+    return await rows.fetchall()
 
 
 async def numbered_labels(conn: Connection, tenant: str, user: str | None) -> int:

@@ -1,0 +1,157 @@
+"""People in a conversation: its owner shares it with other users, who read it and speak in it under names of their own.
+
+A turn belongs to the user whose words it holds: it is encrypted with that user's key, memories of it are that user's,
+and an erasure of that user makes it unreadable, whoever owns the conversation. So a name speaks for a user only after
+that user agreed, or when a program says so that acts for the user anyway. An invitation has no effect before: nobody
+can take part in what another user calls "main", or put words into another user's mouth.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from uuid import UUID
+
+from uuid_utils.compat import uuid7
+
+from turnlog.agent.access.identity import Forbidden
+from turnlog.agent.conversations.ownership import other_id
+from turnlog.agent.conversations.threads import SOURCE, get_thread
+from turnlog.agent.runtime import Runtime
+from turnlog.events.contracts import Event, ParticipantRole, ParticipantSet
+from turnlog.events.contracts.origin import is_name_of
+from turnlog.events.errors import InvalidEvent, NotFound
+from turnlog.events.subjects import check_place
+from turnlog.events.texts import storable
+from turnlog.projectors.models.conversation.thread_lookup import Participant as Participant
+from turnlog.projectors.models.conversation.thread_lookup import invitations_of, one_thread, participants_in
+
+READS = ("thread_activity",)
+
+
+class NameTaken(InvalidEvent):
+    """The name is another person's in the conversation, or the user has a conversation of the same name."""
+
+    code = "name-taken"
+
+
+@dataclass(frozen=True, slots=True)
+class Invitation:
+    """A conversation that its owner wants to share with a user who has not agreed yet."""
+
+    thread: str
+    owner: str | None
+    name: str
+    role: ParticipantRole
+
+
+async def list_participants(runtime: Runtime, tenant: str, thread: str) -> list[Participant]:
+    """Returns who takes part beside the owner, by user, invitations included. Raises InvalidToken."""
+    check_place(tenant, thread)
+    async with runtime.reading(*READS, of=(tenant, thread)) as conn:
+        return await participants_in(conn, tenant, thread)
+
+
+async def list_invitations(runtime: Runtime, tenant: str, user: str) -> list[Invitation]:
+    """Returns the conversations that others want to share with the user, by id. Raises InvalidToken."""
+    check_place(tenant, user=user)
+    async with runtime.reading(*READS) as conn:
+        return [Invitation(*row) for row in await invitations_of(conn, tenant, user)]
+
+
+async def share_thread(
+    runtime: Runtime,
+    tenant: str,
+    thread: str,
+    user: str,
+    *,
+    name: str | None = None,
+    role: ParticipantRole = "member",
+    agreed: bool = True,
+    event_id: UUID | None = None,
+) -> Participant:
+    """Lets a user take part in a conversation, or changes name and role of one who does.
+
+    name: under which turns are the user's; the user's id by default. role: a member reads and appends, a reader reads;
+    the owner's own entry only names the owner. agreed: the caller may act for the user; otherwise it is an invitation,
+    without effect until the user joins. Raises NotFound, NameTaken, InvalidEvent for a conversation that is nobody's,
+    InvalidToken.
+    """
+    check_place(tenant, thread, user)
+    owner = (await get_thread(runtime, tenant, thread)).user
+    if owner is None:
+        raise InvalidEvent(f"the conversation {thread!r} belongs to nobody, so nobody can share it")
+    if user == owner:
+        role, agreed = "owner", True
+    elif role == "owner":
+        raise InvalidEvent(f"the owner is {owner!r}; a participant is a member or a reader")
+    elif await runtime.log.thread_head(tenant, other_id(tenant, user, thread)):
+        raise NameTaken(
+            f"{user!r} has a conversation named {thread!r} already; share one with another id, such as a fork"
+        )
+    name = storable(name or user).strip()
+    others = [one for one in await list_participants(runtime, tenant, thread) if one.user != user]
+    theirs = {owner: owner, **{one.user: one.name for one in others}}
+    theirs.pop(user, None)
+    if not name or is_name_of(name, None) or any(is_name_of(name, taken) for taken in theirs.values()):
+        raise NameTaken(f"the name {name!r} cannot be told from another speaker's in this conversation")
+    await _append(runtime, tenant, thread, user, ParticipantSet(name=name, role=role, agreed=agreed), event_id)
+    return Participant(user, name, role, agreed)
+
+
+async def join_thread(
+    runtime: Runtime, tenant: str, thread: str, user: str, name: str | None = None, *, event_id: UUID | None = None
+) -> Participant:
+    """Accepts an invitation for its user; or changes the name of one who takes part already.
+
+    thread: the conversation's id. Raises NotFound where the user is not invited, NameTaken, InvalidToken.
+    """
+    invited = await _entry(runtime, tenant, thread, user)
+    name = name or invited.name
+    return await share_thread(runtime, tenant, thread, user, name=name, role=invited.role, event_id=event_id)
+
+
+async def unshare_thread(
+    runtime: Runtime, tenant: str, thread: str, user: str, *, event_id: UUID | None = None
+) -> None:
+    """Ends a user's part in a conversation. The turns stay, and stay the user's. Raises NotFound, InvalidToken."""
+    await _entry(runtime, tenant, thread, user)
+    await _append(runtime, tenant, thread, user, ParticipantSet(), event_id)
+
+
+async def is_participant(runtime: Runtime, tenant: str, thread: str, user: str) -> bool:
+    """Returns whether another user's conversation has an entry of the user, an invitation included."""
+    entries = await list_participants(runtime, tenant, thread)
+    return any(one.user == user and one.role != "owner" for one in entries)
+
+
+async def speakers_of(runtime: Runtime, tenant: str, thread: str, user: str, names: Collection[str]) -> dict[str, str]:
+    """Returns whose turns are those that a user appends under these names: name → user. Other names are nobody's.
+
+    Raises Forbidden for a name of another user where the user is not the owner.
+    """
+    if not names or not await runtime.log.thread_head(tenant, thread, "participant_set"):
+        return {}
+    async with runtime.reading(*READS, of=(tenant, thread)) as conn:
+        known = await one_thread(conn, tenant, thread)
+        users = {one.name.casefold(): one.user for one in await participants_in(conn, tenant, thread) if one.agreed}
+    speakers = {name: users[name.casefold()] for name in names if name.casefold() in users}
+    if known is None or known["user_id"] != user:
+        for name, speaker in speakers.items():
+            if speaker != user:
+                raise Forbidden(f"{name!r} is another user in this conversation; only its owner appends their turns")
+    return speakers
+
+
+async def _entry(runtime: Runtime, tenant: str, thread: str, user: str) -> Participant:
+    check_place(tenant, thread, user)
+    for one in await list_participants(runtime, tenant, thread):
+        if one.user == user:
+            return one
+    raise NotFound(f"there is no thread {thread!r}")
+
+
+async def _append(
+    runtime: Runtime, tenant: str, thread: str, user: str, data: ParticipantSet, event_id: UUID | None
+) -> None:
+    event = Event(id=event_id or uuid7(), source=SOURCE, tenant=tenant, thread=thread, user=user, data=data)
+    await runtime.log.append(event)
+    await runtime.wait_until_thread_projected(tenant, thread, READS)

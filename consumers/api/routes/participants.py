@@ -1,0 +1,59 @@
+"""People in a conversation: who takes part in it, and the caller's own invitations."""
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Path, Response
+from pydantic import BaseModel, Field
+
+from turnlog.agent.access.identity import ACT_AS_USER, OPERATE
+from turnlog.agent.conversations import participants
+from turnlog.agent.conversations.participants import Invitation, Participant
+from turnlog.consumers.api.principal import Reader, WriteId, Writer
+from turnlog.consumers.api.routes.threads import ThreadId
+
+router = APIRouter(prefix="/api", tags=["threads"])
+User = Annotated[str, Path(min_length=1, max_length=255)]
+
+
+class Part(BaseModel):
+    """name: under which turns of the conversation are the user's; their id by default. role: a member reads and
+    appends, a reader reads."""
+
+    name: str | None = Field(None, min_length=1, max_length=255)
+    role: Literal["reader", "member"] = "member"
+
+
+@router.get("/invitations")
+async def list_invitations(caller: Reader) -> list[Invitation]:
+    """Lists conversations that others want to share with the caller, by id."""
+    return await participants.list_invitations(*caller.person)
+
+
+@router.get("/threads/{thread}/participants")
+async def list_participants(thread: ThreadId, caller: Reader) -> list[Participant]:
+    """Lists who takes part beside the owner, by user, with invitations that wait."""
+    return await participants.list_participants(*await caller.owns(thread, "reader"))
+
+
+@router.put("/threads/{thread}/participants/{user}")
+async def set_participant(thread: ThreadId, user: User, body: Part, caller: Writer, write_id: WriteId) -> Participant:
+    """Lets the owner share the conversation, or the caller accept an invitation, whose role then stays.
+
+    It is an invitation, without effect, until the user accepts it. Where the owner is a key that may act as users, or
+    an operator, it has effect at once."""
+    place = (caller.runtime, caller.tenant)
+    if user == caller.user and await participants.is_participant(*place, thread, user):
+        return await participants.join_thread(*place, thread, user, body.name, event_id=write_id)
+    owned = await caller.owns(thread)
+    agreed = bool({ACT_AS_USER, OPERATE} & caller.identity.scopes)
+    return await participants.share_thread(*owned, user, **dict(body), agreed=agreed, event_id=write_id)
+
+
+@router.delete("/threads/{thread}/participants/{user}", status_code=204)
+async def remove_participant(thread: ThreadId, user: User, caller: Writer, write_id: WriteId) -> Response:
+    """Ends a user's part: the owner removes them, or they leave or decline. Their turns stay, and stay theirs."""
+    place = (caller.runtime, caller.tenant)
+    if user != caller.user or not await participants.is_participant(*place, thread, user):
+        *_, thread = await caller.owns(thread)
+    await participants.unshare_thread(*place, thread, user, event_id=write_id)
+    return Response(status_code=204)

@@ -1,0 +1,162 @@
+"""People in a conversation over HTTP: what its owner, a member, a reader, an invited user and a stranger may do."""
+
+import re
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+import httpx2
+import pytest
+from helpers.api import Api, Serve
+
+from turnlog.agent.access.api_keys import create_key
+from turnlog.agent.memory.extraction.extract_now import extract_memories
+
+Clients = dict[str, httpx2.AsyncClient]
+TURNS = "/api/threads/team/turns"
+PEOPLE = "/api/threads/team/participants"
+READ = {
+    ("get", "/api/threads/{thread}"),
+    ("get", "/api/threads/{thread}/turns"),
+    ("get", "/api/threads/{thread}/context"),
+    ("post", "/api/threads/{thread}/context"),
+    ("get", "/api/threads/{thread}/participants"),
+    ("get", "/api/threads/{thread}/answers/{seq}"),
+}
+APPEND = {
+    ("post", "/api/threads/{thread}/turns"),
+    ("post", "/api/threads/{thread}/answers"),
+    ("post", "/api/threads/{thread}/answers/stream"),
+}
+
+
+def said(text: str, name: str | None = None) -> dict[str, Any]:
+    return {"turns": [{"role": "user", "content": text, "name": name}]}
+
+
+@pytest.fixture
+async def people(api: Api) -> AsyncIterator[Clients]:
+    """Ann's conversation "team" with bob as a member, cy as a reader, and dan, who has not agreed. eve: a stranger."""
+    async with AsyncExitStack() as stack:
+        names = ("ann", "bob", "cy", "dan", "eve")
+        clients = {name: await stack.enter_async_context(api.client(name)) for name in names}
+        assert (await clients["ann"].post(TURNS, json=said("We plan the trip."))).status_code == 201
+        for user, role in (("bob", "member"), ("cy", "reader"), ("dan", "member")):
+            invited = await clients["ann"].put(f"{PEOPLE}/{user}", json={"role": role})
+            assert invited.json() == {"user": user, "name": user, "role": role, "agreed": False}
+        for user in ("bob", "cy"):
+            joined = await clients[user].put(f"{PEOPLE}/{user}", json={"name": user.title()})
+            assert joined.json()["agreed"] is True, joined.text
+        yield clients
+
+
+async def test_an_invitation_has_no_effect_before_the_user_agrees(people: Clients) -> None:
+    dan = people["dan"]
+    assert (await dan.get("/api/invitations")).json() == [
+        {"thread": "team", "owner": "ann", "name": "dan", "role": "member"}
+    ]
+    assert (await dan.get("/api/threads")).json()["items"] == []
+    assert (await dan.get(TURNS)).status_code == 404
+    assert (await dan.post(TURNS, json=said("mine alone"))).status_code == 201  # the name means a thread of dan's own
+    assert (await people["ann"].post(TURNS, json=said("I like sprouts.", "dan"))).status_code == 201
+    turns = (await people["ann"].get(TURNS)).json()["items"]
+    assert [(turn["user"], turn["name"], turn["origin"]) for turn in turns] == [
+        ("ann", None, "person"),
+        ("ann", "dan", "participant"),
+    ]
+    assert (await dan.put(f"{PEOPLE}/dan", json={})).json()["code"] == "name-taken"
+    assert (await dan.delete(f"{PEOPLE}/dan")).status_code == 204
+    assert (await dan.get("/api/invitations")).json() == []
+
+
+async def test_every_route_of_a_conversation_asks_for_its_role(api: Api, people: Clients) -> None:
+    """Routes without an entry here are the owner's: a participant is refused, a stranger does not learn of it."""
+    paths = (await people["ann"].get("/openapi.json")).json()["paths"]
+    routes = [
+        (method, path)
+        for path, operations in paths.items()
+        for method in operations
+        if "{thread}" in path and not path.endswith("/participants/{user}")
+    ]
+    assert {*READ, *APPEND} <= {*routes}
+    before = (await people["ann"].get(TURNS)).json()
+    for method, path in routes:
+        asked = re.sub(r"\{\w+\}", lambda name: {"{thread}": "team"}.get(name[0], "1"), path)
+        for user, open_to in (("bob", READ | APPEND), ("cy", READ), ("eve", set[Any]())):
+            if user != "eve" and (method, path) in open_to:
+                continue
+            body = {"content": "x", "message": "x", "label": "x", "at_seq": 1, "query": "x", **said("x")}
+            if user == "eve" and method == "post" and (method, path) in APPEND | READ:
+                continue  # begins a conversation of her own
+            async with people[user].stream(method, asked, json=None if method == "get" else body) as answer:
+                expected = {404} if user == "eve" else {403}
+                assert answer.status_code in {*expected, 422}, f"{user} {method} {path}: {answer.status_code}"
+    assert (await people["ann"].get(TURNS)).json() == before
+
+
+async def test_a_reader_reads_and_a_member_appends(people: Clients) -> None:
+    ann, bob, cy = people["ann"], people["bob"], people["cy"]
+    assert (await bob.post(TURNS, json=said("I am allergic to nuts."))).status_code == 201
+    refused = await cy.post(TURNS, json=said("me too"))
+    assert (refused.status_code, refused.json()["code"]) == (403, "forbidden")
+    for reader in (bob, cy):
+        assert [one["thread"] for one in (await reader.get("/api/threads")).json()["items"]] == ["team"]
+        assert (await reader.get("/api/threads/team")).json()["user"] == "ann"
+        assert len((await reader.get(TURNS)).json()["items"]) == 2
+        messages = (await reader.get("/api/threads/team/context")).json()["messages"]
+        assert [(one["name"], one["content"]) for one in messages[-2:]] == [
+            ("ann", "We plan the trip."),
+            ("bob", "I am allergic to nuts."),
+        ]
+        found = (await reader.post("/api/recall", json={"query": "nuts", "thread": "team"})).json()["items"]
+        assert found[0]["text"] == "I am allergic to nuts."
+    assert (await ann.delete(f"{PEOPLE}/bob")).status_code == 204
+    assert (await bob.get(TURNS)).status_code == 404
+    assert (await cy.delete(f"{PEOPLE}/cy")).status_code == 204
+    assert (await cy.get("/api/threads")).json()["items"] == []
+
+
+async def test_nobody_speaks_for_another_participant_but_the_owner(people: Clients) -> None:
+    assert (await people["bob"].post(TURNS, json=said("Cy likes figs.", "Cy"))).status_code == 403
+    assert (await people["bob"].post(TURNS, json=said("I like figs.", "Bob"))).status_code == 201
+    assert (await people["ann"].post(TURNS, json=said("I like dates.", "bob"))).status_code == 201
+    turns = (await people["cy"].get(TURNS)).json()["items"]
+    assert [(turn["user"], turn["origin"]) for turn in turns[1:]] == [("bob", "person")] * 2
+
+
+@pytest.mark.parametrize("name", ["Bob", "bob", "ann", "user"])
+async def test_a_name_that_is_another_speakers_is_refused(people: Clients, name: str) -> None:
+    refused = await people["cy"].put(f"{PEOPLE}/cy", json={"name": name})
+    assert (refused.status_code, refused.json()["code"]) == (409, "name-taken")
+
+
+async def test_a_participant_invites_nobody_and_owns_nothing(people: Clients) -> None:
+    bob = people["bob"]
+    assert (await bob.put(f"{PEOPLE}/eve", json={})).status_code == 403
+    assert (await bob.delete(f"{PEOPLE}/cy")).status_code == 403
+    assert (await people["eve"].put(f"{PEOPLE}/eve", json={})).status_code == 404
+    assert (await people["eve"].delete(f"{PEOPLE}/bob")).status_code == 404
+    own = await people["ann"].put(f"{PEOPLE}/ann", json={"name": "Ann"})
+    assert own.json() == {"user": "ann", "name": "Ann", "role": "owner", "agreed": True}
+
+
+async def test_memories_of_a_named_speaker_are_the_bound_users_alone(serve: Serve) -> None:
+    """A key that acts for users speaks for them at once, as a bot of a chat does."""
+    async with AsyncExitStack() as stack:
+        api = await stack.enter_async_context(serve())
+        key = await create_key(api.runtime, "default", "bot", "user", ["read", "write", "act-as-user"])
+        headers = {"Authorization": f"Bearer {key.key}"}
+        bot = await stack.enter_async_context(httpx2.AsyncClient(base_url=api.url, headers=headers, timeout=60))
+        await bot.post(TURNS, json=said("Hello, everybody."))
+        bound = await bot.put(f"{PEOPLE}/bob", json={"name": "Bob B."})
+        assert bound.json()["agreed"] is True
+        for text, name in (("I am allergic to nuts.", "Bob B."), ("I live in Turin.", "Cy C.")):
+            await bot.post(TURNS, json=said(text, name))
+        for user in ("bob", "bot"):
+            await extract_memories(api.runtime, "default", "team", user)
+        remembered = {}
+        for user in ("bob", "bot"):
+            found = await bot.get("/api/memories", headers={"X-Turnlog-User": user})
+            remembered[user] = [one["content"] for one in found.json()["items"]]
+    assert [("nuts" in one) for one in remembered["bob"]] == [True]
+    assert remembered["bot"] == []
