@@ -62,6 +62,7 @@ async def examples(api: Api, ann: httpx2.AsyncClient) -> dict[str, Request]:
     for thread in ("t", "gone"):
         await ann.post(f"/api/threads/{thread}/turns", json=turns)
     seq = (await ann.get("/api/threads/t/turns")).json()["items"][0]["seq"]
+    await ann.put("/api/threads/t/participants/cy", json={})
     memories = {}
     for name in ("green", "black", "white", "red"):
         made = await ann.post("/api/memories", json={"content": f"Ann likes {name} tea.", "category": name})
@@ -79,6 +80,8 @@ async def examples(api: Api, ann: httpx2.AsyncClient) -> dict[str, Request]:
     entity = {"type": "PERSON", "name": "Mia"}
     return {
         "POST /api/threads": ("POST", "/api/threads", {"label": "Dogs"}),
+        "PUT /api/threads/{thread}/participants/{user}": ("PUT", "/api/threads/t/participants/bob", {"role": "reader"}),
+        "DELETE /api/threads/{thread}/participants/{user}": ("DELETE", "/api/threads/t/participants/cy", None),
         "PATCH /api/threads/{thread}": ("PATCH", "/api/threads/t", {"label": "Cats"}),
         "POST /api/threads/{thread}/label": ("POST", "/api/threads/t/label", None),
         "POST /api/threads/{thread}/forks": ("POST", "/api/threads/t/forks", {"at_seq": seq}),

@@ -17,6 +17,8 @@ WHOLE = {
     "/api/usage": "one row for each day, month, agent or model",
     "/api/operations/usage": "one row for each user, day, month, agent or model",
     "/api/operations/users/{user}/usage": "one row for each day, month, agent or model",
+    "/api/invitations": "the first 1,000 that wait for the caller",
+    "/api/threads/{thread}/participants": "one row for each person in a conversation",
     "/api/limits": "one row for each limit",
     "/api/thread-marks": "one row for each conversation that is asked for, 100 at most",
     "/api/operations/activity": "one row for each hour",

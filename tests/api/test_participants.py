@@ -1,5 +1,6 @@
 """People in a conversation over HTTP: what its owner, a member, a reader, an invited user and a stranger may do."""
 
+import json
 import re
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -9,8 +10,12 @@ import httpx2
 import pytest
 from helpers.api import Api, Serve
 
+from turnlog import Memory
 from turnlog.agent.access.api_keys import create_key
 from turnlog.agent.memory.extraction.extract_now import extract_memories
+from turnlog.agent.operations.read_models import rebuild
+from turnlog.events.contracts import ERASED
+from turnlog.events.progress import no_progress
 
 Clients = dict[str, httpx2.AsyncClient]
 TURNS = "/api/threads/team/turns"
@@ -90,7 +95,7 @@ async def test_every_route_of_a_conversation_asks_for_its_role(api: Api, people:
                 continue  # begins a conversation of her own
             async with people[user].stream(method, asked, json=None if method == "get" else body) as answer:
                 expected = {404} if user == "eve" else {403}
-                assert answer.status_code in {*expected, 422}, f"{user} {method} {path}: {answer.status_code}"
+                assert answer.status_code in {*expected, 400, 422}, f"{user} {method} {path}: {answer.status_code}"
     assert (await people["ann"].get(TURNS)).json() == before
 
 
@@ -160,3 +165,19 @@ async def test_memories_of_a_named_speaker_are_the_bound_users_alone(serve: Serv
             remembered[user] = [one["content"] for one in found.json()["items"]]
     assert [("nuts" in one) for one in remembered["bob"]] == [True]
     assert remembered["bot"] == []
+
+
+async def test_an_erased_participant_leaves_no_word_in_the_conversation_of_another(api: Api, people: Clients) -> None:
+    ann, bob = people["ann"], people["bob"]
+    await bob.post(TURNS, json=said("I am allergic to nuts."))
+    memory = Memory(api.runtime, "default")
+    exported = json.dumps(await memory.export("bob"))
+    assert "allergic to nuts" in exported and "We plan the trip." not in exported
+    receipt = await memory.erase("bob")
+    assert receipt.data.hits == 0
+    for rebuilt in (False, True):
+        if rebuilt:
+            await rebuild(api.runtime, "thread_activity", no_progress)
+        assert [turn["content"] for turn in (await ann.get(TURNS)).json()["items"]] == ["We plan the trip.", ERASED]
+        assert [one["user"] for one in (await ann.get(PEOPLE)).json()] == ["cy", "dan"]
+        assert (await bob.get(TURNS)).status_code == 404
