@@ -30,7 +30,7 @@ CHANGES = {
     "items": [{"role": "user", "content": "hers"}],
 }
 # Where another route would take the last part as an id.
-LIKE_IDS = {"/api/memories/forget", "/api/operations/dead-letters/retry"}
+LIKE_IDS = {"/api/memories/forget", "/api/operations/dead-letters/retry", "/v1/responses/compact"}
 ONE_SCOPES = ("read", "write", "ask", "erase", "operate", "keys")
 # What a request says of the caller's own jobs, and of the server.
 TO_ALL = {
