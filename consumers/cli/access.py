@@ -16,11 +16,13 @@ from turnlog.consumers.cli.tables import table
 
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 User = Annotated[str, typer.Option("--user", "-u", help="The user that it acts for.")]
-Role = Annotated[str, typer.Option(help="user, vip or admin.")]
+Role = Annotated[str, typer.Option(help="user, vip or admin.", autocompletion=lambda: ["user", "vip", "admin"])]
 Scopes = Annotated[
     list[str] | None,
     typer.Option(
-        "--scope", help="What it may do: read, write, ask, erase, operate, keys, act-as-user. All of the role."
+        "--scope",
+        help="What it may do: read, write, ask, erase, operate, keys, act-as-user. All of the role.",
+        autocompletion=lambda: ["read", "write", "ask", "erase", "operate", "keys", "act-as-user"],
     ),
 ]
 

@@ -38,10 +38,19 @@ async def export(
     settings: Settings,
     thread: Annotated[str | None, typer.Argument(help="A thread; or --user for all data of one.")] = None,
     format: Annotated[
-        str, typer.Option(help="Of a thread: jsonl (--raw imports again to the same), openai.")
+        str,
+        typer.Option(
+            help="Of a thread: jsonl (--raw imports again to the same), openai.",
+            autocompletion=lambda: ["jsonl", "openai"],
+        ),
     ] = "jsonl",
     user: Annotated[str | None, typer.Option("--user", "-u", help="Everything of this user, as one document.")] = None,
-    level: Annotated[str, typer.Option(help="What is masked: LIGHT, MODERATE or FULL.")] = "MODERATE",
+    level: Annotated[
+        str,
+        typer.Option(
+            help="What is masked: LIGHT, MODERATE or FULL.", autocompletion=lambda: ["LIGHT", "MODERATE", "FULL"]
+        ),
+    ] = "MODERATE",
     raw: Annotated[bool, typer.Option("--raw", help="Mask nothing.")] = False,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="File; stdout when not given.")] = None,
 ) -> None:

@@ -9,11 +9,17 @@ from inspect import Parameter
 from typing import Annotated, Any
 
 import typer
+from typer.models import ParameterInfo
+
+from turnlog.consumers.cli.completion import known_threads, known_users
 
 Tenant = Annotated[str | None, typer.Option(help="Tenant; TURNLOG_TENANT or 'default'.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 _TENANT = Parameter("tenant", Parameter.KEYWORD_ONLY, default=None, annotation=Tenant)
 _JSON = Parameter("json", Parameter.KEYWORD_ONLY, default=False, annotation=Json)
+
+
+_COMPLETED = {"user": known_users, "thread": known_threads, "conversation": known_threads}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +64,10 @@ def with_shared(
     functools.update_wrapper(command, like)
     known = inspect.signature(like)
     parameters = [*known.parameters.values()][hidden:]
+    for parameter in parameters:
+        for about in getattr(parameter.annotation, "__metadata__", ()):
+            if parameter.name in _COMPLETED and isinstance(about, ParameterInfo):
+                about.autocompletion = _COMPLETED[parameter.name]
     vars(command)["__signature__"] = known.replace(parameters=[*parameters, *shared], return_annotation=None)
     return command
 

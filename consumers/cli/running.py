@@ -137,7 +137,12 @@ def serve(
 @command(app, tenant=False)
 async def worker(
     settings: Settings,
-    role: Annotated[str, typer.Argument(help="projectors, reactors, agent, analytics, jobs or api.")],
+    role: Annotated[
+        str,
+        typer.Argument(
+            help="projectors, reactors, agent, analytics, jobs or api.", autocompletion=lambda: [*roles.ROLES]
+        ),
+    ],
     partitions: Partitions = None,
 ) -> None:
     """Play one role in this process until a signal."""

@@ -41,7 +41,8 @@ def import_file(
     format: Annotated[
         str | None,
         typer.Option(
-            help="openai, chatgpt, claude, open-webui, librechat, jsonl, mem0, zep or letta; detected if not given."
+            help="openai, chatgpt, claude, open-webui, librechat, jsonl, mem0, zep or letta; detected if not given.",
+            autocompletion=lambda: [*importers.FORMATS],
         ),
     ] = None,
     user: Annotated[str | None, typer.Option(help="Owner of the turns and memories.")] = None,
