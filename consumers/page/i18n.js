@@ -28,6 +28,10 @@ export function named(group, code) {
   return typeof words === "string" ? words : code;
 }
 
+/** Returns the name of an agent; those that the bundled team brings are named in the page's language.
+ * @param {{type: string, name: string}} agent */
+export const agentName = ({ type, name }) => (name === found(zh, `access.bundled.${type}`) ? named("access.bundled", type) : name);
+
 /** @param {any} value */
 const shown = (value) => (typeof value === "number" ? value.toLocaleString(language.get()) : String(value));
 

@@ -70,6 +70,20 @@ export function usePages(address, query) {
   };
 }
 
+/** Escape closes a panel beside the screen, and gives the focus back to what opened it. @param {() => void} close */
+export function useEscape(close) {
+  const opener = useRef(/** @type {any} */ (document.activeElement));
+  useEffect(() => {
+    const leave = (/** @type {KeyboardEvent} */ event) => {
+      if (event.key !== "Escape" || event.defaultPrevented || document.querySelector("dialog[open]")) return;
+      close();
+      if (opener.current?.isConnected) opener.current.focus();
+    };
+    addEventListener("keydown", leave);
+    return () => removeEventListener("keydown", leave);
+  });
+}
+
 /** Calls `act` as long as the screen is there and the tab is visible, every so many seconds.
  * @param {() => void} act @param {number} seconds @param {any[]} dependencies */
 export function useEvery(act, seconds, dependencies) {

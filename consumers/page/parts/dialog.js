@@ -9,7 +9,9 @@ export function Dialog({ title, onClose, wide = false, children }) {
   const element = useRef(/** @type {any} */ (null));
   const id = useId();
   useEffect(() => {
+    const opener = /** @type {any} */ (document.activeElement);
     if (!element.current.open) element.current.showModal();
+    return () => opener?.isConnected && opener.focus();
   }, []);
   const outside = (/** @type {any} */ event) => event.target === element.current && onClose();
   return html`<dialog ref=${element} class=${wide ? "wide" : ""} aria-labelledby=${id} onCancel=${(/** @type {any} */ event) => { event.preventDefault(); onClose(); }} onMouseDown=${outside}>

@@ -1,5 +1,5 @@
 // Entities with their relations: at most 50, placed by forces, which are the same for the same entities.
-import { html, useMemo, useState } from "../html.js";
+import { html, useLayoutEffect, useMemo, useRef, useState } from "../html.js";
 import { get } from "../api.js";
 import { named, t } from "../i18n.js";
 import { useLoad } from "../load.js";
@@ -18,13 +18,17 @@ export function Graph({ user }) {
   const { value, error, loading, reload } = useLoad((signal) => get("/api/entities", { query: { limit: MOST, user }, signal }), []);
   const [chosen, setChosen] = useState(/** @type {string | null} */ (null));
   const graph = useMemo(() => (value ? placed(value.items, user ?? session.get()?.caller.user ?? "") : null), [value]);
+  const frame = useRef(/** @type {any} */ (null));
+  useLayoutEffect(() => { // a phone shows a part of it: the middle, where the person is
+    if (frame.current) frame.current.scrollLeft = (frame.current.scrollWidth - frame.current.clientWidth) / 2;
+  }, [graph]);
   if (error) return html`<${Failure} error=${error} retry=${reload} />`;
   if (!graph) return loading && html`<${Loading} lines=${8} />`;
   if (!graph.nodes.length) return html`<${Empty} icon="memories" title=${t("graph.none")}>${t("graph.none_about")}<//>`;
   const node = graph.nodes.find((each) => each.key === chosen);
   const near = (/** @type {string} */ key) => !chosen || key === chosen || graph.edges.some((edge) => (edge.from.key === chosen && edge.to.key === key) || (edge.to.key === chosen && edge.from.key === key));
   return html`<div class="graph-columns">
-    <div class="card graph"><svg viewBox="0 0 ${WIDTH} ${HEIGHT}" role="group" aria-label=${t("graph.label", { n: graph.nodes.length })}>
+    <div class="card graph" ref=${frame}><svg viewBox="0 0 ${WIDTH} ${HEIGHT}" role="group" aria-label=${t("graph.label", { n: graph.nodes.length })}>
       ${graph.edges.map((edge, at) => html`<g key=${`e${at}`} class="edge ${chosen && edge.from.key !== chosen && edge.to.key !== chosen ? "dim" : ""}">
         <line x1=${edge.from.x} y1=${edge.from.y} x2=${edge.to.x} y2=${edge.to.y} />
         <text x=${(edge.from.x + edge.to.x) / 2} y=${(edge.from.y + edge.to.y) / 2 - 3}>${clip(edge.type.replaceAll("_", " "), 24)}</text></g>`)}

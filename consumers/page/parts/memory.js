@@ -2,7 +2,7 @@
 import { html, useState } from "../html.js";
 import { get, path, post, put, remove } from "../api.js";
 import { named, t } from "../i18n.js";
-import { useLoad } from "../load.js";
+import { useEscape, useLoad } from "../load.js";
 import { href } from "../router.js";
 import { Meter } from "./bars.js";
 import { Badge, Failure, IconButton, Loading, useWrite } from "./common.js";
@@ -19,6 +19,7 @@ export function Memory({ id, user, onClose, onChanged, onOpen }) {
     return { memory, history };
   }, [id]);
   const { memory, history } = /** @type {any} */ (value ?? {});
+  useEscape(onClose);
   return html`<aside class="card memory-detail" aria-label=${t("memories.detail")}>
     <header class="seen-head"><h2>${t("memories.detail")}</h2><${IconButton} label=${t("close")} icon="close" onClick=${onClose} /></header>
     <${Failure} error=${error} retry=${reload} />

@@ -1,7 +1,7 @@
 // For administrators: API keys, limits of each plan, circuit breakers, and the agents.
 import { html, useState } from "../html.js";
 import { get, patch, path, post, put, remove } from "../api.js";
-import { named, t } from "../i18n.js";
+import { agentName, named, t } from "../i18n.js";
 import { useLoad } from "../load.js";
 import { may, session } from "../session.js";
 import { Badge, Code, Failure, Field, Head, IconButton, Loading, Time, useWrite } from "../parts/common.js";
@@ -82,12 +82,12 @@ function Agents() {
   const turn = (/** @type {any} */ agent) => write(async () => show(await put(path`/admin/ai-agent/agents/${agent.type}/toggle`, { body: { enabled: !agent.enabled } })));
   return html`<section class="stack tight"><h2>${t("access.agents")}</h2><${Failure} error=${agents.error} retry=${agents.reload} />
     ${agents.value && html`<${Table} label=${t("access.agents")} items=${agents.value} keyOf=${(/** @type {any} */ agent) => agent.type} columns=${[
-      [t("access.agent"), (/** @type {any} */ agent) => html`<b dir="auto">${agent.name}</b> <code class="faint">${agent.type}</code>`],
+      [t("access.agent"), (/** @type {any} */ agent) => html`<b dir="auto">${agentName(agent)}</b> <code class="faint">${agent.type}</code>`],
       [t("access.model"), (/** @type {any} */ agent) => agent.model],
       [t("access.tools"), (/** @type {any} */ agent) => number(agent.tools.length), "number"],
       [t("access.delegates"), (/** @type {any} */ agent) => agent.delegates.join(", ") || "–"],
-      [t("access.on"), (/** @type {any} */ agent) => html`<button type="button" role="switch" class="switch" aria-checked=${agent.enabled} aria-label=${t("access.turn", { agent: agent.name })} disabled=${busy} onClick=${() => turn(agent)}><span /></button>`],
-      ["", (/** @type {any} */ agent) => html`<${IconButton} label=${t("access.change", { agent: agent.name })} icon="edit" onClick=${() => setChanging(agent)} />`],
+      [t("access.on"), (/** @type {any} */ agent) => html`<button type="button" role="switch" class="switch" aria-checked=${agent.enabled} aria-label=${t("access.turn", { agent: agentName(agent) })} disabled=${busy} onClick=${() => turn(agent)}><span /></button>`],
+      ["", (/** @type {any} */ agent) => html`<${IconButton} label=${t("access.change", { agent: agentName(agent) })} icon="edit" onClick=${() => setChanging(agent)} />`],
     ]} />`}
     ${changing && html`<${ChangeAgent} agent=${changing} others=${agents.value.map((/** @type {any} */ each) => each.type).filter((/** @type {string} */ type) => type !== changing.type)} onChange=${show} onClose=${() => setChanging(null)} />`}</section>`;
 }
@@ -112,7 +112,7 @@ function ChangeAgent({ agent, others, onChange, onClose }) {
     event.preventDefault();
     save(() => patch(path`/admin/ai-agent/agents/${agent.type}`, { body: values }));
   };
-  return html`<${Dialog} wide title=${t("access.change", { agent: agent.name })} onClose=${onClose}>
+  return html`<${Dialog} wide title=${t("access.change", { agent: agentName(agent) })} onClose=${onClose}>
     <form class="stack" onSubmit=${submit}>
       <p class="muted">${t("access.empty_about")}</p>
       <${Field} label=${t("access.name")}><input dir="auto" maxlength="200" ...${text("name")} /><//>

@@ -115,7 +115,10 @@ function Composer({ running, onAsk, onStop }) {
     if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
       event.preventDefault();
       send();
-    } else if (event.key === "Escape" && running) onStop();
+    } else if (event.key === "Escape" && running) {
+      event.preventDefault();
+      onStop();
+    }
   };
   return html`<form class="composer" onSubmit=${(/** @type {any} */ event) => { event.preventDefault(); send(); }}>
     <div class="composer-box">

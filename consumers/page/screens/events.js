@@ -3,7 +3,7 @@
 import { html, useEffect, useMemo, useState } from "../html.js";
 import { get, path } from "../api.js";
 import { t } from "../i18n.js";
-import { useLoad } from "../load.js";
+import { useEscape, useLoad } from "../load.js";
 import { href } from "../router.js";
 import { MOST, useTail } from "../tail.js";
 import { Badge, Empty, Failure, Head, IconButton, Json, Loading } from "../parts/common.js";
@@ -79,6 +79,7 @@ function Detail({ event, items, thread, onOpen }) {
   const around = useMemo(() => withRelated(items, related), [items, related]);
   const byId = useMemo(() => new Map(around.map((each) => [each.event?.id, each])), [around]);
   const before = causesOf(event, byId);
+  useEscape(() => onOpen(null));
   return html`<aside class="card memory-detail" aria-label=${t("events.detail")}>
     <div class="row apart"><h2><span class="number">${event.seq}</span> ${event.type}</h2><${IconButton} label=${t("close")} icon="close" onClick=${() => onOpen(null)} /></div>
     <p class="muted small">${moment(event.stored_at)} · ${t("operation.partition", { n: event.partition })}</p>
