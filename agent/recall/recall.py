@@ -98,6 +98,7 @@ async def recall(
     user: str | None = None,
     thread: str | None = None,
     topic: str | None = None,
+    speaker: str | None = None,
     k: int | None = None,
     as_of: datetime | None = None,
     history: bool = False,
@@ -110,6 +111,7 @@ async def recall(
     """The k most relevant turns of the thread, or without one of all the user's; with a user, k memories too.
 
     topic: only turns with it, in any case, and no memories, which have no topics; a blank query then searches for it.
+    speaker: only what somebody of this name, or this user, said, and no memories.
     as_of: only memories, those that held then; history: memories that ended too. max_tokens: of the text of all that is
     found; memories come first. keyword_only: leaves vectors out. kinds, min_importance (0 to 1, of the current
     importance): only memories, those of these kinds and of that importance. k: MEMORY_RECALL_TOP_K by default. An
@@ -118,7 +120,11 @@ async def recall(
     """
     query = storable(query if query.strip() else topic or "")
     is_filtered = bool(kinds) or min_importance > 0
-    _check(tenant, query, user, thread, topic, as_of is not None or history or is_filtered)
+    if speaker is not None and not speaker.strip():
+        raise BadQuery("the speaker is blank; leave it out to search the turns of all")
+    _check(
+        tenant, query, user, thread, topic if speaker is None else speaker, as_of is not None or history or is_filtered
+    )
     check_kinds(kinds)
     checked_share("min_importance", min_importance)
     k = k or runtime.settings.recall_top_k
@@ -132,12 +138,12 @@ async def recall(
         zone = runtime.settings.zone if user is None else await zone_of(conn, tenant, user, runtime.settings.zone)
         now = local(now_there(), zone)
         is_off = for_model and user is not None and await is_memory_off(conn, tenant, memory_thread(user))
-        if user is not None and topic is None and not is_off:
+        if user is not None and topic is None and speaker is None and not is_off:
             when = (now, as_of, history)
             scope = MemoryScope(tenant, memory_thread(user), *when, tuple(kinds), min_importance)
             known = await _memories(runtime, conn, scope, user, query, k, max_tokens, keyword_only)
         if as_of is None and not is_filtered:
-            scope_of_turns = Scope(tenant, thread, user if thread is None else None, topic)
+            scope_of_turns = Scope(tenant, thread, user if thread is None else None, topic, speaker)
             turns = await _turns(conn, search, scope_of_turns, query, k, now)
         rebuilt = await degraded_by_rebuild(conn, TURN_READS)
         if rebuilt is not None:  # a thread that was deleted meanwhile has chunks there still
@@ -230,6 +236,6 @@ def _check(tenant: str, query: str, user: str | None, thread: str | None, topic:
     if topic is not None and not topic.strip():
         raise BadQuery("the topic is blank; leave it out to search all turns")
     if topic is not None and of_memories:
-        raise BadQuery("as_of, history, kinds and min_importance are about memories, not topics; leave the topic out")
+        raise BadQuery("as_of, history, kinds and min_importance are about memories, not topics or speakers")
     if of_memories and user is None:
         raise BadQuery("as_of, history, kinds and min_importance are about memories: say whose with user")

@@ -50,6 +50,7 @@ def recall_command(
     thread: Annotated[str | None, typer.Option("--thread", "-t")] = None,
     user: Annotated[str | None, typer.Option("--user", "-u", help="All threads of a user, and their memories.")] = None,
     topic: Annotated[str | None, typer.Option(help="Only turns with this topic; QUERY may then be left out.")] = None,
+    speaker: Annotated[str | None, typer.Option(help="Only turns of somebody with this name, or of this user.")] = None,
     k: Annotated[int | None, typer.Option("-k", min=1, max=1000, help="How many of each; MEMORY_RECALL_TOP_K.")] = None,
     explain: Annotated[bool, typer.Option(help="Show how the question was read, and the parts of each score.")] = False,
     batch: Annotated[
@@ -84,6 +85,7 @@ def recall_command(
             user=user,
             thread=thread,
             topic=topic,
+            speaker=speaker,
             k=k,
             as_of=None if as_of is None else time_of(as_of, now, rt.settings.zone),
             history=past,

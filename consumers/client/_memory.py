@@ -92,6 +92,7 @@ class Memory(LoopBound):
         user: str | None = None,
         thread: str | None = None,
         topic: str | None = None,
+        speaker: str | None = None,
         k: int = 5,
         as_of: datetime | None = None,
         history: bool = False,
@@ -102,10 +103,19 @@ class Memory(LoopBound):
         """The k turns of a thread, or of all threads of a user, that the query is about; with a user, k memories too.
 
         By meaning, words, names and dates; `degraded` says why vectors took no part. topic: only turns with it, and no
-        memories. as_of: only memories, those that held then; history: memories that ended too. kinds, min_importance:
-        only memories, of these kinds and of that current importance. Raises BadQuery, NotFound, InvalidMemory.
+        memories; speaker: only turns of somebody with this name, or of this user, and no memories. as_of: only
+        memories, those that held then; history: memories that ended too. kinds, min_importance: only memories, of
+        these kinds and of that current importance. Raises BadQuery, NotFound, InvalidMemory.
         """
-        asked = {"thread": thread, "topic": topic, "k": k, "as_of": as_of, "history": history, "max_tokens": max_tokens}
+        asked = {
+            "thread": thread,
+            "topic": topic,
+            "speaker": speaker,
+            "k": k,
+            "as_of": as_of,
+            "history": history,
+            "max_tokens": max_tokens,
+        }
         return await self._recall(query, user, asked | {"kinds": list(kinds), "min_importance": min_importance})
 
     async def remember(self, user: str, memory: str | MemoryInput, *, memory_id: UUID | None = None) -> Outcome:

@@ -115,6 +115,10 @@ async def test_a_reader_reads_and_a_member_appends(people: Clients) -> None:
         ]
         found = (await reader.post("/api/recall", json={"query": "nuts", "thread": "team"})).json()["items"]
         assert found[0]["text"] == "I am allergic to nuts."
+        for speaker, text in (("bob", "I am allergic to nuts."), ("ann", "We plan the trip.")):
+            asked = {"query": "trip nuts", "thread": "team", "speaker": speaker}
+            answer = (await reader.post("/api/recall", json=asked)).json()
+            assert ([one["text"] for one in answer["items"]], answer["memories"]) == ([text], [])
     assert (await ann.delete(f"{PEOPLE}/bob")).status_code == 204
     assert (await bob.get(TURNS)).status_code == 404
     assert (await cy.delete(f"{PEOPLE}/cy")).status_code == 204

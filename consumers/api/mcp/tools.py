@@ -139,16 +139,19 @@ class _Tools:
         context: Context[Any, Any],
         k: Limit = 5,
         thread_id: str | None = None,
+        speaker: str | None = None,
         before: Moment | None = None,
         after: Moment | None = None,
     ) -> Found:
-        """Finds what was said and what is remembered, by meaning, words, names and dates. before, after: of turns."""
+        """Finds what was said and what is remembered, by meaning, words, names and dates. before, after: of turns.
+        speaker: only turns of somebody with this name, and no memories."""
         async with self.reader(context) as who:
             if thread_id is not None:
                 *_, thread_id = await who.owns(thread_id, "reader")
             wanted = MOST_TURNS if before or after else k
             place = (who.runtime, who.tenant)
-            recalled = await search(*place, query, user=who.user, thread=thread_id, k=wanted, for_model=True)
+            about: dict[str, Any] = {"user": who.user, "thread": thread_id, "speaker": speaker}
+            recalled = await search(*place, query, **about, k=wanted, for_model=True)
             turns = [
                 FoundTurn(thread_id=turn.thread, seq=turn.seq, speaker=turn.speaker, time=turn.time, text=turn.text)
                 for turn in recalled.turns

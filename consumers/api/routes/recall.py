@@ -14,6 +14,7 @@ router = APIRouter(prefix="/api", tags=["recall"])
 
 class RecallRequest(BaseModel):
     """thread: only of this conversation; by default of all the caller's. topic: only turns with it, no memories.
+    speaker: only turns of somebody with this name, or of this user, no memories.
 
     as_of: only memories, those that held then; history: memories that ended too. explain: the parts of every score.
     """
@@ -21,6 +22,7 @@ class RecallRequest(BaseModel):
     query: str = Field(min_length=1, max_length=20_000)
     thread: str | None = Field(None, min_length=1, max_length=255)
     topic: str | None = Field(None, min_length=1, max_length=200)
+    speaker: str | None = Field(None, min_length=1, max_length=255)
     k: Annotated[int, Field(ge=1, le=100)] = 5
     as_of: AwareDatetime | None = None
     history: bool = False

@@ -21,6 +21,9 @@ FOUND = (
     "v.utc_offset"
 )
 
+_SAID_BY = (
+    " AND (lower(v.speaker) = lower(%(speaker)s::text) OR (v.user_id = %(speaker)s::text AND v.speaker = 'user'))"
+)
 AT_ONCE = 100  # chunks that are read or indexed before others have their turn
 _THROUGH = "(%(through)s::bigint[])[array_position(%(lineage)s::text[], v.thread_id)]"
 
@@ -31,7 +34,8 @@ Key = tuple[str, int, int, str]  # (thread, seq, piece, id): the order of a conv
 class Scope:
     """The chunks to search: those of one thread, or of all threads of a user, in one tenant.
 
-    topic: only chunks with this topic, in any case.
+    topic: only chunks with this topic, in any case. speaker: only what somebody of this name, in any case, or the user
+    with this id said.
     parents: of a fork, (thread, last sequence that belongs to the fork); None before `with_parents` adds them.
     """
 
@@ -39,12 +43,14 @@ class Scope:
     thread: str | None = None
     user: str | None = None
     topic: str | None = None
+    speaker: str | None = None
     parents: Parents | None = None
 
     @property
     def where(self) -> str:
         """The condition on rows `v` of memory_vectors."""
-        return self._place if self.topic is None else f"{self._place} AND v.topics @> ARRAY[%(topic)s::text]"
+        of_topic = "" if self.topic is None else " AND v.topics @> ARRAY[%(topic)s::text]"
+        return f"{self._place}{of_topic}{'' if self.speaker is None else _SAID_BY}"
 
     @property
     def _place(self) -> str:
@@ -73,6 +79,7 @@ class Scope:
             "thread": self.thread,
             "user": self.user,
             "topic": topic_tag(self.topic or ""),
+            "speaker": self.speaker,
             "lineage": [thread for thread, _ in lineage],
             "through": [through for _, through in lineage],
         }
