@@ -77,6 +77,7 @@ SUBJECTS = {
     },
     "Privacy": {
         "erase": ("erasing", "Erase a person, and search for what is left"),
+        "redact": ("redacting", "Strike words or a turn, and search for what is left"),
         "encryption-key": ("keys", "Show and change the keys that encrypt users' words"),
     },
     "Log and read models": {

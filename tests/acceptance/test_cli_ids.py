@@ -56,6 +56,7 @@ WORDS = {
     "rate": ("tea", "0.5"),
     "rebuild": ("messages",),
     "recall": ("tea",),
+    "redact": ("t", "1", "--whole", "--yes"),
     "receipts": ("t",),
     "rederive diff": ("shadow",),
     "rederive drop": ("shadow",),

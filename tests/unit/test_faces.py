@@ -50,6 +50,7 @@ ASKED_FOR = {
     "privacy": (
         "personal_data",
         "keys.key_status",
+        "redaction.redact",
     ),
     "operations": (
         "activity",

@@ -1,0 +1,95 @@
+"""redact: words of a turn, or all of it, out of everything, with a receipt."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from turnlog.agent.counting import counted
+from turnlog.agent.privacy.redaction import redact as redaction
+from turnlog.consumers import erasing
+from turnlog.consumers.cli.confirming import Yes, confirm
+from turnlog.consumers.cli.console import BadOption, Result, warn
+from turnlog.consumers.cli.options import commands
+from turnlog.consumers.cli.progress_bars import progress
+from turnlog.consumers.cli.runner import Runtime, command
+
+if TYPE_CHECKING:
+    from turnlog.agent.privacy.redaction.redact import RedactionPlan, RedactionReceipt
+
+app = commands()
+
+
+@command(app, process="turnlog-redact")
+async def redact(
+    rt: Runtime,
+    thread: Annotated[str, typer.Argument(help="The conversation.")],
+    seq: Annotated[int, typer.Argument(help="Sequence of the turn, as `turnlog messages` shows it.", min=1)],
+    words: Annotated[str | None, typer.Option(help="A word or phrase; upper and lower case are the same.")] = None,
+    whole: Annotated[bool, typer.Option("--whole", help="All that the turn says.")] = False,
+    by: Annotated[str | None, typer.Option(help="Who asks for it, for the receipt.")] = None,
+    reason: Annotated[str | None, typer.Option(help="Reason for the receipt; it is kept, so name no secret.")] = None,
+    yes: Yes = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show where the words stand, and strike nothing.")] = False,
+) -> Result:
+    """Strike words, or a whole turn, from the log and all that was made from it; then search for what is left.
+
+    Killed on the way it is run again. Exit 1 when the search found something.
+    """
+    if (words is None) != whole:
+        raise BadOption("say what to strike: either --words or --whole")
+    place = (rt.settings.tenant, thread, seq)
+    plan = await redaction.plan_redaction(rt, *place, words)
+    if dry_run:
+        return Result(_plan_document(plan), _plan_lines(plan))
+    for line in () if yes else _plan_lines(plan):
+        warn(line)
+    await confirm(f"Strike this? It cannot be undone. Thread {thread}", yes)
+    reach = erasing.erasure_reach(rt.settings, progress)
+    receipt = await redaction.redact_turn(rt, *place, reach, words, by, reason)
+    return Result(_document(receipt), _receipt_lines(receipt), code=int(bool(receipt.data.hits)))
+
+
+def _plan_document(plan: "RedactionPlan") -> dict[str, Any]:
+    memories = sum(map(len, plan.memories.values()))
+    return {"thread": plan.thread, "seq": plan.turn.seq, "events": plan.events, "memories": memories}
+
+
+def _plan_lines(plan: "RedactionPlan") -> Iterator[str]:
+    yield f"turn {plan.turn.seq} of {plan.thread}: {counted(len(plan.struck), 'event')} with these words"
+    yield from _columns(plan.events)
+    if memories := sum(map(len, plan.memories.values())):
+        yield f"{counted(memories, 'memory', 'memories')} will be forgotten"
+
+
+def _document(receipt: "RedactionReceipt") -> dict[str, Any]:
+    return {
+        "receipt": receipt.seq,
+        "seconds": round(receipt.seconds, 1),
+        **receipt.data.model_dump(mode="json", exclude={"type"}),
+        "left": receipt.left,
+        "strings": receipt.strings,
+    }
+
+
+def _receipt_lines(receipt: "RedactionReceipt") -> Iterator[str]:
+    data = receipt.data
+    yield f"turn {data.seq} of {data.conversation} is redacted: {counted(data.events, 'event')} replaced"
+    if data.removed:
+        yield f"{counted(data.removed, 'event')} of a model removed; they are made again"
+    if data.memories:
+        yield f"{counted(data.memories, 'memory', 'memories')} forgotten"
+    yield f"searched for {counted(data.strings_searched, 'string')}"
+    yield from _columns(data.scanned)
+    yield f"receipt: sequence {receipt.seq} on erasures/redactions, {receipt.seconds:.1f} s"
+    if not data.hits:
+        yield "none of them was found"
+        return
+    yield f"FOUND {counted(data.hits, 'time')}"
+    yield from _columns(receipt.left)
+    yield "look at these places: somebody said it elsewhere too, or it cannot be reached from here"
+
+
+def _columns(counts: dict[str, int]) -> Iterator[str]:
+    for name, count in counts.items():
+        yield f"  {count:>9,}  {name}"
