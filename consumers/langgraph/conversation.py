@@ -30,6 +30,8 @@ from turnlog.agent.context import Context, ContextInput, WindowTooSmall, build_c
 from turnlog.agent.memory.deciding.service import Memories
 from turnlog.agent.models.protocol import ChatRequest
 from turnlog.agent.runtime import Runtime
+from turnlog.agent.team.configured import server_team, team_of_tenant
+from turnlog.agent.team.teams import Agent
 from turnlog.consumers.langgraph.checkpoint.messages import to_messages, turn_of
 from turnlog.consumers.langgraph.conversation_context import PATIENCE_S, by_turns, noted, searched
 from turnlog.consumers.langgraph.conversation_routes import GENERAL, Route, best_route
@@ -135,9 +137,12 @@ class Nodes:
     async def generate(self, state: ConversationState, *, runtime: Run[None]) -> Update:
         """Streams each piece as SHOWN says. Raises ModelError and WindowTooSmall; the state keeps the question then,
         and the run can be resumed."""
-        context, basis, why = await self._prepared(state)
+        acting = await self._agent(state)
+        context, basis, why = await self._prepared(state, acting)
         made: Round | None = None
         chat = ChatRequest(context.messages, restart=True)
+        if acting is not None:
+            chat = replace(chat, model=acting.model, temperature=acting.temperature, max_tokens=acting.max_tokens)
         async with contextlib.aclosing(run(self.runtime.models.chat, ToolLoop(chat))) as pieces:
             async for piece in pieces:
                 if (show := SHOWN.get(type(piece))) is not None:
@@ -199,10 +204,24 @@ class Nodes:
         await log.append(usage)
         return {"debug": _told(state, "persist receipt", why)}
 
-    async def _prepared(self, state: ConversationState) -> tuple[Context, AnswerBasis | None, str]:
+    async def _agent(self, state: ConversationState) -> Agent | None:
+        """Returns the agent of the team that TURNLOG_TEAM names whose type the route chose; None where there is none,
+        or where it is switched off."""
+        if (server := server_team(self.runtime)) is None:
+            return None
+        with contextlib.suppress(TimeoutError, TurnlogError, psycopg.Error, OSError):
+            async with asyncio.timeout(PATIENCE_S), reading(self.runtime) as conn:
+                server = await team_of_tenant(conn, server, self.runtime.settings.tenant)
+        acting = server.team.agents.get(state.get("agent_type", GENERAL).lower())
+        return acting if acting is not None and acting.enabled else None
+
+    async def _prepared(
+        self, state: ConversationState, acting: Agent | None
+    ) -> tuple[Context, AnswerBasis | None, str]:
         """Returns the context, what its answer's receipt is made of, and why something is missing, '' if nothing is.
         Without Postgres the context is made of the state alone, and has no receipt."""
         runtime, settings, model = self.runtime, self.runtime.settings, self.runtime.models.chat.model
+        model, prompt = (model, settings.system_prompt) if acting is None else (acting.model or model, acting.prompt)
         place = (settings.tenant, state["conversation_id"])
         turns = to_messages(state["messages"], place[1])
         notes = noted(state.get("memory_context"), state.get("retrieval_results"), settings.context_window, model)
@@ -212,7 +231,7 @@ class Nodes:
             question=question(state),
             now=now_there(),
             model=model,
-            system_prompt=settings.system_prompt,
+            system_prompt=prompt,
             relevant=settings.hybrid_episodes,
             turns=turns,
             notes=notes,
@@ -231,7 +250,7 @@ class Nodes:
         except (TimeoutError, TurnlogError, psycopg.Error, OSError) as error:
             why = str(error).strip() or f"no context within {PATIENCE_S:g} s"
         wires = [{"role": "user", "content": note} for note in notes]
-        alone = ContextInput(turns, model, settings.system_prompt, window=settings.context_window, notes=wires)
+        alone = ContextInput(turns, model, prompt, window=settings.context_window, notes=wires)
         return build_context(replace(alone, settings=context_settings(settings))), None, why
 
 

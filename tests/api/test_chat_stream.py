@@ -35,7 +35,11 @@ async def test_every_step_streams_its_result(serve: Serve) -> None:
             assert [str(one.event.id) async for one in receipts] == [result["persist"]["receipt_id"]]
             rest = await ann.get(f"/api/threads/t/answers/{result['route']['seq']}")
             assert "event: done" in rest.text and "event: context" in rest.text
-            plain = await ann.post(CHAT, json={"message": "And now?", "conversation_id": "t"})
+            plain = await ann.post(CHAT, json={"message": "And now?", "conversation_id": "t", "session_id": "s"})
+            for client, thread in ((ann, '"conversation_id":"s"'), (bob, '"conversation_id":"')):
+                of_session = await client.post(CHAT, json={"message": "Hello", "session_id": "s"})
+                assert thread in of_session.text.replace(": ", ":") and "event: persist" in of_session.text
+            assert '"conversation_id":"s"' not in of_session.text.replace(": ", ":"), "it is ann's"
             assert "event: persist" in plain.text and '"messages"' not in plain.text
             assert (await ann.post(CHAT, json={"message": "hello", "user_id": "bob"})).status_code == 404
             asked = await bob.post(CHAT, json={"message": "hello", "conversation_id": "t"})

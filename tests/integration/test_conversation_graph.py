@@ -20,6 +20,8 @@ from turnlog.agent.models.errors import ModelUnavailable
 from turnlog.agent.models.factory import make_models
 from turnlog.agent.recall.embedding.embedder import embed_pending
 from turnlog.agent.settings import Settings
+from turnlog.agent.team.agents import configure_agent
+from turnlog.agent.team.teams import bundled_team
 from turnlog.consumers.langgraph.chat import STARTS_AGAIN, converse, thread_config
 from turnlog.consumers.langgraph.conversation import conversation_graph
 from turnlog.consumers.langgraph.conversation_context import NO_VECTORS
@@ -206,6 +208,21 @@ async def test_documents_are_looked_up_for_the_routes_that_have_some_and_only_th
         assert (await one.state()).values["retrieval_results"] is None
         assert "[DOCUMENTS]" not in str(sent(model))
         assert sorted(await one.usage()) == [("ann", "ESSAY", 1, 0), ("ann", "general", 1, 0)]
+
+
+async def test_an_agent_of_the_team_answers_by_its_own_prompt_and_model(
+    settings: Settings, model: OpenAIServer
+) -> None:
+    essay = bundled_team().agents["essay"]
+    async with instance(settings, team="advising") as one:
+        await configure_agent(one.stage.runtime, "default", "essay", {"model": "essays"})
+        await one.stage.runtime.wait_until_projected()
+        await one.ask("Please write an essay draft")
+        await one.ask("thanks!")
+    for_essay, general = model.bodies()
+    assert (for_essay["model"], for_essay["temperature"]) == ("essays", essay.temperature)
+    assert essay.prompt.strip() in str(for_essay["messages"][0]["content"])
+    assert general["model"] != "essays" and essay.prompt.strip() not in str(general["messages"][0]["content"])
 
 
 async def test_memories_of_the_user_and_of_nobody_else_are_given(settings: Settings, model: OpenAIServer) -> None:

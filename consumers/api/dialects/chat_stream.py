@@ -21,8 +21,8 @@ Id = Annotated[str | None, Field(min_length=1, max_length=255)]
 
 
 class ChatRequest(BaseModel):
-    """user_id: left out or the caller's. session_id: a name for a group of conversations, without effect here. debug:
-    the last event has the messages that the model was given."""
+    """user_id: left out or the caller's. session_id: the conversation, where no conversation_id is given. debug: the
+    last event has the messages that the model was given."""
 
     message: str = Field(min_length=1, max_length=1_000_000)
     user_id: Id = None
@@ -35,7 +35,7 @@ class ChatRequest(BaseModel):
 async def begin(chat: ChatRequest, caller: Asker, write_id: WriteId, request: Request) -> tuple[AnswerUnderWay, bool]:
     """Returns the answer, and whether its events tell what the model was given. Their errors are the response's."""
     caller.check_user(chat.user_id)
-    thread = chat.conversation_id or str(write_id)
+    thread = chat.conversation_id or chat.session_id or str(write_id)
     return await ask_agent(request, caller, thread, chat.message, write_id, agent=chat.agent_type), chat.debug
 
 
