@@ -48,7 +48,7 @@ async def test_the_slack_bot_stores_each_message_once_as_its_speakers(
     [program] = re.findall(r"```python slack\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
     async with serve() as api:
         key = await create_key(api.runtime, "default", "slack-bot", "user", ["read", "write", "act-as-user"])
-        for name, value in (("SLACK_SIGNING_SECRET", SECRET), ("TURNLOG_URL", api.url), ("TURNLOG_KEY", key.key)):
+        for name, value in (("SLACK_SIGNING_SECRET", SECRET), ("SERVER_URL", api.url), ("SERVER_KEY", key.key)):
             monkeypatch.setenv(name, value)
         bot: dict[str, Any] = {}
         exec(compile(program, str(PAGE), "exec"), bot)
