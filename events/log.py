@@ -19,7 +19,7 @@ from turnlog.events.client import LOST_SERVER, RobustClient, servers_of
 from turnlog.events.contracts import Event, Recorded
 from turnlog.events.errors import WAYS_OUT, InvalidEvent, LogUnavailable, NotFound, OtherLog, cause
 from turnlog.events.publish import Appended
-from turnlog.events.read import OrderedReader, Stored, read_to, recorded, replacements
+from turnlog.events.read import OrderedReader, Stored, check_replacements, read_to, recorded, replacements
 from turnlog.events.sealing import Keyring, key_ids_in
 from turnlog.events.signing import Signer
 from turnlog.events.stream import NO_STREAM, StreamOptions, ensure_stream, log_id, overwrite
@@ -137,6 +137,7 @@ class Log:
         except BaseException:
             await nc.close()
             raise
+        check_replacements(nc, signer)
         appender = Appender(nc, keyring=keyring, screen=screen, signer=signer)
         return cls(nc, partitions, appender, closed, keyring, screen, signer)
 

@@ -21,12 +21,14 @@ from nats.aio.subscription import Subscription
 from nats.errors import Error as NatsError
 from nats.js import JetStreamContext
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
+from nats.js.errors import APIError
 
 from turnlog.events.codec import decode
 from turnlog.events.contracts import Recorded
 from turnlog.events.errors import GapInLog, InvalidEvent, cause
 from turnlog.events.redactions import Replacement, Replacements, replacement
 from turnlog.events.sealing import Keyring, key_ids_in
+from turnlog.events.signing import Signer
 from turnlog.events.subjects import (
     STREAM,
     parse_stored,
@@ -46,6 +48,7 @@ MAX_SILENT_WAITS = 30
 OPEN_S = 1.0
 TRIES, REOPEN_WAIT_S = 8, 0.2
 UNHEARD_TRIES, UNHEARD_WAIT_S = 10, 0.1
+NO_MESSAGE = 10037  # JetStream's err_code
 _ORDINARY_ENDS = ("Batch Completed", "Message Size Exceeds MaxBytes")
 
 
@@ -105,12 +108,12 @@ class OrderedReader:
         as_stored: bool = False,
     ) -> None:
         """since: start at a stored time in place of a sequence; headers_only: bodies stay empty, ids are set.
-        as_stored: without the events that replace deleted ones, as `since` too.
+        as_stored: without the events that replace deleted ones.
 
         taken: the size of the last batch.
         """
         self._replaced: list[Replacement] = []
-        self._as_stored = as_stored or since is not None or stream != STREAM
+        self._as_stored = as_stored or stream != STREAM
         self._stream = stream
         self._nc, self._filters, self._start = nc, list(filters), max(1, start_seq)
         self._headers_only, self._since, self._keyring = headers_only, since, keyring
@@ -141,7 +144,7 @@ class OrderedReader:
         self._connection = self._nc.stats["reconnects"]
         try:
             if not self._as_stored:
-                self._replaced = (await replacements(self._nc)).fitting(self._filters, self._start)
+                self._replaced = (await replacements(self._nc)).fitting(self._filters, self._start, self._since)
             inbox = self._nc.new_inbox()
             self._sub = await self._nc.subscribe(
                 inbox, cb=self._on_message, pending_msgs_limit=-1, pending_bytes_limit=-1
@@ -291,6 +294,7 @@ class OrderedReader:
         while self._replaced and self._replaced[0].seq <= sseq:
             if (one := self._replaced.pop(0)).seq < sseq:
                 self._buffer.append(self._replacing(one, pending + 1))
+                self._buffered_bytes += len(one.body)
         found = _message_id(msg) if self._headers_only else None
         self._buffer.append(Stored(sseq, msg.subject, msg.data, stored_ns, pending, found, self._keyring))
         self._buffered_bytes += len(msg.data)
@@ -376,15 +380,22 @@ async def read_to(
 _REPLACEMENTS: "WeakKeyDictionary[Client, Replacements]" = WeakKeyDictionary()
 
 
+def check_replacements(nc: Client, signer: Signer | None) -> None:
+    """Reads only signed replacements over this connection from now on."""
+    _REPLACEMENTS[nc] = Replacements(signer)
+
+
 async def replacements(nc: Client) -> Replacements:
-    """Returns the events that replace deleted ones, read again after a redaction. Raises GapInLog and what NATS
-    raises."""
+    """Returns the events that replace deleted ones, read again after a redaction. Raises GapInLog, KeyUnavailable and
+    what NATS raises."""
     known = _REPLACEMENTS.setdefault(nc, Replacements())
     ask = json.dumps({"last_by_subj": redactions_filter()}).encode()
     reply = json.loads((await nc.request(f"$JS.API.STREAM.MSG.GET.{STREAM}", ask, timeout=OPEN_S)).data)
+    if "error" in reply and reply["error"].get("err_code") != NO_MESSAGE:
+        raise APIError.from_error(reply["error"])
     through = int(reply["message"]["seq"]) if "message" in reply else 0
     if through > known.through:
         every = read_to(nc, [type_filter("event_redacted")], 1, as_stored=True)
-        found = [replacement(one.seq, one.subject, one.body) async for one in every]
+        found = [replacement(one.seq, one.subject, one.body, known.signer) async for one in every]
         known.know(through, [one for one in found if one is not None])
     return known

@@ -1,10 +1,12 @@
 """Events that replace others from which words were struck: readers find them at the sequences of the deleted messages.
 
 A replacement is an `event_redacted` on the thread of the event. It counts only where the log no longer has that
-message, so that nobody can change an event by publishing one. A `turn_redacted` follows before anything is deleted:
-readers look for the last of these before they read, and for replacements only when there is a new one.
+message, and only signed, so that nobody can change an event by publishing one. A `turn_redacted` follows before
+anything is deleted: readers look for the last of these before they read, and for replacements only when there is a new
+one.
 """
 
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,8 +16,10 @@ from turnlog.events.codec import decode, parsed
 from turnlog.events.contracts import CONTRACTS, REMOVALS, EventRedacted
 from turnlog.events.errors import TurnlogError
 from turnlog.events.personal_data_caches import holds_words
-from turnlog.events.signing import SIGNED_THREADS
+from turnlog.events.signing import SIGNED_THREADS, Signer, UnsignedEvent
 from turnlog.events.subjects import matches, thread_token
+
+logger = logging.getLogger("turnlog.redactions")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +35,11 @@ class Replacement:
 
 
 class Replacements:
-    """The replacements that a connection knows. through: the last `turn_redacted` before they were read."""
+    """The replacements that a connection knows. through: the last `turn_redacted` before they were read. signer: checks
+    them; without one nothing is checked."""
 
-    def __init__(self) -> None:
-        self.through = 0
+    def __init__(self, signer: Signer | None = None) -> None:
+        self.through, self.signer = 0, signer
         self.superseded: frozenset[int] = frozenset()
         self._by_seq: dict[int, Replacement] = {}
         holds_words(self)
@@ -51,25 +56,32 @@ class Replacements:
     def at(self, seq: int) -> Replacement | None:
         return self._by_seq.get(seq)
 
-    def fitting(self, filters: Iterable[str], start_seq: int) -> list[Replacement]:
-        """Returns those that a reader with these filters finds from a sequence on, in order."""
-        chosen = list(filters) if self._by_seq else []
+    def fitting(self, filters: Iterable[str], start_seq: int, since: datetime | None = None) -> list[Replacement]:
+        """Returns those that a reader with these filters finds from a sequence or a stored time on, in order."""
+        chosen, from_ns = list(filters) if self._by_seq else [], _ns(since) if since else 0
         return [
             one
             for seq, one in sorted(self._by_seq.items())
-            if seq >= start_seq and any(matches(one.subject, filter_) for filter_ in chosen)
+            if seq >= start_seq and one.stored_ns >= from_ns and any(matches(one.subject, each) for each in chosen)
         ]
 
 
-def replacement(seq: int, subject: str, body: bytes) -> Replacement | None:
-    """Returns what the `event_redacted` at a sequence replaces; None for one that replaces nothing: it is malformed, or
-    its event could not have been redacted."""
+def replacement(seq: int, subject: str, body: bytes, signer: Signer | None) -> Replacement | None:
+    """Returns what the `event_redacted` at a sequence replaces; None for one that replaces nothing: it is malformed or
+    unsigned, or its event could not have been redacted. Raises KeyUnavailable without the secret to check it by."""
     try:
         event = decode(body)
         data = event.data
-        assert isinstance(data, EventRedacted)
+        if not isinstance(data, EventRedacted):
+            return None
         event_id = UUID(str(parsed(data.envelope)["id"]))
     except (TurnlogError, KeyError, ValueError):
+        return None
+    try:
+        if signer is not None:
+            signer.check_signed(seq, body)
+    except UnsignedEvent as error:
+        logger.warning("a replacement is ignored: %s", error)
         return None
     *place, token, _ = subject.split(".")
     is_place = thread_token(event.thread) == token and not event.thread.startswith(SIGNED_THREADS)

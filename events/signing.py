@@ -1,4 +1,5 @@
-"""Signatures of the events that say who may do what: all on the threads of limits, agents and API keys.
+"""Signatures of the events that say who may do what, all on the threads of limits, agents and API keys, and of those
+that replace others (events/redactions.py).
 
 Whoever can publish to NATS could change them otherwise. The last attribute of their envelope is `signature`: the
 HMAC-SHA256 of all bytes before it, under a key that only turnlog's processes have. Other readers ignore it. Values of
@@ -14,6 +15,7 @@ from turnlog.events.errors import InvalidEvent, KeyUnavailable, TurnlogError
 from turnlog.events.subjects import ACCESS, AGENTS, LIMITS
 
 SIGNED_THREADS = (LIMITS, AGENTS, ACCESS)
+_REPLACES = b'{"specversion":"1.0","type":"turnlog.event_redacted",'
 _SIGNATURE = re.compile(rb',"signature":"([0-9a-f]{64})"}\Z')
 
 
@@ -31,14 +33,19 @@ class Signer:
         self._key, self._trusted_through = cache(key), trusted_through
 
     def sign(self, thread: str, body: bytes) -> bytes:
-        """Returns the envelope with its signature, if events of the thread have one. Raises KeyUnavailable."""
-        if not thread.startswith(SIGNED_THREADS):
+        """Returns the envelope with its signature, if such events have one. Raises KeyUnavailable."""
+        if not thread.startswith(SIGNED_THREADS) and not body.startswith(_REPLACES):
             return body
         return body[:-1] + b',"signature":"' + self._signature(body[:-1]) + b'"}'
 
     def check(self, thread: str, seq: int, body: bytes) -> None:
-        """Checks the signature of a stored event. Raises UnsignedEvent, KeyUnavailable."""
-        if not thread.startswith(SIGNED_THREADS) or seq <= self._trusted_through:
+        """Checks the signature of a stored event, if events of the thread have one. Raises as check_signed."""
+        if thread.startswith(SIGNED_THREADS):
+            self.check_signed(seq, body)
+
+    def check_signed(self, seq: int, body: bytes) -> None:
+        """Checks a stored event that must have a signature. Raises UnsignedEvent, KeyUnavailable."""
+        if seq <= self._trusted_through:
             return
         found = _SIGNATURE.search(body)
         if found is None or not hmac.compare_digest(found[1], self._signature(body[: found.start()])):

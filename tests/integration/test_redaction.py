@@ -18,6 +18,8 @@ from turnlog.agent.privacy.redaction import redact
 from turnlog.agent.privacy.redaction.redact import RedactionReceipt, plan_redaction, redact_turn
 from turnlog.agent.privacy.redaction.striking import InvalidWords
 from turnlog.consumers.erasing import erasure_reach
+from turnlog.events.append import recently_stored
+from turnlog.events.codec import encode
 from turnlog.events.contracts import (
     AnswerReceipt,
     Blob,
@@ -25,6 +27,7 @@ from turnlog.events.contracts import (
     EntitiesFound,
     Entity,
     EventData,
+    EventRedacted,
     ForkedSummary,
     Memory,
     MemoryRecorded,
@@ -41,6 +44,7 @@ from turnlog.events.contracts import (
 )
 from turnlog.events.errors import NotFound
 from turnlog.events.log import Log
+from turnlog.events.publish import Key
 from turnlog.events.read import read_to
 from turnlog.events.subjects import REDACTIONS, STORED_PREFIX, memory_thread
 from turnlog.projectors.models.registry import PROJECTIONS
@@ -270,3 +274,29 @@ async def test_a_replacement_counts_only_where_the_event_is_gone(room: Stage) ->
     await runtime.log.append(redact._carrier(runtime, recorded, forged, begun))
     await runtime.log.append(event(begun, REDACTIONS))
     assert next(one.data for one in await room.events("t")) == about["asked"].data
+
+
+async def test_forged_replacements_change_no_event_and_stop_no_reader(room: Stage) -> None:
+    runtime = room.runtime
+    seq, about = await told(room)
+    await struck(room, seq)
+    js, tenant = runtime.log.nc.jetstream(), {"tenant": "other"}
+    forged = encode(about["asked"].model_copy(update=tenant)).decode()
+    replacing = EventRedacted(seq=seq, stored_at=MAY_8, event_type="turn_recorded", envelope=forged)
+    await js.publish("turnlog.other.t.event_redacted", encode(event(replacing, "t").model_copy(update=tenant)))
+    await js.publish(
+        "turnlog.default.t.event_redacted",
+        encode(event(replacing.model_copy(update={"envelope": encode(about["asked"]).decode()}), "t")),
+    )
+    await js.publish("turnlog.default.x.event_redacted", encode(turn("Not what its subject says.", thread="x")))
+    begun = redact.TurnRedacted(redaction=UUID(int=1), conversation="t", turn_id=UUID(int=2), seq=seq, whole=False)
+    await runtime.log.append(event(begun, REDACTIONS))
+    said = next(one.data for one in await room.events("t") if isinstance(one.data, TurnRecorded))
+    assert said.content == "My locker opens with [redacted], and I like tea."
+
+
+async def test_appended_again_a_struck_turn_is_known_by_its_id(room: Stage) -> None:
+    """So that a client's retry does not store its words once more."""
+    seq, about = await told(room)
+    await struck(room, seq)
+    assert Key("default", "t", about["asked"].id) in await recently_stored(room.runtime.log.nc, [("default", "t")])
