@@ -17,7 +17,7 @@ from turnlog.events.contracts import CONTRACTS, REMOVALS, EventRedacted
 from turnlog.events.errors import TurnlogError
 from turnlog.events.personal_data_caches import holds_words
 from turnlog.events.signing import SIGNED_THREADS, Signer, UnsignedEvent
-from turnlog.events.subjects import matches, thread_token
+from turnlog.events.subjects import matches, parse_stored, thread_token
 
 logger = logging.getLogger("turnlog.redactions")
 
@@ -42,14 +42,18 @@ class Replacements:
         self.through, self.signer = 0, signer
         self.superseded: frozenset[int] = frozenset()
         self._by_seq: dict[int, Replacement] = {}
+        self._by_thread: dict[str, list[Replacement]] = {}  # by its token; most readers read one thread
         holds_words(self)
 
     def forget_all(self) -> None:
-        self.through, self._by_seq = 0, {}
+        self.through, self._by_seq, self._by_thread = 0, {}, {}
 
     def know(self, through: int, found: Sequence[Replacement]) -> None:
         """Keeps the last one for each sequence; `superseded` has the sequences of the events that hold the others."""
         self._by_seq = {one.seq: one for one in found}
+        self._by_thread = {}
+        for one in self._by_seq.values():
+            self._by_thread.setdefault(parse_stored(one.subject).thread_token, []).append(one)
         self.superseded = frozenset({one.carrier for one in found} - {one.carrier for one in self._by_seq.values()})
         self.through = through
 
@@ -58,12 +62,13 @@ class Replacements:
 
     def fitting(self, filters: Iterable[str], start_seq: int, since: datetime | None = None) -> list[Replacement]:
         """Returns those that a reader with these filters finds from a sequence or a stored time on, in order."""
-        chosen, from_ns = list(filters) if self._by_seq else [], _ns(since) if since else 0
-        return [
-            one
-            for seq, one in sorted(self._by_seq.items())
-            if seq >= start_seq and one.stored_ns >= from_ns and any(matches(one.subject, each) for each in chosen)
-        ]
+        fitting, from_ns = dict[int, Replacement](), _ns(since) if since else 0
+        for filter_ in filters if self._by_seq else ():
+            token = ([*filter_.split("."), "*", "*"])[4]
+            for one in self._by_seq.values() if token in ("*", ">") else self._by_thread.get(token, ()):
+                if one.seq >= start_seq and one.stored_ns >= from_ns and matches(one.subject, filter_):
+                    fitting[one.seq] = one
+        return [fitting[seq] for seq in sorted(fitting)]
 
 
 def replacement(seq: int, subject: str, body: bytes, signer: Signer | None) -> Replacement | None:

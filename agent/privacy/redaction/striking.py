@@ -12,6 +12,8 @@ from json import dumps
 from typing import Any
 from uuid import UUID
 
+from pydantic_core import from_json
+
 from turnlog.agent.privacy.erasure.string_search import KEY_BYTES, candidates
 from turnlog.events.codec import decode, encode
 from turnlog.events.contracts import (
@@ -39,6 +41,10 @@ SIGNED, SIGNATURE_BYTES = "turnlog.signed.", 32  # consumers/langgraph/checkpoin
 Sign = Callable[[str, bytes], bytes]
 # Keys of blocks, calls and sources: ids and names of kinds, which are not what somebody said.
 _STRUCTURE = frozenset({"type", "id", "tool_use_id", "event_id", "thread", "said_at", "media_type", "signature"})
+# Values that an application or a model chose: any key may hold words there, and numbers are struck too.
+_FREE = frozenset({"input", "attributes", "metadata", "user_snapshot", "global_state", "value"})
+# Where strings begin in msgpack and pickle, their length may look like a letter.
+_BEGINS = rb"(?:(?<![A-Za-z0-9_])|(?<=[\xd9\x8c][\x00-\xff])|(?<=\xda[\x00-\xff]{2}))"
 _WORDS_OF_SCRIPTS = r"[^\W⺀-\U0010ffff]"  # letters, without those of scripts that put no space between words
 
 
@@ -93,18 +99,27 @@ def _patterns(texts: Sequence[str]) -> dict[str, Any]:
     forms = [form for text in texts for form in dict.fromkeys((text, dumps(text)[1:-1]))]
     return {
         "pattern": re.compile("|".join(map(_pattern, forms)), re.IGNORECASE) if forms else None,
-        "in_bytes": re.compile(b"|".join(re.escape(one.encode()) for one in forms), re.IGNORECASE) if forms else None,
+        "in_bytes": re.compile(b"|".join(map(_pattern_in_bytes, forms)), re.IGNORECASE) if forms else None,
     }
 
 
 def _pattern(text: str) -> str:
     """Short words are struck only where they stand alone; longer ones within others too."""
-    found = r"\s+".join(map(re.escape, text.split()))
+    found = r"(?:\s|\\[nrt])+".join(map(re.escape, text.split()))
     if len(text.encode()) >= KEY_BYTES:
         return found
     before = f"(?<!{_WORDS_OF_SCRIPTS})" if re.match(_WORDS_OF_SCRIPTS, text[0]) else ""
     after = f"(?!{_WORDS_OF_SCRIPTS})" if re.match(_WORDS_OF_SCRIPTS, text[-1]) else ""
     return before + found + after
+
+
+def _pattern_in_bytes(text: str) -> bytes:
+    """As _pattern; "ann" must not be struck from the key "channel" of a state."""
+    found = re.escape(text.encode())
+    if len(text.encode()) >= KEY_BYTES:
+        return found
+    before = _BEGINS if re.match(_WORDS_OF_SCRIPTS, text[0]) else b""
+    return before + found + (b"(?![A-Za-z0-9_])" if re.match(_WORDS_OF_SCRIPTS, text[-1]) else b"")
 
 
 def struck(event: Event, strike: Strike, seq: int) -> Event | None:
@@ -126,7 +141,8 @@ def struck(event: Event, strike: Strike, seq: int) -> Event | None:
         for part in above:
             holder = holder.get(part) or {}
         if holder.get(name):
-            holder[name] = _without(holder[name], strike, isinstance(data, CheckpointSaved | CheckpointWritesSaved))
+            has_bytes = isinstance(data, CheckpointSaved | CheckpointWritesSaved)
+            holder[name] = _without(holder[name], strike, has_bytes, name in _FREE and not has_bytes)
     match data:
         case EntitiesFound():
             said["entities"] = [one for one in said["entities"] if not _names(one, strike)]
@@ -195,20 +211,42 @@ def _restored(envelope: str, strike: Strike, seq: int) -> str:
     return envelope if clean is None else encode(clean).decode()
 
 
-def _without(value: Any, strike: Strike, has_bytes: bool) -> Any:
+def _without(value: Any, strike: Strike, has_bytes: bool, is_free: bool = False) -> Any:
     match value:
         case str():
-            return strike.without(value)
+            return _text_without(value, strike)
+        case int() | float() if is_free and not isinstance(value, bool):
+            return value if strike.without(str(value)) == str(value) else MARK
         case {"encoding": str(encoding), "data": str(data), **rest} if has_bytes:
             return {**rest, "encoding": encoding, "data": _masked_bytes(encoding, data, strike)}
         case dict():
+            free = frozenset() if has_bytes else _FREE
             return {
-                strike.without(key): item if key in _STRUCTURE else _without(item, strike, has_bytes)
+                strike.without(key): item
+                if key in _STRUCTURE and not is_free
+                else _without(item, strike, has_bytes, is_free or key in free)
                 for key, item in value.items()
             }
         case list():
-            return [_without(item, strike, has_bytes) for item in value]
+            return [_without(item, strike, has_bytes, is_free) for item in value]
     return value
+
+
+def _text_without(text: str, strike: Strike) -> str:
+    """Returns the text without what is struck. JSON, as the arguments of a tool, stays JSON where a number is
+    struck."""
+    masked = strike.without(text)
+    if masked == text or not text.startswith(("{", "[")):
+        return masked
+    try:
+        value = from_json(text)
+    except ValueError:
+        return masked
+    try:
+        from_json(masked)
+    except ValueError:
+        return dumps(_without(value, strike, has_bytes=False, is_free=True), ensure_ascii=False)
+    return masked
 
 
 def _masked_bytes(encoding: str, data: str, strike: Strike) -> str:
