@@ -1,12 +1,13 @@
 """Pictures of the page for docs/page/, of a server that it starts and fills: python tests/page/pictures.py
 
-Each screen in English and light, and in Chinese and dark. Look at each before you commit it.
+Each screen in both languages and both themes. Look at each before you commit it.
 """
 
 import asyncio
 import json
 import sys
 import tempfile
+from itertools import product
 from pathlib import Path
 
 from playwright.async_api import Page
@@ -50,7 +51,7 @@ async def main() -> None:
                     "token": api.token(USER, role="admin"),
                     "caller": (await client.get("/api/caller")).json(),
                 }
-            for language, theme in (("en", "light"), ("zh", "dark")):
+            for language, theme in product(("en", "zh"), ("light", "dark")):
                 stored = {"session": session, "language": language, "theme": theme}
                 for key, value in stored.items():
                     await page.evaluate(

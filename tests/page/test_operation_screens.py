@@ -2,11 +2,14 @@
 
 import json
 
+import pytest
 from helpers.api import Api
 from helpers.browser import signed_in
+from helpers.servers import eventually
 from playwright.async_api import Browser, expect
 
 from turnlog.agent.models.calls import Caller
+from turnlog.consumers.workers.analytics import analytics
 from turnlog.events.subjects import publish_subject
 
 
@@ -73,6 +76,34 @@ async def test_operators_see_lag_rebuild_and_plots_and_turn_agents_off(browser: 
             await page.get_by_role("row", name="A program").get_by_role("button", name="Revoke").click()
             await page.get_by_role("dialog").get_by_role("button", name="Revoke").click()
             await expect(page.get_by_role("row", name="A program")).to_contain_text("Revoked")
+
+
+@pytest.mark.nightly
+async def test_activity_is_plotted_with_its_sums_and_named_in_both_languages(browser: Browser, api: Api) -> None:
+    async with api.client("root", role="admin") as root:
+        turns = [{"role": role, "content": "Hello"} for role in ("user", "assistant", "assistant")]
+        assert (await root.post("/api/threads/t/turns", json={"turns": turns})).status_code == 201
+
+        async def are_counted() -> bool:
+            rows = (await root.get("/api/operations/activity", params={"hours": 24})).json()
+            return sum(row["events"] for row in rows if row["role"]) == len(turns)
+
+        async with analytics(api.runtime):
+            await eventually(are_counted)
+        async with signed_in(browser, api, "#/operation", user="root", role="admin") as page:
+            await page.get_by_role("button", name="Activity").click()
+            plots = page.get_by_role("figure")
+            await expect(plots.locator("canvas")).to_have_count(4)
+            spoken = plots.filter(has_text="Turns per hour")
+            await expect(spoken.locator(".legend li")).to_have_text(["User1", "Assistant2"])
+            await expect(spoken.get_by_role("row").filter(has_text="User: 1Assistant: 2")).to_have_count(1)
+            await page.get_by_role("button", name="Day").click()
+            await expect(spoken.get_by_role("row")).to_have_count(24)
+
+            await page.evaluate("location.hash = '#/access'")
+            await expect(page.get_by_role("button", name="Change Coordinator")).to_be_visible()
+            await page.get_by_role("button", name="中文").click()
+            await expect(page.get_by_role("button", name="修改 协调者")).to_be_visible()
 
 
 async def test_operators_change_an_agent_by_keyboard_and_take_it_back(browser: Browser, api: Api) -> None:
