@@ -197,6 +197,73 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/invitations": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Invitations
+         * @description Lists conversations that others want to share with the caller, by id.
+         */
+        get: operations["list_invitations"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/threads/{thread}/participants": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Participants
+         * @description Lists who takes part beside the owner, by user, with invitations that wait.
+         */
+        get: operations["list_participants"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/threads/{thread}/participants/{user}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        /**
+         * Set Participant
+         * @description Lets the owner share the conversation, or the caller accept an invitation, whose role then stays.
+         *
+         *     It is an invitation, without effect, until the user accepts it. Where the owner is a key that may act as users, or
+         *     an operator, it has effect at once.
+         */
+        put: operations["set_participant"];
+        post?: never;
+        /**
+         * Remove Participant
+         * @description Ends a user's part: the owner removes them, or they leave or decline. Their turns stay, and stay theirs.
+         */
+        delete: operations["remove_participant"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/threads/{thread}/turns": {
         parameters: {
             query?: never;
@@ -770,7 +837,12 @@ export interface paths {
         delete?: never;
         options?: never;
         head?: never;
-        patch?: never;
+        /**
+         * Change Session
+         * @description Changes the session's agent, slots, intent, pending action, or what it knows of the user, by JSON merge
+         *     patches.
+         */
+        patch: operations["change_session"];
         trace?: never;
     };
     "/api/threads/{thread}/session/context": {
@@ -2469,7 +2541,11 @@ export interface paths {
          * @description Returns the session.
          */
         get: operations["short_memory_get"];
-        put?: never;
+        /**
+         * Put
+         * @description Sets current_agent_key, global_state and user_snapshot; the rest follows from the conversation.
+         */
+        put: operations["short_memory_put"];
         post?: never;
         delete?: never;
         options?: never;
@@ -3143,8 +3219,8 @@ export interface components {
         };
         /**
          * ChatRequest
-         * @description user_id: left out or the caller's. session_id: a name for a group of conversations, without effect here. debug:
-         *     the last event has the messages that the model was given.
+         * @description user_id: left out or the caller's. session_id: the conversation, where no conversation_id is given. debug: the
+         *     last event has the messages that the model was given.
          */
         ChatRequest: {
             /** Message */
@@ -3291,6 +3367,32 @@ export interface components {
             answer: "new" | "old" | "both";
             /** Question */
             question: string;
+        };
+        /**
+         * Context
+         * @description The history for a prompt, with the session as this API names it.
+         */
+        Context: {
+            /** Conversation Id */
+            conversation_id: string;
+            /**
+             * Mode
+             * @enum {string}
+             */
+            mode: "FULL_HISTORY" | "SUMMARY_N";
+            session: components["schemas"]["Session"];
+            /** History */
+            history: string;
+            /** Full History */
+            full_history: string;
+            /** Estimated Tokens */
+            estimated_tokens: number;
+            /** Token Ratio */
+            token_ratio: number;
+            /** Should Checkpoint Summary */
+            should_checkpoint_summary: boolean;
+        } & {
+            [key: string]: unknown;
         };
         /**
          * ContextMade
@@ -3863,7 +3965,7 @@ export interface components {
              */
             state: "up" | "degraded" | "down";
             /** Parts */
-            parts: components["schemas"]["Part"][];
+            parts: components["schemas"]["Part-Output"][];
             /** Behind */
             behind?: number | null;
         };
@@ -3896,6 +3998,23 @@ export interface components {
         Importance: {
             /** Importance */
             importance: number;
+        };
+        /**
+         * Invitation
+         * @description A conversation that its owner wants to share with a user who has not agreed yet.
+         */
+        Invitation: {
+            /** Thread */
+            thread: string;
+            /** Owner */
+            owner: string | null;
+            /** Name */
+            name: string;
+            /**
+             * Role
+             * @enum {string}
+             */
+            role: "reader" | "member" | "owner";
         };
         Item: [
             number,
@@ -4756,9 +4875,24 @@ export interface components {
         };
         /**
          * Part
+         * @description name: under which turns of the conversation are the user's; their id by default. role: a member reads and
+         *     appends, a reader reads.
+         */
+        "Part-Input": {
+            /** Name */
+            name?: string | null;
+            /**
+             * Role
+             * @default member
+             * @enum {string}
+             */
+            role?: "reader" | "member";
+        };
+        /**
+         * Part
          * @description detail: what is wrong, or None.
          */
-        Part: {
+        "Part-Output": {
             /** Name */
             name: string;
             /**
@@ -4768,6 +4902,24 @@ export interface components {
             state: "up" | "degraded" | "down";
             /** Detail */
             detail?: string | null;
+        };
+        /**
+         * Participant
+         * @description A user with a part in a conversation. name: under which turns are theirs. agreed: false while the user has
+         *     not accepted the invitation, which has no effect until then.
+         */
+        Participant: {
+            /** User */
+            user: string;
+            /** Name */
+            name: string;
+            /**
+             * Role
+             * @enum {string}
+             */
+            role: "reader" | "member" | "owner";
+            /** Agreed */
+            agreed: boolean;
         };
         /**
          * PlanStep
@@ -4997,6 +5149,7 @@ export interface components {
         /**
          * RecallRequest
          * @description thread: only of this conversation; by default of all the caller's. topic: only turns with it, no memories.
+         *     speaker: only turns of somebody with this name, or of this user, no memories.
          *
          *     as_of: only memories, those that held then; history: memories that ended too. explain: the parts of every score.
          */
@@ -5007,6 +5160,8 @@ export interface components {
             thread?: string | null;
             /** Topic */
             topic?: string | null;
+            /** Speaker */
+            speaker?: string | null;
             /**
              * K
              * @default 5
@@ -5345,6 +5500,69 @@ export interface components {
             delivered: boolean;
         };
         /**
+         * Session
+         * @description The session with the names of this API.
+         */
+        Session: {
+            meta: components["schemas"]["Meta"];
+            /**
+             * @default {
+             *       "current_agent_key": "",
+             *       "last_bot_message": "",
+             *       "turn_count": 0
+             *     }
+             */
+            flow_context?: components["schemas"]["FlowContext"];
+            /**
+             * @default {
+             *       "summary": "",
+             *       "window_messages": [],
+             *       "mode": "FULL_HISTORY",
+             *       "checkpoint_message_id": ""
+             *     }
+             */
+            message_context?: components["schemas"]["MessageContext"];
+            /**
+             * @default {
+             *       "shared": {},
+             *       "entities": {},
+             *       "agent_slots": {},
+             *       "current_intent": ""
+             *     }
+             */
+            global_state?: components["schemas"]["GlobalState"];
+            /**
+             * @default {
+             *       "user_id": "",
+             *       "name": "",
+             *       "allergies": [],
+             *       "history": [],
+             *       "surgery_history": [],
+             *       "preferences": []
+             *     }
+             */
+            user_snapshot?: components["schemas"]["Snapshot"];
+        } & {
+            [key: string]: unknown;
+        };
+        /**
+         * SessionChanges
+         * @description Changes of a session; None leaves a part as it is. global_state, user_snapshot: JSON merge patches (RFC 7396),
+         *     in which null removes a key.
+         */
+        SessionChanges: {
+            /** Current Agent Key */
+            current_agent_key?: string | null;
+            /** Global State */
+            global_state?: {
+                [key: string]: unknown;
+            } | null;
+            /** User Snapshot */
+            user_snapshot?: {
+                [key: string]: unknown;
+            } | null;
+        };
+        /**
          * SessionValue
          * @description The whole session (B: SessionValue).
          */
@@ -5512,6 +5730,44 @@ export interface components {
             /** Token */
             token: string;
             caller: components["schemas"]["Caller"];
+        };
+        /**
+         * Snapshot
+         * @description What the session knows of the user. history: chronic diseases, which are read by that name too.
+         */
+        Snapshot: {
+            /**
+             * User Id
+             * @default
+             */
+            user_id?: string;
+            /**
+             * Name
+             * @default
+             */
+            name?: string;
+            /**
+             * Allergies
+             * @default []
+             */
+            allergies?: string[];
+            /**
+             * History
+             * @default []
+             */
+            history?: string[];
+            /**
+             * Surgery History
+             * @default []
+             */
+            surgery_history?: string[];
+            /**
+             * Preferences
+             * @default []
+             */
+            preferences?: string[];
+        } & {
+            [key: string]: unknown;
         };
         /** SpanLog */
         SpanLog: {
@@ -5927,7 +6183,7 @@ export interface components {
         /**
          * UserPreferences
          * @description How a user wants to be answered. None: not set. language: ISO 639 code. timezone: such as
-         *     Asia/Shanghai.
+         *     Asia/Shanghai. Other names are the application's own, such as school_regions.
          *
          *     enable_memory False: nothing is extracted from what the user says, and no memory goes into a prompt.
          */
@@ -5938,22 +6194,14 @@ export interface components {
             response_length?: ("brief" | "moderate" | "detailed") | null;
             /** Language */
             language?: string | null;
-            /** School Regions */
-            school_regions?: string[] | null;
-            /** School Size */
-            school_size?: string[] | null;
-            /** School Type */
-            school_type?: string[] | null;
-            /** Essay Style */
-            essay_style?: string | null;
-            /** Essay Tone */
-            essay_tone?: string | null;
             /** Enable Memory */
             enable_memory?: boolean | null;
             /** Enable Suggestions */
             enable_suggestions?: boolean | null;
             /** Timezone */
             timezone?: string | null;
+        } & {
+            [key: string]: string | string[] | null;
         };
         /**
          * UserSnapshot
@@ -6641,6 +6889,195 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["Forked"];
                 };
+            };
+            /** @description Client Error */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Server Error */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    list_invitations: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Invitation"][];
+                };
+            };
+            /** @description Client Error */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Server Error */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    list_participants: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
+            };
+            path: {
+                /** @description The conversation's id. */
+                thread: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Participant"][];
+                };
+            };
+            /** @description Client Error */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Server Error */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    set_participant: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                "idempotency-key"?: string | null;
+                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
+            };
+            path: {
+                /** @description The conversation's id. */
+                thread: string;
+                user: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["Part-Input"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Participant"];
+                };
+            };
+            /** @description Client Error */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Server Error */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    remove_participant: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                "idempotency-key"?: string | null;
+                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
+            };
+            path: {
+                /** @description The conversation's id. */
+                thread: string;
+                user: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description Client Error */
             "4XX": {
@@ -8400,6 +8837,58 @@ export interface operations {
         requestBody: {
             content: {
                 "application/json": components["schemas"]["NewSession"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SessionValue"];
+                };
+            };
+            /** @description Client Error */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Server Error */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    change_session: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                "idempotency-key"?: string | null;
+                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
+            };
+            path: {
+                /** @description The conversation's id. */
+                thread: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["SessionChanges"];
             };
         };
         responses: {
@@ -12603,7 +13092,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["SessionValue"];
+                    "application/json": components["schemas"]["Session"];
                 };
             };
             /** @description Client Error */
@@ -12650,7 +13139,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["MemoryContext"];
+                    "application/json": components["schemas"]["Context"];
                 };
             };
             /** @description Client Error */
@@ -12748,7 +13237,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["SessionValue"];
+                    "application/json": components["schemas"]["Session"];
                 };
             };
             /** @description Client Error */
@@ -12797,7 +13286,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["SessionValue"];
+                    "application/json": components["schemas"]["Session"];
                 };
             };
             /** @description Client Error */
@@ -12842,7 +13331,58 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["SessionValue"];
+                    "application/json": components["schemas"]["Session"];
+                };
+            };
+            /** @description Client Error */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Server Error */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    short_memory_put: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                "idempotency-key"?: string | null;
+                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
+            };
+            path: {
+                conversation_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["SessionValue"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Session"];
                 };
             };
             /** @description Client Error */
