@@ -3965,7 +3965,7 @@ export interface components {
              */
             state: "up" | "degraded" | "down";
             /** Parts */
-            parts: components["schemas"]["Part-Output"][];
+            parts: components["schemas"]["Part"][];
             /** Behind */
             behind?: number | null;
         };
@@ -4709,6 +4709,21 @@ export interface components {
             expiresAt?: string | null;
         };
         /**
+         * NewParticipant
+         * @description name: under which turns of the conversation are the user's; their id by default. role: a member reads and
+         *     appends, a reader reads.
+         */
+        NewParticipant: {
+            /** Name */
+            name?: string | null;
+            /**
+             * Role
+             * @default member
+             * @enum {string}
+             */
+            role?: "reader" | "member";
+        };
+        /**
          * NewPreferences
          * @description set: values by name, others stay as they are. clear: names to set no longer.
          */
@@ -4875,24 +4890,9 @@ export interface components {
         };
         /**
          * Part
-         * @description name: under which turns of the conversation are the user's; their id by default. role: a member reads and
-         *     appends, a reader reads.
-         */
-        "Part-Input": {
-            /** Name */
-            name?: string | null;
-            /**
-             * Role
-             * @default member
-             * @enum {string}
-             */
-            role?: "reader" | "member";
-        };
-        /**
-         * Part
          * @description detail: what is wrong, or None.
          */
-        "Part-Output": {
+        Part: {
             /** Name */
             name: string;
             /**
@@ -7019,7 +7019,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": components["schemas"]["Part-Input"];
+                "application/json": components["schemas"]["NewParticipant"];
             };
         };
         responses: {

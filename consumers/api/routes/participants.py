@@ -15,7 +15,7 @@ router = APIRouter(prefix="/api", tags=["threads"])
 User = Annotated[str, Path(min_length=1, max_length=255)]
 
 
-class Part(BaseModel):
+class NewParticipant(BaseModel):
     """name: under which turns of the conversation are the user's; their id by default. role: a member reads and
     appends, a reader reads."""
 
@@ -36,7 +36,9 @@ async def list_participants(thread: ThreadId, caller: Reader) -> list[Participan
 
 
 @router.put("/threads/{thread}/participants/{user}")
-async def set_participant(thread: ThreadId, user: User, body: Part, caller: Writer, write_id: WriteId) -> Participant:
+async def set_participant(
+    thread: ThreadId, user: User, body: NewParticipant, caller: Writer, write_id: WriteId
+) -> Participant:
     """Lets the owner share the conversation, or the caller accept an invitation, whose role then stays.
 
     It is an invitation, without effect, until the user accepts it. Where the owner is a key that may act as users, or
