@@ -1,5 +1,6 @@
 """hooks: capture what is said in coding agents, and give them what is known of the person."""
 
+import contextlib
 import json
 import os
 import shlex
@@ -11,9 +12,11 @@ from urllib.parse import urlsplit
 import typer
 
 from turnlog.agent.access import api_keys
+from turnlog.agent.settings import Settings
 from turnlog.consumers.cli.console import BadOption, Result, check_given, check_known
 from turnlog.consumers.cli.options import commands, group
 from turnlog.consumers.cli.runner import Runtime, command
+from turnlog.consumers.servers import background
 
 PROGRAM = Path(__file__).resolve().parents[1] / "capture.py"
 EVENTS = ("SessionStart", "UserPromptSubmit", "Stop")
@@ -42,7 +45,7 @@ async def install(
 ) -> Result:
     """Add hooks to a coding agent's settings: each prompt and answer becomes a turn, and a session begins with the
     profile of the user. Other settings stay. Installed again, it replaces its hooks and its API key."""
-    address = url or f"http://{rt.settings.api_host}:{rt.settings.api_port}"
+    address = url or address_of(rt.settings)
     settings = (file or Path(FILES[agent])).expanduser().absolute()
     known = _read(settings)
     configuration = rt.settings.home / "hooks" / f"{agent}.json"
@@ -66,6 +69,17 @@ async def install(
         "url": address,
     }
     return Result(made, [f"{settings} has the hooks; start {agent} again", f"they use API key {key.id} at {address}"])
+
+
+def address_of(settings: Settings) -> str:
+    """Returns the URL of this home's `up`, which may have another port than the usual one; while it does not run, the
+    URL that it will have."""
+    with contextlib.suppress(background.NotUp):
+        return background.running_url(settings)
+    port, kept = settings.api_port, settings.home / "api-port"
+    if "api_port" not in settings.model_fields_set and kept.exists():
+        port = int(kept.read_text("ascii"))
+    return f"http://{settings.api_host}:{port}"
 
 
 def configuration_of(agent: str, url: str, key: str) -> dict[str, Any]:

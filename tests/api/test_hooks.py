@@ -10,8 +10,10 @@ from helpers.api import Api, Serve
 from helpers.servers import eventually
 
 from turnlog.agent.access.api_keys import create_key
+from turnlog.agent.settings import Settings
 from turnlog.consumers.capture import REFUSED
-from turnlog.consumers.cli.hooks import PROGRAM, command_of, configuration_of, with_hooks
+from turnlog.consumers.cli.hooks import PROGRAM, address_of, command_of, configuration_of, with_hooks
+from turnlog.consumers.servers import background
 
 NOWHERE = "http://127.0.0.1:9"
 
@@ -108,3 +110,13 @@ def test_installed_again_it_replaces_its_hooks_and_leaves_others(tmp_path: Path)
     (ours,) = twice["hooks"]["Stop"][1]["hooks"]
     assert ours["command"].endswith(f"{PROGRAM} '{tmp_path}/b c.json'")
     assert 401 not in REFUSED and 422 in REFUSED
+
+
+def test_hooks_use_the_port_that_up_has(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path)
+    assert address_of(settings) == "http://127.0.0.1:8484"
+    with background.only_one(settings) as say_ready:
+        say_ready("http://127.0.0.1:21344")
+        assert address_of(settings) == "http://127.0.0.1:21344"
+    (tmp_path / "api-port").write_text("21355")
+    assert address_of(settings) == "http://127.0.0.1:21355"
