@@ -27,12 +27,13 @@ ASKED = ("query", "question", "words", "message")  # parameters that take the qu
 FIRST = "get_profile"
 _SAID = {
     "en": "No language model is configured. By rules, these tools were asked:",
-    "zh": "没有配置语言模型。按规则查询了以下工具:",
+    "zh": "没有配置语言模型。按规则查询了以下工具：",
 }
 _NOTHING = {
     "en": "No language model is configured, and no tool fits this question without one.",
-    "zh": "没有配置语言模型,也没有不需要模型就能回答这个问题的工具。",
+    "zh": "没有配置语言模型，也没有不需要模型就能回答这个问题的工具。",
 }
+_EMPTY = {"en": "no result", "zh": "没有结果"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +56,10 @@ class OfflinePlanner:
         language = "zh" if is_chinese(question) else "en"
         results = [message for message in after if message.get("role") == "tool"]
         calls = self._calls(question, request.tools) if request.tools and not results else ()
+        names = _names(after)
         lines = [
-            f"- {_names(after).get(str(message.get('tool_call_id')), '?')}: {_in_words(message)}" for message in results
+            f"- {names.get(str(message.get('tool_call_id')), '?')}: {_in_words(message) or _EMPTY[language]}"
+            for message in results
         ]
         text = "" if calls else "\n".join([_SAID[language], *lines]) if lines else _NOTHING[language]
         return Completion(text, calls, 0, 0, 0.0, MODEL, PROVIDER, 0.0, finish_reason="tool_calls" if calls else "stop")
