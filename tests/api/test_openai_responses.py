@@ -79,6 +79,9 @@ async def test_a_streamed_response_has_numbered_events(serve: Serve, model: Memo
         assert last.type == "response.failed" and last.response.error is not None
         with pytest.raises(openai.BadRequestError, match="web_search"):
             await client.responses.create(model="m", input="x", tools=[{"type": "web_search"}])
+        without_type: Any = {}
+        with pytest.raises(openai.BadRequestError, match="type None"):
+            await client.responses.create(model="m", input="x", tools=[without_type])
 
 
 async def test_a_conversation_has_the_items_of_its_responses(serve: Serve, model: MemoryServer) -> None:

@@ -94,11 +94,12 @@ def item_of(turn: Message) -> list[dict[str, Any]]:
 
 def tools_of(tools: Sequence[Item]) -> list[dict[str, Any]]:
     """Returns functions and custom tools in the form of chat completions. Raises Unusable."""
-    if other := next((tool for tool in tools if tool.get("type") not in ("function", "custom")), None):
-        raise Unusable("tools", f"tools of type {other.get('type')!r} are not supported; function and custom are")
-    return [
-        {"type": tool["type"], tool["type"]: {name: tool[name] for name in tool if name != "type"}} for tool in tools
-    ]
+    made = list[dict[str, Any]]()
+    for tool in tools:
+        if (kind := tool.get("type")) not in ("function", "custom"):
+            raise Unusable("tools", f"tools of type {kind!r} are not supported; function and custom are")
+        made.append({"type": kind, kind: {name: tool[name] for name in tool if name != "type"}})
+    return made
 
 
 def _call(item: Item) -> dict[str, Any]:
