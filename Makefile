@@ -2,7 +2,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed
+# A module that is new, moved or gone is linked by another installation.
+MODULES := $(shell find events projectors consumers agent migrations -name '*.py' | LC_ALL=C sort | cksum | tr ' ' -)
+STAMP := $(VENV)/.installed-$(MODULES)
 PEER := $(VENV)/peer
 CLIENTS := $(VENV)/clients
 PAGE := $(VENV)/page
@@ -138,6 +140,7 @@ $(STAMP): requirements.lock pyproject.toml
 	# The lock names everything, so that two pips can install parts of it at once.
 	xargs -P 2 -n 36 $(BIN)/pip install --quiet --disable-pip-version-check --no-compile --no-deps < requirements.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable . --config-settings editable_mode=strict
+	rm -f $(VENV)/.installed*
 	touch $(STAMP)
 
 clean:

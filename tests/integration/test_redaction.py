@@ -11,9 +11,10 @@ from uuid import UUID
 import pytest
 from helpers.erased_users import cached_hashes, embed_all
 from helpers.sample_events import DERIVED, GPA, MAY_8, event, turn
-from helpers.servers import unlike_a_rebuild
+from helpers.servers import eventually, unlike_a_rebuild
 from helpers.stage import Play, Stage, player
 
+from turnlog.agent.privacy.personal_data import erase_person, plan_erasure
 from turnlog.agent.privacy.redaction import redact
 from turnlog.agent.privacy.redaction.redact import RedactionReceipt, plan_redaction, redact_turn
 from turnlog.agent.privacy.redaction.striking import InvalidWords
@@ -300,3 +301,20 @@ async def test_appended_again_a_struck_turn_is_known_by_its_id(room: Stage) -> N
     seq, about = await told(room)
     await struck(room, seq)
     assert Key("default", "t", about["asked"].id) in await recently_stored(room.runtime.log.nc, [("default", "t")])
+
+
+async def test_an_erasure_waits_for_a_redaction(sealed_room: Stage) -> None:
+    runtime = sealed_room.runtime
+    await told(sealed_room)
+    reach = erasure_reach(runtime.settings)
+    plan = await plan_erasure(runtime, "default", "ann", reach)
+    async with redact.alone(runtime):
+        erasing = asyncio.create_task(erase_person(runtime, plan, reach))
+
+        async def waits() -> bool:
+            of = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND mode = 'ShareLock'"
+            return await sealed_room.rows(of) == [(1,)]
+
+        await eventually(waits)
+        assert await runtime.log.thread_head("default", "t", "erased") == 0
+    assert (await erasing).data.hits == 0

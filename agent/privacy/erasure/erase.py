@@ -30,12 +30,13 @@ from turnlog.events.errors import NotFound
 from turnlog.events.log import Log
 from turnlog.events.progress import OnProgress
 from turnlog.events.subjects import former_thread
-from turnlog.projectors.engine.database import connect
+from turnlog.projectors.engine.database import connect, lock_key
 from turnlog.projectors.models.registry import BY_NAME, PROJECTIONS
 from turnlog.projectors.rebuild.replay import rebuild_thread
 from turnlog.projectors.rebuild.shadow import discard_abandoned
 
 AT_ONCE = 16
+REDACTION = "redaction"  # the name of the lock that it has alone, and erasures share
 
 
 @dataclass(slots=True)
@@ -55,8 +56,15 @@ class _Done:
 async def erase(at: ErasureScope, plan: Plan, reason: str | None = None, is_full: bool = False) -> Receipt:
     """Erases, scans, and appends the receipt. is_full: rewrites the tables (VACUUM FULL), which locks each.
 
-    Raises LogUnavailable, DatabaseUnavailable, NotProjectedInTime; it can then be run again.
+    A redaction that runs is waited for: its replacements would be sealed with a new key of the person. Raises
+    LogUnavailable, DatabaseUnavailable, NotProjectedInTime; it can then be run again.
     """
+    async with await connect(at.runtime.database_url) as conn:
+        await conn.execute("SELECT pg_advisory_lock_shared(%s, -1)", (lock_key(REDACTION, "build"),))
+        return await _erase(at, plan, reason, is_full)
+
+
+async def _erase(at: ErasureScope, plan: Plan, reason: str | None, is_full: bool) -> Receipt:
     started, done = time.perf_counter(), _Done()
     shared = await _shared_rows(at, plan)
     keys = await _destroy_keys(at, plan.person)

@@ -20,6 +20,7 @@ from turnlog.agent.conversations.archive.files import files_of
 from turnlog.agent.conversations.archive.restoring import restored_if_archived
 from turnlog.agent.conversations.sessions.bucket import Bucket
 from turnlog.agent.privacy.erasure import rows
+from turnlog.agent.privacy.erasure.erase import REDACTION
 from turnlog.agent.privacy.erasure.event_scan import Person
 from turnlog.agent.privacy.erasure.plan import ErasureReach
 from turnlog.agent.privacy.erasure.scanning import Scan, scan_buckets, scan_files, scan_stream, scan_tables
@@ -160,7 +161,7 @@ async def redact_turn(
     async with runtime.pool.connection() as conn:
         await restored_if_archived(runtime, conn, tenant, thread)
     await runtime.wait_until_projected()
-    async with _no_rebuild(runtime):
+    async with alone(runtime):
         plan = await plan_redaction(runtime, tenant, thread, seq, words)
         begun = TurnRedacted(
             redaction=uuid4(),
@@ -216,11 +217,16 @@ async def _threads(runtime: Runtime, tenant: str, thread: str) -> list[str]:
 
 
 @asynccontextmanager
-async def _no_rebuild(runtime: Runtime) -> AsyncIterator[None]:
-    """Keeps rebuilds out: one that has read the words would bring them back. Raises RebuildRunning."""
+async def alone(runtime: Runtime) -> AsyncIterator[None]:
+    """Keeps rebuilds and erasures out: one would bring the words back, the other lose its keys to a replacement.
+    Raises RebuildRunning."""
     async with await connect(runtime.database_url) as conn:
-        if not await take_locks(conn, [projection.name for projection in PROJECTIONS], "build", -1):
-            raise RebuildRunning("read models are being rebuilt or verified, or another redaction runs; wait for it")
+        names = [projection.name for projection in PROJECTIONS]
+        if not await take_locks(conn, [*names, REDACTION], "build", -1):
+            raise RebuildRunning(
+                "read models are being rebuilt or verified, a person is being erased, or another redaction runs; "
+                "wait for it"
+            )
         yield
 
 

@@ -22,7 +22,7 @@ from turnlog.consumers.api.pages import Cursor, Limit, Page, cursor_of, place_of
 from turnlog.consumers.api.principal import Principal, Reader, WriteId, Writer
 from turnlog.consumers.api.problems import Problem, Refused
 from turnlog.consumers.api.routes.threads import VERSIONED, ThreadId, tag_of
-from turnlog.events.contracts import TurnOrigin, UsageMetered
+from turnlog.events.contracts import ParticipantRole, TurnOrigin, UsageMetered
 from turnlog.events.errors import WrongExpectedVersion
 from turnlog.events.publish import Appended
 
@@ -84,7 +84,8 @@ class Turns(BaseModel):
 async def append_turns(
     thread: ThreadId, body: Turns, caller: Writer, write_id: WriteId, response: Response, if_match: IfMatch = None
 ) -> list[Appended]:
-    """Appends turns in order; they are on disk when this answers, and every later read sees them."""
+    """Appends turns in order; they are on disk when this answers, and every later read sees them. In the conversation
+    of another user, a member appends turns of the role `user` alone."""
     receipt = body.receipt
     if isinstance(receipt, UUID):
         kept = caller.system.cached(GivenReceipts)
@@ -94,13 +95,15 @@ async def append_turns(
     made = [turn.stored_as(uuid5(write_id, str(at))) for at, turn in enumerate(body.turns)]
     expected = body.expected if if_match is None else version_of(if_match)
 
+    least: ParticipantRole = "member" if all(turn.role == "user" for turn in made) else "owner"
+
     async def append(thread: str, version: int | None) -> turns.Added:
         about: dict[str, Any] = {"receipt": receipt, "usage": body.usage}
         about["expected"] = version if expected is None else expected
         return await turns.add_turns(caller.runtime, caller.tenant, thread, made, user=caller.user, **about)
 
     try:
-        added = await append_as_owner(caller.runtime, caller.tenant, thread, caller.user, append, least="member")
+        added = await append_as_owner(caller.runtime, caller.tenant, thread, caller.user, append, least=least)
     except WrongExpectedVersion as error:
         if if_match is None:
             raise

@@ -41,9 +41,12 @@ STARTS_AGAIN = "\n\n"
 
 
 def agent_of(runtime: Runtime, model: str | None) -> str | None:
-    """Returns the agent that a model's name means, None where it is a model of the model server."""
-    if model is None or not model.startswith(PREFIX) or server_team(runtime) is None:
+    """Returns the agent that a model's name means, None where it is a model of the model server. Raises NotFound where
+    the server has no team."""
+    if model is None or not model.startswith(PREFIX):
         return None
+    if server_team(runtime) is None:
+        raise NotFound(f"{model!r} is an agent of a team, and this server has none; TURNLOG_TEAM names one")
     return model.removeprefix(PREFIX).lower()
 
 
