@@ -386,8 +386,7 @@ def check_replacements(nc: Client, signer: Signer | None) -> None:
 
 
 async def replacements(nc: Client) -> Replacements:
-    """Returns the events that replace deleted ones, read again after a redaction. Raises GapInLog, KeyUnavailable and
-    what NATS raises."""
+    """Returns the events that replace deleted ones, read again after a redaction. Raises as `read`, KeyUnavailable."""
     known = _REPLACEMENTS.setdefault(nc, Replacements())
     ask = json.dumps({"last_by_subj": redactions_filter()}).encode()
     reply = json.loads((await nc.request(f"$JS.API.STREAM.MSG.GET.{STREAM}", ask, timeout=OPEN_S)).data)

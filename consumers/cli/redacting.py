@@ -83,7 +83,8 @@ def _receipt_lines(receipt: "RedactionReceipt") -> Iterator[str]:
     yield from _columns(data.scanned)
     yield f"receipt: sequence {receipt.seq} on erasures/redactions, {receipt.seconds:.1f} s"
     if not data.hits:
-        yield "none of them was found"
+        found_none = "none of them was found"
+        yield found_none if data.strings_searched else "its words stand in other turns too, so none was searched for"
         return
     yield f"FOUND {counted(data.hits, 'time')}"
     yield from _columns(receipt.left)
