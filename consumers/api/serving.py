@@ -7,6 +7,7 @@ import os
 import socket
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import uvicorn
 from fastapi import FastAPI
@@ -34,6 +35,12 @@ class OpenToAll(TurnlogError):
     """The API would listen beyond this machine with a secret that is only a file of this machine."""
 
     code = "open-to-all"
+
+
+class OwnModel(TurnlogError):
+    """The API would ask itself for answers."""
+
+    code = "own-model"
 
 
 class _Server(uvicorn.Server):
@@ -76,7 +83,7 @@ async def serving(runtime: Runtime, react: React, port_file: Path | None = None)
     """Serves the API while the block runs; its URL. At the end open streams end, and requests have GRACE_S.
 
     port_file: where the port is taken, a free one is used instead and kept in this file for the next start.
-    Raises PortTaken, OpenToAll.
+    Raises PortTaken, OpenToAll, OwnModel.
     """
     settings = runtime.settings
     if settings.api_host not in LOOPBACK and settings.api_secret is None:
@@ -88,6 +95,7 @@ async def serving(runtime: Runtime, react: React, port_file: Path | None = None)
     server = _Server(create_app(runtime, react), settings.api_max_body)
     with listening(settings.api_host, settings.api_port, port_file) as listener:
         runtime.api_url = _url(listener)
+        check_model(settings.api_base_url, runtime.api_url)
 
         async def serve(beat: Heartbeat) -> None:
             nonlocal server
@@ -134,6 +142,17 @@ def listening(host: str, port: int, port_file: Path | None) -> Iterator[socket.s
         ) from None
     with listener:
         yield listener
+
+
+def check_model(base_url: str | None, api_url: str) -> None:
+    """Raises OwnModel where the model's server is the API itself."""
+    own = urlsplit(api_url)
+    names = {own.netloc, *(f"{host}:{own.port}" for host in ("localhost", "127.0.0.1", "[::1]"))}
+    if urlsplit(base_url or "").netloc in names:
+        raise OwnModel(
+            f"API_BASE_URL (or OPENAI_BASE_URL) is {base_url}, the address of this turnlog itself: each answer would "
+            "ask for another one. It names the server of the language model; unset it to answer without one"
+        )
 
 
 def _listen(host: str, port: int) -> socket.socket:

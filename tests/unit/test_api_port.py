@@ -1,11 +1,11 @@
-"""The port that the API listens on, where another program has it."""
+"""The address of the API: where another program has its port, and where it is also the model's."""
 
 from pathlib import Path
 from socket import create_server
 
 import pytest
 
-from turnlog.consumers.api.serving import PortTaken, listening
+from turnlog.consumers.api.serving import OwnModel, PortTaken, check_model, listening
 
 
 def test_a_taken_port_is_replaced_by_a_free_one_and_kept(tmp_path: Path) -> None:
@@ -29,3 +29,14 @@ def test_a_taken_port_that_was_given_is_an_error() -> None:
         listening("127.0.0.1", other.getsockname()[1], None),
     ):
         pass
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "[::1]"])
+def test_an_api_that_is_its_own_model_does_not_start(host: str) -> None:
+    with pytest.raises(OwnModel, match="unset it"):
+        check_model(f"http://{host}:8484/v1", "http://127.0.0.1:8484")
+
+
+@pytest.mark.parametrize("model", [None, "http://127.0.0.1:11434/v1", "https://api.example.org/v1"])
+def test_an_api_with_another_server_as_model_starts(model: str | None) -> None:
+    check_model(model, "http://127.0.0.1:8484")

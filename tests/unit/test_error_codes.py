@@ -43,6 +43,7 @@ NEVER_OVER_HTTP = {
     "not-up",
     "not-written",
     "open-to-all",
+    "own-model",
     "port-taken",
     "server-start-failed",
     "server-stop-failed",
