@@ -238,7 +238,7 @@ def add_handlers(app: FastAPI) -> None:
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
         """Says which fields are wrong. The caller's own input is not repeated, because it may hold secrets."""
         errors = [{"where": list(wrong["loc"]), "message": wrong["msg"]} for wrong in error.errors()]
-        first = f"{'.'.join(map(str, errors[0]['where']))}: {errors[0]['message']}"
+        first = not_json(error) or f"{'.'.join(map(str, errors[0]['where']))}: {errors[0]['message']}"
         is_json = "json" in request.headers.get("content-type", "")
         hint = "" if is_json or errors[0]["where"] != ["body"] else "; send it as `Content-Type: application/json`"
         return problem(422, "invalid-request", f"the request cannot be used: {first}{hint}", errors=errors)
@@ -255,6 +255,12 @@ def add_handlers(app: FastAPI) -> None:
         is_unknown = error.status_code == HTTPStatus.NOT_FOUND
         detail = "no route has this path; /docs shows every route" if is_unknown else str(error.detail)
         return problem(error.status_code, code, detail, headers=error.headers)
+
+
+def not_json(error: RequestValidationError) -> str | None:
+    """Returns where the body stops being JSON, None where it is JSON."""
+    first = error.errors()[0]
+    return f"the body is not JSON from character {first['loc'][1]} on" if first["type"] == "json_invalid" else None
 
 
 def _allowed(request: Request) -> dict[str, str]:

@@ -130,6 +130,10 @@ async def test_a_request_for_no_route_or_without_its_media_type_is_told_what_to_
         }
         assert [answer.status_code for answer in told.values()] == [405, 404, 422]
         assert [what for what, answer in told.items() if what not in answer.json()["detail"]] == []
+        broken: dict[str, Any] = {"content": b'{"query": }', "headers": {"content-type": "application/json"}}
+        said = "the body is not JSON from character 10 on"
+        assert said in (await ann.post("/api/recall", **broken)).json()["detail"]
+        assert (await ann.post("/v1/chat/completions", **broken)).json()["error"]["message"] == said
 
 
 async def test_no_route_reads_another_persons_thread_or_memory(serve: Serve) -> None:

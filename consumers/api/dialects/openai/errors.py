@@ -18,7 +18,7 @@ from turnlog.agent.answering.asking import NoAnswer
 from turnlog.agent.answering.fallback import fallback_of
 from turnlog.agent.models.errors import ModelError, ModelRefused
 from turnlog.consumers.api.idempotency import Repeated
-from turnlog.consumers.api.problems import language_of, new_id, problem, problem_of, too_slow, unexpected
+from turnlog.consumers.api.problems import language_of, new_id, not_json, problem, problem_of, too_slow, unexpected
 from turnlog.events.errors import TurnlogError
 
 _TYPES = {401: "authentication_error", 402: "insufficient_quota", 403: "permission_error", 429: "rate_limit_error"}
@@ -142,6 +142,8 @@ def error_body(error: Exception, request: Request) -> str:
 
 def _invalid(error: RequestValidationError) -> tuple[int, str, str | None, str]:
     """Returns what `refused` takes. The caller's own input is not repeated, because it may hold secrets."""
+    if said := not_json(error):
+        return 400, said, None, "invalid_request"
     first = error.errors()[0]
     param = ".".join(str(part) for part in first["loc"][1:]) or None
     return 400, f"{param or 'the body'}: {first['msg']}", param, "invalid_request"
