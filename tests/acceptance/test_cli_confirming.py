@@ -15,6 +15,7 @@ COMMANDS = {
     "forget": ("tea", "--user", "ann"),
     "clear": ("--memories", "--user", "ann"),
     "erase": ("--user", "ann"),
+    "redact": ("t", "1", "--whole"),
     "dead-letters drop": ("1",),
     "rederive promote": ("shadow",),
     "threads delete": ("t",),

@@ -61,5 +61,5 @@ def test_servers_name_their_extra_where_they_are_missed(monkeypatch: pytest.Monk
 
 
 def test_the_version_is_that_of_the_package_and_of_the_newest_entry_of_the_changelog() -> None:
-    newest = re.search(r"^## (\S+)", (ROOT / "docs/CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
+    newest = re.search(r"^## (\d\S*)", (ROOT / "docs/CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
     assert newest is not None and newest[1] == turnlog.__version__ == version("turnlog")
