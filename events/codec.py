@@ -128,9 +128,9 @@ def parsed(body: bytes | str) -> dict[str, Any]:
     try:
         envelope = from_json(body, allow_inf_nan=False)
     except ValueError as error:
-        raise InvalidEvent(f"body is no JSON: {error}") from None
+        raise InvalidEvent(f"the body is not JSON: {error}") from None
     if not isinstance(envelope, dict):
-        raise InvalidEvent("body is no JSON object; a CloudEvents 1.0 envelope is needed")
+        raise InvalidEvent("the body is not a JSON object; a CloudEvents 1.0 envelope is needed")
     return envelope
 
 
@@ -172,7 +172,7 @@ def _opened_data(
     if data is None:
         data = {}
     if not isinstance(data, dict):
-        raise InvalidEvent(f"data of {type_} is no JSON object")
+        raise InvalidEvent(f"data of {type_} is not a JSON object")
     words = _words(envelope, place, type_, keyring) if "sealed" in envelope else {}
     if words:
         data = merged(data, words)

@@ -155,7 +155,7 @@ class Sealed(NamedTuple):
                 f"the seal of event {self.id} does not open with key {key.id}: it was changed, or is of another event"
             ) from None
         if not isinstance(words, dict):
-            raise InvalidEvent(f"the seal of event {self.id} holds no JSON object")
+            raise InvalidEvent(f"the seal of event {self.id} does not hold a JSON object")
         return words
 
 

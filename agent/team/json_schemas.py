@@ -25,7 +25,7 @@ def checker(name: str, schema: Mapping[str, Any]) -> Callable[[Any], Mapping[str
     try:
         Draft202012Validator.check_schema(schema)
     except SchemaError as error:
-        raise InvalidTool(f"{name}: its parameters are no JSON schema: {error.message[:200]}") from None
+        raise InvalidTool(f"{name}: its parameters are not a JSON schema: {error.message[:200]}") from None
     validator = Draft202012Validator(schema)
 
     def check(arguments: Any) -> Mapping[str, Any]:

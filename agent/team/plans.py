@@ -119,7 +119,7 @@ def read_plan(text: str, calls: Sequence[ToolCall], tools: Collection[str] = (),
 
     Without calls, a text that is a JSON plan is read as one; any other text is the answer. A call of the tool that
     delegates makes the whole plan a delegation. A call that repeats another one, with the same arguments, is left out.
-    A call without an id of its own gets one. Arguments that are no JSON object make a step that has failed already.
+    A call without an id of its own gets one. Arguments that are not a JSON object make a step that has failed already.
     """
     wanted, thought = [_Call(call.name, call.id, call.arguments) for call in with_own_ids(calls)], text
     if not wanted and (written := _written_plan(text, tools)) is not None:
@@ -231,7 +231,7 @@ def _step(number: int, call: _Call) -> Step:
     arguments = call.parsed
     if isinstance(arguments, Mapping) and _is_shallow(arguments):
         return Step(number, call.tool, arguments, call.id)
-    return Step(number, call.tool, {}, call.id, f"the arguments are no JSON object: {str(call.arguments)[:200]}")
+    return Step(number, call.tool, {}, call.id, f"the arguments are not a JSON object: {str(call.arguments)[:200]}")
 
 
 def _is_shallow(value: Any) -> bool:

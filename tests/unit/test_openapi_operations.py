@@ -92,5 +92,5 @@ def test_a_reference_to_nothing_is_named(reference: str) -> None:
 
 
 def test_parameters_that_are_no_schema_are_refused() -> None:
-    with pytest.raises(InvalidTool, match="list_orders: its parameters are no JSON schema"):
+    with pytest.raises(InvalidTool, match="list_orders: its parameters are not a JSON schema"):
         checker("list_orders", {"type": "nonsense"})

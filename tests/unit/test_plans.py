@@ -113,7 +113,7 @@ def test_a_plan_has_at_most_sixteen_steps() -> None:
 @pytest.mark.parametrize("arguments", ["{", "[]", "3", "null", '"text"', "[" * 2000, '{"a":' * 40 + "1" + "}" * 40])
 def test_arguments_that_are_no_json_object_make_a_failed_step(arguments: str) -> None:
     plan = read_plan("", [call("get_profile", arguments), call("search_schools")])
-    assert plan.steps[0].error is not None and plan.steps[0].error.startswith("the arguments are no JSON object")
+    assert plan.steps[0].error is not None and plan.steps[0].error.startswith("the arguments are not a JSON object")
     assert plan.steps[1].error is None
 
 
