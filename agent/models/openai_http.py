@@ -79,7 +79,7 @@ def _data(event: bytes) -> bytes:
 
 
 class Chunks(AsyncStream[ChatCompletionChunk]):
-    """The chunks of a streamed answer. Raises errors of `openai`, and ValueError where an event is no JSON.
+    """The chunks of a streamed answer. Raises errors of `openai`, and ValueError where an event is not JSON.
 
     `close` ends all that reads from the connection; the stream of `openai` leaves that to the garbage collector.
     """
