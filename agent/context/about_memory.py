@@ -68,5 +68,5 @@ def asks_to_forget(text: str) -> bool:
 
 
 def asks_for_everything(text: str) -> bool:
-    """Returns whether a question is for all that is known of the one who asks it."""
+    """Returns whether a question asks for everything that is known of the user."""
     return _EVERYTHING.search(text) is not None
