@@ -119,6 +119,7 @@ async def test_after_the_stream_was_deleted_adopting_the_new_one_keeps_every_tur
     assert (await turnlog("rebuild", "messages", "--json")).error == "rows-not-in-log"
 
 
+@pytest.mark.nightly
 async def test_a_log_that_is_replaced_under_a_running_server_is_refused_at_once_and_restored(
     serve: Serve, nats_url: str, turnlog: Cli, tmp_path: Path
 ) -> None:

@@ -70,6 +70,7 @@ async def talk(stage: Stage, sessions: Sessions) -> None:
     await stage.runtime.wait_until_projected()
 
 
+@pytest.mark.nightly
 async def test_without_postgres_a_context_is_refused_with_cause_and_fix(own: OwnServers) -> None:
     async with on_stage(own.settings(), ["projectors"]) as stage:
         await stage.runtime.log.append(turn("I ran in Lisbon."))
