@@ -70,10 +70,10 @@ async def share_thread(
 ) -> Participant:
     """Lets a user take part in a conversation, or changes name and role of one who does.
 
-    name: under which turns are the user's; the user's id by default. role: a member reads and appends, a reader reads;
-    the owner's own entry only names the owner. agreed: the caller may act for the user; otherwise it is an invitation,
-    without effect until the user joins. Raises NotFound, NameTaken, InvalidEvent for a conversation that is nobody's,
-    InvalidToken.
+    name: under which turns are the user's; as it is, or the user's id, by default. role: a member reads and appends, a
+    reader reads; the owner's own entry only names the owner. agreed: the caller may act for the user; otherwise it is
+    an invitation, without effect until the user joins. One who agreed to the name need not agree to another role.
+    Raises NotFound, NameTaken, InvalidEvent for a conversation that is nobody's, InvalidToken.
     """
     check_place(tenant, thread, user)
     owner = (await get_thread(runtime, tenant, thread)).user
@@ -87,9 +87,11 @@ async def share_thread(
         raise NameTaken(
             f"{user!r} has a conversation named {thread!r} already; share one with another id, such as a fork"
         )
-    name = storable(name or user).strip()
-    others = [one for one in await list_participants(runtime, tenant, thread) if one.user != user]
-    theirs = {owner: owner, **{one.user: one.name for one in others}}
+    entries = {one.user: one for one in await list_participants(runtime, tenant, thread)}
+    before = entries.pop(user, None)
+    name = storable(name or (before.name if before else user)).strip()
+    agreed = agreed or (before is not None and before.agreed and before.name == name)
+    theirs = {owner: owner, **{one.user: one.name for one in entries.values()}}
     theirs.pop(user, None)
     if not name or is_name_of(name, None) or any(is_name_of(name, taken) for taken in theirs.values()):
         raise NameTaken(f"the name {name!r} cannot be told from another speaker's in this conversation")
@@ -107,6 +109,12 @@ async def join_thread(
     invited = await _entry(runtime, tenant, thread, user)
     name = name or invited.name
     return await share_thread(runtime, tenant, thread, user, name=name, role=invited.role, event_id=event_id)
+
+
+async def change_role(runtime: Runtime, tenant: str, thread: str, user: str, role: ParticipantRole) -> Participant:
+    """Changes what a participant, or an invited user, may do. Raises NotFound for another user, InvalidToken."""
+    invited = await _entry(runtime, tenant, thread, user)
+    return await share_thread(runtime, tenant, thread, user, name=invited.name, role=role, agreed=False)
 
 
 async def unshare_thread(
@@ -146,7 +154,7 @@ async def _entry(runtime: Runtime, tenant: str, thread: str, user: str) -> Parti
     for one in await list_participants(runtime, tenant, thread):
         if one.user == user:
             return one
-    raise NotFound(f"there is no thread {thread!r}")
+    raise NotFound(f"{user!r} has no part in a conversation {thread!r}")
 
 
 async def _append(

@@ -34,6 +34,7 @@ SUBJECTS = {
         "chat": ("chatting", "Talk to the agent; the answer streams"),
         "graph": ("chatting", "Talk to the conversation graph of LangGraph"),
         "threads": ("threads", "List conversations; open, rename, label or delete one"),
+        "participants": ("participants", "Share a conversation: invite, accept, list, end"),
         "messages": ("threads", "Show a thread's transcript"),
         "fork": ("threads", "Start a new thread from any event of a thread"),
         "context": ("contexts", "Show what a model sees of a thread, now or then"),

@@ -14,7 +14,9 @@ from turnlog import Memory
 from turnlog.agent.access.api_keys import create_key
 from turnlog.agent.memory.extraction.extract_now import extract_memories
 from turnlog.agent.operations.read_models import rebuild
+from turnlog.consumers.cli import participants as by_command
 from turnlog.events.contracts import ERASED
+from turnlog.events.errors import NotFound
 from turnlog.events.progress import no_progress
 
 Clients = dict[str, httpx2.AsyncClient]
@@ -125,6 +127,27 @@ async def test_a_reader_reads_and_a_member_appends(people: Clients) -> None:
     assert (await bob.get(TURNS)).status_code == 404
     assert (await cy.delete(f"{PEOPLE}/cy")).status_code == 204
     assert (await cy.get("/api/threads")).json()["items"] == []
+
+
+async def test_commands_share_a_conversation_as_requests_do(api: Api, people: Clients) -> None:
+    waiting = await by_command.invitations(api.runtime, "dan")
+    assert [*waiting.lines][-1].split() == ["team", "ann", "member", "dan"]
+    accepted = await by_command.accept(api.runtime, "team", "dan", "Dan")
+    assert accepted.lines == "dan takes part in team as Dan, member"
+    await by_command.role(api.runtime, "team", "dan", "reader")
+    assert (await people["dan"].get(TURNS)).status_code == 200, "another role needs no second acceptance"
+    assert (await people["dan"].post(TURNS, json=said("me too"))).status_code == 403
+    invited = await by_command.invite(api.runtime, "team", "eve")
+    assert invited.document == {"thread": "team", "user": "eve", "name": "eve", "role": "member", "agreed": False}
+    assert (await people["eve"].get(TURNS)).status_code == 404
+    await by_command.remove(api.runtime, "team", "dan")
+    assert (await people["dan"].get(TURNS)).status_code == 404
+    listed = await by_command.list_(api.runtime, "team")
+    assert [(one["user"], one["agreed"]) for one in listed.document] == [("bob", True), ("cy", True), ("eve", False)]
+    with pytest.raises(NotFound):
+        await by_command.role(api.runtime, "team", "dan", "member")
+    with pytest.raises(NotFound):
+        await by_command.list_(api.runtime, "nowhere")
 
 
 async def test_nobody_speaks_for_another_participant_but_the_owner(people: Clients) -> None:

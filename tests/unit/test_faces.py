@@ -27,6 +27,7 @@ ASKED_FOR = {
         "forks",
         "labels",
         "ownership",
+        "participants",
         "threads",
         "transcript",
         "transcript_matching",

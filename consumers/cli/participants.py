@@ -1,0 +1,108 @@
+"""participants: who takes part in a conversation of another user."""
+
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, cast
+
+import typer
+
+from turnlog.agent.conversations import participants, threads
+from turnlog.consumers.cli.console import Result, check_known
+from turnlog.consumers.cli.options import commands, group
+from turnlog.consumers.cli.runner import Runtime, command
+from turnlog.consumers.cli.tables import table
+
+ROLES = ("member", "reader")
+Thread = Annotated[str, typer.Argument(help="The conversation's id.")]
+User = Annotated[str, typer.Argument(help="Who takes part.")]
+Name = Annotated[str | None, typer.Option(help="Under which turns are theirs; else their id.")]
+
+app = commands()
+below = group(app, "participants", "Share conversations with members, who append, and readers.")
+
+
+def check_role(role: str) -> None:
+    check_known("role", role, ROLES)
+
+
+@command(below, "list", projecting=False)
+async def list_(rt: Runtime, thread: Thread) -> Result:
+    """Who takes part beside the owner, with invitations that wait."""
+    await threads.get_thread(rt, rt.settings.tenant, thread)
+    entries = await participants.list_participants(rt, rt.settings.tenant, thread)
+    return table(entries, _COLUMNS, "only its owner takes part", _document)
+
+
+@command(below, projecting=False)
+async def invitations(
+    rt: Runtime, user: Annotated[str, typer.Option("--user", "-u", help="Who was invited.")]
+) -> Result:
+    """Conversations that others want to share with a user, who has not accepted."""
+    waiting = await participants.list_invitations(rt, rt.settings.tenant, user)
+    return table(waiting, _INVITATION_COLUMNS, "no invitations")
+
+
+@command(below, checks=check_role)
+async def invite(
+    rt: Runtime,
+    thread: Thread,
+    user: User,
+    name: Name = None,
+    role: Annotated[
+        str, typer.Option(help="member: reads and appends; reader: reads.", autocompletion=lambda: [*ROLES])
+    ] = "member",
+    agreed: Annotated[bool, typer.Option("--agreed", help="They agreed elsewhere, so it has effect at once.")] = False,
+) -> Result:
+    """Invite a user to a conversation. It has no effect before they accept it."""
+    place = (rt.settings.tenant, thread, user)
+    return _shown(thread, await participants.share_thread(rt, *place, name=name, role=_role(role), agreed=agreed))
+
+
+@command(below)
+async def accept(rt: Runtime, thread: Thread, user: User, name: Name = None) -> Result:
+    """Accept an invitation for its user, under the name that the owner chose or another."""
+    return _shown(thread, await participants.join_thread(rt, rt.settings.tenant, thread, user, name))
+
+
+@command(below, checks=check_role)
+async def role(
+    rt: Runtime,
+    thread: Thread,
+    user: User,
+    role: Annotated[str, typer.Argument(help="member or reader.", autocompletion=lambda: [*ROLES])],
+) -> Result:
+    """Change what a participant may do. They need not accept it again."""
+    return _shown(thread, await participants.change_role(rt, rt.settings.tenant, thread, user, _role(role)))
+
+
+@command(below)
+async def remove(rt: Runtime, thread: Thread, user: User) -> Result:
+    """End a user's part in a conversation, or their invitation. Their turns stay, and stay theirs."""
+    await participants.unshare_thread(rt, rt.settings.tenant, thread, user)
+    return Result({"thread": thread, "removed": user}, f"{user} no longer takes part in {thread}")
+
+
+def _role(text: str) -> Literal["reader", "member"]:
+    return cast(Literal["reader", "member"], text)
+
+
+def _shown(thread: str, one: "participants.Participant") -> Result:
+    state = "takes part in" if one.agreed else "is invited to"
+    return Result({"thread": thread} | _document(one), f"{one.user} {state} {thread} as {one.name}, {one.role}")
+
+
+def _document(one: "participants.Participant") -> dict[str, Any]:
+    return {"user": one.user, "name": one.name, "role": one.role, "agreed": one.agreed}
+
+
+_COLUMNS: dict[str, Callable[["participants.Participant"], Any]] = {
+    "USER": lambda one: one.user,
+    "ROLE": lambda one: one.role,
+    "STATE": lambda one: "" if one.agreed else "invited",
+    "NAME": lambda one: one.name,
+}
+_INVITATION_COLUMNS: dict[str, Callable[["participants.Invitation"], Any]] = {
+    "THREAD": lambda one: one.thread,
+    "OWNER": lambda one: one.owner,
+    "ROLE": lambda one: one.role,
+    "NAME": lambda one: one.name,
+}
