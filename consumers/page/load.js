@@ -1,6 +1,8 @@
 // What a screen reads: one value, or a list page by page.
 import { useCallback, useEffect, useRef, useState } from "./html.js";
 import { get } from "./api.js";
+import { agentName } from "./i18n.js";
+import { store, useStore } from "./store.js";
 
 /**
  * Reads again whenever a dependency changes or `reload` is called; the value before stays until the new one is there.
@@ -105,4 +107,17 @@ export function useMarks(threads) {
     get("/api/thread-marks", { query: { thread: unknown } }).then(add, () => {});
   }, [unknown.join("\n")]);
   return marks;
+}
+
+const agents = store(/** @type {any[]} */ ([]));
+
+/** Returns what names an agent of a type; a type stands for itself until the agents are read, or where it is no agent any more.
+ * @returns {(type: string) => string} */
+export function useAgentNames() {
+  const known = useStore(agents);
+  useEffect(() => { get("/api/agents").then(agents.set, () => {}); }, []);
+  return (type) => {
+    const agent = known.find((each) => each.type === type);
+    return agent ? agentName(agent) : type;
+  };
 }

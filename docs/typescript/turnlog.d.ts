@@ -279,7 +279,8 @@ export interface paths {
         put?: never;
         /**
          * Append Turns
-         * @description Appends turns in order; they are on disk when this answers, and every later read sees them.
+         * @description Appends turns in order; they are on disk when this answers, and every later read sees them. In the conversation
+         *     of another user, a member appends turns of the role `user` alone.
          */
         post: operations["append_turns"];
         delete?: never;
@@ -389,6 +390,26 @@ export interface paths {
          *     `not-under-way`, where the answer has ended or no worker has begun it within some seconds.
          */
         post: operations["stop_answer"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/agents": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Name Agents
+         * @description Lists the agents of the tenant by type, with their names.
+         */
+        get: operations["name_agents"];
+        put?: never;
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -2872,6 +2893,18 @@ export interface components {
             delegates: string[];
             /** Updatedat */
             updatedAt: string | null;
+        };
+        /**
+         * AgentName
+         * @description type: as runs and turns name the agent. enabled: false for one that refuses questions.
+         */
+        AgentName: {
+            /** Type */
+            type: string;
+            /** Name */
+            name: string;
+            /** Enabled */
+            enabled: boolean;
         };
         /**
          * AgentResponse
@@ -7516,6 +7549,49 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content?: never;
+            };
+            /** @description Client Error */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Server Error */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    name_agents: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AgentName"][];
+                };
             };
             /** @description Client Error */
             "4XX": {

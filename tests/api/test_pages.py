@@ -20,6 +20,7 @@ WHOLE = {
     "/api/invitations": "the first 1,000 that wait for the caller",
     "/api/threads/{thread}/participants": "one row for each person in a conversation",
     "/api/limits": "one row for each limit",
+    "/api/agents": "one row for each agent",
     "/api/thread-marks": "one row for each conversation that is asked for, 100 at most",
     "/api/operations/activity": "one row for each hour",
     "/api/operations/webhooks": "one row for each webhook of the tenant",

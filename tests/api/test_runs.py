@@ -53,3 +53,11 @@ async def test_a_run_is_shown_to_its_user_and_to_operators_alone(serve: Serve, m
         assert (await other.get("/api/runs", params=of_ann)).json()["items"] == []
         assert (await other.get(path, params=of_ann)).status_code == 404
         assert (await ann.get("/api/runs/nothing")).status_code == 404
+
+
+async def test_a_reader_is_told_the_names_of_agents(serve: Serve) -> None:
+    async with serve(team="advising") as api, api.client() as ann, api.client("root", role="admin") as admin:
+        renamed = await admin.patch("/admin/ai-agent/agents/school", json={"name": "Colleges"})
+        assert renamed.status_code == 200, renamed.text
+        named = {agent["type"]: agent["name"] for agent in (await ann.get("/api/agents")).json()}
+        assert named["school"] == "Colleges" and named["orchestrator"] == "协调者"

@@ -26,6 +26,7 @@ async def test_an_answer_is_seen_token_by_token_and_opens_what_the_model_saw(
         await expect(answer.locator(".markdown strong")).to_have_text("Sesame")
         await expect(page.get_by_role("button", name="Send")).to_be_visible()
         await expect(answer.locator(".call summary b")).to_have_text("recall_memory")
+        await expect(answer.locator("header .badge")).to_have_text("Coordinator")
 
         await answer.get_by_role("button", name="What it saw").click()
         seen = page.get_by_role("complementary", name="What it saw")

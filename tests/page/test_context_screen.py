@@ -31,6 +31,14 @@ async def test_a_context_is_explored_by_window_and_moment_and_two_answers_are_co
         await messages.last.hover()
         await expect(bar.get_by_role("button", name="Tier 3")).to_have_attribute("aria-pressed", "true")
 
+        await bar.get_by_role("button", name="Tier 3").press("Enter")
+        await expect(page.locator(".message:focus")).to_have_attribute("data-part", "3")
+        await page.keyboard.press("ArrowUp")
+        await expect(page.locator(".message:focus")).to_have_attribute("data-part", "2")
+        await expect(bar.get_by_role("button", name="Tier 2")).to_have_attribute("aria-pressed", "true")
+        await page.keyboard.press("Enter")
+        await expect(bar.get_by_role("button", name="Tier 2")).to_be_focused()
+
         await page.get_by_role("button", name="Model’s own").click()
         await page.get_by_role("button", name="Answer of").first.click()
         await expect(messages.last).to_contain_text("When do we leave?")

@@ -19,9 +19,9 @@ async def test_a_run_is_followed_from_its_plan_over_a_delegation_to_the_answer(
         assert asked.status_code == 201, asked.text
         async with signed_in(browser, api, "#/runs") as page:
             await page.locator(".run-row").click()
-            await expect(page.get_by_role("heading", level=1)).to_contain_text("A run of profile")
+            await expect(page.get_by_role("heading", level=1)).to_contain_text("A run of Profile")
             steps = page.get_by_role("region", name="Steps on a time axis").get_by_role("listitem")
-            names = ["Plan", "To profile", "Plan", "get_profile", "Answer"]
+            names = ["Plan", "To Profile", "Plan", "get_profile", "Answer"]
             await expect(steps.locator(".axis-name .clip:first-child")).to_have_text(names)
             await steps.nth(1).get_by_role("button").click()
             await expect(steps.nth(1).locator("pre")).to_have_text("Read <b>the</b> GPA")

@@ -1,22 +1,40 @@
-"""Runs of agents: what answered the caller's questions, step by step."""
+"""Agents, and their runs: what answered the caller's questions, step by step."""
 
 from datetime import datetime
 from typing import Annotated
 from uuid import UUID
 
 from fastapi import APIRouter, Path, Query
+from pydantic import BaseModel, ConfigDict
 
-from turnlog.agent.team import runs
+from turnlog.agent.team import agents, runs
 from turnlog.agent.team.runs import RunShown
 from turnlog.consumers.api.pages import Cursor, Limit, Page, moment, page_of, place_of
 from turnlog.consumers.api.principal import OfUser, Reader
+from turnlog.projectors.models.operations.agents import AgentRow
 from turnlog.projectors.models.runs.lookup import AgentRun
 
-router = APIRouter(prefix="/api/runs", tags=["runs"])
+router = APIRouter(prefix="/api", tags=["runs"])
 RunId = Annotated[str, Path(min_length=1, max_length=255, description="The run's id.")]
 
 
-@router.get("")
+class AgentName(BaseModel):
+    """type: as runs and turns name the agent. enabled: false for one that refuses questions."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    type: str
+    name: str
+    enabled: bool
+
+
+@router.get("/agents", response_model=list[AgentName])
+async def name_agents(caller: Reader) -> list[AgentRow]:
+    """Lists the agents of the tenant by type, with their names."""
+    return await agents.list_agents(caller.runtime, caller.tenant)
+
+
+@router.get("/runs")
 async def list_runs(
     caller: Reader,
     thread: Annotated[str | None, Query(max_length=255, description="Only those of this conversation.")] = None,
@@ -30,7 +48,7 @@ async def list_runs(
     return page_of(listed, limit, lambda run: (moment(run.started_at), str(run.run_id)))
 
 
-@router.get("/{run}")
+@router.get("/runs/{run}")
 async def show_run(run: RunId, caller: Reader, user: OfUser = None) -> RunShown:
     """Returns a run with its plans, tool calls, results and delegations, in the order of the log."""
     runtime, tenant, whose = caller.person_named(user)

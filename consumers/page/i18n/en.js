@@ -65,7 +65,7 @@ export default {
     nothing_dropped: "Nothing: every turn is there as it was said.", dropped: { one: "{n} turn", other: "{n} turns" },
   },
   context: {
-    about: "What a model sees of this conversation. Point at the bar to find the messages, and at a message to find its part.",
+    about: "What a model sees of this conversation. Point at the bar to find the messages, and at a message to find its part; by keyboard Enter leads there and back.",
     none: "No context yet", none_about: "It is made from what was said: write the first message in Chat.",
     view: "View", single: "One context", both: "Compare two answers", question: "Question", question_about: "Another question changes what is recalled",
     window: "Window", own_window: "Model’s own", seen_at: "Log at sequence {seq}", answer_at: "Answer of {model}, {time}", degraded: "Without vectors",
@@ -168,7 +168,7 @@ export default {
   },
   summary: {
     about: "What models made of the conversation: its rolling summary, version by version, and its topics.", none: "No summary yet", none_about: "It is written when the conversation is long enough that its older turns no longer fit.",
-    version: "Version", version_n: "Version {n}", versions: "Versions", text: "Text", changes: "Changes", covers: "Covers {n} messages, to sequence {seq}", of_log: "of {seq}", prompt: "Prompt hash", turns: "Made from",
+    version: "Version", version_n: "Version {n}", versions: "Versions", text: "Text", changes: "Changes", covers: "Covers {n} messages", of_log: "sequence {covered} of {seq}", prompt: "Prompt hash", turns: "Made from",
     topics: "Topics", no_topics: "No topics were found yet.",
   },
 };

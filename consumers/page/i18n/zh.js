@@ -65,7 +65,7 @@ export default {
     nothing_dropped: "没有：每一轮都按原样包含。", dropped: "{n} 轮",
   },
   context: {
-    about: "模型看到的对话内容。指向色条可找到对应消息，指向消息可找到所属部分。",
+    about: "模型看到的对话内容。指向色条可找到对应消息，指向消息可找到所属部分；用键盘时按回车往返。",
     none: "还没有上下文", none_about: "上下文由说过的话构成：先在“对话”中写一条消息。",
     view: "视图", single: "单个上下文", both: "比较两次回答", question: "问题", question_about: "换一个问题会改变检索到的内容",
     window: "窗口", own_window: "模型默认", seen_at: "日志序号 {seq}", answer_at: "{model} 的回答，{time}", degraded: "未用向量",
@@ -168,7 +168,7 @@ export default {
   },
   summary: {
     about: "模型从会话中得出的内容：滚动摘要的每个版本，以及主题。", none: "还没有摘要", none_about: "会话足够长、较早的消息放不下时才会写摘要。",
-    version: "版本", version_n: "版本 {n}", versions: "版本", text: "文本", changes: "变化", covers: "覆盖 {n} 条消息，至序号 {seq}", of_log: "/ {seq}", prompt: "提示词哈希", turns: "来自",
+    version: "版本", version_n: "版本 {n}", versions: "版本", text: "文本", changes: "变化", covers: "覆盖 {n} 条消息", of_log: "至序号 {covered} / {seq}", prompt: "提示词哈希", turns: "来自",
     topics: "主题", no_topics: "还没有发现主题。",
   },
 };

@@ -5,10 +5,10 @@ import { number } from "./format.js";
 /** @typedef {{key: string, label: string, value: number, kind: string, title?: string}} Part kind: a class of `bar-…` for its colour */
 
 /**
- * Parts of a whole side by side. active: the key of the one to stand out; onActive: pointed at, focused or chosen.
- * @param {{parts: Part[], total?: number, label: string, active?: string | null, onActive?: (key: string | null) => void, thick?: boolean}} props
+ * Parts of a whole side by side. active: the key of the one to stand out; onActive: pointed at or focused.
+ * @param {{parts: Part[], total?: number, label: string, active?: string | null, onActive?: (key: string | null) => void, onChoose?: (key: string) => void, thick?: boolean}} props
  */
-export function StackedBar({ parts, total, label, active, onActive, thick = false }) {
+export function StackedBar({ parts, total, label, active, onActive, onChoose, thick = false }) {
   const whole = total ?? (parts.reduce((sum, part) => sum + part.value, 0) || 1);
   return html`<div class="stacked ${thick ? "thick" : ""}" role=${onActive ? "group" : "img"} aria-label=${label} onMouseLeave=${onActive && (() => onActive(null))}>
     ${parts.filter((part) => part.value > 0).map((part) => {
@@ -19,8 +19,8 @@ export function StackedBar({ parts, total, label, active, onActive, thick = fals
         style: { flexGrow: part.value / whole },
       };
       return onActive
-        ? html`<button type="button" ...${common} aria-label=${common.title} aria-pressed=${active === part.key}
-            onMouseEnter=${() => onActive(part.key)} onFocus=${() => onActive(part.key)} onBlur=${() => onActive(null)} onClick=${() => onActive(part.key)} />`
+        ? html`<button type="button" ...${common} data-part=${part.key} aria-label=${common.title} aria-pressed=${active === part.key}
+            onMouseEnter=${() => onActive(part.key)} onFocus=${() => onActive(part.key)} onBlur=${() => onActive(null)} onClick=${() => (onActive(part.key), onChoose?.(part.key))} />`
         : html`<span ...${common} />`;
     })}
   </div>`;

@@ -26,7 +26,7 @@ export function duration(milliseconds) {
 
 /** @param {string | number | Date | null | undefined} time */
 export const moment = (time) =>
-  time ? `${day(time)}, ${clock(time)}` : "–";
+  time ? `${day(time)}${language.get() === "zh" ? "" : ","} ${clock(time)}` : "–";
 
 /** @param {string | number | Date | null | undefined} time */
 export const day = (time) => (time ? new Date(time).toLocaleDateString(language.get(), { dateStyle: "medium" }) : "–");

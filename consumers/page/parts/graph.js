@@ -9,8 +9,9 @@ import { Badge, Empty, Failure, Loading } from "./common.js";
 import { clip, day } from "./format.js";
 
 const MOST = 50;
-const [WIDTH, HEIGHT] = [760, 520];
-const [PUSH, REACH] = [900, 120]; // how strongly all nodes part, and how long an edge wants to be
+/** Returns width and height of the drawing: what a phone or a column shows whole, as long as the entities are few. @param {number} entities */
+const sizeFor = (entities) => (entities > 20 ? [760, 520] : matchMedia("(max-width: 760px)").matches ? [356, 440] : [600, 440]);
+const [PUSH, REACH] = [0.0023, 120]; // how strongly all nodes part, for each square pixel, and how long an edge wants to be
 const KINDS = { PERSON: "3", PLACE: "2", SCHOOL: "memory", EVENT: "1", TOPIC: "tools" };
 
 /** @param {{user?: string}} props user: another person's */
@@ -28,7 +29,7 @@ export function Graph({ user }) {
   const node = graph.nodes.find((each) => each.key === chosen);
   const near = (/** @type {string} */ key) => !chosen || key === chosen || graph.edges.some((edge) => (edge.from.key === chosen && edge.to.key === key) || (edge.to.key === chosen && edge.from.key === key));
   return html`<div class="graph-columns">
-    <div class="card graph" ref=${frame}><svg viewBox="0 0 ${WIDTH} ${HEIGHT}" role="group" aria-label=${t("graph.label", { n: graph.nodes.length })}>
+    <div class="card graph" ref=${frame}><svg viewBox="0 0 ${graph.width} ${graph.height}" class=${graph.width > 600 ? "large" : ""} role="group" aria-label=${t("graph.label", { n: graph.nodes.length })}>
       ${graph.edges.map((edge, at) => html`<g key=${`e${at}`} class="edge ${chosen && edge.from.key !== chosen && edge.to.key !== chosen ? "dim" : ""}">
         <line x1=${edge.from.x} y1=${edge.from.y} x2=${edge.to.x} y2=${edge.to.y} />
         <text x=${(edge.from.x + edge.to.x) / 2} y=${(edge.from.y + edge.to.y) / 2 - 3}>${clip(edge.type.replaceAll("_", " "), 24)}</text></g>`)}
@@ -56,15 +57,16 @@ function Entity({ entity }) {
 
 /** @typedef {{key: string, type: string, name: string, entity: any, x: number, y: number, radius: number, fixed?: boolean}} Node */
 
-/** Returns nodes with their places, and edges; the person is in the middle. @param {any[]} entities @param {string} user @returns {{nodes: Node[], edges: {from: Node, to: Node, type: string}[]}} */
+/** Returns nodes with their places, and edges; the person is in the middle. @param {any[]} entities @param {string} user @returns {{nodes: Node[], edges: {from: Node, to: Node, type: string}[], width: number, height: number}} */
 function placed(entities, user) {
-  if (!entities.length) return { nodes: [], edges: [] };
-  const me = { key: "me", type: "PERSON", name: user, entity: null, x: WIDTH / 2, y: HEIGHT / 2, radius: 16, fixed: true };
+  const [width, height] = sizeFor(entities.length);
+  if (!entities.length) return { nodes: [], edges: [], width, height };
+  const me = { key: "me", type: "PERSON", name: user, entity: null, x: width / 2, y: height / 2, radius: 16, fixed: true };
   /** @type {Node[]} */
   const nodes = [me, ...entities.slice(0, MOST - 1).map((entity, at) => {
     const angle = at * 2.399963; // the golden angle: begins without overlaps
     const away = 70 + 22 * Math.sqrt(at);
-    return { key: `${entity.type} ${entity.name}`, type: entity.type, name: entity.name, entity, x: WIDTH / 2 + away * 1.4 * Math.cos(angle), y: HEIGHT / 2 + away * Math.sin(angle), radius: Math.min(15, 8 + Math.sqrt(entity.mention_count)) };
+    return { key: `${entity.type} ${entity.name}`, type: entity.type, name: entity.name, entity, x: width / 2 + away * (width / height) * Math.cos(angle), y: height / 2 + away * Math.sin(angle), radius: Math.min(15, 8 + Math.sqrt(entity.mention_count)) };
   })];
   const keyOf = (/** @type {any} */ name) => String(name).normalize("NFKC").toLowerCase(); // relations name their targets so
   const byName = new Map(nodes.map((node) => [keyOf(node.name), node]));
@@ -79,19 +81,21 @@ function placed(entities, user) {
     if (place && place !== node) edges.push({ from: node, to: place, type: "lives-in" });
     if (typeof attributes.relation === "string") edges.push({ from: me, to: node, type: attributes.relation });
   }
-  for (let round = 0; round < 220; round += 1) push(nodes, edges, 1 - round / 220);
-  return { nodes, edges };
+  for (let round = 0; round < 220; round += 1) push(nodes, edges, 1 - round / 220, width, height);
+  return { nodes, edges, width, height };
 }
 
-/** @param {Node[]} nodes @param {{from: Node, to: Node}[]} edges @param {number} heat */
-function push(nodes, edges, heat) {
+/** @param {Node[]} nodes @param {{from: Node, to: Node}[]} edges @param {number} heat
+ * @param {number} width @param {number} height */
+function push(nodes, edges, heat, width, height) {
   const moves = nodes.map(() => ({ x: 0, y: 0 }));
+  const strength = PUSH * width * height;
   nodes.forEach((one, a) => nodes.forEach((other, b) => {
     if (a === b) return;
     const [x, y] = [one.x - other.x, (one.y - other.y) * 1.3];
     const square = Math.max(120, x * x + y * y);
-    moves[a].x += (x / square) * PUSH;
-    moves[a].y += (y / square) * PUSH;
+    moves[a].x += (x / square) * strength;
+    moves[a].y += (y / square) * strength;
   }));
   for (const { from, to } of edges) {
     const [x, y] = [to.x - from.x, to.y - from.y];
@@ -103,7 +107,7 @@ function push(nodes, edges, heat) {
   nodes.forEach((node, at) => {
     if (node.fixed) return;
     const limit = 14 * heat + 1;
-    node.x = Math.max(80, Math.min(WIDTH - 80, node.x + Math.max(-limit, Math.min(limit, moves[at].x + (WIDTH / 2 - node.x) * 0.035))));
-    node.y = Math.max(28, Math.min(HEIGHT - 36, node.y + Math.max(-limit, Math.min(limit, moves[at].y + (HEIGHT / 2 - node.y) * 0.06))));
+    node.x = Math.max(64, Math.min(width - 64, node.x + Math.max(-limit, Math.min(limit, moves[at].x + (width / 2 - node.x) * 0.035))));
+    node.y = Math.max(28, Math.min(height - 36, node.y + Math.max(-limit, Math.min(limit, moves[at].y + (height / 2 - node.y) * 0.06))));
   });
 }

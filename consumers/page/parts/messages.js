@@ -14,27 +14,38 @@ export function textOf(message) {
   return [content, ...calls].filter(Boolean).join("\n");
 }
 
-/** @param {{thread: string, messages: any[], shares: {part: string, seq: number | null, tokens: number}[], parts: string[],
- *   active: string | null, onActive: (part: string | null) => void}} props */
-export function Messages({ thread, messages, shares, parts, active, onActive }) {
+/** The arrow keys go from message to message, of which one is a tab stop; Enter on it chooses its part.
+ * @param {{thread: string, messages: any[], shares: {part: string, seq: number | null, tokens: number}[],
+ *   active: string | null, onActive: (part: string | null) => void, onChoose: (part: string) => void}} props */
+export function Messages({ thread, messages, shares, active, onActive, onChoose }) {
   const [count, setCount] = useState(AT_ONCE);
   const [open, setOpen] = useState(/** @type {number | null} */ (null));
+  const [stop, setStop] = useState(0);
   const list = useRef(/** @type {any} */ (null));
-  useEffect(() => { setCount(AT_ONCE); setOpen(null); }, [messages]);
-  const first = active ? parts.indexOf(active) : -1;
+  useEffect(() => { setCount(AT_ONCE); setOpen(null); setStop(0); }, [messages]);
   useEffect(() => {
-    const row = first >= 0 && !list.current.matches(":hover") && list.current.querySelector(`[data-at="${first}"]`);
+    const row = active && !list.current.matches(":hover, :focus-within") && list.current.querySelector(`[data-part="${active}"]`);
     if (row) list.current.scrollTo({ top: row.offsetTop - list.current.offsetTop - 8 });
   }, [active]);
   // The question is at the end: the last messages are always drawn, those between on wish.
   const hidden = Math.max(0, messages.length - count - 10);
   const rows = messages.map((message, at) => ({ message, at })).filter(({ at }) => at < count || at >= messages.length - 10);
-  return html`<ol class="messages" ref=${list} tabindex="0" aria-label=${t("context.messages")} onMouseLeave=${() => onActive(null)}>
+  const onKeyDown = (/** @type {KeyboardEvent} */ event) => {
+    const row = /** @type {HTMLElement} */ (event.target).closest(".message");
+    if (event.key === "Enter" && row === event.target) onChoose(shares[stop].part);
+    else if (row && ["ArrowDown", "ArrowUp"].includes(event.key)) {
+      const all = [...list.current.querySelectorAll(".message")];
+      all[all.indexOf(row) + (event.key === "ArrowDown" ? 1 : -1)]?.focus();
+    } else return;
+    event.preventDefault();
+  };
+  return html`<ol class="messages" ref=${list} aria-label=${t("context.messages")} onMouseLeave=${() => onActive(null)} onKeyDown=${onKeyDown} onFocusOut=${() => onActive(null)}>
     ${rows.map(({ message, at }) => {
       const share = shares[at];
       const text = textOf(message);
       return html`${hidden > 0 && at === messages.length - 10 && html`<li key="more" class="messages-more"><button class="button small" onClick=${() => setCount(count + AT_ONCE * 4)}>${t("context.more", { n: hidden })}</button></li>`}
-        <li key=${at} data-at=${at} class="message ${active && active !== share.part ? "dim" : ""}" onMouseEnter=${() => onActive(share.part)}>
+        <li key=${at} data-part=${share.part} tabindex=${at === stop ? 0 : -1} class="message ${active && active !== share.part ? "dim" : ""}" onMouseEnter=${() => onActive(share.part)}
+          onFocusIn=${() => { setStop(at); onActive(share.part); }}>
           <i class="message-part bar-${share.part === "memories" ? "memory" : share.part}" title=${named("window", share.part.length === 1 || share.part === "all" ? `tier_${share.part}` : share.part)} />
           <div class="message-head"><b>${named("chat.roles", message.role)}</b>${message.name && html`<span class="muted small" dir="auto">${message.name}</span>`}
             ${share.seq !== null && share.part !== "1" && html`<a class="faint small number" href=${href(["threads", thread], { seq: share.seq })}>#${share.seq}</a>`}

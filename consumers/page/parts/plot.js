@@ -6,6 +6,7 @@ import uPlot from "../vendor/uPlot.js";
 import { clock, moment } from "./format.js";
 
 const HEIGHT = 200;
+const DAY_S = 86_400;
 const COUNTS = [1, 2, 5].flatMap((first) => Array.from({ length: 12 }, (_, zeros) => first * 10 ** zeros)).sort((a, b) => a - b);
 
 /**
@@ -26,7 +27,7 @@ export function Plot({ title, times: known, step, least, series: given, shown, b
     const plot = new uPlot({
       width: element.clientWidth - 24, height: HEIGHT, padding: [12, 8, 0, 0], legend: { show: false }, cursor: { y: false },
       scales: { x: { time: true, range: (/** @type {any} */ _, /** @type {number} */ from, /** @type {number} */ to) => [from - step / 2, to + step / 2] }, y: { range: (/** @type {any} */ _, /** @type {number} */ __, /** @type {number} */ most) => [0, most || 1] } },
-      axes: [{ ...axis, size: 34, space: 64, values: (/** @type {any} */ _, /** @type {number[]} */ values) => values.map((time, at) => tick(time, values[at - 1], step)) }, { incrs: whole ? COUNTS : undefined, ...axis, size: 58, values: (/** @type {any} */ _, /** @type {number[]} */ values) => values.map(shown) }],
+      axes: [{ ...axis, size: step < DAY_S ? 34 : 20, space: 64, values: (/** @type {any} */ _, /** @type {number[]} */ values) => values.map((time, at) => tick(time, values[at - 1], step)) }, { incrs: whole ? COUNTS : undefined, ...axis, size: 58, values: (/** @type {any} */ _, /** @type {number[]} */ values) => values.map(shown) }],
       series: [{}, ...series.map(({ label, kind }) => ({ label, stroke: colours[kind], fill: bars ? colours[kind] : undefined, width: bars ? 0 : 2, points: { show: false }, paths: bars ? /** @type {any} */ (uPlot).paths.bars({ size: [0.7, 36] }) : undefined }))],
     }, [times, ...stacked(series)], element.querySelector(".plot-area"));
     const observer = new ResizeObserver(() => plot.setSize({ width: element.clientWidth - 24, height: HEIGHT }));
@@ -43,8 +44,8 @@ export function Plot({ title, times: known, step, least, series: given, shown, b
 
 /** Returns the time below the axis: the hour, and the day where it begins. @param {number} time @param {number | undefined} before @param {number} step */
 function tick(time, before, step) {
-  const date = (/** @type {number} */ seconds) => new Date(seconds * 1000).toLocaleDateString(language.get(), { day: "numeric", month: "short", timeZone: step >= 86_400 ? "UTC" : undefined });
-  if (step >= 86_400) return date(time);
+  const date = (/** @type {number} */ seconds) => new Date(seconds * 1000).toLocaleDateString(language.get(), { day: "numeric", month: "short", timeZone: step >= DAY_S ? "UTC" : undefined });
+  if (step >= DAY_S) return date(time);
   return before !== undefined && date(before) === date(time) ? clock(time * 1000) : `${clock(time * 1000)}\n${date(time)}`;
 }
 

@@ -1,6 +1,7 @@
 // Turns as a conversation shows them: words, thoughts, tool calls as cards with their results.
 import { html } from "../html.js";
 import { named, t } from "../i18n.js";
+import { useAgentNames } from "../load.js";
 import { Badge, Time } from "./common.js";
 import { clip, clock, day, moment } from "./format.js";
 import { Icon } from "./icons.js";
@@ -81,13 +82,13 @@ export function CallCard({ call }) {
   </details>`;
 }
 
-/** One turn. onSeen: shows what the model saw for it. @param {{turn: Spoken, marked?: boolean, onSeen?: (turn: Spoken) => void, seen?: boolean}} props */
-export function Turn({ turn, marked, onSeen, seen }) {
+/** One turn. onSeen: shows what the model saw for it. @param {{turn: Spoken, agentOf: (type: string) => string, marked?: boolean, onSeen?: (turn: Spoken) => void, seen?: boolean}} props */
+function Turn({ turn, agentOf, marked, onSeen, seen }) {
   const mine = turn.role === "user";
   const speaker = turn.name || (mine ? t("chat.you") : turn.role === "assistant" ? t("chat.assistant") : named("chat.roles", turn.role));
   return html`<article class="turn ${turn.role} ${marked ? "marked" : ""}" data-seq=${turn.seq}>
     <header><b dir="auto">${speaker}</b>
-      ${turn.agent && html`<${Badge} tone="accent" title=${t("chat.agent")}>${turn.agent}<//>`}
+      ${turn.agent && html`<${Badge} tone="accent" title=${t("chat.agent")}>${agentOf(turn.agent)}<//>`}
       ${mine && turn.origin && turn.origin !== "person" && html`<${Badge} title=${t("chat.origin_about")}>${named("chat.origins", turn.origin)}<//>`}
       <span class="turn-time faint small"><${Time} time=${turn.time}>${clock(turn.time)}<//></span>
       ${onSeen && turn.role === "assistant" && !turn.live && html`<button class="button small quiet turn-seen" aria-pressed=${seen} onClick=${() => onSeen(turn)}><${Icon} name="eye" />${t("chat.saw")}</button>`}
@@ -102,12 +103,13 @@ export function Turn({ turn, marked, onSeen, seen }) {
 
 /** Turns with a line for each new day. @param {{turns: Spoken[], markedSeq?: number | null, onSeen?: (turn: Spoken) => void, seenKey?: string | null}} props */
 export function Turns({ turns, markedSeq, onSeen, seenKey }) {
+  const agentOf = useAgentNames();
   let last = "";
   return turns.map((turn) => {
     const date = day(turn.time);
     const isNew = date !== last;
     last = date;
     return html`<div key=${turn.key}>${isNew && html`<p class="day" title=${moment(turn.time)}><span>${date}</span></p>`}
-      <${Turn} turn=${turn} marked=${markedSeq !== null && turn.seq === markedSeq} onSeen=${onSeen} seen=${seenKey === turn.key} /></div>`;
+      <${Turn} turn=${turn} agentOf=${agentOf} marked=${markedSeq !== null && turn.seq === markedSeq} onSeen=${onSeen} seen=${seenKey === turn.key} /></div>`;
   });
 }

@@ -21,15 +21,15 @@ export function dropped(context, count) {
   return context.remarks.map((/** @type {any} */ each) => `${each.reason} (${number(each.turns.count)})`).join(" · ") || t("window.dropped", { n: count });
 }
 
-/** @param {{context: any, active?: string | null, onActive?: (key: string | null) => void, compact?: boolean}} props */
-export function WindowBar({ context, active, onActive, compact = false }) {
+/** @param {{context: any, active?: string | null, onActive?: (key: string | null) => void, onChoose?: (key: string) => void, compact?: boolean}} props */
+export function WindowBar({ context, active, onActive, onChoose, compact = false }) {
   const parts = partsOf(context);
   const { window, free, reserve, safety } = context.shares;
   const used = window - free - reserve - safety;
   return html`<div class="window-bar">
     <p class="row apart"><span class="window-used"><b class="number">${number(used)}</b> <span class="muted">${t("window.of", { n: window })}</span></span>
       <span class="muted number">${percent(used / window)}</span></p>
-    <${StackedBar} parts=${parts} total=${window} label=${t("window.label")} thick=${!compact} active=${active} onActive=${onActive} />
+    <${StackedBar} parts=${parts} total=${window} label=${t("window.label")} thick=${!compact} active=${active} onActive=${onActive} onChoose=${onChoose} />
     <${Legend} parts=${parts} active=${active} onActive=${onActive} />
   </div>`;
 }

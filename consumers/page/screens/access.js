@@ -78,6 +78,10 @@ function Agents() {
   const agents = useLoad((signal) => get("/admin/ai-agent/agents", { signal }), []);
   const [changing, setChanging] = useState(/** @type {any} */ (null));
   const [write, busy] = useWrite();
+  const nameOf = (/** @type {string} */ type) => {
+    const agent = agents.value.find((/** @type {any} */ each) => each.type === type);
+    return agent ? agentName(agent) : type;
+  };
   const show = (/** @type {any} */ changed) => agents.set(agents.value.map((/** @type {any} */ each) => (each.type === changed.type ? changed : each)));
   const turn = (/** @type {any} */ agent) => write(async () => show(await put(path`/admin/ai-agent/agents/${agent.type}/toggle`, { body: { enabled: !agent.enabled } })));
   return html`<section class="stack tight"><h2>${t("access.agents")}</h2><${Failure} error=${agents.error} retry=${agents.reload} />
@@ -85,16 +89,16 @@ function Agents() {
       [t("access.agent"), (/** @type {any} */ agent) => html`<b dir="auto">${agentName(agent)}</b> <code class="faint">${agent.type}</code>`],
       [t("access.model"), (/** @type {any} */ agent) => agent.model],
       [t("access.tools"), (/** @type {any} */ agent) => number(agent.tools.length), "number"],
-      [t("access.delegates"), (/** @type {any} */ agent) => agent.delegates.join(", ") || "–"],
+      [t("access.delegates"), (/** @type {any} */ agent) => agent.delegates.map(nameOf).join(", ") || "–"],
       [t("access.on"), (/** @type {any} */ agent) => html`<button type="button" role="switch" class="switch" aria-checked=${agent.enabled} aria-label=${t("access.turn", { agent: agentName(agent) })} disabled=${busy} onClick=${() => turn(agent)}><span /></button>`],
       ["", (/** @type {any} */ agent) => html`<${IconButton} label=${t("access.change", { agent: agentName(agent) })} icon="edit" onClick=${() => setChanging(agent)} />`],
     ]} />`}
-    ${changing && html`<${ChangeAgent} agent=${changing} others=${agents.value.map((/** @type {any} */ each) => each.type).filter((/** @type {string} */ type) => type !== changing.type)} onChange=${show} onClose=${() => setChanging(null)} />`}</section>`;
+    ${changing && html`<${ChangeAgent} agent=${changing} nameOf=${nameOf} others=${agents.value.map((/** @type {any} */ each) => each.type).filter((/** @type {string} */ type) => type !== changing.type)} onChange=${show} onClose=${() => setChanging(null)} />`}</section>`;
 }
 
 /** Sends what was changed; a text or number that is emptied is as the team's files say.
- * @param {{agent: any, others: string[], onChange: (agent: any) => void, onClose: () => void}} props */
-function ChangeAgent({ agent, others, onChange, onClose }) {
+ * @param {{agent: any, others: string[], nameOf: (type: string) => string, onChange: (agent: any) => void, onClose: () => void}} props */
+function ChangeAgent({ agent, others, nameOf, onChange, onClose }) {
   const tools = useLoad((signal) => get("/admin/ai-agent/tools", { signal }), []);
   const [values, setValues] = useState(/** @type {Record<string, any>} */ ({}));
   const [write, busy] = useWrite();
@@ -102,9 +106,9 @@ function ChangeAgent({ agent, others, onChange, onClose }) {
   const set = (/** @type {string} */ name, /** @type {any} */ value) => setValues({ ...values, [name]: value });
   const text = (/** @type {string} */ name) => ({ value: now[name] ?? "", onInput: (/** @type {any} */ event) => set(name, event.target.value || null) });
   const figure = (/** @type {string} */ name) => ({ type: "number", value: now[name] ?? "", onInput: (/** @type {any} */ event) => set(name, event.target.value === "" ? null : Number(event.target.value)) });
-  const choice = (/** @type {string} */ name, /** @type {string[]} */ all) => all.length > 0 && html`<fieldset class="choices"><legend class="field-label">${t(`access.${name}`)}</legend>
+  const choice = (/** @type {string} */ name, /** @type {string[]} */ all, shown = (/** @type {string} */ each) => each) => all.length > 0 && html`<fieldset class="choices"><legend class="field-label">${t(`access.${name}`)}</legend>
     ${all.map((each) => html`<label key=${each} class="check"><input type="checkbox" checked=${now[name].includes(each)}
-      onChange=${(/** @type {any} */ event) => set(name, event.target.checked ? [...now[name], each] : now[name].filter((/** @type {string} */ other) => other !== each))} />${each}</label>`)}</fieldset>`;
+      onChange=${(/** @type {any} */ event) => set(name, event.target.checked ? [...now[name], each] : now[name].filter((/** @type {string} */ other) => other !== each))} />${shown(each)}</label>`)}</fieldset>`;
   const save = async (/** @type {any} */ send) => {
     if (await write(async () => onChange(await send()), t("access.agent_saved"))) onClose();
   };
@@ -122,7 +126,7 @@ function ChangeAgent({ agent, others, onChange, onClose }) {
         <${Field} label=${t("access.max_tokens")}><input min="1" max="1000000" ...${figure("maxTokens")} /><//></div>
       <${Failure} error=${tools.error} retry=${tools.reload} />
       ${tools.value && choice("tools", tools.value)}
-      ${choice("delegates", others)}
+      ${choice("delegates", others, nameOf)}
       <div class="actions"><button type="button" class="button" disabled=${busy} onClick=${() => save(() => put(path`/admin/ai-agent/agents/${agent.type}`, { body: {} }))}>${t("access.reset")}</button>
         <button type="button" class="button" onClick=${onClose}>${t("cancel")}</button>
         <button class="button primary" disabled=${busy || !Object.keys(values).length}>${t("save")}</button></div></form>

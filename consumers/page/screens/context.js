@@ -1,5 +1,5 @@
 // What a model sees of a conversation: now, with another question or window, or at any moment of the log.
-import { html, useEffect, useMemo, useRef, useState } from "../html.js";
+import { html, useEffect, useRef, useState } from "../html.js";
 import { get, path, post } from "../api.js";
 import { t } from "../i18n.js";
 import { useLoad } from "../load.js";
@@ -66,9 +66,10 @@ function Explore({ thread, log, seq }) {
       : get(address, { query: { as_of: asked.asOf, query, tokens }, signal });
   }, [thread, JSON.stringify(asked)]);
   const receipt = log.receipts.find((each) => each.receipt.as_of_seq === asked.asOf);
-  const parts = useMemo(() => context?.shares.messages.map((/** @type {any} */ share) => share.part) ?? [], [context]);
+  const frame = useRef(/** @type {any} */ (null));
+  const focus = (/** @type {string} */ inside, /** @type {string} */ part) => frame.current.querySelector(`${inside} [data-part="${part}"]`)?.focus();
 
-  return html`<div class="context">
+  return html`<div class="context" ref=${frame}>
     <div class="card context-controls">
       <${AsOf} log=${log} value=${asOf} onChange=${setAsOf} />
       <div class="context-fields">
@@ -89,12 +90,12 @@ function Explore({ thread, log, seq }) {
           ${context.matches === false && html`<${Badge} tone="warn">${t("seen.differs")}<//>`}
           ${context.degraded && html`<${Badge} tone="warn" title=${context.degraded}>${t("context.degraded")}<//>`}
         </div>
-        <${WindowBar} context=${context} active=${active} onActive=${setActive} />
+        <${WindowBar} context=${context} active=${active} onActive=${setActive} onChoose=${(/** @type {string} */ part) => focus(".messages", part)} />
       </div>
       <div class="context-columns">
         <section class="card context-messages" aria-label=${t("context.messages")}>
           <h2>${t("context.messages")} <span class="muted number">${number(context.messages.length)}</span></h2>
-          <${Messages} thread=${thread} messages=${context.messages} shares=${context.shares.messages} parts=${parts} active=${active} onActive=${setActive} />
+          <${Messages} thread=${thread} messages=${context.messages} shares=${context.shares.messages} active=${active} onActive=${setActive} onChoose=${(/** @type {string} */ part) => focus(".window-bar", part)} />
         </section>
         <div class="stack">
           <section class="card stack"><h2>${t("context.tiers")}</h2>

@@ -2,11 +2,11 @@
 import { html, useState } from "../html.js";
 import { events, get, path, post } from "../api.js";
 import { named, t } from "../i18n.js";
-import { useEvery, useLoad } from "../load.js";
+import { useAgentNames, useEvery, useLoad } from "../load.js";
 import { Meter } from "../parts/bars.js";
 import { Badge, Failure, Head, Loading, Segments, Tile, Time, useWrite } from "../parts/common.js";
 import { confirm } from "../parts/dialog.js";
-import { ago, clip, cost, duration, moment, number, percent, short } from "../parts/format.js";
+import { ago, clip, cost, day, duration, moment, number, percent, short } from "../parts/format.js";
 import { Icon } from "../parts/icons.js";
 import { Table } from "../parts/list.js";
 import { Plot } from "../parts/plot.js";
@@ -138,6 +138,7 @@ function Budgets() {
 
 function Used() {
   const [by, setBy] = useState("model");
+  const agentOf = useAgentNames();
   const days = useLoad((signal) => get("/api/operations/usage", { query: { by: "day" }, signal }), []);
   const table = useLoad((signal) => get("/api/operations/usage", { query: { by }, signal }), [by]);
   const rows = [...(days.value ?? [])].reverse();
@@ -149,7 +150,7 @@ function Used() {
     </div>`}
     <section class="stack tight"><div class="row apart"><h2>${t("operation.usage_by")}</h2><${Segments} label=${t("operation.usage_by")} value=${by} onChange=${setBy} options=${["model", "agent", "user", "day"].map((key) => [key, t(`operation.by.${key}`)])} /></div>
       ${!table.value ? html`<${Loading} />` : html`<${Table} label=${t("operation.usage_by")} items=${table.value} keyOf=${(/** @type {any} */ row) => row.key} columns=${[
-        [t(`operation.by.${by}`), (/** @type {any} */ row) => html`<span dir="auto">${row.key || "–"}</span>`],
+        [t(`operation.by.${by}`), (/** @type {any} */ row) => html`<span dir="auto">${by === "agent" ? agentOf(row.key) || "–" : by === "day" ? day(`${row.key}T12:00`) : row.key || "–"}</span>`],
         [t("operation.calls"), (/** @type {any} */ row) => number(row.calls), "number"],
         [t("runs.tokens_in"), (/** @type {any} */ row) => number(row.tokens_in), "number"],
         [t("runs.tokens_out"), (/** @type {any} */ row) => number(row.tokens_out), "number"],

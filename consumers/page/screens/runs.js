@@ -2,7 +2,7 @@
 import { html, useState } from "../html.js";
 import { get, path } from "../api.js";
 import { named, t } from "../i18n.js";
-import { useEvery, useLoad, useMarks, usePages } from "../load.js";
+import { useAgentNames, useEvery, useLoad, useMarks, usePages } from "../load.js";
 import { href } from "../router.js";
 import { Legend, StackedBar } from "../parts/bars.js";
 import { Badge, Code, Empty, Failure, Head, Loading, Tile, Time } from "../parts/common.js";
@@ -26,10 +26,11 @@ function List({ thread }) {
   const list = usePages("/api/runs", { limit: 50, thread });
   useEvery(() => list.items.length <= 50 && list.reload(), LOOK_AGAIN_S, [list.items.length, thread]);
   const marks = useMarks(list.items.map((each) => each.thread));
+  const agentOf = useAgentNames();
   const most = Math.max(1, ...list.items.map((/** @type {any} */ run) => run.took_ms ?? 0));
   const row = (/** @type {any} */ run) => html`<a class="run-row" href=${href(["runs", run.run_id])}>
     <${Badge} tone=${TONES[run.status]}>${named("runs.status", run.status)}<//>
-    <span class="run-words"><b class="clip" dir="auto">${clip(marks[run.thread]?.label || t("thread.unnamed"), 100)}</b><span class="clip muted small">${run.agent}</span></span>
+    <span class="run-words"><b class="clip" dir="auto">${clip(marks[run.thread]?.label || t("thread.unnamed"), 100)}</b><span class="clip muted small" dir="auto">${agentOf(run.agent)}</span></span>
     <span class="run-length"><span class="meter-track"><span class="meter-fill bar-3" style=${{ width: `${(100 * (run.took_ms ?? 0)) / most}%` }} /></span>
       <span class="number small">${run.took_ms === null ? "…" : duration(run.took_ms)}</span></span>
     <span class="run-number number" title=${t("runs.tokens_in_out", { in: run.tokens_in, out: run.tokens_out })}>${t("threads.tokens", { n: short(run.tokens_in + run.tokens_out) })}</span>
@@ -51,6 +52,7 @@ function List({ thread }) {
 function Run({ id }) {
   const { value, error, reload } = useLoad((signal) => get(path`/api/runs/${id}`, { signal }), [id]);
   useEvery(() => value?.run.status === "running" && reload(), 2, [value]);
+  const agentOf = useAgentNames();
   if (error && !value) return html`<div class="screen"><${Failure} error=${error} retry=${reload} /></div>`;
   if (!value) return html`<div class="screen"><${Loading} lines=${8} /></div>`;
   const { run, steps } = value;
@@ -58,12 +60,12 @@ function Run({ id }) {
   const colourOf = (/** @type {string} */ agent) => COLOURS[agents.indexOf(agent) % COLOURS.length];
   const shares = agents.map((agent) => {
     const own = steps.filter((/** @type {any} */ step) => step.agent === agent);
-    return { key: agent, label: agent, kind: colourOf(agent), value: sum(own, "tokens_in") + sum(own, "tokens_out") };
+    return { key: agent, label: agentOf(agent), kind: colourOf(agent), value: sum(own, "tokens_in") + sum(own, "tokens_out") };
   });
   const tools = steps.filter((/** @type {any} */ step) => step.kind === "call").length;
   return html`<section class="screen">
     <${Head} title=${html`<a class="icon-button" href=${href(["runs"])} aria-label=${t("runs.every")} title=${t("runs.every")}><${Icon} name="back" /></a>
-      ${t("runs.of", { agent: run.agent })} <${Badge} tone=${TONES[run.status]}>${named("runs.status", run.status)}<//>`} about=${moment(run.started_at)}>
+      ${t("runs.of", { agent: agentOf(run.agent) })} <${Badge} tone=${TONES[run.status]}>${named("runs.status", run.status)}<//>`} about=${moment(run.started_at)}>
       <a class="button" href=${href(["threads", run.thread])}><${Icon} name="chat" />${t("runs.open_thread")}</a>
     <//>
     ${run.code && html`<${Failure} error=${new Error(run.code)} />`}
@@ -76,12 +78,12 @@ function Run({ id }) {
     </div>
     ${shares.some((share) => share.value > 0) && html`<div class="card stack"><h2>${t("runs.by_agent")}</h2>
       <${StackedBar} parts=${shares} label=${t("runs.by_agent")} /><${Legend} parts=${shares} /></div>`}
-    <${Axis} run=${run} steps=${steps} colourOf=${colourOf} />
+    <${Axis} run=${run} steps=${steps} colourOf=${colourOf} agentOf=${agentOf} />
   </section>`;
 }
 
-/** The steps as bars from when they began to when they ended. @param {{run: any, steps: any[], colourOf: (agent: string) => string}} props */
-function Axis({ run, steps, colourOf }) {
+/** The steps as bars from when they began to when they ended. @param {{run: any, steps: any[], colourOf: (agent: string) => string, agentOf: (type: string) => string}} props */
+function Axis({ run, steps, colourOf, agentOf }) {
   const [open, setOpen] = useState(/** @type {number | null} */ (null));
   const bars = barsOf(run, steps);
   const first = Math.min(Date.parse(run.started_at), ...bars.map((bar) => bar.from));
@@ -91,11 +93,11 @@ function Axis({ run, steps, colourOf }) {
   return html`<section class="card axis" aria-label=${t("runs.steps")}>
     <div class="axis-scale" aria-hidden="true"><span class="axis-name" /><span class="axis-track">${[0, 0.25, 0.5, 0.75, 1].map((at) => html`<span key=${at} class="axis-tick" style=${{ left: `${at * 100}%` }}>${duration(span * at)}</span>`)}</span><span class="axis-facts" /></div>
     <ol>${bars.map(({ step, result, from, to }, at) => {
-      const name = nameOf(step);
+      const name = step.kind === "delegation" ? t("runs.to", { agent: agentOf(step.name) }) : step.name ?? named("runs.kinds", step.kind);
       const failed = step.is_error || result?.is_error;
       return html`<li key=${step.seq}>
         <button type="button" class="axis-row" aria-expanded=${open === step.seq} onClick=${() => setOpen(open === step.seq ? null : step.seq)}>
-          <span class="axis-name" style=${{ paddingInlineStart: `${Math.min(most, step.depth) * 14}px` }}><${Icon} name=${ICONS[step.kind] ?? "events"} /><span class="axis-words"><span class="clip">${name}</span><span class="clip muted small">${step.agent}</span></span></span>
+          <span class="axis-name" style=${{ paddingInlineStart: `${Math.min(most, step.depth) * 14}px` }}><${Icon} name=${ICONS[step.kind] ?? "events"} /><span class="axis-words"><span class="clip">${name}</span><span class="clip muted small" dir="auto">${agentOf(step.agent)}</span></span></span>
           <span class="axis-track"><span class="axis-bar bar-${failed ? "bad" : colourOf(step.agent)} is-${step.kind}" style=${{ left: left(from), width: `max(4px, ${(100 * (to - from)) / span}%)` }} /></span>
           <span class="axis-facts small muted number">${failed && html`<${Badge} tone="bad">${t("chat.tool_failed")}<//> `}${to > from ? duration(to - from) : ""}${step.tokens_in + step.tokens_out ? html`<br />${t("threads.tokens", { n: short(step.tokens_in + step.tokens_out) })}` : ""}</span>
         </button>
@@ -144,12 +146,6 @@ function barsOf(run, steps) {
     before = at;
   }
   return bars;
-}
-
-/** @param {any} step */
-function nameOf(step) {
-  if (step.kind === "delegation") return t("runs.to", { agent: step.name });
-  return step.name ?? named("runs.kinds", step.kind);
 }
 
 /** @param {any} of a run or step */

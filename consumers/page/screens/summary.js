@@ -30,7 +30,7 @@ export default function SummaryScreen({ thread }) {
       <div class="stack">${shown && html`<section class="card stack" aria-label=${t("summary.version")}>
         <div class="row apart"><h2>${t("summary.version_n", { n: versions.length - at })}</h2>${before && html`<${Segments} label=${t("context.view")} value=${view} onChange=${setView} options=${[["text", t("summary.text")], ["changes", t("summary.changes")]]} />`}</div>
         <p class="summary-text" dir="auto">${view === "changes" && before ? changed(before.text, shown.text).map(([kind, words], place) => (kind === "same" ? html`<span key=${place}>${words} </span>` : html`<${kind} key=${place}>${words}<//> `)) : shown.text || t("seen.forgotten")}</p>
-        <${Meter} label=${t("summary.covers", { n: shown.messages, seq: shown.covered })} value=${shown.covered} most=${last} text=${t("summary.of_log", { seq: last })} />
+        <${Meter} label=${t("summary.covers", { n: shown.messages })} value=${shown.covered} most=${last} text=${t("summary.of_log", { covered: shown.covered, seq: last })} />
         <dl class="facts"><dt>${t("access.model")}</dt><dd>${shown.made.model ?? "–"}</dd><dt>${t("summary.prompt")}</dt><dd><code>${shown.made.prompt_hash ?? "–"}</code></dd>
           <dt>${t("summary.turns")}</dt><dd class="number">${shown.made.from_seq ?? "–"} – ${shown.made.through_seq ?? "–"}</dd>
           <dt>${t("runs.cost")}</dt><dd>${cost(shown.made.cost_usd ?? 0)} · ${t("runs.tokens_in_out", { in: shown.made.tokens_in ?? 0, out: shown.made.tokens_out ?? 0 })}</dd></dl>
