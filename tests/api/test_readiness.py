@@ -105,23 +105,11 @@ async def test_an_agent_that_works_through_a_backlog_is_ready(serve: Serve, mode
             assert {one.result().status_code for one in asked} == {201}
 
 
-@pytest.mark.nightly
 async def test_an_agent_whose_model_is_away_is_ready(serve: Serve) -> None:
-    """It tries again after 5 and 10 seconds."""
     given: dict[str, Any] = {"api_base_url": "http://127.0.0.1:9/v1", "model": "m"}
-    async with (
-        serve("agent", reactor_stalled_after_s=20, **given) as api,
-        api.client() as ann,
-        asyncio.TaskGroup() as group,
-    ):
-        asking = group.create_task(ann.post("/api/threads/t/answers", json={"message": "hello"}))
-        js = api.runtime.log.nc.jetstream()
-
-        async def tried_again() -> bool:
-            status, found = await readiness(ann)
-            assert status == 200, found
-            info = await js.consumer_info("TURNLOG", "agent")
-            return bool(info.delivered and info.delivered.consumer_seq >= 4)
-
-        await eventually(tried_again, 120)
-        asking.cancel()
+    async with serve("agent", **given) as api, api.client() as ann:
+        for _ in range(3):
+            answer = await ann.post("/api/threads/t/answers", json={"message": "hello"})
+            assert (answer.status_code, answer.json()["code"]) == (502, "no-answer")
+            status, state = await readiness(ann)
+            assert status == 200, state
