@@ -472,7 +472,8 @@ export interface paths {
         put?: never;
         /**
          * Remember
-         * @description Stores one claim; what contradicts it is closed, or a question is left. It can be recalled when this answers.
+         * @description Stores one claim; what contradicts it is closed, or a question is left. Recall finds its words at once, its
+         *     meaning seconds later.
          */
         post: operations["remember"];
         delete?: never;

@@ -128,7 +128,7 @@ class _Tools:
             yield caller
 
     async def remember(self, text: str, context: Context[Any, Any]) -> Remembered:
-        """Stores one fact, preference or decision of the user. It can be recalled when this answers."""
+        """Stores one fact, preference or decision of the user. Recall finds its words at once, its meaning seconds later."""
         who = self.caller(context, "write")
         done = await memory_changes.remember(*who.person, text)
         return Remembered(memory_id=done.memory_id, what=done.what, question=done.question)
@@ -161,7 +161,7 @@ class _Tools:
                 turns=turns[:k],
                 memories=[_memory(each.memory) for each in recalled.memories[:k]],
                 confidence=recalled.confidence,
-                note=UNSURE if recalled.is_unsure else None,
+                note=UNSURE if recalled.is_unsure else recalled.memories_degraded or recalled.degraded,
             )
 
     async def context(

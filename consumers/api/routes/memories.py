@@ -92,7 +92,8 @@ async def memory_stats(caller: Reader, user: OfUser = None) -> DecayStats:
 
 @router.post("/memories", status_code=201)
 async def remember(body: MemoryInput, caller: Writer, write_id: WriteId) -> Outcome:
-    """Stores one claim; what contradicts it is closed, or a question is left. It can be recalled when this answers."""
+    """Stores one claim; what contradicts it is closed, or a question is left. Recall finds its words at once, its
+    meaning seconds later."""
     return await memory_changes.remember(*caller.person, body, write_id)
 
 
