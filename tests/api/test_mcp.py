@@ -34,6 +34,8 @@ async def test_what_is_remembered_is_recalled_and_forgotten_for_its_user_alone(s
         assert (await call(ann, "remember", text="Ann likes tea."))["memory_id"] == memory["memory_id"]
         assert [one["content"] for one in (await call(ann, "recall", query="tea"))["memories"]] == ["Ann likes tea."]
         assert (await call(bob, "recall", query="tea"))["memories"] == []
+        vague = await call(ann, "recall", query="a hot drink")
+        assert vague["memories"] or vague["note"].startswith("words, entities and dates only")
         assert len((await call(ann, "memories"))["memories"]) == 1
         for wanted in (False, True):
             await http.patch("/api/preferences", json={"set": {"enable_memory": wanted}})

@@ -128,7 +128,7 @@ class _Tools:
             yield caller
 
     async def remember(self, text: str, context: Context[Any, Any]) -> Remembered:
-        """Stores one fact, preference or decision of the user. Recall finds its words at once, its meaning seconds later."""
+        """Stores one fact, preference or decision. Recall finds its words at once, its meaning seconds later."""
         who = self.caller(context, "write")
         done = await memory_changes.remember(*who.person, text)
         return Remembered(memory_id=done.memory_id, what=done.what, question=done.question)
@@ -157,11 +157,12 @@ class _Tools:
                 for turn in recalled.turns
                 if (before is None or turn.time < before) and (after is None or turn.time > after)
             ]
+            by_words = None if turns or recalled.memories else recalled.memories_degraded or recalled.degraded
             return Found(
                 turns=turns[:k],
                 memories=[_memory(each.memory) for each in recalled.memories[:k]],
                 confidence=recalled.confidence,
-                note=UNSURE if recalled.is_unsure else recalled.memories_degraded or recalled.degraded,
+                note=UNSURE if recalled.is_unsure else by_words,
             )
 
     async def context(
