@@ -20,6 +20,7 @@ from turnlog.events.contracts import Event, Recorded
 from turnlog.events.errors import WAYS_OUT, InvalidEvent, LogUnavailable, NotFound, OtherLog, cause
 from turnlog.events.publish import Appended
 from turnlog.events.read import OrderedReader, Stored, check_replacements, read_to, recorded, replacements
+from turnlog.events.redactions import READER
 from turnlog.events.sealing import Keyring, key_ids_in
 from turnlog.events.signing import Signer
 from turnlog.events.stream import NO_STREAM, StreamOptions, ensure_stream, log_id, overwrite
@@ -240,6 +241,26 @@ class Log:
         self.appender.assert_same_log()
         with nats_errors(f"NATS did not delete sequence {seq}"):
             return await overwrite(self.nc.jetstream(), STREAM, seq)
+
+    async def end_readers(self) -> None:
+        """Ends all open readers of the log, also in other processes: each raises GapInLog and is opened again after its
+        last event, and then finds what replaces the events that are deleted from now on. Raises LogUnavailable."""
+        names: list[str] = []
+        with nats_errors("cannot end the readers of the log"):
+            while page := await self._consumer_names(len(names)):
+                names += page
+            for name in names:
+                if name.startswith(READER):
+                    with contextlib.suppress(NotFoundError):  # it was closed meanwhile
+                        await self.nc.jetstream().delete_consumer(STREAM, name)
+
+    async def _consumer_names(self, offset: int) -> list[str]:
+        """Returns a page of the names of the stream's consumers. A list of their states may lack some in a cluster."""
+        ask, subject = json.dumps({"offset": offset}).encode(), f"$JS.API.CONSUMER.NAMES.{STREAM}"
+        reply = json.loads((await self.nc.request(subject, ask, timeout=ANSWER_S)).data)
+        if "error" in reply:
+            raise APIError.from_error(reply["error"])
+        return list(reply["consumers"])
 
     async def waiting_since(self, partition: int, position: int) -> datetime | None:
         """Returns when the partition's first event after a position was stored; None if there is none."""

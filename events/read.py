@@ -25,18 +25,11 @@ from nats.js.errors import APIError
 
 from turnlog.events.codec import decode
 from turnlog.events.contracts import Recorded
-from turnlog.events.errors import GapInLog, InvalidEvent, cause
-from turnlog.events.redactions import Replacement, Replacements, replacement
+from turnlog.events.errors import GapInLog, InvalidEvent, TurnlogError, cause
+from turnlog.events.redactions import READER, Replacement, Replacements, replacement
 from turnlog.events.sealing import Keyring, key_ids_in
 from turnlog.events.signing import Signer
-from turnlog.events.subjects import (
-    STREAM,
-    parse_stored,
-    present_thread,
-    redactions_filter,
-    thread_token,
-    type_filter,
-)
+from turnlog.events.subjects import STREAM, parse_stored, present_thread, redactions_filter, thread_token, type_filter
 
 PULL = 2_000
 PULL_BYTES = 32 * 1024 * 1024
@@ -79,11 +72,7 @@ def recorded(stored: Stored) -> Recorded:
     """
     place = parse_stored(stored.subject)
     event = decode(stored.body, stored.keyring)
-    if (event.tenant, thread_token(event.thread), event.type) != (
-        place.tenant,
-        place.thread_token,
-        place.type,
-    ):
+    if (event.tenant, thread_token(event.thread), event.type) != (place.tenant, place.thread_token, place.type):
         raise InvalidEvent(
             f"event {event.id} says tenant {event.tenant!r}, thread {event.thread[:80]!r}, type {event.type!r}, "
             f"but was published on {stored.subject!r}"
@@ -112,7 +101,7 @@ class OrderedReader:
 
         taken: the size of the last batch.
         """
-        self._replaced: list[Replacement] = []
+        self._replaced: list[Replacement] = []  # that are still to come
         self._as_stored = as_stored or stream != STREAM
         self._stream = stream
         self._nc, self._filters, self._start = nc, list(filters), max(1, start_seq)
@@ -139,19 +128,27 @@ class OrderedReader:
         await self.close()
 
     async def open(self) -> None:
-        """Creates the consumer. Raises GapInLog when it cannot be made now; try again."""
-        self._name = f"reader-{uuid.uuid4().hex}"
+        """Creates the consumer. Raises GapInLog when it cannot be made now; try again.
+
+        Only then it asks what was replaced: a redaction either is found here, or finds the consumer and ends it.
+        """
+        self._name = READER + uuid.uuid4().hex
         self._connection = self._nc.stats["reconnects"]
         try:
-            if not self._as_stored:
-                self._replaced = (await replacements(self._nc)).fitting(self._filters, self._start, self._since)
-            inbox = self._nc.new_inbox()
+            self._inbox = self._nc.new_inbox()
             self._sub = await self._nc.subscribe(
-                inbox, cb=self._on_message, pending_msgs_limit=-1, pending_bytes_limit=-1
+                self._inbox, cb=self._on_message, pending_msgs_limit=-1, pending_bytes_limit=-1
             )
             info = await self._js.add_consumer(self._stream, self._consumer_config())
-            self.pending_at_start = info.num_pending or 0
-            self._inbox = inbox
+            if not self._as_stored:
+                known = await replacements(self._nc)
+                self._replaced = known.fitting(self._filters, self._start, self._since, info.created)
+            self.pending_at_start = (info.num_pending or 0) + len(self._replaced)
+            if not info.num_pending:
+                self._put_replaced(None, 0)
+        except TurnlogError:
+            await self.close()
+            raise
         except (NatsError, TimeoutError, OSError) as error:
             await self.close(is_made=False)
             raise GapInLog(f"cannot open a reader on {self._stream}: {cause(error)}") from error
@@ -187,7 +184,9 @@ class OrderedReader:
                 self._doubt()
         if self._failure is not None and not self._buffer:
             raise GapInLog(self._failure)
-        self.taken = _within_bytes(self._buffer[:limit])
+        sizes = accumulate(len(stored.body) for stored in self._buffer[:limit])
+        most = min(limit, len(self._buffer))
+        self.taken = next((max(1, at) for at, size in enumerate(sizes) if size > BATCH_BYTES), most)
         taken, self._buffer = self._buffer[: self.taken], self._buffer[self.taken :]
         self._buffered_bytes -= sum(len(stored.body) for stored in taken)
         if not self._buffer:
@@ -219,18 +218,17 @@ class OrderedReader:
                 pending = await self._still_due(pending)
             if silent > MAX_SILENT_WAITS:
                 raise GapInLog(f"{pending} messages were due and none came for {MAX_SILENT_WAITS} s")
-        for one in self._replaced:
-            yield self._replacing(one, 0)
 
     async def _still_due(self, pending: int) -> int:
-        """Returns how many messages are still expected: some may have been deleted meanwhile, for instance by an
-        erasure."""
+        """Returns how many messages are still expected; an erasure may have deleted some meanwhile."""
         try:
             info = await self._js.consumer_info(self._stream, self._name)
         except (NatsError, TimeoutError, OSError):
             return pending
         if info.delivered is None or info.delivered.consumer_seq != self._delivered:
             return pending
+        if not info.num_pending:
+            self._put_replaced(None, 0)
         return (info.num_pending or 0) + len(self._buffer)
 
     def _consumer_config(self) -> ConsumerConfig:
@@ -291,16 +289,24 @@ class OrderedReader:
             self._failure = f"consumer sequence {cseq} came where {self._delivered} was due"
             return
         self._outstanding, self._unheard = max(0, self._outstanding - 1), 0
-        while self._replaced and self._replaced[0].seq <= sseq:
-            if (one := self._replaced.pop(0)).seq < sseq:
-                self._buffer.append(self._replacing(one, pending + 1))
-                self._buffered_bytes += len(one.body)
-        found = _message_id(msg) if self._headers_only else None
-        self._buffer.append(Stored(sseq, msg.subject, msg.data, stored_ns, pending, found, self._keyring))
-        self._buffered_bytes += len(msg.data)
+        if self._replaced:
+            self._put_replaced(sseq, pending + 1)
+        message_id, due = _message_id(msg) if self._headers_only else None, pending + len(self._replaced)
+        self._put(Stored(sseq, msg.subject, msg.data, stored_ns, due, message_id, self._keyring))
+        if not pending:
+            self._put_replaced(None, 0)
 
-    def _replacing(self, one: Replacement, pending: int) -> Stored:
-        return Stored(one.seq, one.subject, one.body, one.stored_ns, pending, one.event_id, self._keyring)
+    def _put(self, stored: Stored) -> None:
+        self._buffer.append(stored)
+        self._buffered_bytes += len(stored.body)
+
+    def _put_replaced(self, before: int | None, pending: int) -> None:
+        """Adds what replaces events before a sequence, None: all; an event at it was not deleted. pending: how many
+        messages follow."""
+        while self._replaced and (before is None or self._replaced[0].seq <= before):
+            one, due = self._replaced.pop(0), pending + len(self._replaced)
+            if one.seq != before:
+                self._put(Stored(one.seq, one.subject, one.body, one.stored_ns, due, one.event_id, self._keyring))
 
     def _status(self, msg: Msg) -> None:
         """Handles the end of a pull: Nats-Pending-Messages says how many of its messages will not come."""
@@ -319,12 +325,6 @@ class OrderedReader:
         """Repeats a pull request: in a cluster a new consumer exists before every server can route to it."""
         self._outstanding = 0
         self._arrived.set()
-
-
-def _within_bytes(messages: Sequence[Stored]) -> int:
-    """Returns how many of the first messages together have at most BATCH_BYTES; at least one, if there is any."""
-    sizes = accumulate(len(stored.body) for stored in messages)
-    return next((max(1, at) for at, size in enumerate(sizes) if size > BATCH_BYTES), len(messages))
 
 
 def _metadata(reply: str) -> tuple[int, int, int, int]:

@@ -3,7 +3,7 @@
 A replacement is an `event_redacted` on the thread of the event. It counts only where the log no longer has that
 message, and only signed, so that nobody can change an event by publishing one. A `turn_redacted` follows before
 anything is deleted: readers look for the last of these before they read, and for replacements only when there is a new
-one.
+one. Then the readers that are open are ended, and open again after their last event (Log.end_readers).
 """
 
 import logging
@@ -20,6 +20,7 @@ from turnlog.events.signing import SIGNED_THREADS, Signer, UnsignedEvent
 from turnlog.events.subjects import matches, parse_stored, thread_token
 
 logger = logging.getLogger("turnlog.redactions")
+READER = "reader-"  # how the names of readers' consumers begin
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +61,16 @@ class Replacements:
     def at(self, seq: int) -> Replacement | None:
         return self._by_seq.get(seq)
 
-    def fitting(self, filters: Iterable[str], start_seq: int, since: datetime | None = None) -> list[Replacement]:
-        """Returns those that a reader with these filters finds from a sequence or a stored time on, in order."""
-        fitting, from_ns = dict[int, Replacement](), _ns(since) if since else 0
+    def fitting(
+        self, filters: Iterable[str], start_seq: int, since: datetime | None, until: datetime
+    ) -> list[Replacement]:
+        """Returns those that a reader with these filters finds from a sequence or a stored time on, in order. until: of
+        events that were stored by then."""
+        fitting, from_ns, until_ns = dict[int, Replacement](), _ns(since) if since else 0, _ns(until)
         for filter_ in filters if self._by_seq else ():
             token = ([*filter_.split("."), "*", "*"])[4]
             for one in self._by_seq.values() if token in ("*", ">") else self._by_thread.get(token, ()):
-                if one.seq >= start_seq and one.stored_ns >= from_ns and matches(one.subject, filter_):
+                if one.seq >= start_seq and from_ns <= one.stored_ns <= until_ns and matches(one.subject, filter_):
                     fitting[one.seq] = one
         return [fitting[seq] for seq in sorted(fitting)]
 

@@ -13,7 +13,9 @@ from helpers.erased_users import cached_hashes, embed_all
 from helpers.sample_events import DERIVED, GPA, MAY_8, event, turn
 from helpers.servers import eventually, unlike_a_rebuild
 from helpers.stage import Play, Stage, player
+from nats.aio.client import Client
 
+from turnlog.agent.operations.tailing import tail
 from turnlog.agent.privacy.personal_data import erase_person, plan_erasure
 from turnlog.agent.privacy.redaction import redact
 from turnlog.agent.privacy.redaction.redact import RedactionReceipt, plan_redaction, redact_turn
@@ -46,7 +48,8 @@ from turnlog.events.contracts import (
 from turnlog.events.errors import NotFound
 from turnlog.events.log import Log
 from turnlog.events.publish import Key
-from turnlog.events.read import read_to
+from turnlog.events.read import read_to, replacements
+from turnlog.events.redactions import Replacements
 from turnlog.events.subjects import REDACTIONS, STORED_PREFIX, memory_thread
 from turnlog.projectors.models.registry import PROJECTIONS
 from turnlog.projectors.rebuild.rebuild import rebuild_several
@@ -155,6 +158,14 @@ async def stored_bodies(log: Log) -> list[bytes]:
 async def struck(stage: Stage, seq: int, words: str | None = SECRET, **more: Any) -> RedactionReceipt:
     reach = erasure_reach(stage.runtime.settings)
     return await redact_turn(stage.runtime, "default", "t", seq, reach, words, **more)
+
+
+async def replaced_in_log(stage: Stage, seq: int) -> None:
+    """Does the part of a redaction that changes the log."""
+    plan = await plan_redaction(stage.runtime, "default", "t", seq, SECRET)
+    turn_id = plan.turn.event.id
+    begun = redact.TurnRedacted(redaction=UUID(int=1), conversation="t", turn_id=turn_id, seq=seq, whole=False)
+    await redact._replace(stage.runtime, plan, begun)
 
 
 async def test_a_word_is_struck_from_log_and_read_models_alike(room: Stage) -> None:
@@ -294,6 +305,52 @@ async def test_forged_replacements_change_no_event_and_stop_no_reader(room: Stag
     await runtime.log.append(event(begun, REDACTIONS))
     said = next(one.data for one in await room.events("t") if isinstance(one.data, TurnRecorded))
     assert said.content == "My locker opens with [redacted], and I like tea."
+
+
+async def test_a_read_under_way_meets_what_was_redacted_meanwhile(
+    room: Stage, nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = room.runtime.log
+    await own.append_many([turn("Hello."), turn("Good morning.", "assistant"), turn("How are you?")])
+    seq, _ = await told(room)
+    last = (await own.append(turn(f"Is it {SECRET}?"))).seq
+    said = [one.seq async for one in own.read_thread("default", "t", types=("turn_recorded",))]
+    other = await Log.connect(nats_url, room.runtime.settings.stream, signer=own.signer)
+    try:
+        reading = other.read_thread("default", "t", types=("turn_recorded",))
+        with monkeypatch.context() as patch:
+            patch.setattr("turnlog.events.read.PULL", 1)  # so that most is not on its way before the redaction
+            read = [await anext(reading)]
+        await replaced_in_log(room, seq)
+        read += [one async for one in reading]
+        assert [one.seq for one in read] == said and said[-1] == last
+        assert SECRET not in repr(read) and repr(read).count("[redacted]") == 3
+        lines = [one async for one in tail(room.runtime, 1, follow=False, thread="t", types=("turn_recorded",))]
+        assert [line.stored.seq for line in lines] == said
+    finally:
+        await other.close()
+
+
+async def test_a_reader_that_is_opened_during_a_redaction_meets_the_replacements(
+    room: Stage, nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seq, _ = await told(room)
+    other = await Log.connect(nats_url, room.runtime.settings.stream, signer=room.runtime.log.signer)
+
+    async def known_before(nc: Client) -> Replacements:
+        before = await replacements(nc)
+        monkeypatch.undo()
+        await replaced_in_log(room, seq)
+        return before
+
+    try:
+        monkeypatch.setattr("turnlog.events.read.replacements", known_before)
+        said = [one.event.data async for one in other.read_thread("default", "t", types=("turn_recorded",))]
+        assert (
+            isinstance(said[0], TurnRecorded) and said[0].content == "My locker opens with [redacted], and I like tea."
+        )
+    finally:
+        await other.close()
 
 
 async def test_appended_again_a_struck_turn_is_known_by_its_id(room: Stage) -> None:

@@ -252,6 +252,7 @@ async def _replace(runtime: Runtime, plan: RedactionPlan, begun: TurnRedacted) -
     await log.append_many([*carriers, *forgotten])
     await log.append(_receipt(tenant, begun))
     await runtime.wait_until_projected()
+    await log.end_readers()
     replaced = {one.recorded.seq for one in plan.struck} | (await replacements(log.nc)).superseded
     for seq in sorted(replaced, key=lambda seq: (seq == plan.turn.seq, seq)):
         await log.overwrite(seq)
