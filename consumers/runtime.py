@@ -18,11 +18,13 @@ from turnlog.agent.access.secret import secret_of
 from turnlog.agent.conversations.sessions.session_cache import SUSPECT_S
 from turnlog.agent.privacy.keys.key_copies import checked_keks
 from turnlog.agent.privacy.keys.user_keys import KeyStore, opened_keys
+from turnlog.agent.privacy.secret_policy import SecretPolicies
 from turnlog.agent.runtime import TRUSTED_S, Pool, Runtime
 from turnlog.agent.settings import Settings
 from turnlog.consumers import servers as embedded
 from turnlog.consumers.sync_bridge import LoopThread
-from turnlog.events.append import Screen, unchanged
+from turnlog.events.append import Screen
+from turnlog.events.contracts import Event
 from turnlog.events.errors import DatabaseUnavailable, LogUnavailable
 from turnlog.events.heartbeats import Heartbeat, Heartbeats
 from turnlog.events.log import Log
@@ -96,7 +98,7 @@ async def opened(settings: Settings, name: str = "turnlog") -> AsyncIterator[Run
         await _migrate(where.database_url)
         async with connection_pool(where.database_url) as pool:
             signer = Signer(lambda: secret_of(settings).events, settings.trusted_through)
-            log = await Log.connect(where.nats_url, settings.stream, name, screen=_screen(settings), signer=signer)
+            log = await Log.connect(where.nats_url, settings.stream, name, signer=signer)
             try:
                 beats = Heartbeats()
                 async with (
@@ -105,6 +107,7 @@ async def opened(settings: Settings, name: str = "turnlog") -> AsyncIterator[Run
                     forgetting(log),
                 ):
                     log.use_keys(keys)
+                    log.use_screen(_screen(settings, log))
                     runtime = Runtime(settings, where.nats_url, where.database_url, log, pool, where.started)
                     runtime.name, runtime.heartbeats, runtime.own_preferences = name, beats, _team_preferences
                     try:
@@ -145,13 +148,19 @@ def _team_preferences(runtime: Runtime) -> Mapping[str, str]:
     return team_preferences(runtime)
 
 
-def _screen(settings: Settings) -> Screen:
+def _screen(settings: Settings, log: Log) -> Screen:
+    policies = SecretPolicies(log)
     if settings.sanitise_before_publish is None:
-        return unchanged
+        return policies.screen
     from turnlog.agent.memory.sanitiser.sanitise import SanitiseLevel
     from turnlog.agent.privacy.screening import screen_of  # its tables take a tenth of a second to load
 
-    return screen_of(SanitiseLevel[settings.sanitise_before_publish], settings.phone_regions.split(","))
+    level = screen_of(SanitiseLevel[settings.sanitise_before_publish], settings.phone_regions.split(","))
+
+    async def screen(events: Sequence[Event]) -> list[Event]:
+        return await level(await policies.screen(events))
+
+    return screen
 
 
 @contextlib.asynccontextmanager

@@ -71,14 +71,14 @@ MAX_BATCH_BYTES = 16 * 1024 * 1024
 FEW = 5  # faster one by one: the server stages an atomic batch in files of its own, with some six disk syncs
 RETRY_WAIT_S = 0.25
 SLOWEST_BYTES_PER_S = 4 * 1024 * 1024
-Screen = Callable[[Event], Event]
+Screen = Callable[[Sequence[Event]], Awaitable[list[Event]]]
 LookUp = Callable[[Client, Sequence[tuple[str, str]]], Awaitable[dict[Key, int]]]
 _OUTCOME_OPEN = "The events may or may not be stored: append them again with the same ids, which never stores one twice"
 _UNKNOWN_OUTCOME = (NatsError, TimeoutError, OSError, GapInLog)
 
 
-def unchanged(event: Event) -> Event:
-    return event
+async def unchanged(events: Sequence[Event]) -> list[Event]:
+    return list(events)
 
 
 class Appender:
@@ -86,7 +86,8 @@ class Appender:
     a large one gets a second more for each SLOWEST_BYTES_PER_S bytes.
 
     keyring: seals the personal fields of users' events; without one they are written in clear.
-    screen: a function applied to every event before it is encoded. signer: signs those that need it.
+    screen: a function applied to events before they are encoded; what it raises, an append raises. signer: signs those
+    that need it.
     """
 
     def __init__(
@@ -99,7 +100,7 @@ class Appender:
         signer: Signer | None = None,
     ) -> None:
         self._nc, self._timeout_s, self._ack_s, self.keyring = nc, timeout_s, ack_s, keyring
-        self._screen, self._signer = screen, signer
+        self.screen, self._signer = screen, signer
         self._other_log: str | None = None
         self._floor = 0
         self._queue: list[tuple[Outgoing, asyncio.Future[Appended]]] = []
@@ -126,8 +127,7 @@ class Appender:
         expected: the thread's last sequence as the caller knows it, 0 for a new thread.
         Raises InvalidEvent, EventTooLarge, WrongExpectedVersion, LogFull, LogUnavailable, LogClosed, KeyUnavailable.
         """
-        await self._fetch_keys([event])
-        out = self._outgoing(event, expected)
+        [out] = await self._all_outgoing([event], expected)
         if expected is not None:
             return (await self._store([out]))[0]
         future: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
@@ -184,15 +184,20 @@ class Appender:
             await self.keyring.prefetch_current(owners_to_seal(events))
 
     async def _all_outgoing(self, events: Sequence[Event], expected: int | None = None) -> list[Outgoing]:
-        """Encodes the events. expected: for the first event."""
+        """Screens and encodes the events. expected: for the first event."""
+        self._assert_usable()
+        events = await self.screen(events)
         await self._fetch_keys(events)
         return [self._outgoing(event, None if at else expected) for at, event in enumerate(events)]
 
-    def _outgoing(self, event: Event, expected: int | None) -> Outgoing:
+    def _assert_usable(self) -> None:
         if self._nc.is_closed:
             raise LogClosed("this Log is closed, and nothing was stored; connect a new one and append there")
         self.assert_same_log()
-        return outgoing(self._screen(event), expected, self._nc.max_payload, self.keyring, self._signer)
+
+    def _outgoing(self, event: Event, expected: int | None) -> Outgoing:
+        self._assert_usable()
+        return outgoing(event, expected, self._nc.max_payload, self.keyring, self._signer)
 
     async def _flush(self) -> None:
         while self._queue:

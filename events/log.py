@@ -100,7 +100,7 @@ class Log:
 
     closed: set when the connection does not come back; after a lost server the client reconnects.
     keyring: seals and opens personal fields; without one events are written in clear and sealed ones cannot be read.
-    screen: a function applied to every event before it is encoded; a caller that keeps a copy applies it too.
+    screen: a function applied to events before they are encoded; a caller that keeps a copy applies it too.
     signer: signs events that say who may do what, and projectors check them by it; without one nothing is checked.
     """
 
@@ -109,7 +109,6 @@ class Log:
     appender: Appender
     closed: asyncio.Event = field(default_factory=asyncio.Event)
     keyring: Keyring | None = None
-    screen: Screen = unchanged
     signer: Signer | None = None
     _partitions: LRUCache[tuple[str, str], int] = field(default_factory=lambda: LRUCache(REMEMBERED_THREADS))
 
@@ -140,7 +139,7 @@ class Log:
             raise
         check_replacements(nc, signer)
         appender = Appender(nc, keyring=keyring, screen=screen, signer=signer)
-        return cls(nc, partitions, appender, closed, keyring, screen, signer)
+        return cls(nc, partitions, appender, closed, keyring, signer)
 
     @property
     def is_closed(self) -> bool:
@@ -154,6 +153,14 @@ class Log:
     def use_keys(self, keyring: Keyring | None) -> None:
         """Seals and opens personal fields with these keys from now on."""
         self.keyring = self.appender.keyring = keyring
+
+    def use_screen(self, screen: Screen) -> None:
+        """Applies the function to events before they are encoded from now on."""
+        self.appender.screen = screen
+
+    async def screened(self, events: Sequence[Event]) -> list[Event]:
+        """Returns the events as they are stored, for a caller that keeps a copy. Raises what the screen raises."""
+        return await self.appender.screen(events)
 
     async def append(self, event: Event, expected: int | None = None) -> Appended:
         return await self.appender.append(event, expected)

@@ -72,6 +72,7 @@ REFUSALS: Mapping[str, int] = {
     "nothing-to-revert": 422,
     "question-settled": 422,
     "refused-target": 422,
+    "secret-refused": 422,
     "invalid-words": 422,
     "strings-too-short": 422,
     "text-too-long": 422,

@@ -35,7 +35,7 @@ from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.chunks.lookup import Scope
 from turnlog.projectors.models.conversation.message import Message
 from turnlog.projectors.models.conversation.thread_lookup import Overview, thread_overview
-from turnlog.projectors.models.memories.lookup import preferences_set
+from turnlog.projectors.models.memories.lookup import keeps_secrets, preferences_set
 
 READS = ("messages", "checkpoints", "summaries", "topics", "vectors")
 READING = 8  # contexts that are prepared at once, each with up to two of the pool's 16 connections
@@ -199,7 +199,7 @@ async def _memory_block(runtime: Runtime, request: ContextRequest, thread: Overv
         now = local(request.now, zone_or(preferences.timezone, settings.zone))
         about = (request.tenant, request.thread, request.user, request.question, now)
         recall = recall_of(runtime, asker_of(request.tenant, request.user))
-        turns = await other_turns(conn, recall, *about, settings.remember_secrets)
+        turns = await other_turns(conn, recall, *about, keeps_secrets(preferences, settings.remember_secrets))
         limit = room(settings.context_window if window is None else window, request.model)
         known = KnownOfUser(message_count=thread.count)
         return with_turns(block, turns, counter_for(request.model), limit, known)

@@ -26,7 +26,7 @@ from turnlog.agent.settings import Settings
 from turnlog.events.contracts import Answer, MemoryKind
 from turnlog.events.errors import NotFound, TurnlogError
 from turnlog.events.local_time import local, now_there
-from turnlog.projectors.models.memories.lookup import Conflict, StoredMemory, valid_memories
+from turnlog.projectors.models.memories.lookup import Conflict, StoredMemory, remembers_secrets, valid_memories
 from turnlog.projectors.models.memories.vectors import Compaction, compactions
 from turnlog.projectors.models.terms import terms
 
@@ -139,7 +139,7 @@ async def remember(
     memory_id: makes a repeated call one. Raises InvalidToken, InvalidMemory, InvalidRules.
     """
     given = MemoryInput(memory) if isinstance(memory, str) else memory
-    check_no_secret(runtime.settings, given.content)
+    await check_no_secret(runtime, tenant, user, given.content)
     chosen = {name: value for name in _GIVEN if (value := getattr(given, name)) is not None}
     if given.kind is not None:
         check_kinds([given.kind])
@@ -152,7 +152,7 @@ async def edit_memory(runtime: Runtime, tenant: str, user: str, given: str, cont
 
     Raises InvalidToken, NotFound, AmbiguousMemory, InvalidMemory, MemoryNotInUse.
     """
-    check_no_secret(runtime.settings, content)
+    await check_no_secret(runtime, tenant, user, content)
     row = await find_memory(runtime, tenant, user, given)
     now = await _memories(runtime).edit(tenant, user, row.id, content)
     return Edited(now, row.id, row.content, content)
@@ -279,13 +279,16 @@ def fields_by_rules(settings: Settings, text: str, at: datetime) -> dict[str, An
     return {name: getattr(found, name) for name in _FROM_RULES} if found is not None else {}
 
 
-def check_no_secret(settings: Settings, content: str) -> None:
-    """Raises InvalidMemory for a content with a secret."""
-    if not settings.remember_secrets and holds_secret(content):
-        raise InvalidMemory(
-            "a memory holds no password, key or number of a card, because it goes to models; "
-            "MEMORY_REMEMBER_SECRETS=true allows it"
-        )
+async def check_no_secret(runtime: Runtime, tenant: str, user: str, content: str) -> None:
+    """Raises InvalidMemory for a content with a secret, unless the user or the settings allow it."""
+    if not holds_secret(content):
+        return
+    async with runtime.pool.connection() as conn:
+        if not await remembers_secrets(conn, tenant, user, runtime.settings.remember_secrets):
+            raise InvalidMemory(
+                "a memory holds no password, key or number of a card, because it goes to models; "
+                "the user's preference secrets=keep or MEMORY_REMEMBER_SECRETS=true allows it"
+            )
 
 
 def _the_question(found: list[Conflict], given: str | None) -> Conflict:

@@ -131,7 +131,7 @@ class Preferences(NamedTuple):
 
     def lines(self) -> list[str]:
         """Returns the preferences as lines of the prompt, the named ones first."""
-        given = self.named.model_dump(exclude_none=True, exclude={"enable_memory", "enable_suggestions"})
+        given = self.named.model_dump(exclude_none=True, exclude={"enable_memory", "enable_suggestions", "secrets"})
         quiet = ["suggestions: only when asked for"] if self.named.enable_suggestions is False else []
         return [*(f"{name.replace('_', ' ')}: {_said(value)}" for name, value in given.items()), *quiet, *self.others]
 

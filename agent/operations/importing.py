@@ -263,7 +263,7 @@ async def _remember(runtime: Runtime, tenant: str, read: Sequence[ImportedMemory
         try:
             if not one.user:
                 raise InvalidMemory("the file does not say whom it is about; give --user")
-            of_user.setdefault(one.user, []).append(_memory(runtime, tenant, one))
+            of_user.setdefault(one.user, []).append(await _memory(runtime, tenant, one.user, one))
         except (InvalidMemory, ValueError) as error:
             report.reject(Rejected(one.where, reason_of(error)))
     writer = Memories(runtime.log, runtime.pool)
@@ -275,16 +275,16 @@ async def _remember(runtime: Runtime, tenant: str, read: Sequence[ImportedMemory
             report.memories, report.known_memories = report.memories + new, report.known_memories + len(outcomes) - new
 
 
-def _memory(runtime: Runtime, tenant: str, one: ImportedMemory) -> Memory:
+async def _memory(runtime: Runtime, tenant: str, user: str, one: ImportedMemory) -> Memory:
     """Returns the memory; its id follows from what it says. Raises InvalidMemory, ValueError."""
-    check_no_secret(runtime.settings, one.content)
+    await check_no_secret(runtime, tenant, user, one.content)
     since = utc_now() if one.since is None else parse_time(one.since)
     fields = fields_by_rules(runtime.settings, one.content, since)
     fields |= {"kind": one.kind, "category": one.category or fields.get("category"), "origin": "imported"}
     fields |= {"confidence": CONFIDENCE, "metadata": {"from": one.source, "id": one.id, **one.metadata}}
     if one.until is not None:
         fields["expires_at"] = parse_time(one.until)
-    id_ = uuid5(NAMESPACE_OID, repr((tenant, one.user, one.source, one.id, one.content)))
+    id_ = uuid5(NAMESPACE_OID, repr((tenant, user, one.source, one.id, one.content)))
     return handmade_memory(id_, one.content, one.kind, since, fields)
 
 

@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from psycopg.rows import dict_row
@@ -105,10 +106,10 @@ def clean_messages(
     """Returns a transcript for an export; names, ids and times stay."""
     if level is None:
         return list(rows)
-    messages = []
+    clean, messages = partial(sanitise, level=level, regions=regions), []
     for row in rows:
-        calls = [{**call, "arguments": sanitise(call["arguments"], level, regions)} for call in row.tool_calls]
-        messages.append(replace(row, content=clean_content(row.content, level, regions), tool_calls=calls))
+        calls = [{**call, "arguments": clean(call["arguments"])} for call in row.tool_calls]
+        messages.append(replace(row, content=clean_content(row.content, clean), tool_calls=calls))
     return messages
 
 

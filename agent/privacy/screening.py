@@ -4,10 +4,11 @@ What is removed is stored nowhere, not even for its user. Only turns are changed
 them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
-from turnlog.agent.memory.sanitiser.sanitise import SanitiseLevel, sanitise, sanitise_json
+from turnlog.agent.memory.sanitiser.sanitise import SanitiseLevel, mask_secrets, sanitise, sanitised_json
 from turnlog.events.append import Screen
 from turnlog.events.contracts import Event, TurnRecorded
 
@@ -17,32 +18,42 @@ _SAID = frozenset({"text", "thinking", "input"})
 def screen_of(level: SanitiseLevel, regions: Sequence[str]) -> Screen:
     """Returns the function applied to each event before it is published."""
 
-    def screen(event: Event) -> Event:
-        if not isinstance(event.data, TurnRecorded):
-            return event
-        return event.model_copy(update={"data": clean_turn(event.data, level, regions)})
+    clean = partial(sanitise, level=level, regions=regions)
+
+    async def screen(events: Sequence[Event]) -> list[Event]:
+        return [
+            event.model_copy(update={"data": clean_turn(event.data, clean)})
+            if isinstance(event.data, TurnRecorded)
+            else event
+            for event in events
+        ]
 
     return screen
 
 
-def clean_turn(turn: TurnRecorded, level: SanitiseLevel, regions: Sequence[str]) -> TurnRecorded:
-    """Sanitises texts, thinking, tool input and tool results; ids, names, signatures and images stay."""
+def without_secrets(turn: TurnRecorded) -> TurnRecorded:
+    """Returns the turn with passwords, keys and numbers of cards and persons masked."""
+    return clean_turn(turn, mask_secrets)
+
+
+def clean_turn(turn: TurnRecorded, clean: Callable[[str], str]) -> TurnRecorded:
+    """Cleans texts, thinking, tool input and tool results; ids, names, signatures and images stay."""
     said = turn.model_dump(mode="json", exclude_none=True)
-    calls = [{**call, "arguments": sanitise(call["arguments"], level, regions)} for call in said["tool_calls"]]
-    content = clean_content(said["content"], level, regions)
+    calls = [{**call, "arguments": clean(call["arguments"])} for call in said["tool_calls"]]
+    content = clean_content(said["content"], clean)
     if content == said["content"] and calls == said["tool_calls"]:
         return turn
     return TurnRecorded.model_validate({**said, "content": content, "tool_calls": calls})
 
 
-def clean_content(content: Any, level: SanitiseLevel, regions: Sequence[str]) -> Any:
-    """Returns the content, a string or a list of blocks, with what the level masks masked."""
+def clean_content(content: Any, clean: Callable[[str], str]) -> Any:
+    """Returns the content, a string or a list of blocks, cleaned."""
     if isinstance(content, str):
-        return sanitise(content, level, regions)
+        return clean(content)
     blocks = []
     for block in content:
-        clean = {name: sanitise_json(value, level, regions) for name, value in block.items() if name in _SAID}
+        parts = {name: sanitised_json(value, clean) for name, value in block.items() if name in _SAID}
         if "content" in block:
-            clean["content"] = clean_content(block["content"], level, regions)
-        blocks.append(block | clean)
+            parts["content"] = clean_content(block["content"], clean)
+        blocks.append(block | parts)
     return blocks

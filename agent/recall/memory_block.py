@@ -29,7 +29,7 @@ from turnlog.events.log import Log
 from turnlog.events.subjects import memory_thread
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.memories.entities_lookup import entities_of
-from turnlog.projectors.models.memories.lookup import memories_by_id
+from turnlog.projectors.models.memories.lookup import memories_by_id, remembers_secrets
 
 TITLE, END = MEMORIES, "[END OF LONG-TERM MEMORIES]"
 ABOUT = (
@@ -181,7 +181,8 @@ async def recalled_block(
     counter, limit = counter_for(model), room(settings.context_window if window is None else window, model)
     known = known_lines(found, counter)
     told = [TO_FORGET] if asks_to_forget(own_words(question)) else []
-    told += [NOT_KEPT] if not settings.remember_secrets and asks_to_keep_a_secret(question) else []
+    if asks_to_keep_a_secret(question) and not await remembers_secrets(conn, tenant, user, settings.remember_secrets):
+        told.append(NOT_KEPT)
     known = known.model_copy(update={"preferences": (*told, *known.preferences)})
     return memory_block(found.shown, counter, limit, known)
 

@@ -21,7 +21,7 @@ async def preferences(
         list[str] | None,
         typer.Option(
             "--set",
-            help="NAME=VALUE, such as language=zh or enable_memory=no; lists of the team's own as US,UK.",
+            help="NAME=VALUE, such as language=zh, secrets=mask or enable_memory=no; lists of the team's own as US,UK.",
         ),
     ] = None,
     cleared: Annotated[list[str] | None, typer.Option("--clear", help="A name to set no longer.")] = None,

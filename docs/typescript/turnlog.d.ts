@@ -6220,6 +6220,8 @@ export interface components {
          *     Asia/Shanghai. Other names are the application's own, such as school_regions.
          *
          *     enable_memory False: nothing is extracted from what the user says, and no memory goes into a prompt.
+         *     secrets: whether the user's turns with a password, a key or the number of a card or of a person are refused, stored
+         *     with it masked, or kept, and then remembered too.
          */
         UserPreferences: {
             /** Communication Style */
@@ -6234,6 +6236,8 @@ export interface components {
             enable_suggestions?: boolean | null;
             /** Timezone */
             timezone?: string | null;
+            /** Secrets */
+            secrets?: ("refuse" | "mask" | "keep") | null;
         } & {
             [key: string]: string | string[] | null;
         };

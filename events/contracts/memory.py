@@ -17,6 +17,7 @@ Origin = Literal["explicit", "rule", "llm", "user", "compaction", "imported"]
 Answer = Literal["new", "old", "both"]
 Style = Literal["friendly", "professional", "casual"]
 Length = Literal["brief", "moderate", "detailed"]
+SecretPolicy = Literal["refuse", "mask", "keep"]
 EndReason = Literal[
     "superseded", "duplicate", "merged", "edited", "forgotten", "expired", "rejected", "rederived", "reverted"
 ]
@@ -268,6 +269,8 @@ class UserPreferences(Frozen):
     Asia/Shanghai. Other names are the application's own, such as school_regions.
 
     enable_memory False: nothing is extracted from what the user says, and no memory goes into a prompt.
+    secrets: whether the user's turns with a password, a key or the number of a card or of a person are refused, stored
+    with it masked, or kept, and then remembered too.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -279,13 +282,15 @@ class UserPreferences(Frozen):
     enable_memory: bool | None = None
     enable_suggestions: bool | None = None
     timezone: PreferenceText | None = None
+    secrets: SecretPolicy | None = None
 
 
 class PreferencesSet(EventContract):
     """A person set preferences by hand: the given ones replace earlier ones. cleared: names of preferences that are
-    removed. v1 had no timezone; v2 had five names of one application, which v3 keeps among any others."""
+    removed. v1 had no timezone; v2 had five names of one application, which v3 keeps among any others; v3 had no
+    secrets."""
 
-    VERSION: ClassVar[int] = 3
+    VERSION: ClassVar[int] = 4
     PERSONAL: ClassVar[dict[str, Any]] = {"preferences": None, "cleared": ()}
     MIXES_SPEAKERS: ClassVar[bool] = False
     type: Literal["preferences_set"] = "preferences_set"

@@ -57,6 +57,7 @@ UPCASTERS: dict[tuple[str, int], Callable[[Data], Data]] = {
     ("thread_opened", 1): added,  # metadata
     ("preferences_set", 1): added,  # timezone
     ("preferences_set", 2): added,  # names of the application's own
+    ("preferences_set", 3): added,  # secrets
     ("agent_configured", 1): added,  # name, tools, delegates: as its team says
     ("answer_requested", 1): added,  # agent: the default one
     ("answer_receipt", 1): added,  # prompt and settings of the context: unknown

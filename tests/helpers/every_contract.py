@@ -248,6 +248,7 @@ EVERY_CONTRACT: tuple[EventData, ...] = (
             school_regions=("US", "UK"),
             enable_memory=True,
             timezone="Asia/Shanghai",
+            secrets="mask",
             essay_style="vivid",
         ),
         cleared=("essay_tone",),

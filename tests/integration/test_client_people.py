@@ -15,7 +15,7 @@ import turnlog
 from turnlog._memory import NotSettled
 from turnlog.agent.memory.preferences import InvalidPreference
 from turnlog.consumers.sync_bridge import LoopClosed
-from turnlog.events.errors import NotFound
+from turnlog.events.errors import NotFound, TurnlogError
 
 
 async def test_a_memory_without_a_block_is_closed_once(face: Face) -> None:
@@ -43,6 +43,29 @@ async def test_preferences_are_set_and_cleared(face: Face) -> None:
         assert (await memory.preferences("ann")).response_length == "brief"
         with pytest.raises(InvalidPreference):
             await memory.set_preferences("ann", colour="red")
+
+
+async def test_a_person_decides_what_happens_to_secrets(face: Face) -> None:
+    async with face() as memory:
+        thread = memory.thread("t", user="ann")
+        await thread.add("user", "My PIN is 4711.")
+        await memory.set_preferences("ann", secrets="refuse")
+        with pytest.raises(TurnlogError, match="secrets=refuse"):
+            await thread.add("user", "My wifi password is swordfish.")
+        await thread.add("assistant", "Your password is hunter22")  # an answer is not refused: its question is there
+        await memory.set_preferences("ann", secrets="mask")
+        await thread.add("user", "My wifi password is swordfish.")
+        with pytest.raises(TurnlogError, match="secrets=keep"):
+            await memory.remember("ann", "My wifi password is swordfish.")
+        await memory.set_preferences("ann", secrets="keep")
+        await thread.add("user", "My PIN is 4712.")
+        await memory.remember("ann", "My wifi password is swordfish.")
+        assert [turn.content for turn in await thread.messages()] == [
+            "My PIN is 4711.",
+            "Your password is ****",
+            "My wifi password is ****.",
+            "My PIN is 4712.",
+        ]
 
 
 async def test_a_memory_gets_other_words(face: Face) -> None:

@@ -8,7 +8,7 @@ from helpers.sample_events import BLOCKS, turn
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnlog.agent.memory.sanitiser.sanitise import SanitiseLevel, sanitise, sanitise_json
+from turnlog.agent.memory.sanitiser.sanitise import SanitiseLevel, mask_secrets, sanitise, sanitise_json
 from turnlog.agent.privacy.screening import screen_of
 from turnlog.consumers.cli.runner import SanitisedLines
 from turnlog.events.contracts import TextBlock, ToolCall, TurnRecorded
@@ -140,12 +140,29 @@ def test_a_log_line_says_no_secret_nor_does_its_traceback() -> None:
     assert "with **** of bob@example.com" in stream.getvalue()
 
 
-def test_turns_are_sanitised_before_they_are_published() -> None:
+@pytest.mark.parametrize(
+    ("text", "masked"),
+    [
+        ("My wifi password is swordfish. And I like tea.", "My wifi password is ****. And I like tea."),
+        ("my pin is 1234 and my password is sword.fish9!", "my pin is **** and my password is ****"),
+        ("My seed phrase is apple my pin is 1234 pear. Bye", "My seed phrase is ****. Bye"),
+        ("我的密码是swordfish，谢谢", "我的密码是****，谢谢"),
+        (f"card 4111111111111111, key {KEY}", "card ****-****-****-****, key ****"),
+        ("The password must be long; mine is saved in a manager.", None),
+    ],
+)
+def test_passwords_of_any_form_are_masked_as_secrets(text: str, masked: str | None) -> None:
+    assert mask_secrets(text) == (masked or text)
+    assert mask_secrets(mask_secrets(text)) == (masked or text)
+
+
+async def test_turns_are_sanitised_before_they_are_published() -> None:
     screen = screen_of(FULL, ["US"])
     said = turn((TextBlock(text="I am bob@example.com"),), tool_calls=(ToolCall(id="c", name="n", arguments=KEY),))
-    data = screen(said).data
+    harmless = turn(BLOCKS)
+    screened, unchanged = await screen([said, harmless])
+    data = screened.data
     assert isinstance(data, TurnRecorded)
     assert data.content == (TextBlock(text="I am b***@***"),)
     assert data.tool_calls[0].arguments == "****"
-    harmless = turn(BLOCKS)
-    assert screen(harmless).data is harmless.data
+    assert unchanged.data is harmless.data

@@ -86,7 +86,7 @@ class Sessions:
         expected: the thread's last sequence, None: any. Raises WrongExpectedVersion, LogUnavailable,
         InvalidEvent.
         """
-        events = self._events(thread, [created or SessionCreated()], user)
+        events = await self._events(thread, [created or SessionCreated()], user)
         checked = self._levels.hot.now()
         places = await self._append(thread, events, expected)
         return await self._written(Copy(None, 0), events, places, checked)
@@ -118,7 +118,7 @@ class Sessions:
         copy, _ = await self._levels.current(thread)
         if not data or (ids is not None and await self._is_stored(thread, ids)):
             return _state(copy)
-        events = self._events(thread, data, user or _state(copy).user, ids)
+        events = await self._events(thread, data, user or _state(copy).user, ids)
         checked = self._levels.hot.now()
         try:
             places = await self._append(thread, events, copy.through)
@@ -148,7 +148,7 @@ class Sessions:
         decided = decide(_state(copy))
         if not decided:
             return _state(copy)
-        events = self._events(thread, decided, user or _state(copy).user)
+        events = await self._events(thread, decided, user or _state(copy).user)
         places = await self._append(thread, events, copy.through)
         return await self._written(copy, events, places, checked)
 
@@ -211,7 +211,7 @@ class Sessions:
             raise LogUnavailable(f"cannot look for events of thread {thread!r}: {error}; try again") from error
         return any(one in stored for one in ids)
 
-    def _events(
+    async def _events(
         self, thread: str, data: Sequence[EventData], user: str | None, ids: Sequence[UUID] | None = None
     ) -> list[Event]:
         """Raises ValueError when there are fewer ids than events."""
@@ -219,10 +219,11 @@ class Sessions:
             raise ValueError(f"{len(data)} events need as many ids; there are {len(ids)}")
         now = datetime.now(UTC)
         chosen = [uuid7() for _ in data] if ids is None else ids
-        return [
-            self._log.screen(Event(id=chosen[at], time=now, tenant=self._tenant, thread=thread, user=user, data=one))
+        events = (
+            Event(id=chosen[at], time=now, tenant=self._tenant, thread=thread, user=user, data=one)
             for at, one in enumerate(data)
-        ]
+        )
+        return await self._log.screened([*events])
 
 
 def _state(copy: Copy) -> SessionState:

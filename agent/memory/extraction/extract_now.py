@@ -33,7 +33,13 @@ from turnlog.projectors.models.memories.extraction_lookup import (
     user_turns,
     users_between,
 )
-from turnlog.projectors.models.memories.lookup import StoredMemory, is_memory_off, valid_memories, zone_of
+from turnlog.projectors.models.memories.lookup import (
+    StoredMemory,
+    is_memory_off,
+    remembers_secrets,
+    valid_memories,
+    zone_of,
+)
 
 READS = ("messages", "memories")
 TRIES, PAUSE_S = 120, 0.25  # while another worker extracts from the conversation
@@ -129,7 +135,8 @@ async def remembered(
     async with runtime.pool.connection() as conn:
         if await is_memory_off(conn, tenant, memory_thread(user)):
             return replace(made, why_not="disabled")
-    if not runtime.settings.remember_secrets and asks_to_keep_a_secret(text):
+        keeps_secrets = await remembers_secrets(conn, tenant, user, runtime.settings.remember_secrets)
+    if not keeps_secrets and asks_to_keep_a_secret(text):
         return replace(made, why_not="secret")
     conversation = UserConversation(tenant, user, thread)
     for _ in range(TRIES):
@@ -254,9 +261,11 @@ async def _looked(runtime: Runtime, conversation: UserConversation) -> Extractio
         zone = await zone_of(conn, conversation.tenant, conversation.user, settings.zone)
         messages = await user_turns(conn, *place, roles(tools), zone, 0, 2**31, MAX_TURN)
         people = await is_among_people(conn, *place)
+        person = (conversation.tenant, conversation.user)
+        keeps_secrets = await remembers_secrets(conn, *person, settings.remember_secrets)
     turns, _others = evidence(messages, conversation.thread, conversation.user, people, tools)
     found = Extractor(load_rules(settings.rules_file)).extract(turns)
-    return found if settings.remember_secrets else without_secrets(found, turns)
+    return found if keeps_secrets else without_secrets(found, turns)
 
 
 def _memory(one: Finding, outcome: Outcome) -> PreviewedMemory:

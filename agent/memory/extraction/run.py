@@ -56,7 +56,7 @@ from turnlog.projectors.models.memories.extraction_lookup import (
     turns_of_forgotten,
     user_turns,
 )
-from turnlog.projectors.models.memories.lookup import is_memory_off, zone_of
+from turnlog.projectors.models.memories.lookup import is_memory_off, remembers_secrets, zone_of
 
 NAME = "extraction"
 READ_TURNS = 500  # by the rules at once
@@ -103,7 +103,8 @@ class Extraction:
             turns, span, size = await self._turns(conn, conversation, "rules", READ_TURNS)
             if not size:
                 return
-            result = self._allowed(await asyncio.to_thread(self._extractor.extract, turns), turns)
+            found = await asyncio.to_thread(self._extractor.extract, turns)
+            result = await self._allowed(conversation, found, turns)
             is_taken_back = bool(turns) and takes_back(turns[0].text)
             if not (result.findings or is_taken_back) and size < QUIET_TURNS and not finish:
                 return
@@ -174,7 +175,7 @@ class Extraction:
             return
         read = span if len(turns) == len(batch.turns) and not batch.is_full else replace(span, last=turns[-1].seq)
         by_rules = await asyncio.to_thread(self._extractor.extract, turns)
-        accepted = self._allowed(accepted_memories(turns, answer, self._keys), turns)
+        accepted = await self._allowed(conversation, accepted_memories(turns, answer, self._keys), turns)
         result = without_repeats(accepted, by_rules, turns)
         derivation = self._derivation(answer, turns)
         proposed = proposal(conversation, result, read, "llm", answer.prompt_hash, derivation)
@@ -218,9 +219,19 @@ class Extraction:
             else:
                 await self._memories.revert(*user, replaced)
 
-    def _allowed(self, found: ExtractionResult, turns: Sequence[Turn]) -> ExtractionResult:
+    async def _allowed(
+        self, conversation: UserConversation, found: ExtractionResult, turns: Sequence[Turn]
+    ) -> ExtractionResult:
         found = not_taken_back(found, turns)
-        return found if self._settings.remember_secrets else without_secrets(found, turns)
+
+        async def keeps(rows: Rows) -> bool:
+            place = (conversation.tenant, conversation.user)
+            return await remembers_secrets(rows.conn, *place, self._settings.remember_secrets)
+
+        if not found.findings and not found.entities:
+            return found
+        is_allowed = await self._reading.read(self._place(conversation), keeps)
+        return found if is_allowed else without_secrets(found, turns)
 
     async def _remember(
         self,

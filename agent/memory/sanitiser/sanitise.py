@@ -44,9 +44,21 @@ def holds_secret(text: str) -> bool:
     return bool(_CONFIDED.search(text)) or sanitise(text, SanitiseLevel.LIGHT) != text
 
 
+def mask_secrets(text: str) -> str:
+    """Returns the text without secrets: LIGHT, and passwords of any form that somebody says are theirs."""
+    text = sanitise(text, SanitiseLevel.LIGHT)
+    kept, end = "", 0
+    for said in _CONFIDED.finditer(text):
+        if (begin := said.start(said.lastindex or 0)) < end:
+            continue
+        value = (_CLAUSE if _OF_WORDS.search(said[0]) else _WORD).match(text, begin)
+        kept, end = kept + text[end:begin] + MASK, value.end() if value else said.end()
+    return kept + text[end:]
+
+
 def sanitise_json(value: Any, level: SanitiseLevel, regions: Sequence[str] = REGIONS) -> Any:
     """Sanitises every string in a JSON value; values under a key such as `password` are masked whole. Keys stay."""
-    return _walk(value, lambda text: sanitise(text, level, regions))
+    return sanitised_json(value, lambda text: sanitise(text, level, regions))
 
 
 def _once(text: str, level: SanitiseLevel, regions: Sequence[str]) -> str:
@@ -58,21 +70,22 @@ def _once(text: str, level: SanitiseLevel, regions: Sequence[str]) -> str:
     return identifiers.grades_masked(text) if level >= SanitiseLevel.FULL else text
 
 
-def _walk(value: Any, clean: Callable[[str], str]) -> Any:
+def sanitised_json(value: Any, clean: Callable[[str], str]) -> Any:
+    """As sanitise_json, with another function for the strings."""
     match value:
         case str():
             return clean(value)
         case Mapping():
             return {name: _named(str(name), item, clean) for name, item in value.items()}
         case list() | tuple():
-            return [_walk(item, clean) for item in value]
+            return [sanitised_json(item, clean) for item in value]
     return value
 
 
 def _named(name: str, value: Any, clean: Callable[[str], str]) -> Any:
     if isinstance(value, str) and value and _SECRET_NAMES.search(name):
         return MASK
-    return _walk(value, clean)
+    return sanitised_json(value, clean)
 
 
 # Secrets: keys of known services, tokens, private keys, passwords. Every pattern begins at a boundary and has no two
@@ -112,16 +125,19 @@ _SAID = re.compile(
     r"|(?:密码|口令)\s{0,3}(?:[:：=]|是|为)\s{0,3})(?=[!-~]{0,100}[0-9])([!#-&(-+\--:<-~]{4,})",
     re.IGNORECASE,
 )
-# Of one's own, as in "my wifi password is swordfish"; a rule for passwords ("8 characters") is said otherwise.
+# Of one's own, as in "my wifi password is swordfish"; a rule for passwords ("8 characters") is said otherwise. The
+# group that matches is where the password begins.
 _CONFIDED = re.compile(
     r"\b(?:pass(?:word|code|phrase)|pwd|api key|secret key|private key|access token|seed phrase|recovery phrase)"
     r"\b[^.!?\n:=]{0,30}?(?:(?:\b(?:is|are)\b|[:=])\s{0,3}(?!not\b|too\b|very\b|weak\b|strong\b|secure\b|in\b|on\b"
-    r"|saved\b|stored\b|lost\b|old\b|new\b|the same\b|changed\b)\S)"
-    r"|\b(?:pin|cvv|cvc)(?: code| number)?(?: (?:for|of) [^.!?\n]{1,30}?)?\s{0,3}(?:is|[:=])?\s{0,3}\d{3,8}\b"
+    r"|saved\b|stored\b|lost\b|old\b|new\b|the same\b|changed\b)(\S))"
+    r"|\b(?:pin|cvv|cvc)(?: code| number)?(?: (?:for|of) [^.!?\n]{1,30}?)?\s{0,3}(?:is|[:=])?\s{0,3}(\d{3,8})\b"
     r"|(?:密码|口令|密钥|私钥|助记词|验证码|api ?key|token)[^，。！？\n的]{0,4}?"
-    r"(?:[:：=]|是|为)\s{0,3}(?!什么|多少|不|很|旧|新|在|空)\S",
+    r"(?:[:：=]|是|为)\s{0,3}(?!什么|多少|不|很|旧|新|在|空)(\S)",
     re.IGNORECASE,
 )
+_OF_WORDS = re.compile(r"phrase|private key|助记词", re.IGNORECASE)
+_CLAUSE, _WORD = re.compile(r"[^.!?。！？\n]*"), re.compile(r"[^\s，。！？]*?(?=[.!?,;]?(?:[\s，。！？]|$))")
 _KEY_BEGIN = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY-----")
 _KEY_END = re.compile(r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY-----")
 

@@ -152,6 +152,15 @@ async def zone_of(conn: Connection, tenant: str, user: str, default: tzinfo) -> 
     return zone_or((await preferences_set(conn, tenant, memory_thread(user))).timezone, default)
 
 
+async def remembers_secrets(conn: Connection, tenant: str, user: str, default: bool) -> bool:
+    """Returns whether memories of a user may hold secrets, as the user wants it, else the default."""
+    return keeps_secrets(await preferences_set(conn, tenant, memory_thread(user)), default)
+
+
+def keeps_secrets(preferences: UserPreferences, default: bool) -> bool:
+    return default if preferences.secrets is None else preferences.secrets == "keep"
+
+
 async def is_memory_off(conn: Connection, tenant: str, thread: str) -> bool:
     """Returns whether the user of a memory thread wants nothing remembered."""
     return (await preferences_set(conn, tenant, thread)).enable_memory is False

@@ -1,0 +1,89 @@
+"""What is done with a secret that a person says, as that person wants it (the preference `secrets`)."""
+
+import time
+from collections.abc import Sequence
+
+from cachetools import LRUCache
+from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_fixed
+
+from turnlog.events.append import RETRY_WAIT_S
+from turnlog.events.contracts import Event, PreferencesSet, SecretPolicy, TurnRecorded
+from turnlog.events.errors import GapInLog, InvalidEvent, LogUnavailable
+from turnlog.events.log import Log
+from turnlog.events.subjects import memory_thread
+
+TRUSTED_S = 5.0  # how long another process may go on with a policy that has changed
+_PATIENCE_S = 30.0  # as that of an append
+_MOST = 10_000
+
+
+class SecretRefused(InvalidEvent):
+    """A turn has a secret, and its person wants such turns refused."""
+
+    code = "secret-refused"
+
+
+class SecretPolicies:
+    """Applies policies on secrets to turns before they are stored. Only the turns of those who have one are searched.
+
+    A policy is read from the log, so that it holds while Postgres is away.
+    """
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._known: LRUCache[tuple[str, str], tuple[SecretPolicy | None, float]] = LRUCache(_MOST)
+
+    async def screen(self, events: Sequence[Event]) -> list[Event]:
+        """Returns the events with secrets masked where their person wants that. Raises SecretRefused, LogUnavailable,
+        KeyUnavailable."""
+        return [await self._screened(event) for event in events]
+
+    async def _screened(self, event: Event) -> Event:
+        if event.user is None:
+            return event
+        if isinstance(event.data, PreferencesSet):
+            self._known.pop((event.tenant, event.user), None)
+            return event
+        if not isinstance(event.data, TurnRecorded):
+            return event
+        policy = await self._policy(event.tenant, event.user)
+        if policy in (None, "keep"):
+            return event
+        from turnlog.agent.privacy.screening import without_secrets  # its tables take a tenth of a second to load
+
+        masked = without_secrets(event.data)
+        if masked == event.data:
+            return event
+        if policy == "refuse" and event.data.role == "user":
+            raise SecretRefused(
+                "the turn has a password, a key or the number of a card or of a person, and was not stored: the "
+                "preference secrets=refuse of its user says so; leave it out, or set secrets=mask"
+            )
+        return event.model_copy(update={"data": masked})
+
+    async def _policy(self, tenant: str, user: str) -> SecretPolicy | None:
+        policy, until = self._known.get((tenant, user), (None, 0.0))
+        if time.monotonic() < until:
+            return policy
+        async for attempt in AsyncRetrying(
+            retry=retry_if_exception_type((LogUnavailable, GapInLog)),
+            stop=stop_after_delay(_PATIENCE_S),
+            wait=wait_fixed(RETRY_WAIT_S),
+            reraise=True,
+        ):
+            with attempt:
+                policy = await self._stored(tenant, memory_thread(user))
+        self._known[tenant, user] = policy, time.monotonic() + TRUSTED_S
+        return policy
+
+    async def _stored(self, tenant: str, thread: str) -> SecretPolicy | None:
+        policy: SecretPolicy | None = None
+        head = await self._log.thread_head(tenant, thread, "preferences_set")
+        if not head:
+            return None
+        async for recorded in self._log.read_thread(tenant, thread, through_seq=head, types=("preferences_set",)):
+            data = recorded.event.data
+            assert isinstance(data, PreferencesSet)
+            policy = None if "secrets" in data.cleared else policy
+            policy = (data.preferences and data.preferences.secrets) or policy
+        return policy
