@@ -13,13 +13,16 @@ export function Head({ title, about, children }) {
   </header>`;
 }
 
+/** Returns a text with `commands` in it as such. @param {string} text */
+const coded = (text) => text.split("`").map((part, at) => (at % 2 ? html`<code>${part}</code>` : part));
+
 /** What a list shows without anything in it: says what to do.
  * @param {{icon: import("./icons.js").IconName, title: string, children?: any}} props */
 export function Empty({ icon, title, children }) {
   return html`<div class="empty">
     <span class="empty-icon"><${Icon} name=${icon} /></span>
     <h2>${title}</h2>
-    ${children && html`<p class="muted">${children}</p>`}
+    ${children && html`<p class="muted">${typeof children === "string" ? coded(children) : children}</p>`}
   </div>`;
 }
 
@@ -35,7 +38,7 @@ export function Failure({ error, retry }) {
   if (!error) return null;
   const text = error instanceof TypeError ? t("server_away") : error.message;
   return html`<div class="failure" role="alert">
-    <${Icon} name="warning" /><span>${text}</span>
+    <${Icon} name="warning" /><span>${coded(text)}</span>
     ${retry && html`<button class="button small" onClick=${retry}>${t("try_again")}</button>`}
   </div>`;
 }

@@ -35,6 +35,9 @@ export const day = (time) => (time ? new Date(time).toLocaleDateString(language.
 export const clock = (time, seconds = false) =>
   new Date(time).toLocaleTimeString(language.get(), { hour: "2-digit", minute: "2-digit", second: seconds ? "2-digit" : undefined, hourCycle: "h23" });
 
+/** Returns "a, b and c". @param {string[]} names */
+export const listed = (names) => new Intl.ListFormat(language.get()).format(names);
+
 const STEPS = /** @type {[Intl.RelativeTimeFormatUnit, number][]} */ ([["year", 31_536_000], ["month", 2_592_000], ["week", 604_800], ["day", 86_400], ["hour", 3_600], ["minute", 60]]);
 
 /** Returns "3 hours ago". @param {string | number | Date} time */

@@ -11,7 +11,7 @@ import { clip, day } from "./format.js";
 const MOST = 50;
 /** Returns width and height of the drawing: what a phone or a column shows whole, as long as the entities are few. @param {number} entities */
 const sizeFor = (entities) => (entities > 20 ? [760, 520] : matchMedia("(max-width: 760px)").matches ? [356, 440] : [600, 440]);
-const [PUSH, REACH] = [0.0023, 120]; // how strongly all nodes part, for each square pixel, and how long an edge wants to be
+const [PUSH, REACH] = [0.0023, 150]; // how strongly all nodes part, for each square pixel, and how long an edge wants to be
 const KINDS = { PERSON: "3", PLACE: "2", SCHOOL: "memory", EVENT: "1", TOPIC: "tools" };
 
 /** @param {{user?: string}} props user: another person's */

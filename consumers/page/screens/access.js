@@ -6,7 +6,7 @@ import { useLoad } from "../load.js";
 import { may, session } from "../session.js";
 import { Badge, Code, Failure, Field, Head, IconButton, Loading, Time, useWrite } from "../parts/common.js";
 import { Dialog, confirm } from "../parts/dialog.js";
-import { ago, day, moment, number } from "../parts/format.js";
+import { ago, day, listed, moment, number } from "../parts/format.js";
 import { Icon } from "../parts/icons.js";
 import { Table } from "../parts/list.js";
 
@@ -89,7 +89,7 @@ function Agents() {
       [t("access.agent"), (/** @type {any} */ agent) => html`<b dir="auto">${agentName(agent)}</b> <code class="faint">${agent.type}</code>`],
       [t("access.model"), (/** @type {any} */ agent) => agent.model],
       [t("access.tools"), (/** @type {any} */ agent) => number(agent.tools.length), "number"],
-      [t("access.delegates"), (/** @type {any} */ agent) => agent.delegates.map(nameOf).join(", ") || "–"],
+      [t("access.delegates"), (/** @type {any} */ agent) => listed(agent.delegates.map(nameOf)) || "–"],
       [t("access.on"), (/** @type {any} */ agent) => html`<button type="button" role="switch" class="switch" aria-checked=${agent.enabled} aria-label=${t("access.turn", { agent: agentName(agent) })} disabled=${busy} onClick=${() => turn(agent)}><span /></button>`],
       ["", (/** @type {any} */ agent) => html`<${IconButton} label=${t("access.change", { agent: agentName(agent) })} icon="edit" onClick=${() => setChanging(agent)} />`],
     ]} />`}

@@ -23,7 +23,8 @@ export default function EventsScreen({ thread }) {
   const [type, setType] = useState("");
   const [event, setChosen] = useState(/** @type {any} */ (null));
   const { address, query, earlier } = useStart(thread);
-  const { items, error, waiting, settled } = useTail(address, query, paused);
+  const { items, error: problem, waiting, settled } = useTail(address, query, paused);
+  const error = problem?.status === 404 ? null : problem; // a conversation that has not begun
   const types = useMemo(() => [...new Set(items.map((each) => each.type))].sort(), [items]);
   const shown = type ? items.filter((each) => each.type === type) : items;
   const row = (/** @type {any} */ each) => html`<button type="button" class="event-row" aria-pressed=${each.seq === event?.seq} onClick=${() => setChosen(each.seq === event?.seq ? null : each)}>
