@@ -1,16 +1,17 @@
 """agents, agents show, agents set, agents on, agents off: who answers, with which prompt and tools."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.text import Text
 
-from turnlog.agent.counting import counted
 from turnlog.agent.team import agents as agents_of_tenant
-from turnlog.consumers.cli.console import BadOption, Result, rows
+from turnlog.consumers.cli.console import BadOption, Result
 from turnlog.consumers.cli.options import commands, group
 from turnlog.consumers.cli.runner import Runtime, command, listed
+from turnlog.consumers.cli.tables import table
 
 if TYPE_CHECKING:
     from turnlog.projectors.models.operations.agents import AgentRow
@@ -24,7 +25,7 @@ SHOWN_CHARS = 400
 @listed(below)
 async def list_(rt: Runtime) -> Result:
     """List the agents of the tenant as they are used."""
-    return rows(await agents_of_tenant.list_agents(rt, rt.settings.tenant), _line)
+    return table(await agents_of_tenant.list_agents(rt, rt.settings.tenant), _COLUMNS)
 
 
 @command(below, projecting=False)
@@ -88,17 +89,21 @@ def _names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
-def _line(agent: "AgentRow") -> str:
-    state = "on " if agent.enabled else "off"
-    return f"{agent.type:<16}  {state}  {agent.model}  {counted(len(agent.tools or ()), 'tool')}  {agent.name}"
+_COLUMNS: dict[str, Callable[["AgentRow"], Any]] = {
+    "TYPE": lambda agent: agent.type,
+    "STATE": lambda agent: "on" if agent.enabled else "off",
+    "MODEL": lambda agent: agent.model,
+    "TOOLS": lambda agent: len(agent.tools or ()),
+    "NAME": lambda agent: agent.name,
+}
 
 
 def _shown(agent: "AgentRow") -> Result:
     return Result(agent, _lines(agent))
 
 
-def _lines(agent: "AgentRow") -> Iterator[str]:
-    yield _line(agent)
+def _lines(agent: "AgentRow") -> Iterator[str | Text]:
+    yield from table([agent], _COLUMNS).lines
     yield f"tools      {', '.join(agent.tools or ()) or 'none'}"
     yield f"delegates  {', '.join(agent.delegates or ()) or 'none'}"
     if agent.temperature is not None:

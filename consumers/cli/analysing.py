@@ -2,19 +2,20 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime
+from decimal import Decimal
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from pydantic_core import to_jsonable_python
-from rich.cells import cell_len
 
 from turnlog.agent.operations import activity as activities
 from turnlog.agent.operations import analysis
-from turnlog.consumers.cli.console import Result, minute, padded, warn
+from turnlog.consumers.cli.console import Result, minute, warn
 from turnlog.consumers.cli.options import commands
 from turnlog.consumers.cli.runner import Runtime, command
+from turnlog.consumers.cli.tables import Table
 
 if TYPE_CHECKING:
     from turnlog.agent.operations.activity import HourOfType
@@ -34,7 +35,8 @@ async def sql(
     """Read the tenant's rows with SQL: the views turns, memories, usage and runs. Nothing can be changed."""
     if query is None:
         views = await analysis.views(rt, rt.settings.tenant)
-        return Result(views, [f"{name:<9} {', '.join(columns)}" for name, columns in views.items()])
+        lines = Table(["VIEW", "COLUMNS"], [[name, ", ".join(columns)] for name, columns in views.items()])
+        return Result(views, lines)
     found = await analysis.query(rt, rt.settings.tenant, query, limit)
     if found.hides:
         warn(f"row security hides the rows of other tenants; these are of {rt.settings.tenant!r} (--tenant)")
@@ -54,27 +56,30 @@ async def activity(
     return Result(found, _hours(found) if found else "nothing was counted; `turnlog up` counts while it runs")
 
 
-def _hours(found: "Sequence[HourOfType]") -> Iterator[str]:
+def _hours(found: "Sequence[HourOfType]") -> Table:
     by_hour = defaultdict[datetime, list["HourOfType"]](list)
     for each in found:
         by_hour[each.hour].append(each)
-    yield f"{'hour':<16}  {'events':>8}  {'asked':>8}  {'answered':>8}  {'tokens in':>11}  {'out':>9}  {'errors':>6}"
+    rows = []
     for hour, types in by_hour.items():
         asked, answered = (sum(one.events for one in types if one.role == role) for role in ("user", "assistant"))
-        sums = [sum(getattr(one, name) for one in types) for name in ("events", "tokens_in", "tokens_out", "errors")]
-        counts = f"{sums[0]:>8,}  {asked:>8,}  {answered:>8,}  {sums[1]:>11,}  {sums[2]:>9,}  {sums[3]:>6,}"
-        yield f"{minute(hour):<16}  {counts}"
+        names = ("events", "tokens_in", "tokens_out", "errors")
+        events, *rest = (sum(getattr(one, name) for one in types) for name in names)
+        rows.append([minute(hour), *(f"{count:,}" for count in (events, asked, answered, *rest))])
+    return Table(["HOUR", "EVENTS", "ASKED", "ANSWERED", "TOKENS IN", "TOKENS OUT", "ERRORS"], rows)
 
 
-def _table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Iterator[str]:
-    cells = [[*columns], *([_cell(value) for value in row] for row in rows)]
-    widths = [max(map(cell_len, column)) for column in zip(*cells, strict=True)]
-    for row in cells:
-        yield "  ".join(padded(cell, width) for cell, width in zip(row, widths, strict=True)).rstrip()
+def _table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table | str:
+    """Returns all columns, also those without any value."""
+    if not rows:
+        return f"no rows of {', '.join(columns)}"
+    return Table(columns, [[_cell(value) for value in row] for row in rows], whole=True)
 
 
 def _cell(value: Any) -> str:
     """Returns a value as one line of WIDEST characters at most."""
+    if isinstance(value, Decimal):
+        value = f"{value.normalize():f}"
     if isinstance(value, datetime):
         value = value.isoformat(" ", "seconds").removesuffix("+00:00")
     text = (

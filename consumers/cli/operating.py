@@ -5,13 +5,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from pydantic_core import to_jsonable_python
-from rich.cells import cell_len
 
 from turnlog.agent.counting import counted
 from turnlog.agent.operations import lag as lags
 from turnlog.agent.operations import processes, read_models
 from turnlog.agent.operations import usage as usages
-from turnlog.consumers.cli.console import BadOption, Result, padded, spent_text
+from turnlog.consumers.cli.console import BadOption, Result, spent_text
 from turnlog.consumers.cli.options import Tenant, commands
 from turnlog.consumers.cli.progress_bars import progress
 from turnlog.consumers.cli.runner import Runtime, command
@@ -99,7 +98,7 @@ async def usage(
     """Calls, tokens, cost and mean latency of models, embeddings and offline ones included, summed by user, agent,
     model, day or month (UTC)."""
     found = await usages.usage(rt, rt.settings.tenant, user, by)
-    return Result(found, usage_lines(found))
+    return usage_table(found, by)
 
 
 def _state(one: "Lag") -> str:
@@ -126,12 +125,16 @@ def _verified_lines(one: "Verified") -> Iterator[str]:
     yield from (f"  {difference.table} [{difference.key}] {difference.kind}" for difference in one.differences)
 
 
-def usage_lines(found: "Sequence[usages.Usage]") -> Iterator[str]:
-    if not found:
-        yield "no language model was used yet"
-    width = max((cell_len(one.key or "-") for one in found), default=0)
-    for one in found:
-        errors = f"  {counted(one.errors, 'error')}" if one.errors else ""
-        tokens = f"{one.tokens_in:>12,} tokens in {one.tokens_out:>10,} out"
-        spent = f"{spent_text(one.cost_usd, one.unpriced_tokens == 0)}  {one.latency_ms_mean:,} ms"
-        yield f"{padded(one.key or '-', max(width, 20))} {counted(one.calls, 'call'):>14} {tokens}  {spent}{errors}"
+_USAGE_COLUMNS: dict[str, Callable[["usages.Usage"], Any]] = {
+    "CALLS": lambda row: row.calls,
+    "TOKENS IN": lambda row: row.tokens_in,
+    "TOKENS OUT": lambda row: row.tokens_out,
+    "COST": lambda row: spent_text(row.cost_usd, row.unpriced_tokens == 0),
+    "ERRORS": lambda row: row.errors or None,
+    "MEAN TIME": lambda row: f"{row.latency_ms_mean:,} ms",
+}
+
+
+def usage_table(found: "Sequence[usages.Usage]", by: str) -> Result:
+    columns = {by.upper(): lambda row: row.key or "-"} | _USAGE_COLUMNS
+    return table(found, columns, "no language model was used yet")

@@ -14,7 +14,7 @@ from turnlog.consumers.cli.console import Result, minute, out, padded, wrapped
 T = TypeVar("T")
 
 _GAP, _INDENT, _NARROWEST = "  ", "    ", 32
-_NUMBER = re.compile(r"[\d,]+(?:\.\d+)?")
+_NUMBER = re.compile(r"-|[<$-]*[\d,]+(?:\.\d+)?(?: m?s)?")
 
 
 def short_ids(ids: Iterable[object]) -> dict[Any, str]:
@@ -26,15 +26,16 @@ def short_ids(ids: Iterable[object]) -> dict[Any, str]:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Lines of a table. heads: of the columns; one in which no row has anything is left out. The last column may have
-    several lines. On a terminal it wraps under its head, or under the row where too little room is left; other columns
-    that do not fit follow under the row, with their heads."""
+    """Lines of a table, numbers aligned to the right. heads: of the columns; one in which no row has anything is left
+    out, unless `whole`. The last column may have several lines. On a terminal it wraps under its head, or under the row
+    where too little room is left; other columns that do not fit follow under the row, with their heads."""
 
     heads: Sequence[str]
     rows: Sequence[Sequence[str]]
+    whole: bool = False
 
     def __iter__(self) -> Iterator[str | Text]:
-        fixed = [at for at, _ in enumerate(self.heads[:-1]) if any(row[at] for row in self.rows)]
+        fixed = [at for at, _ in enumerate(self.heads[:-1]) if self.whole or any(row[at] for row in self.rows)]
         width = out.width if out.is_terminal else None
         sizes = {at: max(cell_len(self.heads[at]), *(cell_len(row[at]) for row in self.rows)) for at in fixed}
         beside = list(fixed)
@@ -44,17 +45,21 @@ class Table:
         start = self._size(beside, sizes) + len(_GAP) * bool(beside)
         longest = max(cell_len(line) for row in self.rows for line in row[-1].splitlines() or [""])
         under = bool(below) or (width is not None and width - start < min(longest, _NARROWEST))
-        numbers = {at for at in fixed if all(_NUMBER.fullmatch(row[at]) for row in self.rows if row[at])}
+        last = len(self.heads) - 1
+        numbers = {at for at in (*fixed, last) if all(_NUMBER.fullmatch(row[at]) for row in self.rows if row[at])}
+        longest = max(longest, cell_len(self.heads[last])) if longest or self.whole else 0
 
         def line(row: Sequence[str], end: str) -> str:
             cells = [row[at].rjust(sizes[at]) if at in numbers else padded(row[at], sizes[at]) for at in beside]
-            return _GAP.join([*cells, end]).rstrip()
+            return _GAP.join([*cells, end.rjust(longest) if last in numbers else end]).rstrip()
 
-        yield Text(line(self.heads, self.heads[-1] if longest and not below else ""), "bold")
+        headed = longest and not below and (width is None or start + cell_len(self.heads[last]) <= width)
+        yield Text(line(self.heads, self.heads[last] if headed else ""), "bold")
         indent = _INDENT if under else " " * start
         for row in self.rows:
-            more = ", ".join(f"{self.heads[at].lower()} {row[at]}" for at in below if row[at])
-            text = "\n".join(filter(None, (more, row[-1])))
+            named = [*below, last] if under and (self.whole or last in numbers) else below
+            more = ", ".join(f"{self.heads[at].lower()} {row[at]}" for at in named if row[at])
+            text = "\n".join(filter(None, (more, "" if last in named else row[last])))
             lines = list(wrapped(text, None if width is None else width - len(indent)))
             yield line(row, "" if under else lines[0])
             yield from (f"{indent}{part}".rstrip() for part in (lines if under else lines[1:]) if part)

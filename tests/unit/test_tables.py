@@ -8,7 +8,7 @@ from rich.cells import cell_len
 
 from turnlog.consumers.cli import console, tables
 from turnlog.consumers.cli.console import Words
-from turnlog.consumers.cli.tables import short_ids, table
+from turnlog.consumers.cli.tables import Table, short_ids, table
 
 SAID = "好的，已经记住：上海，GPA 3.8，简短回答，花生过敏。我们可以从匹配的学校开始看，也可以先整理活动与奖项，再决定。"
 PLAIN = "I am allergic to peanuts, so please keep that in mind for every restaurant that you recommend to me."
@@ -70,3 +70,15 @@ def test_a_long_line_of_any_command_continues_with_a_deeper_indent(monkeypatch: 
 def test_ids_are_shortened_to_what_tells_them_apart() -> None:
     assert short_ids(["a442fe0f-1891", "93a4dc66-a018"]) == {"a442fe0f-1891": "a442fe0f", "93a4dc66-a018": "93a4dc66"}
     assert [*short_ids(["01a20196-0e29", "01a20196-4b01"]).values()] == ["01a20196-0", "01a20196-4"]
+
+
+def test_numbers_are_aligned_to_the_right_and_keep_their_heads_under_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    spent = [("ann", "", "$0.0043", "903 ms"), ("林薇", "", "$12.50", "12,004 ms")]
+    heads = Table(["USER", "NOTHING", "COST", "TIME"], spent, whole=True)
+    assert [str(line) for line in heads] == [
+        "USER  NOTHING     COST       TIME",
+        "ann            $0.0043     903 ms",
+        "林薇            $12.50  12,004 ms",
+    ]
+    monkeypatch.setattr(tables, "out", Words(file=io.StringIO(), force_terminal=True, width=24, no_color=True))
+    assert [str(line) for line in heads][:3] == ["USER  NOTHING     COST", "ann            $0.0043", "    time 903 ms"]
