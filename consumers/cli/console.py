@@ -5,7 +5,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar
@@ -157,6 +157,11 @@ def rows(
     """Several rows, each of a line or more. none: the sentence where there are no rows."""
     lines = [line for row in found for line in _lines(show(row))]
     return Result([document(row) for row in found], lines if found or none is None else none)
+
+
+def columns(counts: Mapping[str, int]) -> Iterator[str]:
+    for name, count in counts.items():
+        yield f"  {count:>9,}  {name}"
 
 
 def render(result: Result) -> int:

@@ -1,6 +1,6 @@
 """erase: a person's data, out of everything, with a receipt."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,7 +11,7 @@ from turnlog.agent.counting import counted
 from turnlog.agent.privacy import personal_data
 from turnlog.consumers import erasing
 from turnlog.consumers.cli.confirming import Yes, confirm
-from turnlog.consumers.cli.console import BadOption, Result, warn
+from turnlog.consumers.cli.console import BadOption, Result, columns, warn
 from turnlog.consumers.cli.options import commands
 from turnlog.consumers.cli.progress_bars import progress
 from turnlog.consumers.cli.runner import Runtime, command
@@ -93,9 +93,9 @@ def _plan_lines(plan: "Plan") -> Iterator[str]:
     yield f"user {plan.person.user}: {counted(plan.events, 'event')} in {counted(len(traces.threads), 'thread')}"
     if traces.shared:
         yield f"{counted(len(traces.shared), 'thread')} shared with others, whose words stay"
-    yield from _columns(plan.rows.items())
+    yield from columns(plan.rows)
     if plan.archives:
-        yield from _columns([("archive files", len(plan.archives))])
+        yield from columns({"archive files": len(plan.archives)})
     yield from _passed_over(plan.passed_over)
 
 
@@ -116,20 +116,20 @@ def _receipt_lines(user: str, receipt: "Receipt") -> Iterator[str]:
     data = receipt.data
     yield f"user {user} is erased: {counted(data.keys_destroyed, 'key')} destroyed, {counted(data.threads, 'thread')}"
     yield "gone" if data.counts else "nothing was left to destroy"
-    yield from _columns(data.counts.items())
+    yield from columns(data.counts)
     yield f"searched for {counted(data.strings_searched, 'string')}"
-    yield from _columns(data.scanned.items())
+    yield from columns(data.scanned)
     yield from _passed_over(receipt.passed_over)
     yield f"receipt: sequence {receipt.seq} on {receipt.thread}, {receipt.seconds:.1f} s"
     if not data.strings_searched:
         yield "there are no words to search for, as after an earlier run; --strings FILE gives some"
     if data.hits:
         yield f"FOUND {counted(data.hits, 'time')}"
-        yield from _columns((_place(where, receipt.strings), count) for where, count in receipt.hits.items())
+        yield from columns({_place(where, receipt.strings): count for where, count in receipt.hits.items()})
     if receipt.before:
         times = counted(sum(receipt.before.values()), "time")
         yield f"an earlier run FOUND words {times}; none has searched for them since"
-        yield from _columns(receipt.before.items())
+        yield from columns(receipt.before)
     if data.found_in:
         yield "look at these places: somebody else wrote it there, or it cannot be reached from here"
         yield "the words are not kept, so give them to a further run with --strings FILE"
@@ -148,8 +148,3 @@ def _passed_over(seqs: Sequence[int]) -> Iterator[str]:
         named = ", ".join(map(str, seqs[:MOST_NAMED])) + (" …" if len(seqs) > MOST_NAMED else "")
         yield f"passed over, since they have the user's id somewhere and cannot be read: sequence {named}"
         yield "`turnlog dead-letters show SEQ` shows one"
-
-
-def _columns(counts: Iterable[tuple[str, int]]) -> Iterator[str]:
-    for name, count in counts:
-        yield f"  {count:>9,}  {name}"

@@ -1,6 +1,7 @@
 """redact: words of a turn, or all of it, out of everything, with a receipt."""
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -9,7 +10,7 @@ from turnlog.agent.counting import counted
 from turnlog.agent.privacy.redaction import redact as redaction
 from turnlog.consumers import erasing
 from turnlog.consumers.cli.confirming import Yes, confirm
-from turnlog.consumers.cli.console import BadOption, Result, warn
+from turnlog.consumers.cli.console import BadOption, Result, columns, warn
 from turnlog.consumers.cli.options import commands
 from turnlog.consumers.cli.progress_bars import progress
 from turnlog.consumers.cli.runner import Runtime, command
@@ -41,7 +42,7 @@ async def redact(
     place = (rt.settings.tenant, thread, seq)
     plan = await redaction.plan_redaction(rt, *place, words)
     if dry_run:
-        return Result(_plan_document(plan), _plan_lines(plan))
+        return Result(asdict(plan.preview), _plan_lines(plan))
     for line in () if yes else _plan_lines(plan):
         warn(line)
     await confirm(f"Strike this? It cannot be undone. Thread {thread}", yes)
@@ -50,16 +51,12 @@ async def redact(
     return Result(_document(receipt), _receipt_lines(receipt), code=int(bool(receipt.data.hits)))
 
 
-def _plan_document(plan: "RedactionPlan") -> dict[str, Any]:
-    memories = sum(map(len, plan.memories.values()))
-    return {"thread": plan.thread, "seq": plan.turn.seq, "events": plan.events, "memories": memories}
-
-
 def _plan_lines(plan: "RedactionPlan") -> Iterator[str]:
-    yield f"turn {plan.turn.seq} of {plan.thread}: {counted(len(plan.struck), 'event')} with these words"
-    yield from _columns(plan.events)
-    if memories := sum(map(len, plan.memories.values())):
-        yield f"{counted(memories, 'memory', 'memories')} will be forgotten"
+    preview = plan.preview
+    yield f"turn {preview.seq} of {preview.thread}: {counted(len(plan.struck), 'event')} with these words"
+    yield from columns(preview.events)
+    if preview.memories:
+        yield f"{counted(preview.memories, 'memory', 'memories')} will be forgotten"
 
 
 def _document(receipt: "RedactionReceipt") -> dict[str, Any]:
@@ -67,7 +64,7 @@ def _document(receipt: "RedactionReceipt") -> dict[str, Any]:
         "receipt": receipt.seq,
         "seconds": round(receipt.seconds, 1),
         **receipt.data.model_dump(mode="json", exclude={"type"}),
-        "left": receipt.left,
+        "left": receipt.hits,
         "strings": receipt.strings,
     }
 
@@ -80,17 +77,12 @@ def _receipt_lines(receipt: "RedactionReceipt") -> Iterator[str]:
     if data.memories:
         yield f"{counted(data.memories, 'memory', 'memories')} forgotten"
     yield f"searched for {counted(data.strings_searched, 'string')}"
-    yield from _columns(data.scanned)
-    yield f"receipt: sequence {receipt.seq} on erasures/redactions, {receipt.seconds:.1f} s"
+    yield from columns(data.scanned)
+    yield f"receipt: sequence {receipt.seq} on {receipt.thread}, {receipt.seconds:.1f} s"
     if not data.hits:
         found_none = "none of them was found"
         yield found_none if data.strings_searched else "its words stand in other turns too, so none was searched for"
         return
     yield f"FOUND {counted(data.hits, 'time')}"
-    yield from _columns(receipt.left)
+    yield from columns(receipt.hits)
     yield "look at these places: somebody said it elsewhere too, or it cannot be reached from here"
-
-
-def _columns(counts: dict[str, int]) -> Iterator[str]:
-    for name, count in counts.items():
-        yield f"  {count:>9,}  {name}"

@@ -34,6 +34,7 @@ from turnlog.agent.operations.importers import ImportFailed
 from turnlog.agent.operations.importing import ImportReport
 from turnlog.agent.privacy.erasure.receipt import Receipt
 from turnlog.agent.privacy.personal_data import Clearing
+from turnlog.agent.privacy.redaction.redact import RedactionPreview, RedactionReceipt
 from turnlog.agent.recall.best_turns import Recalled
 from turnlog.agent.recall.profile import TOKENS, Profile
 from turnlog.agent.recall.questions import Question
@@ -162,6 +163,17 @@ class RemoteThread(Thread):
     async def delete(self) -> None:
         await self._http.call("DELETE", self._path, type(None), user=self.user)
 
+    async def preview_redaction(self, seq: int, words: str | None = None, *, whole: bool = False) -> RedactionPreview:
+        body, path = {"words": words, "whole": whole}, f"{self._path}/turns/{seq}/redact/preview"
+        return await self._http.call("POST", path, RedactionPreview, user=self.user, body=body)
+
+    async def redact(
+        self, seq: int, words: str | None = None, *, whole: bool = False, reason: str | None = None
+    ) -> RedactionReceipt:
+        body, path = {"words": words, "whole": whole, "reason": reason}, f"{self._path}/turns/{seq}/redact"
+        job = await self._http.call("POST", path, dict[str, Any], user=self.user, body=body)
+        return decoded(RedactionReceipt, await _result(self._http, job, self.user))
+
 
 # The piece of an answer that is this event of its stream; others show nothing.
 _PIECES: dict[str | None, Callable[[Any], Piece]] = {
@@ -256,7 +268,7 @@ class RemoteMemory(Memory):
 
     async def export(self, user: str | None = None, level: Level = "moderate") -> dict[str, Any]:
         job = await self._http.call("POST", "/api/export", dict[str, Any], user=user, body={"level": level})
-        await self._result(job, user)
+        await _result(self._http, job, user)
         return await self._http.call("GET", f"/api/export/{job['id']}", dict[str, Any], user=user)
 
     async def clear(
@@ -285,7 +297,7 @@ class RemoteMemory(Memory):
 
     async def erase(self, user: str | None = None, reason: str | None = None) -> Receipt:
         job = await self._http.call("POST", "/api/erase", dict[str, Any], user=user, body={"reason": reason})
-        return decoded(Receipt, await self._result(job, user))
+        return decoded(Receipt, await _result(self._http, job, user))
 
     async def _import(
         self, path: Path, user: str | None, format: str | None, thread: str | None, dry_run: bool
@@ -297,16 +309,17 @@ class RemoteMemory(Memory):
         name = re.sub(r"[^\w. ()-]|^\W", "_", path.name)[:60]
         params = {"name": name, "format": format, "thread": thread, "dry_run": dry_run}
         job = await self._http.call("POST", "/api/import", dict[str, Any], user=user, body=body, params=params)
-        return decoded(ImportReport, await self._result(job, user))
+        return decoded(ImportReport, await _result(self._http, job, user))
 
-    async def _result(self, job: dict[str, Any], user: str | None) -> Any:
-        """Waits until the job has ended. Raises its error."""
-        while job["state"] == "running":
-            await asyncio.sleep(LOOK_AGAIN_S)
-            job = await self._http.call("GET", f"/api/jobs/{job['id']}", dict[str, Any], user=user)
-        if job["state"] == "failed":
-            raise error_of(job["error"])
-        return job["result"]
+
+async def _result(http: Http, job: dict[str, Any], user: str | None) -> Any:
+    """Waits until the job has ended. Raises its error."""
+    while job["state"] == "running":
+        await asyncio.sleep(LOOK_AGAIN_S)
+        job = await http.call("GET", f"/api/jobs/{job['id']}", dict[str, Any], user=user)
+    if job["state"] == "failed":
+        raise error_of(job["error"])
+    return job["result"]
 
 
 def _agent(document: dict[str, Any]) -> AgentRow:

@@ -21,8 +21,16 @@ from turnlog.agent.conversations.ownership import ROLES, append_as_owner, check_
 from turnlog.agent.conversations.participants import Participant
 from turnlog.agent.conversations.threads import ThreadInfo
 from turnlog.agent.conversations.transcript import transcript
+from turnlog.agent.privacy.redaction.redact import (
+    RedactionPreview,
+    RedactionReceipt,
+    plan_redaction,
+    redact_turn,
+    words_to_strike,
+)
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.team.agents import check_agent
+from turnlog.consumers.erasing import erasure_reach
 from turnlog.consumers.sync_bridge import LoopBound
 from turnlog.events.contracts import ParticipantRole, TurnOrigin, UsageMetered
 from turnlog.events.publish import Appended
@@ -228,6 +236,25 @@ class Thread(LoopBound):
     async def delete(self) -> None:
         """Removes the conversation from every read model; the log keeps its events. Raises NotFound."""
         await threads.delete_thread(self._runtime, self.tenant, await self._own())
+
+    async def preview_redaction(self, seq: int, words: str | None = None, *, whole: bool = False) -> RedactionPreview:
+        """Returns where `redact` would strike, and changes nothing. Raises as `redact`."""
+        place, words = (self._runtime, self.tenant, await self._own()), words_to_strike(words, whole)
+        return (await plan_redaction(*place, seq, words, self.user)).preview
+
+    async def redact(
+        self, seq: int, words: str | None = None, *, whole: bool = False, reason: str | None = None
+    ) -> RedactionReceipt:
+        """Strikes words of a turn, or the whole turn, from the log and everything made from it, then searches for
+        remains. It cannot be undone.
+
+        reason: stored in the receipt. `hits` of the receipt is empty when nothing is left. A call that was broken off
+        can be repeated. Raises NotFound, InvalidWords, RebuildRunning, and Forbidden for a user in whose conversation
+        others speak, too.
+        """
+        words, reach = words_to_strike(words, whole), erasure_reach(self._runtime.settings)
+        place = (self._runtime, self.tenant, await self._own())
+        return await redact_turn(*place, seq, reach, words, self.user, reason, self.user)
 
     async def participants(self) -> list[Participant]:
         """Returns who takes part beside the owner, by user, invitations included. Raises NotFound."""

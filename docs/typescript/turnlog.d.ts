@@ -1670,6 +1670,48 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/threads/{thread}/turns/{seq}/redact/preview": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Preview Redaction
+         * @description Shows where the words of a turn stand, and changes nothing: for the owner of a conversation in which nobody else
+         *     speaks, and for operators.
+         */
+        post: operations["preview_redaction"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/threads/{thread}/turns/{seq}/redact": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Redact
+         * @description Begins to strike words of a turn, or all of it, from the log and everything made from it: for the owner of a
+         *     conversation in which nobody else speaks, and for operators. It cannot be undone. The job's result is a receipt.
+         */
+        post: operations["redact"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/user-data": {
         parameters: {
             query?: never;
@@ -5320,6 +5362,37 @@ export interface components {
              * @default []
              */
             topics?: string[];
+        };
+        /**
+         * Redaction
+         * @description words: a word or phrase to strike; whole: all that the turn says. reason: stored in the receipt.
+         */
+        Redaction: {
+            /** Words */
+            words?: string | null;
+            /**
+             * Whole
+             * @default false
+             */
+            whole?: boolean;
+            /** Reason */
+            reason?: string | null;
+        };
+        /**
+         * RedactionPreview
+         * @description seq: of the turn. events: type → how many have the words. memories: how many are forgotten.
+         */
+        RedactionPreview: {
+            /** Thread */
+            thread: string;
+            /** Seq */
+            seq: number;
+            /** Events */
+            events: {
+                [key: string]: number;
+            };
+            /** Memories */
+            memories: number;
         };
         /**
          * Relation
@@ -10979,6 +11052,112 @@ export interface operations {
         requestBody: {
             content: {
                 "application/json": components["schemas"]["Erasure"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["JobStatus"];
+                };
+            };
+            /** @description Client Error */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Server Error */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    preview_redaction: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                "idempotency-key"?: string | null;
+                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
+            };
+            path: {
+                /** @description The conversation's id. */
+                thread: string;
+                seq: number;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["Redaction"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RedactionPreview"];
+                };
+            };
+            /** @description Client Error */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Server Error */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    redact: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                "idempotency-key"?: string | null;
+                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
+            };
+            path: {
+                /** @description The conversation's id. */
+                thread: string;
+                seq: number;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["Redaction"];
             };
         };
         responses: {

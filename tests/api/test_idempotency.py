@@ -89,6 +89,11 @@ async def examples(api: Api, ann: httpx2.AsyncClient) -> dict[str, Request]:
         "POST /api/threads/{thread}/answers": ("POST", "/api/threads/t/answers", {"message": "hello"}),
         "POST /api/threads/{thread}/answers/stream": ("POST", "/api/threads/t/answers/stream", {"message": "hello"}),
         "POST /api/chat/stream": ("POST", "/api/chat/stream", {"message": "hello", "conversation_id": "t"}),
+        "POST /api/threads/{thread}/turns/{seq}/redact/preview": (
+            "POST",
+            f"/api/threads/t/turns/{seq}/redact/preview",
+            {"words": "hello"},
+        ),
         "DELETE /api/threads/{thread}": ("DELETE", "/api/threads/gone", None),
         "POST /api/memories": ("POST", "/api/memories", {"content": "Ann has a corgi."}),
         "PUT /api/memories/{memory}/content": ("PUT", f"{memories['green']}/content", {"content": "Ann likes mint."}),
@@ -141,12 +146,13 @@ async def broken(api: Api, thread: str) -> int:
     return int(published.seq)
 
 
-# An answer to a question and an erasure have tests of their own: what they need would be in the way of the others.
+# These have tests of their own: what they need would be in the way of the others.
 ELSEWHERE = {
     "POST /api/operations/webhooks/{name}/failures/{seq}/retry",
     "POST /api/operations/webhooks/{name}/failures/{seq}/drop",
     "POST /api/conflicts/{conflict}/answer",
     "POST /api/erase",
+    "POST /api/threads/{thread}/turns/{seq}/redact",
     "POST /api/import",
 }
 
@@ -180,6 +186,25 @@ async def test_an_import_sent_again_with_its_key_is_one_job(serve: Serve) -> Non
         other = await ann.post("/api/import", content=file + file, headers=KEY)
         assert other.status_code == 422
         assert "another body" in other.text
+
+
+async def test_a_redaction_sent_again_with_its_key_is_one_job_of_the_owner_or_an_operator(serve: Serve) -> None:
+    turns = {"turns": [{"role": "user", "content": "My locker opens with Zebrafish-77."}]}
+    async with (
+        serve() as api,
+        api.client() as ann,
+        api.client("bob") as bob,
+        api.client("root", role="admin") as operator,
+        api.client("root", role="admin", tenant="acme") as elsewhere,
+    ):
+        seq = (await ann.post("/api/threads/t/turns", json=turns)).json()[0]["seq"]
+        path, body = f"/api/threads/t/turns/{seq}/redact", {"words": "Zebrafish-77"}
+        assert [(await one.post(path, json=body)).status_code for one in (bob, elsewhere)] == [404, 404]
+        assert (await operator.post(f"{path}/preview", json=body)).json()["events"] == {"turn_recorded": 1}
+        assert (await ann.post(path, json={})).json()["code"] == "invalid-words"
+        sent = [await ann.post(path, json=body, headers=KEY) for _ in range(2)]
+        assert [one.status_code for one in sent] == [202, 202], sent[1].text
+        assert sent[0].json()["id"] == sent[1].json()["id"]
 
 
 async def test_the_answer_to_a_question_is_given_once(serve: Serve) -> None:

@@ -189,8 +189,8 @@ async def test_a_word_is_struck_from_log_and_read_models_alike(room: Stage) -> N
     assert len(await cached_hashes(room)) < vectors
     assert receipt.data.events and receipt.data.memories == 1 and receipt.data.by == "ann"
     # Another person said the same by themselves: it stays, and the receipt says where.
-    assert "table turnlog.messages" in receipt.left and receipt.data.hits
-    assert "rows of the threads in messages" not in receipt.left and "events of the threads" not in receipt.left
+    assert "table turnlog.messages" in receipt.hits and receipt.data.hits
+    assert "rows of the threads in messages" not in receipt.hits and "events of the threads" not in receipt.hits
 
 
 async def test_a_rebuild_after_a_redaction_of_sealed_words_gives_the_same_rows(sealed_room: Stage) -> None:
@@ -228,7 +228,7 @@ async def test_a_second_redaction_of_a_turn_leaves_nothing_of_the_first(room: St
     await struck(room, seq)
     await struck(room, seq, "locker opens")
     again = await struck(room, seq, "locker opens")
-    assert again.data.events == 0 and "events of the threads" not in again.left
+    assert again.data.events == 0 and "events of the threads" not in again.hits
     assert await room.rows("SELECT content #>> '{}' FROM messages WHERE seq = %s", seq) == [
         ("My [redacted] with [redacted], and I like tea.",)
     ]
@@ -266,7 +266,7 @@ async def test_a_plan_changes_nothing_and_refuses_what_the_turn_does_not_say(roo
     seq, _ = await told(room)
     head = await runtime.log.head()
     plan = await plan_redaction(runtime, "default", "t", seq, SECRET)
-    assert plan.events["turn_recorded"] == 2 and plan.threads[:2] == ("t", "fork")
+    assert plan.preview.events["turn_recorded"] == 2 and plan.threads[:2] == ("t", "fork")
     with pytest.raises(NotFound, match="does not say"):
         await plan_redaction(runtime, "default", "t", seq, "Zebrafish-78")
     with pytest.raises(NotFound, match="no turn"):

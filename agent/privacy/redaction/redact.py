@@ -10,11 +10,12 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from uuid import UUID, uuid4, uuid5
 
 from psycopg import sql
 
+from turnlog.agent.access.identity import Forbidden
 from turnlog.agent.answering.receipts import GivenReceipts
 from turnlog.agent.conversations.archive.files import files_of
 from turnlog.agent.conversations.archive.restoring import restored_if_archived
@@ -25,7 +26,7 @@ from turnlog.agent.privacy.erasure.event_scan import Person
 from turnlog.agent.privacy.erasure.plan import ErasureReach
 from turnlog.agent.privacy.erasure.scanning import Scan, scan_buckets, scan_files, scan_stream, scan_tables
 from turnlog.agent.privacy.erasure.string_search import Needles, text_hashes
-from turnlog.agent.privacy.redaction.striking import Strike, is_derived, strike_of, struck
+from turnlog.agent.privacy.redaction.striking import InvalidWords, Strike, is_derived, strike_of, struck
 from turnlog.agent.runtime import Runtime
 from turnlog.events.codec import encode
 from turnlog.events.contracts import (
@@ -49,6 +50,7 @@ from turnlog.projectors.rebuild.build import RebuildRunning
 from turnlog.projectors.rebuild.replay import rebuild_thread
 
 SOURCE = "turnlog/redact"
+OF_THREADS = ("rows of the threads", "events of the threads")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +62,20 @@ class Struck:
 
 
 @dataclass(frozen=True, slots=True)
+class RedactionPreview:
+    """seq: of the turn. events: type → how many have the words. memories: how many are forgotten."""
+
+    thread: str
+    seq: int
+    events: dict[str, int]
+    memories: int
+
+
+@dataclass(frozen=True, slots=True)
 class RedactionPlan:
     """What a redaction changes. threads: the conversation, its forks, the memories of those who speak in it.
 
-    events: type → how many have the words. memories: ids of those that are forgotten. is_done: the turn was redacted
-    before and has none of the words.
+    memories: thread → ids of those that are forgotten.
     """
 
     tenant: str
@@ -76,28 +87,45 @@ class RedactionPlan:
     memories: dict[str, set[UUID]]
 
     @property
-    def events(self) -> dict[str, int]:
-        return dict(Counter(one.recorded.event.type for one in self.struck))
+    def preview(self) -> RedactionPreview:
+        events = dict(Counter(one.recorded.event.type for one in self.struck))
+        return RedactionPreview(self.thread, self.turn.seq, events, len(set().union(*self.memories.values())))
 
 
 @dataclass(frozen=True, slots=True)
 class RedactionReceipt:
-    """seq: of the event on the thread `erasures/redactions`. left: place → how often the search found words there, and
-    strings: place → which, masked."""
+    """seq: of the event on the thread. hits: place → how often the search found words there, and strings: place →
+    which, masked."""
 
+    thread: str
     seq: int
     data: TurnRedacted
+    hits: dict[str, int]
     seconds: float
-    left: dict[str, int] = field(default_factory=dict)
     strings: dict[str, list[str]] = field(default_factory=dict)
+
+    def for_owner(self) -> "RedactionReceipt":
+        """Returns the receipt without how often the words stand in what is others', of any tenant."""
+        hits = {place: count for place, count in self.hits.items() if place.startswith(OF_THREADS)}
+        data = self.data.model_copy(update={"hits": sum(hits.values()), "found_in": hits or None})
+        return replace(self, data=data, hits=hits, strings={})
+
+
+def words_to_strike(words: str | None, whole: bool) -> str | None:
+    """Returns the words, None for the whole turn. Raises InvalidWords unless exactly one of both is given."""
+    if (words is None) != whole:
+        raise InvalidWords("say what to strike: either words, or the whole turn")
+    return words
 
 
 async def plan_redaction(
-    runtime: Runtime, tenant: str, thread: str, seq: int, words: str | None = None
+    runtime: Runtime, tenant: str, thread: str, seq: int, words: str | None = None, owner: str | None = None
 ) -> RedactionPlan:
-    """Returns what would be struck; changes nothing. words: None for the whole turn.
+    """Returns what would be struck; changes nothing. words: None for the whole turn. owner: who may change only what is
+    theirs; None for an operator.
 
-    Raises NotFound for a sequence that is no turn of the thread, and for words that it does not have; InvalidWords.
+    Raises NotFound for a sequence that is no turn of the thread, and for words that it does not have; InvalidWords;
+    Forbidden for an owner of a conversation in which others speak, or which others forked.
     """
     log = runtime.log
     turn = recorded(await log.stored(seq))
@@ -110,7 +138,7 @@ async def plan_redaction(
     strike = strike_of(turn.event, seq, words, sign)
     if struck(turn.event, strike, seq) is None and (await replacements(log.nc)).at(seq) is None:
         raise NotFound(f"the turn at sequence {seq} does not say these words")
-    threads = await _threads(runtime, tenant, thread)
+    threads = await _threads(runtime, tenant, thread, owner)
     if strike.whole:
         strike = strike.only(await _distinctive(runtime, tenant, threads, strike))
     found = [one for name in threads async for one in _struck_in(runtime, tenant, name, strike)]
@@ -150,19 +178,20 @@ async def redact_turn(
     words: str | None = None,
     by: str | None = None,
     reason: str | None = None,
+    owner: str | None = None,
 ) -> RedactionReceipt:
     """Strikes words, or all of a turn, from the log and everything made from it, then searches for what is left.
 
-    by: who asks for it; reason: stored in the receipt. It cannot be undone; one that was killed is called again, with
-    the same words. Raises as plan_redaction, and RebuildRunning, LogUnavailable, DatabaseUnavailable,
-    NotProjectedInTime, EventTooLarge.
+    by: who asks for it; reason: stored in the receipt; owner: see plan_redaction. It cannot be undone; one that was
+    killed is called again, with the same words. Raises as plan_redaction, and RebuildRunning, LogUnavailable,
+    DatabaseUnavailable, NotProjectedInTime, EventTooLarge.
     """
     started = time.perf_counter()
     async with runtime.pool.connection() as conn:
         await restored_if_archived(runtime, conn, tenant, thread)
     await runtime.wait_until_projected()
     async with alone(runtime):
-        plan = await plan_redaction(runtime, tenant, thread, seq, words)
+        plan = await plan_redaction(runtime, tenant, thread, seq, words, owner)
         begun = TurnRedacted(
             redaction=uuid4(),
             conversation=thread,
@@ -173,7 +202,7 @@ async def redact_turn(
             reason=reason,
             events=sum(one.replaced is not None for one in plan.struck),
             removed=sum(one.replaced is None for one in plan.struck),
-            memories=len(set().union(*plan.memories.values())),
+            memories=plan.preview.memories,
         )
         with reach.step("replacing events in the log"):
             await _replace(runtime, plan, begun)
@@ -191,11 +220,12 @@ async def redact_turn(
         }
     )
     done = await runtime.log.append(_receipt(tenant, data))
-    return RedactionReceipt(done.seq, data, time.perf_counter() - started, dict(scan.hits), scan.strings)
+    return RedactionReceipt(REDACTIONS, done.seq, data, dict(scan.hits), time.perf_counter() - started, scan.strings)
 
 
-async def _threads(runtime: Runtime, tenant: str, thread: str) -> list[str]:
-    """Returns the conversation, its forks and their forks, and the memories, trial ones too, of all who speak there."""
+async def _threads(runtime: Runtime, tenant: str, thread: str, owner: str | None) -> list[str]:
+    """Returns the conversation, its forks and their forks, and the memories, trial ones too, of all who speak there.
+    Raises Forbidden."""
     forks: dict[str, str] = {}
     async for stored in runtime.log.read([tenant_type_filter(tenant, "thread_forked")]):
         event = recorded(stored).event
@@ -209,6 +239,8 @@ async def _threads(runtime: Runtime, tenant: str, thread: str) -> list[str]:
         async for found in runtime.log.read_thread(tenant, one):
             if found.event.user is not None:
                 people.setdefault(found.event.user)
+    if owner is not None and people.keys() - {owner}:
+        raise Forbidden("others speak in this conversation or forked it; an operator can strike words from it")
     memories = [memory_thread(user) for user in people]
     async with runtime.pool.connection() as conn:
         known = [await rows.known_threads(conn, Person(tenant, user)) for user in people]
@@ -314,11 +346,11 @@ async def _scanned(runtime: Runtime, plan: RedactionPlan, reach: ErasureReach) -
     scan, needles = Scan(), Needles(plan.strike.texts)
     async with runtime.pool.connection() as conn:
         for table, count in (await _left(conn, plan)).items():
-            scan.note("tables of the threads", f"rows of the threads in {table}", count)
+            scan.note("tables of the threads", f"{OF_THREADS[0]} in {table}", count)
         if needles.strings:
             await scan_tables(conn, needles, scan, lambda done, total: None)
     left = [one for thread in plan.threads async for one in _struck_in(runtime, plan.tenant, thread, plan.strike)]
-    scan.note("threads of the log", "events of the threads", len(left))
+    scan.note("threads of the log", OF_THREADS[1], len(left))
     if needles.strings:
         await scan_stream(runtime.log, needles, scan, lambda done, total: None)
         await scan_buckets(runtime.log, needles, scan)

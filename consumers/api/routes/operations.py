@@ -27,12 +27,12 @@ from turnlog.consumers.api.jobs import Job, JobStatus, OwnJob, jobs_of
 from turnlog.consumers.api.pages import Cursor, Limit, Page, moment, page_after
 from turnlog.consumers.api.principal import Asker, KeyMaker, Operator, Principal, identify
 from turnlog.consumers.api.routes.limits import UserId
+from turnlog.consumers.api.routes.threads import Seq
 from turnlog.consumers.api.streams import OF_FEW
 from turnlog.projectors.engine.lag import Lag
 
 router = APIRouter(prefix="/api", tags=["operations"])
 AnyCaller = Annotated[Principal, Depends(identify)]
-Seq = Annotated[int, Path(ge=1, le=2**62)]
 Only = Annotated[str | None, Field(max_length=100)]
 
 

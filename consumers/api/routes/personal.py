@@ -1,4 +1,4 @@
-"""All that there is of the caller: imported, exported, cleared in part, erased."""
+"""All that there is of the caller: imported, exported, cleared in part, erased, or struck from a turn."""
 
 import asyncio
 import re
@@ -15,16 +15,26 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field
 from starlette.datastructures import UploadFile
 
+from turnlog.agent.access.identity import Forbidden
 from turnlog.agent.access.throttle.shares import in_share
+from turnlog.agent.conversations.ownership import check_not_deleted
 from turnlog.agent.memory.sanitiser.sanitise import SanitiseLevel
 from turnlog.agent.operations.importers import FORMATS, Defaults, ImportFailed
 from turnlog.agent.operations.importing import ImportRequest, check_import, import_conversations, prepare_import
 from turnlog.agent.privacy import personal_data
 from turnlog.agent.privacy.erasure.receipt import Receipt
 from turnlog.agent.privacy.personal_data import Clearing, Parts, StoredOfPerson
+from turnlog.agent.privacy.redaction.redact import (
+    RedactionPreview,
+    RedactionReceipt,
+    plan_redaction,
+    redact_turn,
+    words_to_strike,
+)
 from turnlog.consumers.api.jobs import Job, JobStatus, OwnJob, jobs_of
 from turnlog.consumers.api.principal import Eraser, OfUser, Principal, Reader, Writer
 from turnlog.consumers.api.problems import Refused
+from turnlog.consumers.api.routes.threads import Seq, ThreadId
 from turnlog.consumers.erasing import erasure_reach
 from turnlog.events.errors import NotFound
 from turnlog.events.progress import OnProgress, no_progress
@@ -172,6 +182,51 @@ async def erase(body: Erasure, caller: Eraser, request: Request) -> JobStatus:
         return await personal_data.erase_person(runtime, plan, reach, body.reason)
 
     return jobs.begin(caller, "erase", work).status
+
+
+class Redaction(BaseModel):
+    """words: a word or phrase to strike; whole: all that the turn says. reason: stored in the receipt."""
+
+    words: str | None = Field(None, max_length=1_000)
+    whole: bool = False
+    reason: str | None = Field(None, max_length=1_000)
+
+
+@router.post("/threads/{thread}/turns/{seq}/redact/preview")
+async def preview_redaction(thread: ThreadId, seq: Seq, body: Redaction, caller: Eraser) -> RedactionPreview:
+    """Shows where the words of a turn stand, and changes nothing: for the owner of a conversation in which nobody else
+    speaks, and for operators."""
+    words, (tenant, own, owner) = words_to_strike(body.words, body.whole), await _redacted_place(caller, thread)
+    return (await plan_redaction(caller.system, tenant, own, seq, words, owner)).preview
+
+
+@router.post("/threads/{thread}/turns/{seq}/redact", status_code=202)
+async def redact(thread: ThreadId, seq: Seq, body: Redaction, caller: Eraser, request: Request) -> JobStatus:
+    """Begins to strike words of a turn, or all of it, from the log and everything made from it: for the owner of a
+    conversation in which nobody else speaks, and for operators. It cannot be undone. The job's result is a receipt."""
+    words, (tenant, own, owner) = words_to_strike(body.words, body.whole), await _redacted_place(caller, thread)
+    system = caller.system
+
+    async def work(job: Job) -> RedactionReceipt:
+        reach = erasure_reach(system.settings, lambda _: nullcontext(job.report))
+        receipt = await redact_turn(system, tenant, own, seq, reach, words, caller.user, body.reason, owner)
+        return receipt if owner is None and tenant == system.settings.tenant else receipt.for_owner()
+
+    key = sha256(repr((own, seq, words)).encode()).hexdigest()
+    return jobs_of(request).begin(caller, "redact", work, key).status
+
+
+async def _redacted_place(caller: Principal, thread: str) -> tuple[str, str, str | None]:
+    """Returns tenant, id and owner of a conversation of the caller's; the owner is None for operators, who reach those
+    of others too. Raises NotFound, Forbidden."""
+    is_operator = "operate" in caller.identity.scopes
+    try:
+        own = (await caller.owns(thread))[2]
+    except (NotFound, Forbidden):
+        if not is_operator or not await caller.system.log.thread_head(caller.tenant, thread):
+            raise
+        await check_not_deleted(caller.runtime, caller.tenant, own := thread)
+    return caller.tenant, own, None if is_operator else caller.user
 
 
 @router.get("/user-data")

@@ -13,6 +13,7 @@ from turnlog.consumers.api.pages import Cursor, Limit, Page, moment, page_of, pl
 from turnlog.consumers.api.principal import Reader, WriteId, Writer
 
 router = APIRouter(prefix="/api/threads", tags=["threads"])
+Seq = Annotated[int, Path(ge=1, le=2**62)]
 ThreadId = Annotated[str, Path(min_length=1, max_length=255, description="The conversation's id.")]
 
 Named = Annotated[str | None, Query(max_length=200, description="Only those with this in their label or id.")]

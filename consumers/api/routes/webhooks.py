@@ -8,10 +8,10 @@ from pydantic import BaseModel, Field
 from turnlog.agent.access import webhooks
 from turnlog.agent.access.webhooks import TYPES, Failure, NewWebhook, WebhookInfo
 from turnlog.consumers.api.principal import Operator
+from turnlog.consumers.api.routes.threads import Seq
 
 router = APIRouter(prefix="/api/operations/webhooks", tags=["operations"])
 Name = Annotated[str, Path(max_length=64)]
-Seq = Annotated[int, Path(ge=1, le=2**62)]
 
 
 class WebhookTarget(BaseModel):
