@@ -26,7 +26,7 @@ from turnlog.agent.access.identity import (
     Unauthenticated,
     scopes_of,
 )
-from turnlog.agent.access.keys import PREFIX, identified, is_revoked
+from turnlog.agent.access.presented_keys import PREFIX, identified, is_revoked
 from turnlog.agent.access.secret import secret_of
 from turnlog.agent.access.tickets import Tickets, sign_in_tickets
 from turnlog.agent.access.tokens import OWN_ISSUER, OwnIssuer, expiry, peek, text_claim, verified, wrong_type

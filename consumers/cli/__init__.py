@@ -79,7 +79,7 @@ SUBJECTS = {
     "Privacy": {
         "erase": ("erasing", "Erase a person, and search for what is left"),
         "redact": ("redacting", "Strike words or a turn, and search for what is left"),
-        "encryption-key": ("keys", "Show and change the keys that encrypt users' words"),
+        "encryption-key": ("encryption_keys", "Show and change the keys that encrypt users' words"),
     },
     "Log and read models": {
         "lag": ("operating", "Show how far projections are behind the log"),

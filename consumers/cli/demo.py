@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from turnlog.agent.answering.asking import Answered, ask
-from turnlog.agent.answering.thread_context import thread_context
+from turnlog.agent.answering.context import context_of
 from turnlog.agent.counting import counted
 from turnlog.agent.operations.importers import Defaults, events, read
 from turnlog.agent.operations.lag import projection_lag
@@ -172,10 +172,8 @@ class Demonstration:
 
     async def _show_context(self) -> None:
         self._head("6  The context a model gets", f"agent/context: three tiers in a window of {WINDOW:,} tokens")
-        async with self._runtime.pool.connection() as conn:
-            context = await thread_context(
-                conn, self._runtime.settings, self._runtime.settings.tenant, THREAD, window=WINDOW
-            )
+        prepared = await context_of(self._runtime, self._runtime.settings.tenant, THREAD, window=WINDOW)
+        context = prepared.context
         for line in context_lines(context)[:9]:
             self._say("   " + line)
         used = sum(tier.tokens for tier in context.tiers)

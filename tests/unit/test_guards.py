@@ -55,6 +55,14 @@ OWN_SERVERS = {
 STARTS_SERVERS = re.compile(
     r"\b(home|new_home): Path|own_servers\(|start_cluster|\bFleet\(|prepared_home|chaos\.run import"
 )
+WORK_OF_MODELS = {
+    "agent/memory/extraction/by_model.py": "extracts memories",
+    "agent/memory/upkeep/contradictions.py": "compares memories",
+    "agent/memory/upkeep/merge_prompt.py": "merges memories",
+    "agent/models/llm_tasks.py": "summarises and tags",
+    "agent/operations/model_checkup.py": "tries a model",
+    "consumers/workers/team_answers.py": "routes a question and plans",
+}
 IMPURE = {"asyncio", "time", "random", "secrets", "os", "pathlib", "socket", "nats", "openai", "httpx", "faststream"}
 
 
@@ -188,17 +196,40 @@ def test_only_the_langgraph_package_imports_langgraph() -> None:
 
 
 def test_one_module_calls_a_chat_model_for_an_answer() -> None:
-    """Other work of models (summaries, topics, extraction) takes whole completions."""
-    readers = {
+    """Other work of models takes whole completions; streams of HTTP clients have other arguments."""
+    whole = {str(path.relative_to(ROOT)) for path in having("chat.complete(", "agent", "consumers")}
+    assert whole == set(WORK_OF_MODELS)
+    streams = {
         str(path.relative_to(ROOT))
         for path in having(".stream(", "agent", "consumers")
         for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.AsyncFor)
-        and isinstance(node.iter, ast.Call)
-        and isinstance(node.iter.func, ast.Attribute)
-        and node.iter.func.attr == "stream"
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+        if node.func.attr == "stream" and [ast.unparse(given) for given in node.args] == ["request"]
     }
-    assert readers == {"agent/answering/run.py"}
+    assert streams == {"agent/answering/run.py"}
+
+
+def test_an_answer_is_prepared_in_these_places() -> None:
+    """One for each way in which an answer's request comes: at once, by the log, by the conversation graph."""
+    callers = {str(path.relative_to(ROOT)) for path in having("await prepare(", "agent", "consumers")}
+    assert callers == {
+        "agent/answering/context.py",
+        "consumers/workers/answering.py",
+        "consumers/langgraph/conversation.py",
+    }
+
+
+def test_only_projectors_write_read_models() -> None:
+    """An erasure, which empties columns of any table by their names, writes no table's name."""
+    tables = {table.name for projection in PROJECTIONS for table in projection.tables}
+    write = re.compile(r"\b(?:INSERT INTO|UPDATE|DELETE FROM)\s+(\w+)")
+    written = {
+        (str(path.relative_to(ROOT)), table)
+        for path in sources("events", "agent", "consumers")
+        for table in write.findall(path.read_text())
+        if table in tables
+    }
+    assert written == set()
 
 
 def test_one_module_records_an_answer() -> None:

@@ -17,7 +17,7 @@ from starlette.routing import Route
 
 from turnlog.agent.access.access import Access
 from turnlog.agent.access.identity import Identity, Unauthenticated
-from turnlog.agent.access.keys import PREFIX
+from turnlog.agent.access.presented_keys import PREFIX
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.settings import Settings
 from turnlog.consumers.api.mcp import signing_in

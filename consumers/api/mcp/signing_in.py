@@ -27,7 +27,7 @@ from pydantic_core import from_json, to_json
 from turnlog.agent.access.access import Access
 from turnlog.agent.access.api_keys import create_key, issue_token_of_key, revoke_key
 from turnlog.agent.access.identity import Identity, Unauthenticated
-from turnlog.agent.access.keys import spend_refresh
+from turnlog.agent.access.presented_keys import spend_refresh
 from turnlog.agent.access.tickets import TICKET_S, Tickets
 from turnlog.agent.runtime import Runtime
 from turnlog.events.subjects import OAUTH_BUCKET
