@@ -13,13 +13,13 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
 from concurrent.futures import CancelledError, wait
 from concurrent.futures import TimeoutError as NotDoneInTime
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, Generic, NoReturn, ParamSpec, Protocol, TypeVar
 
 from turnlog.events.errors import TurnlogError
 
 # A Ctrl-C that comes just before a lock is waited for does not end that wait; it is noticed when the wait is over.
 LOOK_S = 0.5
-CLOSED = "this turnlog is closed: its `with` block has ended; open it again"
+CLOSED = "this memory is closed; open it again"
 END_S = 5.0  # for running calls when the loop is closed, or when a waiting caller is interrupted
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -30,6 +30,13 @@ class LoopClosed(TurnlogError):
     """An object was used after the block that it was opened in had ended."""
 
     code = "closed"
+
+
+class Closed:
+    """Stands for what a closed memory no longer has: each attribute raises LoopClosed."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise LoopClosed(CLOSED)
 
 
 class WrongThread(TurnlogError, asyncio.InvalidStateError):

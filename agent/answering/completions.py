@@ -29,6 +29,7 @@ from turnlog.agent.answering.turns import Added, add_turns, turn_of
 from turnlog.agent.context.plain_text import content_text
 from turnlog.agent.context.wire import with_tool_calls
 from turnlog.agent.conversations.forks import fork_thread
+from turnlog.agent.conversations.labels import label_thread
 from turnlog.agent.conversations.ownership import append_as_owner
 from turnlog.agent.conversations.transcript_matching import (
     History,
@@ -44,7 +45,7 @@ from turnlog.agent.models.protocol import CallPiece, ChatRequest, Completion, as
 from turnlog.agent.runtime import Runtime
 from turnlog.events import tracing
 from turnlog.events.contracts import Event, TurnRecorded
-from turnlog.events.errors import InvalidEvent, NotFound, cause
+from turnlog.events.errors import InvalidEvent, NotFound, TurnlogError, cause
 from turnlog.events.read import recorded
 from turnlog.events.subjects import check_place, memory_thread
 from turnlog.events.texts import storable
@@ -113,11 +114,12 @@ Piece = Begun | Text | CallPiece | Reasoned | Completion
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """messages: for the model. basis: of the answer's receipt."""
+    """messages: for the model. basis: of the answer's receipt. begins: the conversation may have no label yet."""
 
     messages: Sequence[Wire]
     thread: str | None = None
     basis: AnswerBasis | None = None
+    begins: bool = False
 
 
 async def complete(runtime: Runtime, person: Person, wanted: CompletionRequest) -> AsyncGenerator[Piece]:
@@ -152,6 +154,8 @@ async def complete(runtime: Runtime, person: Person, wanted: CompletionRequest) 
                     yield piece
                 case Round():
                     await _record(runtime, person, wanted, prepared, piece)
+                    if prepared.begins and prepared.thread is not None:
+                        await label_first(runtime, person.tenant, prepared.thread)
                     yield piece.completion
 
 
@@ -275,7 +279,16 @@ async def _continued(runtime: Runtime, person: Person, wanted: CompletionRequest
         answer_tokens=wanted.chat.max_tokens,
         through=through,
     )
-    return _Prepared(with_own_last(list(found.context.messages), given), thread, found.receipt)
+    begins = place.after is None and place.end is None
+    return _Prepared(with_own_last(list(found.context.messages), given), thread, found.receipt, begins)
+
+
+async def label_first(runtime: Runtime, tenant: str, thread: str) -> None:
+    """Labels a conversation without a label. Its answer is stored already, so an error is only logged."""
+    try:
+        await label_thread(runtime, tenant, thread)
+    except (TurnlogError, psycopg.OperationalError, PoolTimeout) as error:
+        logger.warning("the conversation %s has no label: %s", thread, cause(error))
 
 
 async def _looked_up(runtime: Runtime, person: Person, wanted: CompletionRequest, place: RequestPlace) -> _Prepared:

@@ -13,6 +13,7 @@ from pydantic import TypeAdapter
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_delay, wait_random_exponential
 
 from turnlog.agent.answering.asking import NoAnswer
+from turnlog.consumers.sync_bridge import CLOSED, LoopClosed
 from turnlog.events.errors import TurnlogError, cause
 from turnlog.events.texts import storable
 
@@ -77,6 +78,7 @@ class Http:
         write_id: a write that is sent again with it happens once; each call has its own by default. Raises the server's
         errors, ServerUnavailable.
         """
+        self._refuse_closed()
         request: dict[str, Any] = {"headers": _headers(user, write_id)}
         request["params"] = {name: value for name, value in (params or {}).items() if value is not None}
         if body is not None:
@@ -110,6 +112,7 @@ class Http:
 
         One that breaks off is continued after its last event. ends: names of the events that it ends with.
         """
+        self._refuse_closed()
         loop, failures = asyncio.get_running_loop(), 0
         deadline = loop.time() + self._patience_s
         request: dict[str, Any] = {"method": "POST", "url": f"{path}/stream", "json": storable(body)}
@@ -137,6 +140,10 @@ class Http:
                 raise error if isinstance(error, TurnlogError) else self._unavailable(error)
             failures += 1
             await asyncio.sleep(min(5.0, 0.1 * 2**failures))
+
+    def _refuse_closed(self) -> None:
+        if self.client.is_closed:
+            raise LoopClosed(CLOSED)
 
     async def _answer(self, method: str, path: str, request: dict[str, Any]) -> httpx2.Response:
         response = await self.client.request(method, path, **request)

@@ -9,10 +9,10 @@ import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from turnlog.agent.settings import InvalidSetting, Settings, application_settings
-from turnlog.consumers.sync_bridge import Blocking, LoopThread
+from turnlog.consumers.sync_bridge import Blocking, Closed, LoopThread
 
 if TYPE_CHECKING:
     from turnlog._memory import Memory
@@ -116,16 +116,18 @@ async def _opened(settings: Settings, tenant: str, roles: Sequence[str]) -> "Asy
     from turnlog.events.subjects import check_tenant
 
     check_tenant(tenant)
-    async with (
-        opened(settings, CLIENT) as runtime,
-        in_own_thread(runtime, lambda own: playing(own, roles)) if roles else playing(runtime, roles),
-    ):
+    async with contextlib.AsyncExitStack() as stack:
+        runtime = await stack.enter_async_context(opened(settings, CLIENT))
+        in_thread = in_own_thread(runtime, lambda own: playing(own, roles)) if roles else playing(runtime, roles)
+        await stack.enter_async_context(in_thread)
         await asyncio.to_thread(lambda: runtime.models)
         memory = Memory(runtime, tenant)
         try:
             yield memory
         finally:
             await memory._close()
+            await stack.aclose()
+            runtime.log = runtime.pool = runtime.settings = cast(Any, Closed())
 
 
 @contextlib.asynccontextmanager

@@ -13,6 +13,7 @@ from helpers.stage import MemoryServer
 
 from turnlog.agent.access.limits import change_limits
 from turnlog.agent.access.throttle.pace import Paces
+from turnlog.agent.conversations.threads import get_thread
 
 WEATHER: Any = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
 
@@ -103,6 +104,7 @@ async def test_a_client_names_its_thread(serve: Serve, model: MemoryServer) -> N
             assert [content for _, content in await turns(api, thread)] == ["one", "echo: one", "two", "echo: two"]
             assert (await chat(bob, said("user", "one"), **given))[0] != thread
             assert len(await turns(api, thread)) == 4
+            assert (await get_thread(api.runtime, "default", thread)).label == "one"
         assert (await chat(client, said("user", "three"), **named["t1"]))[0] == "t1"
         assert len(await turns(api, "t1")) == 6
         assert (await chat(client, said("user", "edited"), **named["t3"]))[0] != "t3"

@@ -23,6 +23,9 @@ async def test_a_memory_without_a_block_is_closed_once(face: Face) -> None:
     await memory.thread("t", user="ann").add("user", "hello")
     await memory.close()
     await memory.close()
+    for call in (memory.threads(), memory.thread("t", user="ann").add("user", "hello"), memory.preferences("ann")):
+        with pytest.raises(LoopClosed, match="this memory is closed"):
+            await call
     async with face() as memory:
         assert [turn.content for turn in await memory.thread("t", user="ann").messages()] == ["hello"]
         await memory.close()

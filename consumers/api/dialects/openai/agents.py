@@ -15,7 +15,7 @@ from turnlog.agent.answering.asking import (
     ToolUsed,
     ask,
 )
-from turnlog.agent.answering.completions import Begun, CompletionRequest, Piece, Reasoned, Text
+from turnlog.agent.answering.completions import Begun, CompletionRequest, Piece, Reasoned, Text, label_first
 from turnlog.agent.answering.pieces import Shown
 from turnlog.agent.answering.request import answer_id
 from turnlog.agent.answering.turns import add_turns, turn_of
@@ -93,6 +93,7 @@ async def complete_by_agent(caller: Principal, wanted: CompletionRequest, agent:
             if said := text.said(piece):
                 yield Text(said)
             if isinstance(piece, Answered):
+                await label_first(caller.runtime, caller.tenant, piece.thread)
                 yield await _completion(caller, piece, PREFIX + agent)
 
 
