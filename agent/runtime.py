@@ -162,8 +162,8 @@ class Runtime:
     ) -> AsyncIterator[Connection]:
         """A connection, once the named projections, or all, have applied what is in the log now.
 
-        of: tenant and thread whose last event is enough. without, timeout_s: as settle. Raises NotProjectedInTime,
-        LogUnavailable.
+        of: tenant and thread whose last event is enough. without, timeout_s: as wait_until_projected. Raises
+        NotProjectedInTime, LogUnavailable.
         """
         if of is None:
             await self.wait_until_projected(timeout_s, names, without)
@@ -200,7 +200,7 @@ class Runtime:
     ) -> int:
         """Waits until the named projections have applied the thread's last event, and for no later one.
 
-        without: as settle. Returns the event's sequence, 0 for a thread without events.
+        without: as wait_until_projected. Returns the event's sequence, 0 for a thread without events.
 
         Raises NotProjectedInTime, LogUnavailable.
         """
@@ -244,7 +244,7 @@ async def finished_through(runtime: Runtime, reactor: str) -> int:
 
 
 async def reactor_consumer(runtime: Runtime, reactor: str) -> ConsumerInfo | None:
-    """Raises LogUnavailable."""
+    """Returns what NATS knows of a reactor's durable; None if there is no durable. Raises LogUnavailable."""
     with nats_errors(f"cannot ask NATS where {reactor} is"):
         try:
             info: ConsumerInfo = await runtime.log.nc.jetstream().consumer_info(STREAM, reactor)

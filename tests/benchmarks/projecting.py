@@ -1,4 +1,4 @@
-"""Live projection of P1 and P2 against the raw read of the same log."""
+"""Live projection of thread activity and messages against the raw read of the same log."""
 
 from statistics import median
 
@@ -29,7 +29,7 @@ async def measure(stand: Stand) -> list[Row]:
     )
     return [
         Row(
-            "live projection of P1 and P2",
+            "live projection of activity and messages",
             per_second(median(mine)),
             per_second(median(theirs)),
             found,

@@ -1,4 +1,4 @@
-"""Peak memory of a rebuild of P2 over ten times as many events: flat, as nothing is kept from batch to batch.
+"""Peak memory of a rebuild of the messages over ten times as many events: flat, as nothing is kept from batch to batch.
 
 Run as a program it is the child that is measured: `python -m tests.benchmarks.rebuild_memory NATS_URL DATABASE_URL`.
 """

@@ -1,4 +1,4 @@
-"""A whole rebuild of P2 against the raw read and the raw COPY."""
+"""A whole rebuild of the messages against the raw read and the raw COPY."""
 
 from statistics import median
 
@@ -42,7 +42,15 @@ async def measure(stand: Stand) -> list[Row]:
         f"without a key ({per_second(median(copies))})."
     )
     return [
-        Row("rebuild of P2", per_second(median(mine)), per_second(median(floor)), found, spread, (">=", 0.5), method)
+        Row(
+            "rebuild of messages",
+            per_second(median(mine)),
+            per_second(median(floor)),
+            found,
+            spread,
+            (">=", 0.5),
+            method,
+        )
     ]
 
 

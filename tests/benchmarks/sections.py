@@ -17,10 +17,11 @@ SECTIONS = (
         "Log and projection",
         ("append", "project", "rebuild", "memory", "visible"),
         "50,000 events, real IRC messages. Appending: from Event objects to the last acknowledgement, beside nats-py "
-        "with ready bytes in atomic batches of 1,000. Projection: both projections in one runner until they are at the "
-        "head, beside a pull consumer that decodes nothing. Rebuild of P2: from the call to the switched tables, "
-        "beside the slower of that read and one COPY of the rows. Memory: growth of a process that rebuilds 200,000 "
-        "events, beside 20,000. Append → visible: 1,200 turns at 100 a second, beside one publish and one insert.",
+        "with ready bytes in atomic batches of 1,000. Projection: both projections in one runner until they are at "
+        "the head, beside a pull consumer that decodes nothing. Rebuild of messages: from the call to the switched "
+        "tables, beside the slower of that read and one COPY of the rows. Memory: growth of a process that rebuilds "
+        "200,000 events, beside 20,000. Append → visible: 1,200 turns at 100 a second, beside one publish and one "
+        "insert.",
     ),
     Section(
         "Long threads",
