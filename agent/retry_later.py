@@ -22,7 +22,7 @@ class NotNow(TurnlogError):
 
 @contextlib.contextmanager
 def at_once() -> Iterator[None]:
-    """For work that a caller waits for, without redelivery: raises NotNow in place of RetryLater."""
+    """Raises NotNow in place of RetryLater, for a caller that waits and is not redelivered."""
     try:
         yield
     except RetryLater as later:

@@ -37,7 +37,7 @@ class Appended:
 
 
 class Key(NamedTuple):
-    """Identifies an event: anyone may publish any id on another thread."""
+    """Identifies an event by its thread and its id, since anyone may use an id again on another thread."""
 
     tenant: str
     thread_token: str

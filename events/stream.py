@@ -39,7 +39,8 @@ _COMPARED = (
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions:
-    """partitions: fixed for the stream's life (it maps threads); max_bytes: -1 keeps the stream's value."""
+    """How the stream is created. partitions: fixed for the stream's life (it maps threads); max_bytes: -1 keeps the
+    stream's value."""
 
     partitions: int = 1
     replicas: int = 1

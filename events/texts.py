@@ -32,7 +32,7 @@ def valid_json(text: bytes) -> bytes:
 
     NUL stays as well: an id with one is refused, and a reader cannot tell ids from texts yet.
     """
-    if b"\xed" in text:  # with which the bytes of a surrogate begin, and those of Korean letters
+    if b"\xed" in text:  # first byte of encoded surrogates, and of Korean letters
         with suppress(UnicodeDecodeError):
             text = _whole(text.decode("utf-8", "surrogatepass")).encode()
     if b"\\ud" in text or b"\\uD" in text:

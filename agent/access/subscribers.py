@@ -65,7 +65,8 @@ class RemovedSubscriber:
 async def create_subscriber(
     runtime: Runtime, tenant: str, name: str, admit: Admit, from_now: bool = False
 ) -> NewSubscriber:
-    """Creates a durable on the tenant's events, and a password that opens it alone. from_now: without earlier events.
+    """Creates a durable on the tenant's events, and a password that is valid for it only. from_now: earlier events are
+    skipped.
 
     Raises InvalidToken, SubscriberExists, LogUnavailable, and what admit raises: then there is no durable either.
     """

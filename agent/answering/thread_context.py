@@ -48,7 +48,7 @@ class Transcripts:
         self._threads.clear()
 
     async def state(self, conn: Connection, tenant: str, thread: str, now: Overview) -> list[Message]:
-        """The turns of the thread's state, oldest first; the list is the caller's own."""
+        """Returns the turns of the thread's state, oldest first; the list is the caller's own."""
         known = [m for m in self._threads.get((tenant, thread), ()) if now.pruned_through < m.seq <= now.last_seq]
         newest = known[-1].seq if known else now.pruned_through
         if newest < now.last_seq:
@@ -193,7 +193,10 @@ async def _pruned(conn: Connection, tenant: str, thread: str, relevant: Sequence
 
 
 def _doubt(found: Relevant, messages: Sequence[Message], block: MemoryBlock, recent: int) -> str | None:
-    """The search leaves out the newest turns, which are shown anyway, and the question, which is one of them."""
+    """Returns a line saying that the turns hardly answer the question, or None.
+
+    The search leaves out the newest turns, which are shown anyway, and the question, which is one of them.
+    """
     newest = [content_text(message.content) for message in messages[-recent - 1 :]]
     noted = [line for wire in block.all_messages for line in str(wire["content"]).splitlines()]
     return doubt_about(found.evidence, found.query, [text for text in [*newest, *noted] if text != found.query])

@@ -39,18 +39,19 @@ _TAG = re.compile(r"(?P<indent>(?:^|(?<=>))[ \t]*)?<(?P<close>/)?(?P<name>[A-Za-
 
 
 def additions(text: str) -> list[Range]:
-    """The ranges that chat programs are known to add: templates, elements, and the tags around a person's words."""
+    """Returns the ranges that chat programs are known to add: templates, elements, and the tags around a person's
+    words."""
     ranges = [found.span() for pattern in _TEMPLATES for found in pattern.finditer(text)]
     return [*ranges, *_elements(hidden(text, ranges, " "), _OF_CLIENTS)]
 
 
 def blocks(text: str) -> list[Range]:
-    """The elements of any name that begin a line, other than a person's own and those of formatted text."""
+    """Returns the ranges of elements that begin a line, except a person's own and those of formatted text."""
     return list(_elements(text, None))
 
 
 def without_additions(text: str) -> str:
-    """The person's own words; the text itself where a chat program added nothing, or wrote all of it."""
+    """Returns the person's own words, or the whole text if a chat program added nothing or wrote all of it."""
     return hidden(text, additions(text), " ").strip() or text
 
 

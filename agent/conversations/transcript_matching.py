@@ -27,7 +27,7 @@ SYSTEM = ("system", "developer")
 # Parts that a turn keeps as they are; of others (audio, files) it has a note, so the model gets the caller's own.
 KEPT_PARTS = ("text", "image_url")
 CANDIDATES = 8
-TURNS_OF_A_RUN = 20  # at most, of which a client sees the question and the answer
+TURNS_OF_A_RUN = 20  # the most turns from a question to its answer; a client sees only these two
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +210,7 @@ def _key(message: Wire, words: Callable[[str], str]) -> str:
 
 
 def _call_key(call: Wire) -> list[Any]:
-    """Clients parse arguments and write them again with other spaces."""
+    """Returns a call in a form that is equal whatever spaces a client writes into the JSON of its arguments."""
     name, arguments = called(call)
     try:
         return [call.get("id"), name, json.loads(arguments or "{}")]

@@ -137,8 +137,8 @@ class OpenAIEmbedder:
         return vectors / np.maximum(lengths, 1e-12), used
 
     async def _request(self, batch: list[str]) -> tuple[Vectors, int]:
-        """The vectors in the order of the texts, and the tokens read. The client asks for base64 and takes floats as
-        well."""
+        """Returns the vectors in the order of the texts, and the tokens read. The client asks for base64 and takes
+        floats as well."""
         reply = await self._client.embeddings.create(model=self.model, input=batch)
         items = list(getattr(reply, "data", None) or [])
         if len(items) != len(batch):

@@ -124,7 +124,7 @@ class Completion:
         return self.finish_reason in ENDED_HERE
 
     def metered(self, agent: str) -> UsageMetered:
-        """The usage of an answer; its error is the finish reason where the answer ended early."""
+        """Returns the answer's usage; its error is the finish reason where the answer ended early."""
         usage = self.usage.metered("answer", agent)
         return usage.model_copy(update={"error": self.finish_reason}) if self.ended_early else usage
 

@@ -33,7 +33,7 @@ class Archived:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """restored: False when the conversation was not in the archive."""
+    """A conversation that was asked for; restored is False if it was not in the archive."""
 
     thread: str
     restored: bool

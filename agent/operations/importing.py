@@ -41,7 +41,7 @@ from turnlog.events.publish import Appended, Key
 from turnlog.projectors.engine.duplicates import first_seqs
 from turnlog.projectors.engine.lag import NotProjectedInTime, lag
 
-# Keys of new users are made once for each batch, which takes as long as it takes to store 100 turns.
+# Making keys for new users takes as long as storing 100 turns, so it is done once per batch.
 BATCH, BATCH_CHARS = 4_000, 16_000_000
 SHOWN, FEW, LONGEST = 100, 3, 500  # places in a document, and in a line for people; characters
 MAX_SILENT_WAITS = 120
@@ -53,9 +53,9 @@ CONFIDENCE = 0.7  # of what another product's model derived from words that nobo
 
 @dataclass(frozen=True, slots=True)
 class ImportRequest:
-    """embed: wait for vectors; None decides by the number of new turns. own: the turns go into conversations of
-    `defaults.user` alone; those of a conversation that another user has are rejected. most: bytes of the unpacked file.
-    """
+    """Options of an import. embed: wait for vectors; None decides by the number of new turns. own: the turns go into
+    conversations of `defaults.user` alone; those of a conversation that another user has are rejected. most: bytes of
+    the unpacked file."""
 
     path: Path
     format: str | None

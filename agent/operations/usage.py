@@ -64,7 +64,7 @@ async def usage_by(
 ) -> list[Usage]:
     """Sums over a tenant's rows by user, agent, model, day or month. Newest first, or by cost and calls.
 
-    prices: the bundled ones by default; only tell which models had no price where older events do not say it.
+    prices: the bundled ones by default. They are used only where an event does not say whether its model had a price.
     """
     order = "key DESC" if by in _IN_TIME else "cost_usd DESC, calls DESC, key"
     cursor = conn.cursor(row_factory=class_row(Usage))

@@ -109,7 +109,8 @@ async def _candidates(
 
 
 def _groups(words: Sequence[str], statistics: ScopeStatistics) -> list[tuple[tuple[str, ...], int]]:
-    """Groups of terms to look up, each with the most rows to read: rare terms alone, common terms in pairs.
+    """Returns groups of terms to look up, each with the number of rows to read: rare terms alone, common terms in
+    pairs.
 
     A word that is not in the sample counts as rare.
     """

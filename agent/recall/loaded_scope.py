@@ -117,7 +117,7 @@ async def _grown(former: LoadedScope, new: Sequence[ChunkRow]) -> LoadedScope:
 
 
 async def _facts(rows: Sequence[ChunkRow], numbers: dict[str, int]) -> Chunks:
-    await asyncio.sleep(0)  # others have their turn
+    await asyncio.sleep(0)  # lets other tasks run
     return Chunks.of(
         texts=[row.chunk.text for row in rows],
         terms=[row.chunk.terms for row in rows],

@@ -50,7 +50,7 @@ class Weights:
     importance: float = 0.1
 
 
-# Measured by tests/evaluation/memories.py, docs/evaluation.md "Memories". With the seed's exponent of 1 memories of
+# Measured by tests/evaluation/memories.py, docs/evaluation.md "Memories". With an exponent of 1 memories of
 # past months are hardly found, because importance falls to a tenth in three months.
 DEFAULT = Weights()
 

@@ -18,7 +18,7 @@ Kind = Literal["fact", "order", "summary"]
 WordsOf = Literal["people", "user", "anyone"]
 
 MOST_PARTS = 3  # each is a search of its own and has its share of the k turns
-MAX_CHARS = 2_000  # a longer text is searched for as it is
+MAX_CHARS = 2_000  # a longer text is searched without being read
 
 _WH = "what|where|who|whom|whose|when|which|why|how"
 _ASKS = re.compile(

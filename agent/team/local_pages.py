@@ -35,7 +35,7 @@ class LocalPages:
         return [page for _, page in sorted(rated, key=lambda pair: -pair[0])[:limit]]
 
     def _points(self, asked: set[str], words: Counter[str]) -> float:
-        """BM25 (Robertson and Zaragoza, 2009)."""
+        """Returns the page's BM25 score (Robertson and Zaragoza, 2009)."""
         length = K1 * (1 - B + B * words.total() / self._mean)
         return sum(
             math.log(1 + (len(self._pages) - self._in[word] + 0.5) / (self._in[word] + 0.5))

@@ -160,7 +160,7 @@ class Rewoo:
         return Ask(self.asked, known, phase=PhaseChanged(self.agent.type, "PLAN"))
 
     def shows(self, piece: Text | CallPiece | Restarted) -> bool:
-        """The text of a plan is shown once it is known to be the answer; in a loop at once."""
+        """Returns whether the piece may be shown: not while it may still be a plan; in a loop always."""
         self.has_calls = self.has_calls or isinstance(piece, CallPiece)
         if isinstance(piece, CallPiece) or (self.phase == "PLAN" and self.agent.policy != "loop"):
             return False

@@ -1,4 +1,4 @@
-"""Ids in paths: a slash that a client percent-encoded is part of an id, and no border between two parts of the path.
+"""Ids in paths: a slash that a client percent-encoded is part of an id, not a separator between parts.
 
 Servers decode a path before it is routed, after which both are the same. Here each part is decoded by itself, with its
 slashes escaped, and the parameters of routes are what the client meant.

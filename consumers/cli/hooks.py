@@ -104,7 +104,8 @@ def with_hooks(settings: dict[str, Any], command: str) -> dict[str, Any]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """Raises BadOption for a file that is not a JSON object, which is not overwritten."""
+    """Returns the file's JSON object, {} without a file. Raises BadOption for another file, which is not
+    overwritten."""
     try:
         found = json.loads(path.read_text("utf-8"))
         if isinstance(found, dict):

@@ -24,7 +24,7 @@ _COMPLETED = {"user": known_users, "thread": known_threads, "conversation": know
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """tenant: None where the command takes none, or got none."""
+    """The options that every command takes. tenant: None where the command takes none, or got none."""
 
     json: bool = False
     tenant: str | None = None

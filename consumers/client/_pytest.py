@@ -24,7 +24,8 @@ def turnlog_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[s
 
 @pytest.fixture
 def turnlog_memory(turnlog_servers: dict[str, Any]) -> "Opening":
-    """The memory of a tenant of this test alone, to be opened: `with` or `async with turnlog_memory as memory`."""
+    """Returns a closed memory in a tenant of this test alone; open it: `with` or `async with turnlog_memory as
+    memory`."""
     import turnlog
 
     return turnlog.open(**turnlog_servers, tenant=f"test-{uuid4().hex[:12]}")

@@ -100,13 +100,13 @@ class NatsServer:
         return read_address(conf.read_text()) if conf.is_file() else None
 
     def subscribers(self) -> dict[str, str]:
-        """Passwords of subscribers by their durables."""
+        """Returns passwords of subscribers by their durables."""
         kept = self.folder / "subscribers.json"
         found: dict[str, str] = json.loads(kept.read_text()) if kept.is_file() else {}
         return found
 
     def keep_subscriber(self, durable: str, password: str | None) -> None:
-        """Lets a subscriber connect from the next start on; with None no longer."""
+        """Lets a subscriber connect from the next start on; with password None it no longer may."""
         others = {name: one for name, one in self.subscribers().items() if name != durable}
         kept = others if password is None else others | {durable: password}
         write_private(self.folder / "subscribers.json", json.dumps(kept), self.identity)

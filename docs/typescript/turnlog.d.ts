@@ -3295,8 +3295,8 @@ export interface components {
         };
         /**
          * ChatRequest
-         * @description user_id: left out or the caller's. session_id: the conversation, where no conversation_id is given. debug: the
-         *     last event has the messages that the model was given.
+         * @description The body of a question. user_id: left out or the caller's. session_id: the conversation, where no conversation_id
+         *     is given. debug: the last event has the messages that the model was given.
          */
         ChatRequest: {
             /** Message */
@@ -5671,7 +5671,7 @@ export interface components {
         };
         /**
          * SessionValue
-         * @description The whole session (B: SessionValue).
+         * @description The whole session.
          */
         SessionValue: {
             meta: components["schemas"]["Meta"];
@@ -6316,7 +6316,7 @@ export interface components {
         };
         /**
          * UserSnapshot
-         * @description chronic_diseases: B's JSON calls it `history`; both are read.
+         * @description A user's medical facts and preferences. chronic_diseases: older clients call it `history`; both are read.
          */
         UserSnapshot: {
             /**

@@ -50,7 +50,7 @@ class SessionUpdated(EventContract):
 
 
 class SegmentCheckpointRequested(EventContract):
-    """A reader saw the token ratio at or over the threshold; a reactor makes the checkpoint (B: async summary).
+    """A reader saw the token ratio at or over the threshold; a reactor makes the checkpoint.
 
     through_seq: the last event of the session that the reader saw; later ones are not counted.
     """

@@ -26,7 +26,8 @@ AND classid = %s AND objid = 1 AND database = (SELECT oid FROM pg_database WHERE
 
 
 class Share:
-    """How many of `partitions` this worker should hold; its runners call take() before, keep() while they hold one."""
+    """Decides how many of `partitions` this worker holds; its runners call take() before, keep() while they hold
+    one."""
 
     def __init__(self, database_url: str, partitions: int) -> None:
         self._url, self._partitions = database_url, partitions

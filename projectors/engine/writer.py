@@ -30,7 +30,7 @@ def _quoted(value: object) -> str:
 Connection = AsyncConnection[TupleRow]
 
 COPY_FROM = 100
-# psycopg does not cache longer statements; up to here values cost a tenth of arrays.
+# psycopg does not cache longer statements; up to this many rows VALUES costs a tenth of what arrays cost.
 VALUES_UP_TO = 50
 
 

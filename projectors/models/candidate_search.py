@@ -83,7 +83,7 @@ async def nearest_rows(
     limit: int,
     scan: VectorScan,
 ) -> list[tuple[Any, ...]]:
-    """Returns rows whose vectors of `model` are nearest to `vector`; with a filter that few rows pass some may be
+    """Returns rows whose vectors of `model` are nearest to `vector`; if the filter passes few rows, some may be
     missed."""
     async with conn.pipeline(), conn.transaction():
         await use_vector_scan(conn, scan)

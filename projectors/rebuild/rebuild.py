@@ -98,7 +98,7 @@ async def _switch(log: Log, database_url: str, projections: Sequence[Projection]
 
 async def _finish_under_lock(log: Log, conn: Connection, projections: Sequence[Projection], build: Build) -> None:
     """Takes the locks in one order: first the tables against VACUUM, then the position rows in the engine's order, so
-    that the live projection waits, and last the tables against readers; nothing has to be waited for afterwards."""
+    that the live projection waits, and last the tables against readers; after that, nothing waits."""
     await shadow.hold_still(conn, projections, build.name)
     names = [projection.name for projection in projections]
     rows = await conn.execute(

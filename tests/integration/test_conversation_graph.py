@@ -1,4 +1,4 @@
-"""The conversation graph on the real log, read models and store, with a model over HTTP (G7, D phase 3)."""
+"""The conversation graph on the real log, read models and store, with a model over HTTP."""
 
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Writers of one session in several processes at once: no update is lost, and no turn (P9; B has a mutex)."""
+"""Writers of one session in several processes at once: no update is lost, and no turn."""
 
 import asyncio
 import json

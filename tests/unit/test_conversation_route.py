@@ -1,4 +1,4 @@
-"""route: rules as data, scores of G2, Chinese and English."""
+"""route: rules as data, their scores, Chinese and English."""
 
 from collections.abc import Sequence
 from typing import Any, cast

@@ -1,4 +1,4 @@
-"""The guards of the throttle, what refuses a request, and the statements that count and admit.
+"""The throttle's guards, which are the limits that refuse a request, and the SQL that counts and admits.
 
 An admitted request is a row of `admissions`, so a window is exact: it holds the requests of the last minute or hour.
 One statement counts everything and inserts the row unless something is full; NAMES is the order of the checks.

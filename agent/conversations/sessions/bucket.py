@@ -1,5 +1,4 @@
-"""Copies of sessions in a JetStream key-value bucket, where B has Redis. A cache: a failure counts as a
-miss."""
+"""Copies of sessions in a JetStream key-value bucket. A cache: a failure counts as a miss."""
 
 import asyncio
 import contextlib

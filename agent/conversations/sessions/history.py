@@ -1,4 +1,4 @@
-"""The history text of a session and what it weighs (B: QueryMemoryContext). Pure.
+"""The history text of a session and its tokens. Pure.
 
 A line is a message as `User: …` or `Assistant: …`, of another speaker with their name; a round of tools is one line
 with its calls and short results.
@@ -46,8 +46,7 @@ class History:
 def build_history(
     summary: str, turns: Sequence[Turn], query: str, rules: SegmentRules, counter: TokenCounter
 ) -> History:
-    """Returns the history of a prompt. summary: "" if the turns have none before them. The ratio decides in every mode
-    (B, v2.0).
+    """Returns the history of a prompt. summary: "" if the turns have none before them. The ratio decides in every mode.
 
     Over the window the oldest turns are replaced by a line that says how many; the newest turn always stays.
     """
@@ -87,7 +86,7 @@ def retained(turns: Sequence[Turn], recent_turns: int, rules: SegmentRules, coun
 
 
 def lines_of(turn: Turn) -> Iterator[Line]:
-    """Results of tools are part of the line of the message that called them."""
+    """Yields the turn's lines; results of tools belong to the message that called them."""
     line: list[Message] = []
     for message in turn:
         if line and calls(line[0]) and results(message) and not words(message):

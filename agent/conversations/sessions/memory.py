@@ -1,4 +1,4 @@
-"""Short-term memory: the five operations of the seed (B) over sessions that are events.
+"""Short-term memory: the five operations of docs/short-term-memory.md over sessions that are events.
 
 Summaries are not made here: a query that finds the threshold crossed asks for a checkpoint on the log, and a
 reactor makes it while the answer is on its way.
@@ -104,11 +104,11 @@ class ShortTermMemory:
                 return session_value(await self._sessions.create(place, created, user=owner, expected=head))
 
     async def get(self, conversation_id: str) -> SessionValue:
-        """Returns the session now (B: GetShortMemory)."""
+        """Returns the session now."""
         return session_value(await self._session(conversation_id))
 
     async def query_memory_context(self, request: MemoryQueryRequest) -> MemoryContext:
-        """Returns the history for a prompt, and whether it is time for a summary (B: QueryMemoryContext).
+        """Returns the history for a prompt, and whether it is time for a summary.
 
         Crossing the threshold requests a checkpoint in the background, once per state of the conversation. A failed
         request does not fail the query; the next query repeats it.
@@ -134,7 +134,7 @@ class ShortTermMemory:
         return context
 
     async def write_turn(self, request: MemoryWriteRequest) -> MemoryWriteResult:
-        """Appends the question and the answer atomically (B: WriteTurn).
+        """Appends the question and the answer atomically.
 
         Repeating a call with the same turn_id changes nothing. Raises InvalidMemoryRequest when both are empty.
         """
@@ -148,7 +148,7 @@ class ShortTermMemory:
         )
 
     async def checkpoint(self, conversation_id: str, summary: str, recent_turns: int | None = None) -> SessionValue:
-        """Ends the segment with a summary of the caller's own (B: CheckpointShortMemory, Q6).
+        """Ends the segment with a summary of the caller's own.
 
         The last recent_turns turns stay in full (None: the session's rule). The summary must cover every turn before
         them; with 0, all turns. Raises InvalidMemoryRequest for an empty summary, one over the session's threshold,

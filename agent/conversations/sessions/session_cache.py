@@ -1,4 +1,4 @@
-"""Copies of sessions in memory (M10, L1). Each subscribes to its thread: a message there makes the copy suspect."""
+"""Copies of sessions in memory. Each subscribes to its thread: a message there makes the copy suspect."""
 
 import asyncio
 import contextlib

@@ -56,7 +56,7 @@ async def create_session(
 
 
 async def create_requested(runtime: Runtime, tenant: str, request: MemoryCreateRequest) -> SessionValue:
-    """Does what create_session does, with all fields of B's request."""
+    """Does what create_session does, with all fields of the request."""
     async with _memory(runtime, tenant) as memory:
         return await memory.create(request)
 
@@ -74,7 +74,7 @@ async def session_context(runtime: Runtime, tenant: str, conversation: str, quer
 
 
 async def query_memory(runtime: Runtime, tenant: str, request: MemoryQueryRequest) -> MemoryContext:
-    """Returns what session_context does, with all fields of B's request."""
+    """Returns what session_context does, with all fields of the request."""
     async with _memory(runtime, tenant) as memory:
         return await memory.query_memory_context(request)
 

@@ -1,7 +1,7 @@
-"""The session value and the requests and results of short-term memory, with all fields of the seed (B), snake_case;
-and the events that requests become. Pure.
+"""The session value and the requests and results of short-term memory, with snake_case fields; and the events that
+requests become. Pure.
 
-Times are whole Unix seconds, as B has them. Every model is immutable: change one with `model_copy(update=...)`.
+Times are whole Unix seconds. Every model is immutable: change one with `model_copy(update=...)`.
 """
 
 from typing import Annotated, Any
@@ -65,7 +65,7 @@ class GlobalState(_Part):
 
 
 class UserSnapshot(_Part):
-    """chronic_diseases: B's JSON calls it `history`; both are read."""
+    """A user's medical facts and preferences. chronic_diseases: older clients call it `history`; both are read."""
 
     user_id: str = ""
     name: str = ""
@@ -78,7 +78,7 @@ class UserSnapshot(_Part):
 
 
 class SessionValue(_Part):
-    """The whole session (B: SessionValue)."""
+    """The whole session."""
 
     meta: Meta
     flow_context: FlowContext = FlowContext()
@@ -87,7 +87,7 @@ class SessionValue(_Part):
     user_snapshot: UserSnapshot = UserSnapshot()
 
 
-# A Go client, as in B, sends "" for an absent value.
+# A Go client sends "" for an absent value.
 Given = Annotated[str | None, BeforeValidator(lambda given: None if given == "" else given)]
 
 
@@ -159,7 +159,8 @@ class MemoryWriteResult(_Part):
 
 
 def session_value(state: SessionState, recent_turns: int | None = None) -> SessionValue:
-    """Returns the session as B shows it. recent_turns: of the segment in window_messages; None: the session's rule."""
+    """Returns the session as clients get it. recent_turns: of the segment in window_messages; None: the session's
+    rule."""
     count = state.rules.recent_turns if recent_turns is None else recent_turns
     snapshot = UserSnapshot.model_validate(state.user_snapshot)
     return SessionValue(
@@ -176,7 +177,7 @@ def session_value(state: SessionState, recent_turns: int | None = None) -> Sessi
 
 
 def mode_of(state: SessionState) -> Mode:
-    """Old data without a checkpoint id is FULL_HISTORY, whatever its mode says (B, 兼容性处理)."""
+    """Returns the mode; old data without a checkpoint id is FULL_HISTORY, whatever its mode says."""
     return state.mode if state.checkpoint_id is not None else "FULL_HISTORY"
 
 

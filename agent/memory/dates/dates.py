@@ -35,8 +35,8 @@ class Dated:
 def dates_in(text: str, now: datetime, zone: tzinfo = UTC) -> list[Dated]:
     """Returns the dates of a question asked at `now` (aware) in time zone `zone`, in the order of the text.
 
-    An expression that may be past or future ("in May", "on Friday") means the latest past one. Outside of the years in
-    which events can be, nothing is found.
+    An expression that may be past or future ("in May", "on Friday") means the latest past one. Years outside
+    those that events can have are ignored.
     """
     if not FIRST_TIME <= now < END_OF_TIME:
         return []

@@ -67,7 +67,8 @@ SECONDS_A_DAY = 86_400
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """decay_rate: importance a day. freshness_rate: of the exponential, a day. tiers: the least total of each.
+    """How memories fade, and into which tiers they fall. decay_rate: importance a day. freshness_rate: of the
+    exponential, a day. tiers: the least total of each.
 
     floor: what decay leaves. access_boost: importance that an access adds, up to max_access_boost in all.
     """

@@ -346,7 +346,7 @@ def _verbatim(turn: Turn, content: str, quote: str) -> Finding:
 
 
 def _is_cut(text: str, end: int) -> bool:
-    """Returns whether a value that ends there was longer than its rule or a sentence may be."""
+    """Returns whether a value that ends there was cut at the longest that its rule or a sentence may be."""
     return end == len(text) >= MAX_SENTENCE or bool(_IN_A_WORD.match(text, end))
 
 

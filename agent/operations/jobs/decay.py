@@ -53,7 +53,7 @@ async def _due(
     counts: Counter[str],
     on_progress: OnProgress,
 ) -> AsyncIterator[tuple[Place, list[UUID]]]:
-    """Users with up to MAX_IDS ids of memories that are due."""
+    """Yields each user with up to MAX_IDS ids of memories that are due."""
     waiting: list[UUID] = []
     before: Place | None = None
     async for row in policy_rows(conn):

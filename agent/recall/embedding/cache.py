@@ -14,7 +14,7 @@ from turnlog.projectors.engine.writer import Connection
 
 SOURCE = "turnlog/embedder"
 PROBE_TEXT = "turnlog"  # its vector shows whether a model is still the same
-CHARS_PER_TOKEN = 3  # to estimate; the server counts
+CHARS_PER_TOKEN = 3  # for estimates; the server reports the real number
 
 
 async def fill_cache(

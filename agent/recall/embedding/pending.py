@@ -88,13 +88,13 @@ async def _newest(conn: Connection, where: str, values: dict[str, Any]) -> list[
 
 
 async def _lacking(conn: Connection, model: str) -> list[tuple[str, dict[str, Any]]]:
-    """Conditions that together hold for every chunk without a vector of the model, each with its values."""
+    """Returns conditions that together match every chunk without a vector of the model, each with its values."""
     replaced = await replaced_models(conn, "memory_vectors", model)
     return [(_NO_VECTOR, {}), *((_VECTOR_OF, {"replaced": name}) for name in replaced)]
 
 
 async def replaced_models(conn: Connection, table: str, model: str) -> list[str]:
-    """The other models that vectors of the table are of."""
+    """Returns the other models that vectors of the table are of."""
     rows = await conn.execute(_REPLACED_MODELS.format(table=table).encode(), (model,))
     return [name for (name,) in await rows.fetchall()]
 

@@ -21,8 +21,8 @@ Id = Annotated[str | None, Field(min_length=1, max_length=255)]
 
 
 class ChatRequest(BaseModel):
-    """user_id: left out or the caller's. session_id: the conversation, where no conversation_id is given. debug: the
-    last event has the messages that the model was given."""
+    """The body of a question. user_id: left out or the caller's. session_id: the conversation, where no conversation_id
+    is given. debug: the last event has the messages that the model was given."""
 
     message: str = Field(min_length=1, max_length=1_000_000)
     user_id: Id = None

@@ -239,7 +239,8 @@ class _Server:
         return Response(headers=NO_STORE)
 
     async def _person(self, credential: str) -> Identity:
-        """credential: a link of <code>turnlog page</code>, a token or an API key. Raises Unauthenticated."""
+        """Returns who a credential belongs to: a link of <code>turnlog page</code>, a token or an API key. Raises
+        Unauthenticated."""
         access = self._runtime.cached(Access)
         _, is_link, ticket = credential.rpartition("#ticket=")
         return await (access.sign_in_tickets.redeem(ticket) if is_link else access.identify(credential))

@@ -24,7 +24,7 @@ FOUND = (
 _SAID_BY = (
     " AND (lower(v.speaker) = lower(%(speaker)s::text) OR (v.user_id = %(speaker)s::text AND v.speaker = 'user'))"
 )
-AT_ONCE = 100  # chunks that are read or indexed before others have their turn
+AT_ONCE = 100  # chunks that are read or indexed before other tasks run
 _THROUGH = "(%(through)s::bigint[])[array_position(%(lineage)s::text[], v.thread_id)]"
 
 Key = tuple[str, int, int, str]  # (thread, seq, piece, id): the order of a conversation

@@ -73,7 +73,7 @@ class SessionState:
     def segment_after(self) -> int:
         """The sequence after which the thread's turns belong to the segment.
 
-        Old data in mode SUMMARY_N without a checkpoint has its full history (B, compatibility).
+        Old data in mode SUMMARY_N without a checkpoint has its full history.
         """
         is_summary = self.mode == "SUMMARY_N" and self.checkpoint_id is not None
         return self.covered_seq if is_summary else self.created_seq

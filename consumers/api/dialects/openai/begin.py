@@ -167,7 +167,7 @@ async def start(
 ) -> Started:
     """Begins an answer with this id, and returns it when its question is stored.
 
-    One that is stored is made though the client leaves: when a client library sends the request again by itself, it
+    A stored question is answered even if the client leaves; when its library sends the request again by itself, it
     gets that answer. A task of the client itself is answered and not stored, unless it asks for that. Raises what
     `complete` raises before it calls the model.
     """

@@ -104,7 +104,7 @@ async def _embedded(body: EmbeddingsBody, caller: Principal, meter: Meter, reque
 
 
 def _texts(given: str | list[int] | list[str] | list[list[int]]) -> list[str]:
-    """Returns the texts, those of tokens too. Raises Unusable."""
+    """Returns the inputs as texts; lists of tokens are decoded. Raises Unusable."""
     inputs = [given] if isinstance(given, str) or isinstance(given[0], int) else given
     try:
         return [part if isinstance(part, str) else encoding(ENCODING).decode(part) for part in inputs]
