@@ -51,7 +51,10 @@ def main() -> None:
 def check_version() -> None:
     first = re.search(r"^## (\S+)", (REPOSITORY / "docs/CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
     if first is None or first[1] != turnlog.__version__:
-        sys.exit(f"docs/CHANGELOG.md has to begin with {turnlog.__version__}")
+        sys.exit(
+            f"the newest entry of docs/CHANGELOG.md is {first and first[1]!r}, the version is {turnlog.__version__!r}: "
+            "name the entry after the release, and give __version__ the same number"
+        )
     tagged = subprocess.run(["git", "tag", "--list", TAG], cwd=REPOSITORY, capture_output=True, text=True, check=True)
     if tagged.stdout.strip() and TAG not in tags_of("HEAD"):
         sys.exit(f"{TAG} is the tag of another commit: raise __version__ in consumers/client/__init__.py")

@@ -6,11 +6,13 @@ type Prompt = Parameters<NonNullable<LanguageModelMiddleware["transformParams"]>
 
 /** Wraps a model: `wrapLanguageModel({ model, middleware: turnlogMemory(turnlog, "thread") })`. */
 export function turnlogMemory(turnlog: Turnlog, thread: string): LanguageModelMiddleware {
+  // The question is stored with the first step of its answer, which may be a call of a tool without any text.
   async function record(prompt: Prompt, text: string): Promise<void> {
     const turns = [
       { role: "user" as const, content: question(prompt) },
       { role: "assistant" as const, content: text },
     ].filter((turn) => turn.content);
+    if (!turns.length) return;
     need(await turnlog.POST("/api/threads/{thread}/turns", { params: { path: { thread } }, body: { turns } }));
   }
   return {
@@ -26,7 +28,7 @@ export function turnlogMemory(turnlog: Turnlog, thread: string): LanguageModelMi
     wrapGenerate: async ({ doGenerate, params }) => {
       const result = await doGenerate();
       const text = result.content.map((part) => (part.type === "text" ? part.text : "")).join("");
-      if (text) await record(params.prompt, text);
+      await record(params.prompt, text);
       return result;
     },
     wrapStream: async ({ doStream, params }) => {
@@ -38,7 +40,7 @@ export function turnlogMemory(turnlog: Turnlog, thread: string): LanguageModelMi
           if (part.type === "text-delta") text += part.delta;
           controller.enqueue(part);
         },
-        flush: () => (text ? record(params.prompt, text) : undefined),
+        flush: () => record(params.prompt, text),
       });
       return { stream: stream.pipeThrough(recording), ...rest };
     },

@@ -46,14 +46,19 @@ async def test_the_example_appends_recalls_and_streams_an_answer(serve: Serve, f
 
 
 async def test_a_model_of_the_ai_sdk_gets_a_memory(serve: Serve, model: MemoryServer, folder: Path) -> None:
+    """The question of an answer whose first step only calls a tool is stored, too."""
     shutil.copy(PROGRAM, folder)
+    for text in ("Noted.", "Sesame.", ""):
+        model.reply(text, tool_calls=[] if text else [("weather", {})])
+    model.reply("It rains.")
     async with serve() as api, api.client() as ann:
         environment = {"TURNLOG_URL": api.url, "TURNLOG_KEY": api.token(), "MODEL_URL": model.url}
         said = await run(folder, PROGRAM.name, **environment)
-        assert said.strip() == '["echo: My dog is called Sesame.","echo: What is my dog called?"]'
+        assert said.strip() == '["Noted.","Sesame.","It rains."]'
         turns = (await ann.get("/api/threads/walks/turns")).json()["items"]
-    assert [turn["content"] for turn in turns][::2] == ["My dog is called Sesame.", "What is my dog called?"]
-    system = model.bodies("chat")[-1]["messages"][0]
+    asked = ["My dog is called Sesame.", "What is my dog called?", "What is the weather?"]
+    assert [turn["content"] for turn in turns] == [asked[0], "Noted.", asked[1], "Sesame.", asked[2], "It rains."]
+    system = model.bodies("chat")[1]["messages"][0]
     assert system["role"] == "system" and "Sesame" in system["content"]
 
 

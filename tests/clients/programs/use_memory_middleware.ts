@@ -1,6 +1,7 @@
 // The AI SDK with turnlog's memory around a model of another server.
 import { createOpenAI } from "@ai-sdk/openai";
-import { generateText, streamText, wrapLanguageModel } from "ai";
+import { generateText, stepCountIs, streamText, tool, wrapLanguageModel } from "ai";
+import { z } from "zod";
 import { connect } from "./index.ts";
 import { turnlogMemory } from "./memory-middleware.ts";
 
@@ -10,4 +11,12 @@ const model = wrapLanguageModel({ model: provider.chat("m"), middleware: turnlog
 const first = await generateText({ model, prompt: "My dog is called Sesame.", maxRetries: 0 });
 const pieces = [];
 for await (const piece of streamText({ model, prompt: "What is my dog called?", maxRetries: 0 }).textStream) pieces.push(piece);
-console.log(JSON.stringify([first.text, pieces.join("")]));
+const weather = tool({ inputSchema: z.object({}), execute: async () => "rain" });
+const called = await generateText({
+  model,
+  prompt: "What is the weather?",
+  tools: { weather },
+  stopWhen: stepCountIs(2),
+  maxRetries: 0,
+});
+console.log(JSON.stringify([first.text, pieces.join(""), called.text]));

@@ -1,0 +1,33 @@
+"""The calls of docs/coming-from.md fit the methods of the Python package."""
+
+import ast
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+from turnlog._memory import Memory
+from turnlog._thread import Thread
+
+PAGE = (Path(__file__).parents[2] / "docs/coming-from.md").read_text("utf-8")
+# The second column of each table has turnlog's calls.
+CALLS = [
+    call
+    for row in re.findall(r"^\|.*?\|(.*?)\|", PAGE, re.MULTILINE)
+    for call in re.findall(r"`((?:memory|thread)\.[^`]+)`", row)
+]
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_call_of_the_page_fits_its_method(call: str) -> None:
+    for node in ast.walk(ast.parse(call.replace("…", "..."), mode="eval")):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            of_memory = isinstance(node.func.value, ast.Name) and node.func.value.id == "memory"
+            method = getattr(Memory if of_memory else Thread, node.func.attr)
+            given = {str(word.arg): word.value for word in node.keywords}
+            inspect.signature(method).bind(None, *node.args, **given)
+
+
+def test_the_page_has_calls() -> None:
+    assert len(CALLS) > 10
