@@ -2,5 +2,5 @@
 
 
 def counted(count: int, one: str, many: str | None = None) -> str:
-    """1 thread, 2,400 threads. many: the plural, where it is not made with an "s"."""
+    """Returns a number with its noun: 1 thread, 2,400 threads. many: the plural, where it is not made with an "s"."""
     return f"{count:,} {one if count == 1 else many or f'{one}s'}"

@@ -195,7 +195,7 @@ def _code(error: BaseException) -> str:
 
 
 def completed(model: str, seconds: float, tokens_in: int, tokens_out: int) -> None:
-    """model: as configured or asked for by the caller's settings, of which there are few."""
+    """Counts a completion. model: as configured or asked for by the caller's settings, of which there are few."""
     LLM_LATENCY.labels(model).observe(seconds)
     TOKENS_PROMPT.observe(tokens_in)
     TOKENS_COMPLETION.observe(tokens_out)
@@ -216,7 +216,7 @@ def memories_retrieved(kinds: list[str]) -> None:
 
 
 def watch(service: str, breaker: HasState) -> None:
-    """The gauge shows the worst state of the service's breakers."""
+    """Shows the worst state of the service's breakers in the gauge."""
     if service not in _breakers:
         watched = _breakers[service] = WeakSet()
         BREAKER_STATE.labels(service).set_function(
@@ -226,7 +226,7 @@ def watch(service: str, breaker: HasState) -> None:
 
 
 def breakers() -> dict[str, BreakerState]:
-    """The worst state of each service's breakers in this process."""
+    """Returns the worst state of each service's breakers in this process."""
     states = {service: [one.state for one in list(watched)] for service, watched in sorted(_breakers.items())}
     return {service: max(found, key=BREAKER_STATES.__getitem__) for service, found in states.items() if found}
 
@@ -241,7 +241,7 @@ SampleOf = tuple[str, Mapping[str, str], float]  # name, labels, value
 
 
 def summary(samples: Iterable[SampleOf]) -> dict[str, Any]:
-    """The main numbers of these samples, summed over processes, as one JSON object."""
+    """Returns the main numbers of these samples, summed over processes, as one JSON object."""
     by_name: dict[str, list[SampleOf]] = {}
     for one in samples:
         by_name.setdefault(one[0], []).append(one)
@@ -302,7 +302,7 @@ def cache_read(cache: Cache, hits: int, misses: int = 0) -> None:
 
 
 def session_read(level: str, seconds: float) -> None:
-    """Passed to Sessions as on_read."""
+    """Counts a session's read; passed to Sessions as on_read."""
     READ_SECONDS.labels(level).observe(seconds)
     cached = level in ("ram", "kv")
     cache_read("sessions", cached, not cached)

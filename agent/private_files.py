@@ -36,7 +36,7 @@ def _close(folder: Path, mode: int) -> None:
 
 
 def open_private(path: Path, flags: int) -> int:
-    """As os.open; the file belongs to the folder's owner, and only they may read it. Raises OSError."""
+    """Opens a file as os.open does; it belongs to the folder's owner, and only they may read it. Raises OSError."""
     file = os.open(path, flags | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         if os.fstat(file).st_mode & 0o077:
@@ -63,7 +63,8 @@ def close_files(folder: Path) -> None:
 
 
 def made_once(path: Path, make: Callable[[], str]) -> str:
-    """The file's line; if there is no file it is made, and the first process that links it wins. Raises OSError."""
+    """Returns the file's line; if there is no file it is made, and the first process that links it wins. Raises
+    OSError."""
     if not path.exists():
         private_folder(path.parent)
         mine = path.with_name(f"{path.name}.{secrets.token_hex(8)}")

@@ -160,7 +160,7 @@ class Runtime:
         timeout_s: float = PROJECTED_S,
         without: Sequence[str] = (),
     ) -> AsyncIterator[Connection]:
-        """A connection, once the named projections, or all, have applied what is in the log now.
+        """Yields a connection, once the named projections, or all, have applied what is in the log now.
 
         of: tenant and thread whose last event is enough. without, timeout_s: as wait_until_projected. Raises
         NotProjectedInTime, LogUnavailable.

@@ -202,12 +202,13 @@ class Settings(BaseSettings):
 
     @property
     def zone(self) -> tzinfo:
-        """The time zone of a person of whom nothing else says it: "yesterday" and other dates are read in it."""
+        """Returns the time zone of a person of whom nothing else says it: "yesterday" and other dates are read in
+        it."""
         return zone_named(self.timezone)
 
     @property
     def archive(self) -> Path:
-        """The folder of archived conversations."""
+        """Returns the folder of archived conversations."""
         return self.archive_folder or self.home / "archive"
 
     @property
@@ -216,7 +217,7 @@ class Settings(BaseSettings):
 
     @property
     def offline(self) -> bool:
-        """No language model is configured."""
+        """Returns whether no language model is configured."""
         return self.api_key is None and self.api_base_url is None
 
     @property
@@ -227,7 +228,7 @@ class Settings(BaseSettings):
 
     @property
     def may_lack_embeddings(self) -> bool:
-        """The chat server is asked for embeddings too, and nobody said that it has them."""
+        """Returns whether the chat server is asked for embeddings too, and nobody said that it has them."""
         if self.offline_embeddings or "embedding_model" in self.model_fields_set:
             return False
         has_own = self.embedding_base_url is not None or self.embedding_api_key is not None
@@ -235,7 +236,7 @@ class Settings(BaseSettings):
 
     @property
     def vector_model(self) -> str:
-        """The name that vectors are stored under, if the server has embeddings; see Runtime.vector_model."""
+        """Returns the name that vectors are stored under, if the server has embeddings; see Runtime.vector_model."""
         return OFFLINE_VECTORS if self.offline_embeddings else self.embedding_model
 
 
@@ -249,14 +250,15 @@ class _WithoutOpenAI(Settings):
 
 
 def application_settings(**given: Any) -> Settings:
-    """As load_settings, inside an application, whose environment may have OPENAI_API_KEY and the like for itself: they
-    count only where an argument or a variable of turnlog's own names a model, a server or a key."""
+    """Loads settings as load_settings does, inside an application, whose environment may have OPENAI_API_KEY and the
+    like for itself: they count only where an argument or a variable of turnlog's own names a model, a server or a
+    key."""
     own = _load(_WithoutOpenAI, given)
     return own if own.offline and "model" not in own.model_fields_set else load_settings(**given)
 
 
 def load_settings(**given: Any) -> Settings:
-    """given: settings by field name; they override the environment.
+    """Loads the settings. given: settings by field name; they override the environment.
 
     Raises InvalidSetting with the name of the variable or setting, never with a secret's value.
     """
@@ -270,7 +272,7 @@ def team_secret(name: str) -> str | None:
 
 
 def unknown_variables() -> list[str]:
-    """Variables of the environment that are named like settings and are none: misspelt ones do nothing."""
+    """Returns variables of the environment that are named like settings and are none: misspelt ones do nothing."""
     aliases = [field.validation_alias for field in Settings.model_fields.values()]
     known = {name for alias in aliases if isinstance(alias, AliasChoices) for name in alias.choices}
     return sorted(name for name in os.environ if name.startswith("TURNLOG_") and name not in known)

@@ -53,7 +53,8 @@ class KeySet:
         self._lock = asyncio.Lock()
 
     async def key(self, kid: str) -> jwt.PyJWK:
-        """Raises Unauthenticated for a key that the issuer does not have, IssuerUnavailable."""
+        """Returns the issuer's key with this id. Raises Unauthenticated for a key that the issuer does not have,
+        IssuerUnavailable."""
         if self._is_wanting(kid):
             async with self._lock:
                 if self._is_wanting(kid):
@@ -197,7 +198,7 @@ class Access:
 
     @property
     def jwks(self) -> dict[str, list[dict[str, Any]]]:
-        """Public keys of turnlog's own issuer, for other programs that verify its tokens."""
+        """Returns the public keys of turnlog's own issuer, for other programs that verify its tokens."""
         return self._secret.jwks
 
     async def identify(self, credential: str, act_as: str | None = None, resource: str | None = None) -> Identity:
@@ -216,7 +217,7 @@ class Access:
         return self.digest_of(b"document\0" + document).hex()
 
     def digest_of(self, what: bytes) -> bytes:
-        """32 bytes that only a process with the same secret can make. what: begins with its purpose."""
+        """Returns 32 bytes that only a process with the same secret can make. what: begins with its purpose."""
         return hmac.digest(self._secret.pepper, what, "sha256")
 
     async def issue_ticket(self, identity: Identity) -> str:

@@ -170,7 +170,7 @@ async def _append(runtime: Runtime, tenant: str, user: str, data: ApiKeyCreated 
 
 
 def _after(ttl: timedelta) -> datetime:
-    """Raises InvalidGrant."""
+    """Returns when the lifetime ends. Raises InvalidGrant."""
     try:
         if ttl <= timedelta(0):
             raise OverflowError

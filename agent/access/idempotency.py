@@ -115,7 +115,7 @@ async def keep_answer(runtime: Runtime, write: Write, answer: bytes) -> None:
 
 
 async def give_up(runtime: Runtime, write: Write) -> None:
-    """The write failed and changed nothing: the next one with the key is carried out."""
+    """Gives the key back after a write that failed and changed nothing: the next one with the key is carried out."""
     async with _pool(runtime).connection() as conn:
         await conn.execute(_GIVE_UP, {"tenant": write.tenant, "id": write.id})
 

@@ -41,7 +41,7 @@ def new_key() -> tuple[str, str]:
 
 
 def digest_of(key: str, grant: Identity, pepper: bytes) -> str:
-    """64 hexadecimal digits."""
+    """Returns the digest of an API key and what it grants: 64 hexadecimal digits."""
     until = grant.expires_at and int(grant.expires_at.timestamp())
     said = [key, grant.tenant, grant.user, grant.role, sorted(grant.scopes), until]
     return hmac.digest(pepper, json.dumps(said).encode(), "sha256").hex()

@@ -42,7 +42,7 @@ class Tickets:
         return ticket
 
     async def redeem(self, ticket: str) -> Identity:
-        """Raises Unauthenticated."""
+        """Returns who the ticket was made for, and deletes it. Raises Unauthenticated."""
         key = _digest(ticket)
         try:
             kv = await self._bucket()

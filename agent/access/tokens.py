@@ -27,7 +27,7 @@ class Unverified:
 
 
 def peek(token: str) -> Unverified:
-    """Raises Unauthenticated for a malformed token."""
+    """Reads a token without verifying it. Raises Unauthenticated for a malformed token."""
     if len(token) > MAX_CHARS or not token.isascii():
         raise Unauthenticated(f"a token is at most {MAX_CHARS:,} ASCII characters")
     try:
@@ -60,7 +60,7 @@ def verified(
 
 
 def text_claim(claims: Mapping[str, Any], name: str) -> str:
-    """Raises Unauthenticated for a claim that is missing or is not a text."""
+    """Returns a claim that must be a text. Raises Unauthenticated for one that is missing or has another type."""
     found = claims.get(name)
     if not isinstance(found, str):
         raise wrong_type(name, "a text")
@@ -72,7 +72,7 @@ def wrong_type(name: str, wanted: str) -> Unauthenticated:
 
 
 def expiry(claims: Mapping[str, Any]) -> datetime:
-    """Raises Unauthenticated for a time that no calendar has."""
+    """Returns when the token expires. Raises Unauthenticated for a time that no calendar has."""
     try:
         return datetime.fromtimestamp(float(claims["exp"]), UTC)
     except (ValueError, OverflowError, OSError):
@@ -87,7 +87,7 @@ class OwnIssuer:
         self._public = secret.signing.public_key()
 
     def issue(self, identity: Identity, ttl: timedelta, audience: str = AUDIENCE) -> str:
-        """Raises InvalidGrant."""
+        """Returns a signed token for an identity, valid for `ttl`. Raises InvalidGrant."""
         if not timedelta(0) < ttl <= MAX_TTL:
             raise InvalidGrant(f"a token is valid for at most {MAX_TTL.days} days; make an API key for longer")
         now = datetime.now(UTC)
@@ -108,7 +108,8 @@ class OwnIssuer:
         return jwt.encode(claims, self._secret.signing, ALGORITHM, {"kid": self._secret.kid})
 
     def verify(self, token: str, resource: str | None = None) -> Identity:
-        """resource: an address whose own tokens are accepted too (RFC 8707). Raises Unauthenticated, TokenExpired."""
+        """Returns who the token names. resource: an address whose own tokens are accepted too (RFC 8707). Raises
+        Unauthenticated, TokenExpired."""
         audiences = [AUDIENCE] if resource is None else [AUDIENCE, resource]
         claims = verified(token, self._public, [ALGORITHM], OWN_ISSUER, audiences)
         tenant, scopes = text_claim(claims, "tenant"), frozenset(text_claim(claims, "scope").split())

@@ -89,7 +89,7 @@ class Answered:
 
     @property
     def is_offline(self) -> bool:
-        """It was made of quotes, without a language model."""
+        """Returns whether it was made of quotes, without a language model."""
         return self.model == OFFLINE_MODEL
 
     def note(self, locale: Locale) -> str | None:
@@ -176,7 +176,7 @@ async def question_at(runtime: Runtime, tenant: str, thread: str, seq: int) -> E
 
 @contextlib.asynccontextmanager
 async def _progress(runtime: Runtime, request: Event) -> AsyncIterator[Steps]:
-    """The steps of the request's answer, from the next message to NATS on, as one connection's are handled in order.
+    """Yields the steps of the request's answer from the next NATS message on, as one connection's are handled in order.
     Other messages are ignored: anything may be on the wire."""
     arrived = Steps()
 
@@ -199,7 +199,8 @@ def _check(tenant: str, thread: str, text: str, user: str | None) -> None:
 
 
 async def _follow(runtime: Runtime, request: Event, seq: int, arrived: Steps) -> AsyncGenerator[Piece]:
-    """Raises NoAnswer; NotFound where that is because the conversation was deleted meanwhile."""
+    """Yields the pieces of the request's answer. Raises NoAnswer; NotFound if there is none because the conversation
+    was deleted meanwhile."""
     try:
         async for piece in _pieces(runtime, request, seq, arrived):
             yield piece
@@ -264,7 +265,7 @@ async def _run_on_log(runtime: Runtime, request: Event, seq: int, answer: str) -
 
 
 def _missing(shown: str, answer: str) -> list[Piece]:
-    """The part of the answer that was not shown yet. If that is more than its end, the answer starts again."""
+    """Returns the part of the answer that was not shown yet. If that is more than its end, the answer starts again."""
     if answer.strip() == shown.strip():
         return []
     return [Text(answer[len(shown) :])] if answer.startswith(shown) else [Restarted(), Text(answer)]
@@ -279,7 +280,8 @@ async def _next(arrived: Steps) -> ProgressStep | None:
 
 
 async def _recorded(runtime: Runtime, request: Event, seq: int) -> Answered | None:
-    """Raises NoAnswer when none can be shown, or the log says why there is none."""
+    """Returns the answer if it is recorded, None if it may still come. Raises NoAnswer when none can be shown, or the
+    log says why there is none."""
     place = (request.tenant, request.thread)
     head = await runtime.wait_until_thread_projected(*place, ("messages",))
     async with runtime.pool.connection() as conn:
@@ -317,7 +319,7 @@ async def _check_failure(runtime: Runtime, request: Event, seq: int) -> None:
 
 
 def locale_of_text(text: str) -> Locale:
-    """The language to answer a question in."""
+    """Returns the language to answer a question in."""
     return "zh" if is_chinese(text) else "en"
 
 

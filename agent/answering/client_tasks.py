@@ -37,7 +37,7 @@ class TaskPrompt:
 
 @cache
 def task_prompts() -> Sequence[TaskPrompt]:
-    """The prompts of client_tasks.toml."""
+    """Returns the prompts of client_tasks.toml."""
     text = (files("turnlog.agent.answering") / "client_tasks.toml").read_text("utf-8")
     return [TaskPrompt(**one) for one in tomllib.loads(text)["prompt"]]
 
@@ -64,13 +64,13 @@ def ends_with_a_prompt(message: Wire) -> bool:
 
 
 def _last_block(message: Wire) -> str:
-    """The text of the last block of a user's message, "" of another message."""
+    """Returns the text of the last block of a user's message, "" of another message."""
     content = message.get("content") if message.get("role") == "user" else ""
     return _text(content[-1:] if isinstance(content, list) else content)
 
 
 def _text(content: Any) -> str:
-    """The text of a message's content as a client sent it, with single spaces."""
+    """Returns the text of a message's content as a client sent it, with single spaces."""
     parts = content if isinstance(content, list) else [{"text": content}]
     texts = [part.get("text") for part in parts if isinstance(part, Mapping)]
     return " ".join(" ".join(text for text in texts if isinstance(text, str)).split())

@@ -123,7 +123,8 @@ class _Prepared:
 
 
 async def complete(runtime: Runtime, person: Person, wanted: CompletionRequest) -> AsyncGenerator[Piece]:
-    """`Begun` first, then text and pieces of tool calls as they come, the whole `Completion` when it is recorded.
+    """Yields `Begun` first, then text and pieces of tool calls as they come, the whole `Completion` when it is
+    recorded.
 
     The new messages are stored before the model is called, after the answers of the thread that were begun before. A
     second request to answer the turn that is being answered does not wait; its answer is on a fork. Raises NotFound,
@@ -162,8 +163,8 @@ async def complete(runtime: Runtime, person: Person, wanted: CompletionRequest) 
 async def complete_once(
     runtime: Runtime, person: Person, wanted: CompletionRequest, request: bytes, is_retry: bool
 ) -> AsyncGenerator[Piece]:
-    """As `complete`. A retry waits for the try before it, in whichever process that is made, and gets its answer; after
-    one that failed or was killed it is made with that one's id, so its question is stored once.
+    """Yields what `complete` does. A retry waits for the try before it, in whichever process that is made, and gets its
+    answer; after one that failed or was killed it is made with that one's id, so its question is stored once.
 
     request: the SHA-256 of what a client library sends again. Raises TooManyWaiting after the time of an answer, too.
     """
@@ -190,7 +191,7 @@ async def complete_once(
 
 
 async def _recorded(runtime: Runtime, tenant: str, answer: UUID, thread: str) -> Completion | None:
-    """The answer as the log has it; it does not say what it cost and how it ended."""
+    """Returns the answer as the log has it; it does not say what it cost and how it ended."""
     async with runtime.reading("messages", of=(tenant, thread)) as conn:
         turn = await message_by_event(conn, tenant, thread, answer)
     if turn is None:
@@ -206,7 +207,7 @@ async def _recorded(runtime: Runtime, tenant: str, answer: UUID, thread: str) ->
 async def _in_turn(
     runtime: Runtime, person: Person, wanted: CompletionRequest, thread: str, ends_at: float
 ) -> AsyncIterator[RequestPlace]:
-    """The place of the request once the answers before it are made, or at once where it goes on a fork."""
+    """Yields the place of the request once the answers before it are made, or at once where it goes on a fork."""
 
     async def fork() -> RequestPlace | None:
         place = await _place(runtime, person, wanted)
@@ -220,7 +221,7 @@ async def _in_turn(
 
 
 async def _place(runtime: Runtime, person: Person, wanted: CompletionRequest) -> RequestPlace:
-    """Raises NotFound, TooManyWaiting."""
+    """Returns the request's place in a conversation. Raises NotFound, TooManyWaiting."""
     async with in_share(runtime, person.tenant, person.user, "asks"):
         return await _found_place(runtime, person, wanted)
 

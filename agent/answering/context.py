@@ -54,7 +54,7 @@ async def context_of(
     answer_tokens: int | None = None,
     through: int | None = None,
 ) -> Prepared:
-    """The context of a thread now. query: a user message at its end, unless the thread ends with just that.
+    """Returns the context of a thread now. query: a user message at its end, unless the thread ends with just that.
 
     through: the sequence of the last turn to show, without a query, where others may append meanwhile.
 
@@ -99,7 +99,7 @@ async def context_of(
 async def context_as_of(
     runtime: Runtime, tenant: str, thread: str, seq: int, *, query: str | None = None, window: int | None = None
 ) -> RebuiltContext:
-    """The context as of a sequence of the log, with what its answer's receipt says, if one was made there.
+    """Returns the context as of a sequence of the log, with what its answer's receipt says, if one was made there.
 
     Raises NotFound, WindowTooSmall, InvalidToken.
     """
@@ -112,7 +112,8 @@ async def context_as_of(
 async def _ready(
     runtime: Runtime, tenant: str, thread: str, reads: tuple[str, ...]
 ) -> AsyncIterator[tuple[Connection, int]]:
-    """A connection, and the thread's last sequence, which the read models have; a thread in the archive is restored."""
+    """Yields a connection, and the thread's last sequence, which the read models have; a thread in the archive is
+    restored."""
     head = await runtime.wait_until_thread_projected(tenant, thread, reads, without=READ_WHILE_REBUILT)
     async with reading(runtime) as conn:
         if not await restored_if_archived(runtime, conn, tenant, thread):
@@ -148,7 +149,7 @@ async def list_receipts(runtime: Runtime, tenant: str, thread: str, since: int =
 
 
 def _question(newest: list[Message]) -> Message | None:
-    """The latest user turn, or without one the latest turn."""
+    """Returns the latest user turn, or without one the latest turn."""
     return next((one for one in reversed(newest) if one.role == "user"), newest[-1] if newest else None)
 
 

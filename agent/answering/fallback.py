@@ -198,12 +198,13 @@ _ENDED: dict[str, dict[Locale, str]] = {
 
 
 def category_of(code: str) -> Category:
-    """code: of the error that prevented the answer."""
+    """Returns the category of an error code that prevented an answer."""
     return CATEGORIES.get(code, "unknown")
 
 
 def fallback_of(error: TurnlogError, locale: Locale) -> Fallback:
-    """An error without an answer may carry the code of its cause as `cause`, and `retry_after_s`."""
+    """Returns what to tell a person when there is no answer. An error without an answer may carry the code of its cause
+    as `cause`, and `retry_after_s`."""
     code = getattr(error, "cause", None) or error.code
     if code in REFUSALS:
         return Fallback("unknown", _REFUSED[locale], should_retry=False, status=REFUSALS[code])
@@ -227,5 +228,5 @@ def ended_early(finish_reason: str | None, locale: Locale) -> str | None:
 
 
 def locale_of(languages: str | None) -> Locale:
-    """languages: the header Accept-Language, in the order of preference, as browsers send it."""
+    """Returns the language of the header Accept-Language, which has languages in the order of preference."""
     return "zh" if (languages or "").strip().lower().startswith("zh") else "en"

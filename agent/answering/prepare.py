@@ -106,7 +106,7 @@ class Prepared:
 
     @property
     def seen(self) -> Seen:
-        """The piece that tells who asked what the model gets."""
+        """Returns the piece that tells who asked what the model gets."""
         context = self.context
         tiers = [
             {"tier": tier.tier, "tokens": tier.tokens, "limit": tier.limit, "turns": len(tier.items)}
@@ -117,7 +117,7 @@ class Prepared:
 
 @asynccontextmanager
 async def reading(runtime: Runtime) -> AsyncIterator[Connection]:
-    """A connection to prepare with; at most READING at once, so that each gets its second one for memories."""
+    """Yields a connection to prepare with; at most READING at once, so that each gets its second one for memories."""
     async with runtime.cached(_turns_to_read), runtime.pool.connection() as conn:
         yield conn
 
@@ -228,7 +228,7 @@ class _OlderTurns:
 
 
 def _budget(request: ContextRequest, tokens: int, block: MemoryBlock) -> int:
-    """The part of `tokens` that is left for the conversation. Raises WindowTooSmall."""
+    """Returns the part of `tokens` that is left for the conversation. Raises WindowTooSmall."""
     counter = counter_for(request.model)
     others: list[Wire] = [{"role": "system", "content": request.system_prompt}] if request.system_prompt else []
     spent = REPLY_PRIMING + counter.tools(request.tools) + sum(map(counter.wire, (*others, *block.all_messages)))

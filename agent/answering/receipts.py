@@ -64,7 +64,8 @@ async def rebuilt(
     query: str | None = None,
     window: int | None = None,
 ) -> RebuiltContext:
-    """The context as of a sequence, with the model, window, prompt and settings of its answer, if there was one.
+    """Returns the context as of a sequence, with the model, window, prompt and settings of its answer, if there was
+    one.
 
     window overrides the recorded value, query is added at the end; then nothing is compared. Receipts of v1 have no
     prompt and no settings: the present ones are used. Raises NotFound, WindowTooSmall, as thread_context.
@@ -105,7 +106,8 @@ async def _of_state(
     notes: Sequence[str],
     turns: Sequence[Wire],
 ) -> Context:
-    """From the turns that a receipt with notes names: a graph's state may have other turns than its thread."""
+    """Returns the context made of the turns that a receipt with notes names: a graph's state may have other turns than
+    its thread."""
     then = _as_then(settings, receipt)
     first = next((tier for tier in receipt.tiers if tier.tier == "1"), None)
     return build_context(
@@ -172,14 +174,14 @@ async def receipts(conn: Connection, log: Log, tenant: str, thread: str, since: 
 
 
 async def receipt_at(conn: Connection, log: Log, tenant: str, thread: str, as_of_seq: int) -> Received | None:
-    """The receipt of the answer made as of a sequence; of several, the newest."""
+    """Returns the receipt of the answer made as of a sequence; of several, the newest."""
     owner = next((name for name, through in await parents(conn, tenant, thread) if as_of_seq <= through), thread)
     found = await _of(log, tenant, owner, as_of_seq)
     return next((one for one in reversed(found) if one[1].as_of_seq == as_of_seq), None)
 
 
 async def _of(log: Log, tenant: str, thread: str, start_seq: int = 1) -> list[Received]:
-    """The receipts among a thread's own events since it was last deleted."""
+    """Returns the receipts among a thread's own events since it was last deleted."""
     found: list[Received] = []
     async for recorded in log.read_thread(tenant, thread, start_seq, types=("answer_receipt", *sorted(REMOVALS))):
         if isinstance(recorded.event.data, AnswerReceipt):

@@ -35,7 +35,7 @@ class Author:
     zone: tzinfo | None = None
 
     def event(self, id_: UUID, data: EventData, causation: UUID | None = None, time: datetime | None = None) -> Event:
-        """Raises InvalidEvent."""
+        """Returns an event of this author. Raises InvalidEvent."""
         try:
             return Event(
                 id=id_,
@@ -76,7 +76,8 @@ def answer_of(
     id_of: Callable[[str], UUID],
     request_id: UUID | None = None,
 ) -> Answer:
-    """The answer that `run` made in these rounds. id_of: the id of the event that is this part of the answer."""
+    """Returns the answer that `run` made in these rounds. id_of: the id of the event that is this part of the
+    answer."""
     cause = request_id or basis.turn_id
     turns, usages = list[Event](), list[Event]()
     for number, made in enumerate(rounds):
@@ -145,7 +146,7 @@ async def _is_removed(log: Log, basis: "AnswerBasis") -> bool:
 
 
 def _with_question(basis: "AnswerBasis", seq: int) -> "AnswerBasis":
-    """The basis with the question's sequence in place of the one that the context gave it.
+    """Returns the basis with the question's sequence in place of the one that the context gave it.
 
     It is a span of its own, because other turns may have come before it meanwhile.
     """

@@ -35,7 +35,8 @@ class Asked:
 
 
 def question_events(question: Question, turn_id: UUID | None = None) -> Asked:
-    """turn_id: makes a question that is asked again with it the same one."""
+    """Returns the question's turn and the request for its answer. turn_id: a question that is asked again with it is
+    stored once."""
     now = now_there()
     about = {"source": SOURCE, "tenant": question.tenant, "thread": question.thread, "user": question.user}
     turn = Event(
@@ -57,5 +58,5 @@ async def ask(log: Log, asked: Asked, expected: int | None = None) -> int:
 
 
 def answer_id(request: UUID, part: str) -> UUID:
-    """Ids of the answer's events are derived from the request, so that a second answer is the same events."""
+    """Returns an id derived from the request, so that a second answer has the same events."""
     return uuid.uuid5(request, part)

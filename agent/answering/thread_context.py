@@ -40,7 +40,7 @@ class Transcripts:
     """
 
     def __init__(self, keep: int = KEPT_MESSAGES) -> None:
-        """keep: messages over all threads; the least recently read threads are dropped first."""
+        """Keeps at most `keep` messages over all threads; the least recently read threads are dropped first."""
         self._threads: LRUCache[tuple[str, str], list[Message]] = LRUCache(keep, getsizeof=len)
         holds_words(self)
 
@@ -84,7 +84,7 @@ async def thread_context(
     places: Mapping[int, int] | None = None,
     notes: Sequence[str] = (),
 ) -> Context:
-    """The tiered context of a thread now. query: a message of `user` that is not on the log yet.
+    """Returns the tiered context of a thread now. query: a message of `user` that is not on the log yet.
 
     transcripts: the cache of a process that builds many contexts, so that it reads only new turns. overview: of the
     thread, where the caller has read it.
@@ -160,7 +160,7 @@ async def _with_relevant(
     relevant: Sequence[int] | FindRelevant,
     block: MemoryBlock,
 ) -> Context:
-    """The context in which relevant turns come first; a function is called only where not everything fits."""
+    """Returns the context in which relevant turns come first; a function is called only where not everything fits."""
     if isinstance(relevant, Sequence):
         pruned = await _pruned(conn, tenant, thread, relevant, now)
         given = replace(given, messages=[*pruned, *given.messages], relevant=relevant)
@@ -188,7 +188,7 @@ async def _computed(given: ContextInput, compute: Callable[[], T]) -> T:
 
 
 async def _pruned(conn: Connection, tenant: str, thread: str, relevant: Sequence[int], now: Overview) -> list[Message]:
-    """The relevant turns that were pruned."""
+    """Returns the relevant turns that were pruned."""
     return await messages_at(conn, tenant, thread, [seq for seq in relevant if seq <= now.pruned_through])
 
 
@@ -212,7 +212,7 @@ def context_settings(settings: Settings) -> ContextSettings:
 
 
 def receipt_settings(settings: Settings) -> ReceiptSettings:
-    """The part of the settings that an answer's receipt keeps."""
+    """Returns the part of the settings that an answer's receipt keeps."""
     return ReceiptSettings(
         full_recent_count=settings.full_recent_count,
         condensed_tool_max=settings.condensed_tool_max,

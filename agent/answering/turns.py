@@ -97,7 +97,7 @@ async def add_turn(
     receipt: "AnswerBasis | None" = None,
     usage: UsageMetered | None = None,
 ) -> Appended:
-    """As add_turns, for one."""
+    """Appends one turn, as add_turns does."""
     place = (runtime, tenant, thread)
     return (await add_turns(*place, [turn], user=user, expected=expected, receipt=receipt, usage=usage)).turns[0]
 
@@ -157,7 +157,7 @@ def shown(turn: Message) -> ShownTurn:
 
 
 def turn_of(message: Mapping[str, Any]) -> NewTurn:
-    """A message as the OpenAI chat API writes it. Raises InvalidEvent."""
+    """Returns a turn from a message of the OpenAI chat API. Raises InvalidEvent."""
     if not isinstance(message.get("role"), str):
         raise InvalidEvent("the turn cannot be stored: a message needs a role")
     role = "system" if message["role"] == "developer" else message["role"]
@@ -195,7 +195,7 @@ def _check_receipt(basis: "AnswerBasis", tenant: str, thread: str, user: str | N
 
 
 def _data(turn: NewTurn) -> TurnRecorded:
-    """Raises InvalidEvent."""
+    """Returns the turn as the data of its event. Raises InvalidEvent."""
     try:
         calls = tuple(_call(storable(call)) for call in turn.tool_calls)
         return TurnRecorded(

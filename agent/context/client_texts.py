@@ -56,7 +56,7 @@ def without_additions(text: str) -> str:
 
 
 def hidden(text: str, ranges: Collection[Range], by: str) -> str:
-    """The text with each character of the ranges but line breaks replaced."""
+    """Returns the text with each character of the ranges but line breaks replaced."""
     if not ranges:
         return text
     kept = list(text)
@@ -66,8 +66,9 @@ def hidden(text: str, ranges: Collection[Range], by: str) -> str:
 
 
 def _elements(text: str, names: re.Pattern[str] | None) -> Iterator[Range]:
-    """names: elements that count anywhere, to the end of the text if they begin a line and are not closed, and with
-    them the tags around a person's words; None: closed elements of other names that begin a line."""
+    """Yields the ranges of elements. names: elements that count anywhere, to the end of the text if they begin a line
+    and are not closed, and with them the tags around a person's words; None: closed elements of other names that begin
+    a line."""
     end = 0
     for tag in _TAG.finditer(text):
         name = re.sub("[-_]", "", tag["name"]).lower()

@@ -44,7 +44,7 @@ def _cut_result(block: dict[str, Any], tool_max: int) -> dict[str, Any]:
 
 
 def _cut_content(content: str | list[dict[str, Any]], tool_max: int) -> str | list[dict[str, Any]]:
-    """A tool result's content: unchanged if it is short text; else its text, cut."""
+    """Returns a tool result's content: unchanged if it is short text; else its text, cut."""
     if not isinstance(content, str) and any(block["type"] == "tool_result" for block in content):
         return _condense_blocks(content, False, tool_max)
     text = result_text(content)
@@ -55,7 +55,7 @@ def _cut_content(content: str | list[dict[str, Any]], tool_max: int) -> str | li
 
 
 def result_text(content: str | list[dict[str, Any]]) -> str:
-    """A tool's result as one text. The API accepts no images from tools, so an image is only mentioned."""
+    """Returns a tool's result as one text. The API accepts no images from tools, so an image is only mentioned."""
     if isinstance(content, str):
         return content
     return "\n".join(filter(None, map(_block_text, content)))

@@ -9,12 +9,13 @@ MIDDLE_MARK = "\n\n[... {count:,} characters cut to fit the context window ...]\
 
 
 def cut_end(text: str, limit: int, counter: TokenCounter) -> str:
-    """The start of a text in at most `limit` tokens, including the mark; "" if the mark does not fit."""
+    """Returns the start of a text in at most `limit` tokens, including the mark; "" if the mark does not fit."""
     return _shrink(text, limit, counter, lambda keep: _head(text, keep, counter) + END_MARK)
 
 
 def cut_middle(text: str, limit: int, counter: TokenCounter) -> str:
-    """Start and end of a text in at most `limit` tokens, including the mark: a question is mostly first or last."""
+    """Returns start and end of a text in at most `limit` tokens, including the mark: a question is mostly first or
+    last."""
 
     def keep_both_ends(keep: int) -> str:
         head, tail = _head(text, keep - keep // 2, counter), _tail(text, keep // 2, counter)
@@ -38,7 +39,7 @@ def _shrink(text: str, limit: int, counter: TokenCounter, attempt: Callable[[int
 
 
 def _head(text: str, tokens: int, counter: TokenCounter) -> str:
-    """The first `tokens` tokens as text; of a huge text only the part that is kept is encoded."""
+    """Returns the first `tokens` tokens as text; of a huge text only the part that is kept is encoded."""
     for start in range(0, len(text), PIECE_CHARS):
         ids = counter.encoding.encode_ordinary(text[start : start + PIECE_CHARS])
         if len(ids) > tokens:

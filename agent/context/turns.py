@@ -110,12 +110,12 @@ class _Grouping:
         home.extra += shown
 
     def _own_words(self, message: Message) -> list[Piece]:
-        """A message's content without the results it carries."""
+        """Returns a message's content without the results it carries."""
         words = [Piece(message, "body")] if body(message, self.options) is not None else []
         return [*words, Piece(message, "tail")] if tail(message, self.options) is not None else words
 
     def _home(self, found: list[Result], must_be_last: bool) -> _Exchange | None:
-        """The exchange that the results belong to. Only results without text can move back in time."""
+        """Returns the exchange that the results belong to. Only results without text can move back in time."""
         homes = [self.waiting[r.call_id] for r in found if r.call_id is not None and r.call_id in self.waiting]
         if must_be_last:
             homes = [home for home in homes if home is self.slots[-1]]
@@ -165,7 +165,7 @@ class _Grouping:
 
 
 def group(messages: Iterable[Message], options: WireOptions | None = None) -> Turns:
-    """Messages in log order → units in the order of their first message. Every message is in at most one."""
+    """Groups messages in log order into units in the order of their first message. Every message is in at most one."""
     grouping = _Grouping(options or WireOptions())
     for message in messages:
         grouping.add(message)
@@ -173,7 +173,7 @@ def group(messages: Iterable[Message], options: WireOptions | None = None) -> Tu
 
 
 def render(piece: Piece, form: Form) -> Wire | None:
-    """The piece as an API message; None if it is empty when condensed."""
+    """Returns the piece as an API message; None if it is empty when condensed."""
     message = condense(piece.message, form.tool_max) if form.condensed else piece.message
     if piece.kind == "body":
         return body(message, form.options)
@@ -189,7 +189,7 @@ def render(piece: Piece, form: Form) -> Wire | None:
 
 
 def piece_tokens(piece: Piece, form: Form, counter: TokenCounter) -> int:
-    """Tokens of a piece in a form; counted once per process, and once for forms that are equal."""
+    """Returns a piece's number of tokens in a form; counted once per process, and once for forms that are equal."""
     if is_plain(piece.message):
         return counter.once(piece.message, "plain", lambda: counter.wire(render(piece, form) or {}))
 
@@ -215,7 +215,8 @@ def unit_tokens(unit: Unit, form: Form, counter: TokenCounter) -> int:
 
 
 def cuts(messages: Sequence[Message]) -> list[int]:
-    """The possible numbers of oldest messages before a cut, ascending, that separate no call from its result."""
+    """Returns the possible numbers of oldest messages before a cut, ascending, that separate no call from its
+    result."""
     place = {message.seq: at for at, message in enumerate(messages)}
     end = list(range(len(messages)))
     for unit in group(messages).units:

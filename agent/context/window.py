@@ -97,7 +97,7 @@ class Budget:
 
 @cache
 def window_for(model: str) -> int:
-    """The context window in tokens by the model's name; 128,000 for an unknown name.
+    """Returns the context window in tokens by the model's name; 128,000 for an unknown name.
 
     Names may carry a maker (`openai/gpt-4o`, `anthropic.claude-3`) or a fine-tune (`ft:gpt-4o:…`).
     """
@@ -112,8 +112,8 @@ def window_for(model: str) -> int:
 
 
 def output_reserve(window: int) -> int:
-    """Tokens of the window that are left for the answer: 16,000, but at most a quarter, so that a small model keeps
-    room for input."""
+    """Returns how many tokens of the window are left for the answer: 16,000, but at most a quarter, so that a small
+    model keeps room for input."""
     return min(OUTPUT_RESERVE, window // 4)
 
 
@@ -124,7 +124,7 @@ def results_room(window: int, taken: int) -> int:
 
 
 def budget_for(model: str, window: int, system: int, tools: int, answer: int = 0) -> Budget:
-    """Window - 10 % safety - output reserve - system prompt - tools, all in tokens.
+    """Returns window - 10 % safety - output reserve - system prompt - tools, all in tokens.
 
     window: 0 infers it from the model (MEMORY_CONTEXT_WINDOW). The reserve is output_reserve, or more where `answer`,
     the tokens that the model may answer with, is larger; 0 if that is unknown. Raises WindowTooSmall when fewer than

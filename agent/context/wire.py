@@ -55,7 +55,8 @@ def message_content(message: Mapping[str, Any]) -> Any:
 
 
 def with_tool_calls(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Messages with a `function_call` and of the role `function`, from before the API had tools, as calls and results.
+    """Returns messages with a `function_call` and of the role `function`, from before the API had tools, as calls and
+    results.
 
     An id follows from name and arguments, so that a history that is sent again is recognised.
     """
@@ -75,27 +76,27 @@ def with_tool_calls(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, 
 
 
 def called(call: Mapping[str, Any]) -> tuple[Any, Any]:
-    """The name and the arguments of a tool call, of a function or a custom tool (whose arguments are its input, free
-    text); as turnlog writes calls, they stand beside the id."""
+    """Returns the name and the arguments of a tool call, of a function or a custom tool (whose arguments are its input,
+    free text); as turnlog writes calls, they stand beside the id."""
     about = call.get("function") or call.get("custom") or call
     arguments = about.get("arguments", about.get("input"))
     return about.get("name"), "" if arguments is None else arguments
 
 
 def with_custom_calls(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> list[Any]:
-    """The messages with the calls of custom tools in the form that has them: a turn keeps a call's name and text, and
-    only the request's tools say which of them are custom ones."""
+    """Returns the messages with the calls of custom tools in the form that has them: a turn keeps a call's name and
+    text, and only the request's tools say which of them are custom ones."""
     custom = custom_tools(tools)
     return [_with_custom_calls(one, custom) if custom and one.get("tool_calls") else one for one in messages]
 
 
 def custom_tools(tools: Sequence[Mapping[str, Any]]) -> set[str]:
-    """The names of the custom tools among those of a request to the chat API."""
+    """Returns the names of the custom tools among those of a request to the chat API."""
     return {str(tool["custom"].get("name")) for tool in tools if isinstance(tool.get("custom"), Mapping)}
 
 
 def wire_call(id_: str, name: str, arguments: str, custom: Collection[str]) -> Wire:
-    """A call as the chat API writes it. custom: names of tools that take free text."""
+    """Returns a call as the chat API writes it. custom: names of tools that take free text."""
     if name in custom:
         return {"id": id_, "type": "custom", "custom": {"name": name, "input": arguments}}
     return {"id": id_, "type": "function", "function": {"name": name, "arguments": arguments}}
@@ -115,7 +116,7 @@ def to_wire(message: Message, options: WireOptions) -> list[Wire]:
 
 
 def body(message: Message, options: WireOptions) -> Wire | None:
-    """The message without the results it carries; None if nothing is left."""
+    """Returns the message without the results it carries; None if nothing is left."""
     if message.role == "tool":
         return None
     content = message.content
@@ -138,7 +139,7 @@ def body(message: Message, options: WireOptions) -> Wire | None:
 
 
 def tail(message: Message, options: WireOptions) -> Wire | None:
-    """An assistant's text after a result inside the same message (tools that run at the provider)."""
+    """Returns an assistant's text after a result inside the same message (tools that run at the provider)."""
     if message.role != "assistant" or isinstance(message.content, str):
         return None
     parts = _parts(message.content[_first_result(message.content) :], message.role, options)
@@ -146,7 +147,7 @@ def tail(message: Message, options: WireOptions) -> Wire | None:
 
 
 def calls(message: Message) -> list[Call]:
-    """The tool calls of an assistant, from `tool_calls` and from tool_use blocks; the same id counts once."""
+    """Returns the tool calls of an assistant, from `tool_calls` and from tool_use blocks; the same id counts once."""
     if message.role != "assistant" or (isinstance(message.content, str) and not message.tool_calls):
         return []
     raw = [(str(c["id"]), str(c["name"]), str(c.get("arguments") or "{}")) for c in message.tool_calls]
@@ -161,7 +162,7 @@ def calls(message: Message) -> list[Call]:
 
 
 def results(message: Message) -> list[Result]:
-    """The results a message carries: a tool message is one, tool_result blocks are one each."""
+    """Returns the results a message carries: a tool message is one, tool_result blocks are one each."""
     content = message.content
     blocks = [] if isinstance(content, str) else [b for b in content if b["type"] == "tool_result"]
     found = [Result(str(b["tool_use_id"]), _result_block_text(b)) for b in blocks]
@@ -195,7 +196,8 @@ def _parts(blocks: Blocks, role: str, options: WireOptions) -> Blocks:
 
 
 def _part(block: dict[str, Any], role: str, options: WireOptions) -> dict[str, Any] | None:
-    """A block as a content part; None for calls and results, sent elsewhere, and thinking, which is not sent."""
+    """Returns a block as a content part; None for calls and results, sent elsewhere, and thinking, which is not
+    sent."""
     kind = block["type"]
     if kind == "text":
         return {"type": "text", "text": block["text"]} if block["text"] else None

@@ -11,7 +11,8 @@ Part = dict[str, Any]
 
 
 def content_of(value: Any) -> Content:
-    """A string stays a string; a list of strings and parts becomes blocks. Raises ValueError without text.
+    """Returns the content as stored: a string stays a string; a list of strings and parts becomes blocks. Raises
+    ValueError without text.
 
     A part of a type without a block is kept as text: its type and its JSON.
     """
@@ -53,7 +54,7 @@ def _image_url(part: Part) -> Block:
 
 
 def _image(part: Part) -> ImageBlock:
-    """turnlog's image, by url; or Anthropic's, by a source with the bytes or the url."""
+    """Returns turnlog's image: by url, or Anthropic's by a source with the bytes or the url."""
     if "source" not in part:
         return ImageBlock(url=part["url"], media_type=part.get("media_type"))
     source = part["source"]
@@ -64,7 +65,7 @@ def _image(part: Part) -> ImageBlock:
 
 
 def _audio(part: Part) -> Block:
-    """The audio data is left out; a note mentions it."""
+    """Returns a note in place of the audio data, which is left out."""
     audio = part.get("input_audio", part)
     return TextBlock(text=f"[audio: {audio.get('format') or audio.get('transcript') or 'sound'}]")
 

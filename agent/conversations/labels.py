@@ -65,7 +65,8 @@ def _words(turn: Message) -> str:
 
 
 def _shortened(line: str) -> str:
-    """At most LABEL_WIDTH wide, cut between words; within a word only where less than half would be left."""
+    """Returns the text at most LABEL_WIDTH wide, cut between words; within a word only where less than half would be
+    left."""
     if _width(line) <= LABEL_WIDTH:
         return line
     kept = ""

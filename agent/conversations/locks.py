@@ -47,7 +47,7 @@ class SharedLocks:
 
     @contextlib.asynccontextmanager
     async def _connection(self) -> AsyncIterator[Connection]:
-        """The shared connection; another one after it was lost."""
+        """Yields the shared connection, or another one after it was lost."""
         async with self._opening:
             shared = self._shared
             if shared is None or shared.conn.closed:

@@ -75,7 +75,7 @@ class Derived:
 
 
 def fold(events: Iterable[Recorded]) -> Derived:
-    """One thread's events in order, without removals."""
+    """Returns the state that one thread's events make, in order, without removals."""
     derived = Derived()
     for recorded in events:
         derived.add(recorded)
@@ -92,7 +92,8 @@ class Moment:
 
 
 async def moment(log: Log, tenant: str, thread: str, seq: int) -> Moment:
-    """Raises NotFound for a thread that does not exist, was deleted since, or has not reached that sequence."""
+    """Returns a thread as it was at a sequence. Raises NotFound for a thread that does not exist, was deleted since, or
+    has not reached that sequence."""
     await _check_head(log, tenant, thread, seq)
     known: set[str] = set()
     while thread not in known:

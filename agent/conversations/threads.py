@@ -96,7 +96,7 @@ async def marks_of(runtime: Runtime, tenant: str, user: str, threads: Sequence[s
 
 
 async def get_thread(runtime: Runtime, tenant: str, thread: str) -> ThreadInfo:
-    """Raises NotFound, InvalidToken."""
+    """Returns what is known of a thread. Raises NotFound, InvalidToken."""
     check_place(tenant, thread)
     async with runtime.reading(*READS, of=(tenant, thread)) as conn:
         row = await one_thread(conn, tenant, thread)
@@ -136,13 +136,13 @@ async def open_thread(
 async def rename_thread(
     runtime: Runtime, tenant: str, thread: str, label: str, *, event_id: UUID | None = None
 ) -> Appended:
-    """Raises NotFound, InvalidToken."""
+    """Gives a thread another label. Raises NotFound, InvalidToken."""
     known = await get_thread(runtime, tenant, thread)
     return await runtime.log.append(_event(tenant, thread, known.user, ThreadRenamed(label=label), event_id))
 
 
 async def delete_thread(runtime: Runtime, tenant: str, thread: str, *, event_id: UUID | None = None) -> Appended:
-    """Every read model drops the thread's rows, and reads no longer find it when this returns.
+    """Deletes a thread: when this returns, every read model has dropped its rows and reads no longer find it.
 
     The log keeps the events, and memories that were extracted from the thread stay: erasing a person removes both.
     Raises NotFound, InvalidToken.

@@ -36,7 +36,7 @@ async def transcript(
     before_seq: int | None = None,
     newest: bool = False,
 ) -> Page:
-    """At most `limit` turns between two sequences of the log, both excluded: the oldest of them, or the newest.
+    """Returns at most `limit` turns between two sequences of the log, both excluded: the oldest of them, or the newest.
 
     A conversation in the archive is restored first. Raises NotFound for a thread that does not exist, InvalidToken.
     """
@@ -63,7 +63,7 @@ async def transcript_in_parts(
 
 
 async def costs_of(runtime: Runtime, tenant: str, thread: str, turns: Sequence[Message]) -> dict[int, Cost]:
-    """Tokens and latency of turns that a transcript gave, by their sequence."""
+    """Returns tokens and latency of turns that a transcript gave, by their sequence."""
     async with runtime.pool.connection() as conn:
         return await costs_at(conn, tenant, thread, [turn.seq for turn in turns])
 

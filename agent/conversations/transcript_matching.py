@@ -236,7 +236,7 @@ def _has_answers(given: Sequence[Wire]) -> bool:
 
 
 def _said(given: Sequence[Wire]) -> tuple[list[str], list[str]]:
-    """Texts of the assistant, and ids of its tool calls."""
+    """Returns texts of the assistant, and ids of its tool calls."""
     answers = [one for one in given if one.get("role") == "assistant"]
     texts = [content_text(one.get("content") or "") for one in answers]
     return [text for text in texts if text], [

@@ -28,7 +28,8 @@ class Spent(NamedTuple):
 
 
 def allowed_at(budget: Budget, spent: Iterable[Spent], now: datetime, estimate: int) -> datetime:
-    """The earliest time, `now` or later, at which a call of about `estimate` tokens may start if nothing else is spent.
+    """Returns the earliest time, `now` or later, at which a call of about `estimate` tokens may start if nothing else
+    is spent.
 
     spent: oldest first. Work larger than an hour's budget is allowed when the window is empty; it would never fit
     otherwise.
@@ -82,7 +83,7 @@ class Ledger:
 
 
 def ledger(reactor: str, settings: Settings, is_local: bool) -> Ledger:
-    """is_local: the model runs on this machine at no cost."""
+    """Returns the ledger of a reactor. is_local: the model runs on this machine at no cost."""
     return Ledger(
         reactor, None if is_local else Budget(settings.budget_calls_per_hour, settings.budget_tokens_per_hour)
     )

@@ -24,7 +24,7 @@ class Owner:
 
     @property
     def place(self) -> str:
-        """A key unique to the thread; a tenant contains no slash."""
+        """Returns a key unique to the thread; a tenant contains no slash."""
         return f"{self.tenant}/{self.thread}"
 
 

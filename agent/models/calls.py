@@ -69,7 +69,7 @@ class Breaker:
 
     @property
     def state(self) -> State:
-        """The worst of all circuits."""
+        """Returns the worst of all circuits."""
         states = {self._state(one) for one in self._circuits}
         return "open" if "open" in states else "half-open" if "half-open" in states else "closed"
 
@@ -136,12 +136,12 @@ class Breaker:
 
     @property
     def failures(self) -> int:
-        """The failures in a row that count for all."""
+        """Returns the failures in a row that count for all."""
         return self._circuits[None].failures if None in self._circuits else 0
 
     @property
     def open_for_s(self) -> float | None:
-        """For how long the circuit of all has been open, None where it is not."""
+        """Returns for how long the circuit of all has been open, None where it is not."""
         opened_at = self._circuits[None].opened_at if self._state(None) == "open" else None
         return None if opened_at is None else self._clock() - opened_at
 
@@ -167,7 +167,7 @@ class Breaker:
             self.on_change(is_open)
 
     def released(self) -> None:
-        """For a call whose end does not show the server's health (cancelled, rate limited)."""
+        """Ends a call whose end does not show the server's health (cancelled, rate limited)."""
         self._running = max(0, self._running - 1)
 
 
@@ -189,7 +189,7 @@ _MALFORMED = (ValueError, TypeError, LookupError, AttributeError)  # raised wher
 
 
 def shown_url(url: str) -> str:
-    """The address without user, password and query, for messages and logs."""
+    """Returns the address without user, password and query, for messages and logs."""
     parts = urlsplit(url)
     host = parts.hostname or "?"
     return f"{parts.scheme}://{host}{f':{parts.port}' if parts.port else ''}{parts.path}"
@@ -233,7 +233,8 @@ class Caller:
     async def open(
         self, attempt: Callable[[], Awaitable[T]], asker: str | None = None, within_s: float | None = None
     ) -> T:
-        """As `call`, but the caller reports the success, because a stream has succeeded only when it has ended."""
+        """Calls as `call` does, but the caller reports the success, because a stream has succeeded only when it has
+        ended."""
         limit_s = self.timeout_s if within_s is None else max(0.0, min(self.timeout_s, within_s))
         if limit_s <= 0:
             raise ModelTimedOut(f"No time was left to ask the model at {self.url}.")

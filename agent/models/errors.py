@@ -50,7 +50,7 @@ class EmptyAnswer(ModelUnavailable):
     code = "model-empty-answer"
 
     def __init__(self, message: str, usage: object) -> None:
-        """usage: the call's protocol.Usage."""
+        """Keeps the call's usage, a protocol.Usage."""
         super().__init__(message)
         self.usage = usage
 

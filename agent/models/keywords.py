@@ -18,7 +18,7 @@ MAX_WORDS = 3
 
 
 def topics(texts: Sequence[str], limit: int) -> dict[str, int]:
-    """{topic: number of mentions}, the most important first, at most `limit`. Deterministic."""
+    """Returns {topic: number of mentions}, the most important first, at most `limit`. Deterministic."""
     counts: Counter[str] = Counter()
     shown: dict[str, str] = {}
     said = [split_speaker(text) for text in texts]
@@ -44,7 +44,7 @@ def _is_name(phrase: str, names: set[str]) -> bool:
 
 
 def phrases(text: str) -> list[str]:
-    """The candidate topics in one text, with every mention; a longer run also yields its parts."""
+    """Returns the candidate topics in one text, with every mention; a longer run also yields its parts."""
     found: list[str] = []
     for run in [*_english_runs(text), *_chinese_runs(text)]:
         spans = [run[i:j] for i in range(len(run)) for j in range(i + 1, min(i + MAX_WORDS, len(run)) + 1)]

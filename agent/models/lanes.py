@@ -45,7 +45,7 @@ class Lane:
 
     @property
     def answers_here(self) -> int:
-        """Answers of this process that run or wait at the server."""
+        """Returns the number of this process's answers that run or wait at the server."""
         return self._here
 
     @property
@@ -54,7 +54,7 @@ class Lane:
         return self._here > 0 or any(until > time.monotonic() for until in self._elsewhere.values())
 
     def heard(self, process: str, answers: int) -> None:
-        """Another process says how many answers it waits for now; it says so again within SILENT_S."""
+        """Notes how many answers another process waits for now; it says so again within SILENT_S."""
         if answers:
             self._elsewhere[process] = time.monotonic() + SILENT_S
         else:
@@ -62,7 +62,7 @@ class Lane:
 
     @contextlib.contextmanager
     def answer(self) -> Iterator[None]:
-        """An answer is wanted of the server while the block runs."""
+        """Counts an answer as wanted of the server while the block runs."""
         self._here += 1
         try:
             yield
@@ -97,7 +97,7 @@ _lanes: dict[str, Lane] = {}
 
 
 def lane_of(base_url: str, mode: AnswersFirst = "auto") -> Lane | None:
-    """The lane of the server, the same one for all clients of this process; None where nothing has to wait."""
+    """Returns the lane of the server, the same one for all clients of this process; None where nothing has to wait."""
     if mode == "never" or (mode == "auto" and not is_near(base_url)):
         return None
     server = urlsplit(base_url).netloc.rpartition("@")[2].lower()

@@ -57,7 +57,7 @@ def is_chinese(text: str) -> bool:
 
 
 def split_speaker(text: str) -> tuple[str, str]:
-    """`Caroline: hello` → ("Caroline", "hello"); no speaker: ("", text)."""
+    """Splits `Caroline: hello` into ("Caroline", "hello"); no speaker: ("", text)."""
     found = _SPEAKER.match(text)
     return (found.group(1), text[found.end() :]) if found else ("", text)
 
@@ -83,7 +83,7 @@ def _split(text: str) -> Iterator[str]:
 
 
 def content_words(text: str) -> set[str]:
-    """The words without function words and small talk, in lower case; Chinese ones from two characters on."""
+    """Returns the words without function words and small talk, in lower case; Chinese ones from two characters on."""
     import rjieba  # takes a quarter of a second to load, which commands without a model save
 
     found: set[str] = set()

@@ -57,7 +57,7 @@ class LLMTextTasks:
     """Raises what its ChatModel raises. The answer is bounded by max_tokens with room for a last sentence."""
 
     def __init__(self, chat: ChatModel, extractive: TextTasks) -> None:
-        """extractive: writes the texts in place of those of the model that are refused twice."""
+        """Uses `extractive` for texts when those of the model are refused twice."""
         self._chat, self._extractive = chat, extractive
 
     async def summarise(
@@ -136,8 +136,8 @@ def _usage(asked: Sequence[Completion]) -> Usage:
 
 
 def text_problem(text: str, source: str, finish_reason: str | None, language: str | None = None) -> str | None:
-    """Why a model's text must not be stored, None if it may be. source: the texts that it was made of. language: the
-    one that was asked for, in which it has other words than its source. Pure."""
+    """Returns why a model's text must not be stored, None if it may be. source: the texts that it was made of.
+    language: the one that was asked for, in which it has other words than its source. Pure."""
     if finish_reason == CUT_OFF:
         return "cut off at the token limit"
     if any(marker in text and marker not in source for marker in _MARKERS):
@@ -158,7 +158,7 @@ def _is_invented(text: str, source: str, numbers_only: bool) -> bool:
 
 
 def term_weights(text: str) -> dict[str, int]:
-    """The terms of a text that say something of its subject; numbers of two digits and names count most."""
+    """Returns the terms of a text that say something of its subject; numbers of two digits and names count most."""
     named = _NAME.findall(text)
     if len(named) > len(_WORD.findall(text)) / 4:  # as in German, where every noun has a capital
         named = []
@@ -168,7 +168,7 @@ def term_weights(text: str) -> dict[str, int]:
 
 
 def repeated_share(text: str) -> float:
-    """The share (0..1) of the text's sequences of _SEQUENCE words that occurred in it before."""
+    """Returns the share (0..1) of the text's sequences of _SEQUENCE words that occurred in it before."""
     words = _WORD.findall(text.lower())
     sequences = [tuple(words[at : at + _SEQUENCE]) for at in range(len(words) - _SEQUENCE + 1)]
     return 1 - len(set(sequences)) / len(sequences) if sequences else 0.0
@@ -209,6 +209,6 @@ def _line(line: str) -> tuple[str, object]:
 
 
 def _mentions(count: object) -> int:
-    """At least 1, also for a number in a string or no number at all."""
+    """Returns at least 1, also for a number in a string or no number at all."""
     found = re.match(r"\d{1,9}", str(count).strip())
     return max(1, int(found.group())) if found else 1

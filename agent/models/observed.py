@@ -51,7 +51,7 @@ def answer(
     is_final: Callable[[BaseException], bool] = lambda _: True,
     team: str | None = None,
 ) -> Iterator[Callable[[str], None]]:
-    """One try of an answer; part of the trace of the request for it. thread: None where nothing is stored.
+    """Observes one try of an answer; part of the trace of the request for it. thread: None where nothing is stored.
 
     is_final: whether an error ends the answer, so that no other try follows. team: its agents answer, each in a span of
     its own, see `agent_at_work`. The block names the agent that has answered where that is another one.
@@ -71,7 +71,7 @@ def answer(
 
 @contextlib.contextmanager
 def agent_at_work(agent: str, thread: str) -> Iterator[Callable[[Completion], None]]:
-    """An agent's part of a team's run; the block passes on what the model has made for it."""
+    """Observes an agent's part of a team's run; the block passes on what the model has made for it."""
     about = {OPERATION: INVOKE_AGENT, AGENT_NAME: agent, CONVERSATION: thread}
     name, spent = f"{INVOKE_AGENT} {agent}", {INPUT_TOKENS: 0, OUTPUT_TOKENS: 0}
     with recent_traces.traced(name, about) as tags, tracing.span(name, about) as span:
@@ -88,7 +88,8 @@ def agent_at_work(agent: str, thread: str) -> Iterator[Callable[[Completion], No
 
 @contextlib.contextmanager
 def chat(named: Named, asked_for: str | None) -> Iterator[Callable[[Completion], None]]:
-    """One call with all its retries; the block passes on the completion that it gets. asked_for: the request's model.
+    """Observes one call with all its retries; the block passes on the completion that it gets. asked_for: the request's
+    model.
 
     The caller of an API may ask for any model, so that other names than the configured one share a label.
     """
@@ -109,7 +110,7 @@ def chat(named: Named, asked_for: str | None) -> Iterator[Callable[[Completion],
 
 
 def embedding(call: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Coroutine[Any, Any, R]]:
-    """A decorator of an embedder's methods."""
+    """Decorates an embedder's methods."""
 
     @functools.wraps(call)
     async def observed(*args: P.args, **given: P.kwargs) -> R:
@@ -124,7 +125,8 @@ def embedding(call: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Coroutin
 
 @contextlib.contextmanager
 def tool(name: str, call_id: str, known: bool) -> Iterator[Callable[[str], None]]:
-    """One call of a tool; the block tells why it failed. known: models invent names too, which share a label."""
+    """Observes one call of a tool; the block tells why it failed. known: models invent names too, which share a
+    label."""
     label = name if known else metrics.OTHER
     about = {OPERATION: EXECUTE_TOOL, TOOL_NAME: label, TOOL_CALL_ID: call_id, TOOL_TYPE: "function"}
     started = time.perf_counter()

@@ -73,15 +73,15 @@ class Quote:
 
 
 def text_of(content: object) -> str:
-    """The plain text of an OpenAI message content: a string, or the text parts of a list."""
+    """Returns the plain text of an OpenAI message content: a string, or the text parts of a list."""
     if isinstance(content, list):
         return "\n".join(str(p["text"]) for p in content if isinstance(p, dict) and p.get("type") == "text")
     return content if isinstance(content, str) else ""
 
 
 def recalled(content: object) -> list[Quote]:
-    """The quotes in a tool result: JSON `{"items": [{"text", "speaker", "time"}], "memories": [{"text", "since"}]}` or
-    a list of items, or plain text with one passage a paragraph."""
+    """Returns the quotes in a tool result: JSON `{"items": [{"text", "speaker", "time"}], "memories": [{"text",
+    "since"}]}` or a list of items, or plain text with one passage a paragraph."""
     text = text_of(content)
     try:
         value = json.loads(text)
@@ -109,8 +109,8 @@ def _quote(item: object, is_memory: bool) -> Quote:
 
 
 def said_before(messages: Sequence[Mapping[str, Any]]) -> list[Quote]:
-    """The user's and the assistant's messages before the last question, without answers that quote, and what the
-    graph's notes list."""
+    """Returns the user's and the assistant's messages before the last question, without answers that quote, and what
+    the graph's notes list."""
     spoken = [m for m in messages if m.get("role") in ("user", "assistant") and _words(m)]
     return [quote for m in spoken[:-1] for quote in _quotes(_words(m), str(m.get("name") or m["role"]))]
 
@@ -133,13 +133,13 @@ def _quotes(words: str, speaker: str) -> list[Quote]:
 
 
 def _words(message: Mapping[str, Any]) -> str:
-    """The text of the conversation, without thinking and without turnlog's own messages and earlier quotes."""
+    """Returns the text of the conversation, without thinking and without turnlog's own messages and earlier quotes."""
     text = _THINKING.sub("", text_of(message.get("content"))).strip()
     return "" if text.startswith(_OWN) else text
 
 
 def nearest(question: str, quotes: Sequence[Quote], limit: int) -> list[Quote]:
-    """The quotes that share the question's rarer words, best first; empty if they share too little."""
+    """Returns the quotes that share the question's rarer words, best first; empty if they share too little."""
     asked = set(terms(question))
     words = [set(terms(quote.text)) for quote in quotes]
     frequency = Counter(word for found in words for word in found)
@@ -233,7 +233,7 @@ class _Turn:
         return "\n".join([_FOUND[language], *lines]) if lines else _NOTHING[language]
 
     def _may_answer(self, quote: Quote) -> bool:
-        """Neither the same question, asked before, nor a request to forget."""
+        """Returns whether a quote may be the answer: not the same question, asked before, nor a request to forget."""
         return _letters(quote.text) != _letters(self.question) and not asks_to_forget(quote.text)
 
 

@@ -30,7 +30,7 @@ class Sentence:
 
 
 def candidates(messages: Sequence[str], previous_summary: str) -> list[Sentence]:
-    """Old sentences, then new ones, each with its speaker, without repeats and very short ones."""
+    """Returns old sentences, then new ones, each with its speaker, without repeats and very short ones."""
     old = [line.lstrip("-• ").strip() for line in previous_summary.splitlines()]
     texts = [(line, True) for line in old if line] + [(s, False) for m in messages for s in _said(m)]
     seen: set[str] = set()
@@ -55,7 +55,7 @@ def _says_something(sentence: str) -> bool:
 
 
 def tfidf(texts: Sequence[str]) -> Vectors:
-    """Unit TF-IDF rows, float32 (n, vocabulary)."""
+    """Returns unit TF-IDF rows, float32 (n, vocabulary)."""
     counts = [Counter(terms(text)) for text in texts]
     frequency = Counter(term for count in counts for term in count)
     column = {term: i for i, term in enumerate(sorted(frequency))}
@@ -68,7 +68,7 @@ def tfidf(texts: Sequence[str]) -> Vectors:
 
 
 def shortlist(found: Sequence[Sentence], limit: int) -> list[Sentence]:
-    """At most `limit` candidates by TF-IDF centrality, in order; only these are embedded.
+    """Returns at most `limit` candidates by TF-IDF centrality, in order; only these are embedded.
 
     Old sentences take at most half the places, so that a long summary cannot exclude new facts.
     """
@@ -82,7 +82,7 @@ def shortlist(found: Sequence[Sentence], limit: int) -> list[Sentence]:
 
 
 def choose(found: Sequence[Sentence], vectors: Vectors, max_tokens: int, count: CountTokens) -> str:
-    """The summary: one `- sentence` a line, in the order of the conversation, at most max_tokens."""
+    """Returns the summary: one `- sentence` a line, in the order of the conversation, at most max_tokens."""
     if not found:
         return ""
     scores = _scores(found, vectors)
@@ -99,7 +99,7 @@ def choose(found: Sequence[Sentence], vectors: Vectors, max_tokens: int, count: 
 
 
 def cut(text: str, max_tokens: int, count: CountTokens) -> str:
-    """The longest start of the text (with an ellipsis) that fits, for a sentence longer than the summary."""
+    """Returns the longest start of the text (with an ellipsis) that fits, for a sentence longer than the summary."""
     if count(text) <= max_tokens:
         return text
     low, high = 0, len(text)
@@ -114,7 +114,7 @@ def _written(found: Sequence[Sentence], chosen: Sequence[int]) -> str:
 
 
 def _scores(found: Sequence[Sentence], vectors: Vectors) -> Vectors:
-    """0..1: half centrality, half information, plus the bonus of old sentences."""
+    """Returns scores, 0..1: half centrality, half information, plus the bonus of old sentences."""
     informative = np.array([_telling(s.text) for s in found], np.float32)
     bonus = np.array([OLD_BONUS if s.old else 0.0 for s in found], np.float32)
     total: Vectors = 0.5 * _centrality(vectors) + 0.5 * informative + bonus
@@ -122,7 +122,8 @@ def _scores(found: Sequence[Sentence], vectors: Vectors) -> Vectors:
 
 
 def _telling(sentence: str) -> float:
-    """0..1: its content words, of which numbers and names within the sentence count twice; full at eight."""
+    """Returns how telling a sentence is, 0..1: its content words, of which numbers and names within the sentence count
+    twice; full at eight."""
     text = split_speaker(sentence)[1]
     words = len(content_words(text))
     named = sum(1 for word in text.split()[1:] if word[0].isupper() or any(c.isdigit() for c in word))
@@ -131,7 +132,7 @@ def _telling(sentence: str) -> float:
 
 
 def _centrality(vectors: Vectors) -> Vectors:
-    """Mean similarity to all others, spread over 0..1 (embedding similarities lie in a narrow band)."""
+    """Returns the mean similarity to all others, spread over 0..1 (embedding similarities lie in a narrow band)."""
     degree: Vectors = (vectors @ vectors.mean(axis=0)).astype(np.float32)
     low, high = float(degree.min()), float(degree.max())
     spread: Vectors = (degree - low) / (high - low) if high - low > 1e-9 else np.ones_like(degree)

@@ -94,7 +94,7 @@ class OpenAIChat:
 
     @property
     def json_form(self) -> str:
-        """The richest of structured.FORMS that the server has not refused for this model."""
+        """Returns the richest of structured.FORMS that the server has not refused for this model."""
         return accepted_form(self._caller.url, self.model)
 
     async def close(self) -> None:

@@ -155,7 +155,7 @@ class OpenAIEmbedder:
 
 
 def _vectors_of(embeddings: Sequence[object]) -> Vectors | None:
-    """None where they are not lists of finite numbers, all of one length."""
+    """Returns the vectors; None where they are not lists of finite numbers, all of one length."""
     try:
         rows = np.asarray(embeddings)
     except ValueError:  # of several lengths
@@ -168,8 +168,8 @@ def _vectors_of(embeddings: Sequence[object]) -> Vectors | None:
 
 
 def batches(texts: Sequence[str]) -> Iterator[list[str]]:
-    """Texts in order, cut into requests. An empty text is sent as a space, for servers refuse empty strings; halves of
-    characters, which JSON in UTF-8 cannot hold, as question marks."""
+    """Yields the texts in order, cut into requests. An empty text is sent as a space, for servers refuse empty strings;
+    halves of characters, which JSON in UTF-8 cannot hold, as question marks."""
     batch: list[str] = []
     size = 0
     for text in texts:

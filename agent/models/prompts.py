@@ -35,13 +35,13 @@ def language_rule(language: str | None) -> str:
 
 
 def data(**parts: str | Sequence[object]) -> str:
-    """The user message: the parts as JSON, so that no text can close the data block."""
+    """Returns the user message: the parts as JSON, so that no text can close the data block."""
     text = json.dumps(parts, ensure_ascii=False).replace("<", "\\u003c")
     return f"<data>\n{text}\n</data>"
 
 
 def prompt_hash(text: str) -> str:
-    """16 hex digits of the SHA-256 of the prompt template and its version."""
+    """Returns 16 hex digits of the SHA-256 of the prompt template and its version."""
     return hashlib.sha256(f"{VERSION}\n{text}".encode()).hexdigest()[:16]
 
 

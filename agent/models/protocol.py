@@ -29,7 +29,7 @@ class Usage:
     latency_ms: float = 0.0
 
     def metered(self, purpose: Purpose, agent: str | None = None) -> UsageMetered:
-        """The same as the data of its event."""
+        """Returns the same as the data of its event."""
         return UsageMetered(
             purpose=purpose,
             agent=agent,
@@ -44,7 +44,7 @@ class Usage:
         )
 
     def plus(self, more: "Usage") -> "Usage":
-        """The usage of both together; more is of the same model."""
+        """Returns the usage of both together; more is of the same model."""
         return replace(
             self,
             calls=self.calls + more.calls,
@@ -87,7 +87,7 @@ class ChatRequest:
 
 
 def asker_of(tenant: str, user: str) -> str:
-    """The `asker` of a user's requests."""
+    """Returns the `asker` of a user's requests."""
     return f"{tenant}/{user}"
 
 

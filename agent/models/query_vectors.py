@@ -22,7 +22,7 @@ class QueryVectors:
         self._kept.clear()
 
     async def of(self, text: str, embed: Callable[[], Awaitable[Vectors]]) -> Vectors:
-        """The vector (dimensions,) of the text; calls `embed` where it is not kept."""
+        """Returns the vector (dimensions,) of the text; calls `embed` where it is not kept."""
         vector = self._kept.get(text)
         metrics.cache_read("queries", int(vector is not None), int(vector is None))
         if vector is None:

@@ -45,7 +45,8 @@ class Reranker:
         await self._client.close()
 
     async def scores(self, query: str, documents: Sequence[str], asker: str | None = None) -> list[float]:
-        """One a document, in their order; higher is more relevant, the scale is the model's. Raises ModelError."""
+        """Returns one score for each document, in their order; higher is more relevant, the scale is the model's.
+        Raises ModelError."""
         cut = [document[:MAX_CHARS].encode("utf-8", "replace").decode() or " " for document in documents]
         return await self._caller.call(lambda: self._scores(query.encode("utf-8", "replace").decode(), cut), asker)
 

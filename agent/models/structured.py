@@ -28,7 +28,7 @@ class _WithoutBounds(GenerateJsonSchema):
 
 
 def accepted_form(server: str, model: str) -> str:
-    """The one of FORMS that a call with a JSON model starts with."""
+    """Returns the one of FORMS that a call with a JSON model starts with."""
     return FORMS[_first.get((server, model), 0)]
 
 

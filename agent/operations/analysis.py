@@ -165,7 +165,7 @@ def _schema() -> Any:
 
 
 def _row(line: Line) -> dict[str, Any]:
-    """data: JSON, without the seals."""
+    """Returns the event as a row of the table. data: JSON, without the seals."""
     event = line.body or {}
     facts = {name: str(event[name]) if event.get(name) is not None else None for name in FIELDS}
     data = json.dumps(event.get("data"), ensure_ascii=False)

@@ -64,7 +64,7 @@ async def archive_conversations(
 
 
 async def restore_conversation(runtime: Runtime, tenant: str, thread: str) -> Restored:
-    """Raises InvalidToken, NotFound, ArchiveDamaged."""
+    """Restores a conversation if it is in the archive. Raises InvalidToken, NotFound, ArchiveDamaged."""
     check_place(tenant, thread)
     async with runtime.reading("messages", "archives", "thread_activity") as conn:
         if not await is_there(conn, tenant, thread):
@@ -73,7 +73,7 @@ async def restore_conversation(runtime: Runtime, tenant: str, thread: str) -> Re
 
 
 def _before(runtime: Runtime, older_than_days: int | None) -> datetime:
-    """Raises NoAge."""
+    """Returns the time before which a conversation has to have been last active. Raises NoAge."""
     days = runtime.settings.archive_threads_after_days or None if older_than_days is None else older_than_days
     if days is None:
         raise NoAge("give --older-than DAYS, or set MEMORY_ARCHIVE_THREADS_AFTER_DAYS")

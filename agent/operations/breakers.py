@@ -104,7 +104,7 @@ async def sharing_breakers(runtime: Runtime) -> AsyncIterator[None]:
 
 
 def _breakers_of(runtime: Runtime) -> Mapping[str, Breaker]:
-    """The breakers of what answers need, by service."""
+    """Returns the breakers of what answers need, by service."""
     server, model = server_team(runtime), getattr(runtime.models.chat, "breaker", None)
     tools = {} if server is None else server.tools.breakers
     return {**tools, "llm": model} if isinstance(model, Breaker) else tools

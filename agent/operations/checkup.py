@@ -173,7 +173,7 @@ def _of_another_version(old: Sequence[str], rebuilt: Mapping[str, float | None])
 
 
 async def _key_waited_for(runtime: Runtime, stalled: Sequence[Lag]) -> str | None:
-    """Why the next event of a stalled partition cannot be read, where the reason is a missing key."""
+    """Returns why the next event of a stalled partition cannot be read, where the reason is a missing key."""
     lowest = {one.partition: one.position for one in sorted(stalled, key=lambda one: -one.position)}
     for partition, position in lowest.items():
         async for stored in runtime.log.read([partition_filter(partition)], position + 1):

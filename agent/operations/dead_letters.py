@@ -55,8 +55,8 @@ class DeadEvent:
 async def list_dead_letters(
     runtime: Runtime, projection: str | None = None, tenant: str | None = None
 ) -> list[DeadLetter]:
-    """Parked and dropped events in the order of the log. projection: of this projection or reactor alone; tenant: None
-    is every tenant.
+    """Returns parked and dropped events in the order of the log. projection: of this projection or reactor alone;
+    tenant: None is every tenant.
 
     Raises NotFound for an unknown one.
     """

@@ -64,7 +64,7 @@ async def measure(runtime: Runtime) -> None:
 
 
 async def _measure_tiers(runtime: Runtime) -> None:
-    """Every TIERS_EVERY_S at most: every memory is looked at."""
+    """Measures the tiers every TIERS_EVERY_S at most: every memory is looked at."""
     measured = runtime.cached(_tiers_measured)
     if measured and time.monotonic() - measured[-1] < TIERS_EVERY_S:
         return

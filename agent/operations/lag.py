@@ -22,7 +22,8 @@ async def projection_lag(runtime: Runtime) -> list[Lag]:
 
 
 async def embedding_backlog(runtime: Runtime) -> Backlog:
-    """Texts without a vector of the configured model, of all tenants, and how fast the embedder was lately."""
+    """Returns how many texts have no vector of the configured model, of all tenants, and how fast the embedder was
+    lately."""
     async with runtime.pool.connection() as conn:
         waits = any(one.catching_up for one in await lag(runtime.log, conn))
         return await read_backlog(conn, await runtime.vector_model(), waits)

@@ -54,7 +54,8 @@ class BackedUp:
 
 
 async def log_status(runtime: Runtime) -> LogStatus:
-    """Raises LogUnavailable; OtherLog where there is no stream."""
+    """Returns which log is connected and which one the rows were made from. Raises LogUnavailable; OtherLog where there
+    is no stream."""
     state, problem = await runtime.log.state(), None
     async with runtime.pool.connection() as conn:
         try:
@@ -66,7 +67,7 @@ async def log_status(runtime: Runtime) -> LogStatus:
 
 
 async def adopt_log(runtime: Runtime) -> LogStatus:
-    """The rows stay, and the connected log's events follow them: what both hold stays readable.
+    """Keeps the rows, and lets the connected log's events follow them: what both hold stays readable.
 
     Events of the log at sequences that the rows already had are moved behind these. Raises LogUnavailable.
     """

@@ -37,7 +37,7 @@ class Line:
         }
 
     def text(self) -> str:
-        """One line whatever is in the event: characters that end, hide or reorder text are escaped."""
+        """Returns one line whatever is in the event: characters that end, hide or reorder text are escaped."""
         place, event = parse_stored(self.stored.subject), self.body or {}
         type_, thread = _visible(place.type), _visible(str(event.get("thread", place.thread_token)))
         data = _visible(json.dumps(event.get("data", self.stored.body.decode("utf-8", "replace")), ensure_ascii=False))

@@ -150,7 +150,7 @@ class Clearing:
 
 
 async def plan_clearing(runtime: Runtime, tenant: str, user: str, parts: Parts) -> Clearing:
-    """Changes nothing. Raises NothingNamed, InvalidToken."""
+    """Returns what a clearing would remove; changes nothing. Raises NothingNamed, InvalidToken."""
     if parts == Parts():
         raise NothingNamed("say what to clear: memories, conversations, entities, or several of them")
     person = person_of(tenant, user)
@@ -213,7 +213,7 @@ class OwnWords:
 
 
 async def own_words(runtime: Runtime, tenant: str, thread: str, user: str) -> OwnWords:
-    """Raises NotFound, InvalidToken."""
+    """Returns the turns of a thread that belong to the user. Raises NotFound, InvalidToken."""
     found = (await transcript(runtime, tenant, thread, limit=_ALL)).turns
     if all(turn.user in (None, user) for turn in found):
         return OwnWords(found, False)

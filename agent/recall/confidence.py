@@ -40,7 +40,8 @@ class Evidence:
 
     @property
     def confidence(self) -> float:
-        """The chance that something in the scope answers the question, if three of four questions have an answer."""
+        """Returns the chance that something in the scope answers the question, if three of four questions have an
+        answer."""
         return 1 / (1 + math.exp(-(BIAS + HELD * self.held + LEAD * self.lead)))
 
     def also_in(self, texts: Iterable[str]) -> "Evidence":
@@ -50,7 +51,8 @@ class Evidence:
 
 
 def doubt(evidence: Evidence | None, question: str, also: Iterable[str]) -> str | None:
-    """The line for a model where the confidence is low, in the question's language. also: what else it is shown."""
+    """Returns the line for a model where the confidence is low, in the question's language. also: what else it is
+    shown."""
     if evidence is None or evidence.also_in(also).confidence >= LOW:
         return None
     return DOUBT_ZH if is_chinese(question) else DOUBT
@@ -59,7 +61,8 @@ def doubt(evidence: Evidence | None, question: str, also: Iterable[str]) -> str 
 def evidence_for(
     text: str, scope: ScopeIndex, best: int | None, allowed: NDArray[np.bool_] | None = None
 ) -> Evidence | None:
-    """best: number of the best chunk. allowed: as for `rank`. None for a text without a word to look for."""
+    """Returns what a scope has for an answer; None for a text without a word to look for. best: number of the best
+    chunk. allowed: as for `rank`."""
     asked = list(dict.fromkeys(to_terms(text)))
     names = scope.names - ROLES
     words = [word for word in asked if word not in names]

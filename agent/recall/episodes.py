@@ -35,7 +35,7 @@ class RelevantEpisode:
 async def relevant_episodes(
     conn: Connection, recall: Recall, scope: Scope, query: str, k: int, before_seq: int | None = None
 ) -> list[RelevantEpisode]:
-    """Up to k episodes most relevant to a query, best first; none for a blank query.
+    """Returns up to k episodes most relevant to a query, best first; none for a blank query.
 
     By vector and words, or by words alone when there is no vector (`recall.degraded` then has the reason).
     before_seq: turns from it on are excluded, as still in the window.
@@ -63,7 +63,8 @@ class Relevant:
 async def relevant_turns(
     conn: Connection, recall: Recall, scope: Scope, query: str, k: int, recent: int, asked_seq: int | None = None
 ) -> Relevant:
-    """For a context: the turns of the k most relevant episodes. recall: of this search alone, see its `evidence`.
+    """Returns the turns of the k most relevant episodes, for a context. recall: of this search alone, see its
+    `evidence`.
 
     recent: number of newest messages to exclude, since a context shows them anyway, and their nearness to the question
     would raise their score. asked_seq: of the question, when it is on the log already.
@@ -78,7 +79,7 @@ async def relevant_turns(
 
 
 def relevant_seqs(episodes: Sequence[RelevantEpisode]) -> list[int]:
-    """The turns of episodes, best episode first: the `relevant` of a context."""
+    """Returns the turns of episodes, best episode first: the `relevant` of a context."""
     return list(dict.fromkeys(seq for episode in episodes for seq in episode.seqs))
 
 

@@ -51,7 +51,7 @@ async def hybrid_history(
     top_k: int = TOP_K,
     before_seq: int | None = None,
 ) -> HybridHistory:
-    """The last `recent_turns` turns and the `top_k` episodes before them; 0 is none of them.
+    """Returns the last `recent_turns` turns and the `top_k` episodes before them; 0 is none of them.
 
     A turn is a user's question with everything up to its answer. query: a blank one recalls no episode. before_seq: of
     the question, when it is on the log already; the history ends before it. Reads the newest and the recalled messages

@@ -81,8 +81,8 @@ async def candidate_chunks(
     about: ScopeSample,
     k: int = 10,
 ) -> tuple[list[Key], ScopeIndex]:
-    """The candidates for the best k chunks of each part of a question, with their neighbours: their keys and an index
-    for ranking."""
+    """Returns the candidates for the best k chunks of each part of a question, with their neighbours: their keys and an
+    index for ranking."""
     hits: set[Key] = set()
     for part in parts:
         hits |= await _candidates(conn, scope, part, model, about, k)
@@ -132,7 +132,7 @@ def _groups(words: Sequence[str], statistics: ScopeStatistics) -> list[tuple[tup
 def _best(
     found: Sequence[tuple[Key, list[str]]], words: Sequence[str], statistics: ScopeStatistics, most: int
 ) -> list[Key]:
-    """Keys of the chunks with the highest summed rarity of the words, normalised by length."""
+    """Returns the keys of the chunks with the highest summed rarity of the words, normalised by length."""
     gain = {word: float(np.log1p(statistics.size / statistics.frequency.get(word, 1))) for word in words}
     score = {
         key: sum(map(gain.__getitem__, gain.keys() & terms)) / (1 + 0.2 * len(terms) / max(statistics.length, 1.0))
@@ -144,7 +144,7 @@ def _best(
 def _index(
     columns: ChunkColumns, words: frozenset[str] | None, places: Sequence[int], statistics: ScopeStatistics | None
 ) -> ScopeIndex:
-    """words: the only terms to index; None: all."""
+    """Returns an index of the chunks. words: the only terms to index; None: all."""
     chunks = Chunks.of(
         texts=columns.texts,
         terms=columns.terms,

@@ -73,12 +73,12 @@ class MemoryBlock:
 
 
 def room(window: int, model: str) -> int:
-    """Token limit of the block in a window (0: the model's)."""
+    """Returns the token limit of the block in a window (0: the model's)."""
     return min(MOST_TOKENS, (window or window_for(model)) // WINDOW_SHARE)
 
 
 def memory_line(memory: Remembered, counter: TokenCounter) -> str:
-    """One line of the block; line breaks and block marks in the content are removed, a long content is cut."""
+    """Returns one line of the block; line breaks and block marks in the content are removed, a long content is cut."""
     return f"- {memory_text(memory, counter)}"
 
 
@@ -115,7 +115,7 @@ def memory_block(
 
 
 def same_block(memories: Sequence[Remembered], counter: TokenCounter, known: KnownOfUser | None = None) -> MemoryBlock:
-    """The block of exactly these memories, preferences and entities; no message without any."""
+    """Returns the block of exactly these memories, preferences and entities; no message without any."""
     if not memories and not (known and (known.preferences or known.entities)):
         return MemoryBlock()
     lines = [memory_line(memory, counter) for memory in memories]
@@ -123,7 +123,7 @@ def same_block(memories: Sequence[Remembered], counter: TokenCounter, known: Kno
 
 
 def _fitting(lines: Sequence[str], counter: TokenCounter, room: int) -> tuple[list[int], int]:
-    """The places of the lines that fit, and their tokens; a line that does not fit is skipped."""
+    """Returns the places of the lines that fit, and their tokens; a line that does not fit is skipped."""
     kept, spent = list[int](), 0
     for at, line in enumerate(lines):
         cost = counter.text(f"- {line}\n")
@@ -149,7 +149,8 @@ def one_line(text: str, counter: TokenCounter) -> str:
 
 
 def _flat(text: str) -> str:
-    """On one line, with all square brackets replaced, so that it cannot contain a mark that ends the block.
+    """Returns the text on one line, with all square brackets replaced, so that it cannot contain a mark that ends the
+    block.
 
     All brackets are replaced, because there are too many look-alikes of the mark (full-width, invisible letters).
     """
@@ -168,7 +169,7 @@ async def recalled_block(
     window: int | None = None,
     message_count: int = 0,
 ) -> MemoryBlock:
-    """The block of what is known of the user for a question; empty without a user or a question.
+    """Returns the block of what is known of the user for a question; empty without a user or a question.
 
     model, window: of the request that gets the block; window None: the window of the settings. message_count: turns of
     the conversation.
@@ -190,8 +191,8 @@ async def recalled_block(
 async def block_of(
     conn: Connection, log: Log, tenant: str, user: str | None, receipt: AnswerReceipt, seq: int
 ) -> tuple[MemoryBlock, tuple[UUID, ...], int]:
-    """The block of a receipt at `seq`; the ids of memories that were forgotten or deleted since; and the number of its
-    other lines that are withheld, because they may have been forgotten too."""
+    """Returns the block of a receipt at `seq`; the ids of memories that were forgotten or deleted since; and the number
+    of its other lines that are withheld, because they may have been forgotten too."""
     wanted = [UUID(one) for one in receipt.memories]
     if not user:
         return MemoryBlock(), tuple(wanted), 0

@@ -122,14 +122,14 @@ def _ranked(
 
 
 def _rarity(about: int, of: int) -> float:
-    """1 when a single memory is about the entities, near 0 when half of them are."""
+    """Returns 1 when a single memory is about the entities, near 0 when half of them are."""
     if not about:
         return 0.0
     return log1p((of - about + 0.5) / (about + 0.5)) / log1p((of - 0.5) / 1.5)
 
 
 def _words(one: Candidate, weights: Weights, usual: float) -> float:
-    """The share of the question's words in the memory, weighted by rarity, a little less for long memories."""
+    """Returns the share of the question's words in the memory, weighted by rarity, a little less for long memories."""
     return one.matched / one.sought / (1 + weights.length * max(0.0, one.length / usual - 1))
 
 
@@ -155,7 +155,7 @@ class RecalledMemory:
     rank: Ranked
 
     def explain(self) -> dict[str, Any]:
-        """Value (0 to 1) and weight of each part, and the result: score = similarity × importance ^ power."""
+        """Returns value (0 to 1) and weight of each part, and the result: score = similarity × importance ^ power."""
         parts = {name: {"value": round(p.value, 4), "weight": p.weight} for name, p in self.rank.parts.items()}
         return {
             **parts,
@@ -183,7 +183,7 @@ class MemoriesFound:
 def memory_query(
     question: str, others: str, vector: NDArray[np.float32] | None, model: str | None, dates: Sequence[Dated]
 ) -> MemoryQuery:
-    """others: words that mean the same as some of the question's."""
+    """Returns the query of a search over memories. others: words that mean the same as some of the question's."""
     sought = list(dict.fromkeys(terms(question)))[:MAX_TERMS]
     same = [term for term in dict.fromkeys(terms(others)) if term not in sought][:MAX_TERMS]
     return MemoryQuery(sought, vector, model, [(one.from_time, one.to_time) for one in dates], same)
@@ -219,7 +219,7 @@ class MemoryRecall:
         max_tokens: int | None = None,
         tokens_of: Callable[[StoredMemory], int] | None = None,
     ) -> MemoriesFound:
-        """The k most relevant memories; with max_tokens, as many of these as fit in it, by `tokens_of` each.
+        """Returns the k most relevant memories; with max_tokens, as many of these as fit in it, by `tokens_of` each.
 
         Dates in the question are relative to scope.as_of or scope.now.
         """
@@ -278,7 +278,8 @@ async def _rows(conn: Connection, scope: MemoryScope, ranked: list[Ranked]) -> l
 def _within(
     found: list[RecalledMemory], max_tokens: int, tokens_of: Callable[[StoredMemory], int]
 ) -> list[RecalledMemory]:
-    """In order; a memory that does not fit is skipped, and smaller ones after it may still fit."""
+    """Returns the memories that fit, in order; one that does not fit is skipped, and smaller ones after it may still
+    fit."""
     kept: list[RecalledMemory] = []
     for one in found:
         cost = tokens_of(one.memory)
@@ -289,6 +290,6 @@ def _within(
 
 
 def memory_recall_of(runtime: Runtime, asker: str) -> MemoryRecall:
-    """The search over memories for an answer, whose person waits."""
+    """Returns the search over memories for an answer, whose person waits."""
     policy, zone = Policy.of(runtime.settings), runtime.settings.zone
     return MemoryRecall(runtime.models.embedder, policy, patience_s=ANSWER_PATIENCE_S, zone=zone, asker=asker)

@@ -67,7 +67,8 @@ async def other_turns(
 
 
 def _relevant(recall: Recall, found: Sequence[Recalled]) -> set[str]:
-    """The chunks whose words may answer their part of the question; of the best of a part also its neighbours'."""
+    """Returns the chunks whose words may answer their part of the question; of the best of a part also its
+    neighbours'."""
     question, relevant, judged = recall.question, set[str](), set[int]()
     for turn in found:
         evidence, is_best = recall.evidence_of_parts[turn.asked - 1], turn.asked not in judged
@@ -96,7 +97,7 @@ def _holds_secret(chunk: Found, asked: _Asked) -> bool:
 
 
 async def _forgotten(conn: Connection, tenant: str, user: str, chunks: Sequence[Found], asked: _Asked) -> set[str]:
-    """The chunks of turns of which a memory was forgotten, and of answers to such turns."""
+    """Returns the chunks of turns of which a memory was forgotten, and of answers to such turns."""
     events = {
         chunk.id: {
             *chunk.event_ids,
@@ -111,7 +112,7 @@ async def _forgotten(conn: Connection, tenant: str, user: str, chunks: Sequence[
 def with_turns(
     block: MemoryBlock, chunks: Sequence[Found], counter: TokenCounter, limit: int, known: KnownOfUser
 ) -> MemoryBlock:
-    """The block with as many of these turns as fit beside the memories in `limit` tokens."""
+    """Returns the block with as many of these turns as fit beside the memories in `limit` tokens."""
     left = limit - sum(map(counter.wire, block.messages)) - counter.wire(_wire([]))
     lines, ids = list[str](), list[str]()
     for chunk in chunks:
@@ -130,7 +131,7 @@ def with_turns(
 async def turns_of(
     conn: Connection, tenant: str, user: str, ids: Sequence[str], counter: TokenCounter
 ) -> tuple[tuple[Wire, ...], int]:
-    """The message of exactly these chunks, and how many of them were deleted or forgotten since."""
+    """Returns the message of exactly these chunks, and how many of them were deleted or forgotten since."""
     chunks = await chunks_of_user(conn, tenant, user, ids)
     gone = await _forgotten(conn, tenant, user, chunks, await _asked(conn, tenant, chunks))
     there = {chunk.id: chunk for chunk in chunks if chunk.id not in gone}

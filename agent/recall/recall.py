@@ -73,7 +73,7 @@ class Found:
 
 
 def recall_document(query: str, found: Found, explain: bool = False) -> dict[str, Any]:
-    """JSON of a recall. explain: with the parts of every score, and how the question was read."""
+    """Returns a recall as JSON. explain: with the parts of every score, and how the question was read."""
     return {
         "query": query,
         "items": [turn.document(explain) for turn in found.turns],
@@ -108,7 +108,7 @@ async def recall(
     min_importance: float = 0.0,
     for_model: bool = False,
 ) -> Found:
-    """The k most relevant turns of the thread, or without one of all the user's; with a user, k memories too.
+    """Returns the k most relevant turns of the thread, or without one of all the user's; with a user, k memories too.
 
     topic: only turns with it, in any case, and no memories, which have no topics; a blank query then searches for it.
     speaker: only what somebody of this name, or this user, said, and no memories.
@@ -213,7 +213,7 @@ async def _memories(
 def _that_fit(
     runtime: Runtime, turns: list[Recalled], memories: list[RecalledMemory], max_tokens: int | None
 ) -> list[Recalled]:
-    """Turns take what the memories leave."""
+    """Returns the turns that fit into what the memories leave of `max_tokens`."""
     if max_tokens is None:
         return turns
     counter = counter_for(runtime.settings.model)

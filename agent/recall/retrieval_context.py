@@ -82,7 +82,7 @@ async def retrieval_context(
 
 
 def entity_line(entity: Mapping[str, Any]) -> str:
-    """An entity for a model: type and name, then what is known of it."""
+    """Returns an entity as a line for a model: type and name, then what is known of it."""
     known = [entity["description"]] if entity["description"] else []
     known += [f"{name} {_value(value)}" for name, value in entity["attributes"].items()]
     known += [f"{one['type']} {one['target']}" for one in entity["relations"]]

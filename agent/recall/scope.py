@@ -245,7 +245,7 @@ class ScopeIndex(Chunks):
 
 
 def _kinds_of_talk(thread_of: Ints, speaker: Ints, assistant: Floats) -> tuple[Floats, Floats]:
-    """1 for chunks of threads with one speaker, and of threads without an assistant."""
+    """Returns 1 for chunks of threads with one speaker, and of threads without an assistant."""
     speaks = np.unique(thread_of.astype(np.int64) << 32 | speaker)
     alone = np.bincount(speaks >> 32)[thread_of] == 1
     people = ~np.isin(thread_of, thread_of[assistant > 0])
@@ -261,7 +261,7 @@ caches_words(_label_terms.cache_clear)
 
 
 def _places(count: int, threads: Sequence[str] | None, positions: Sequence[int] | None) -> tuple[Ints, Ints]:
-    """The number of each chunk's thread, and the chunk's number in it."""
+    """Returns the number of each chunk's thread, and the chunk's number in it."""
     numbers = {thread: number for number, thread in enumerate(dict.fromkeys(threads or ()))}
     thread_of = np.array([numbers[t] for t in threads] if threads else [0] * count, dtype=np.int32)
     if positions is not None:
@@ -279,8 +279,8 @@ def _distances(thread_of: Ints, place: Ints) -> tuple[Ints, ...]:
 
 
 def _sessions(seconds: NDArray[np.float64], thread_of: Ints, place: Ints) -> tuple[Floats, Ints]:
-    """1 for the first turn after a pause if another follows, and the session's number. Chunks whose neighbours were not
-    loaded get 0."""
+    """Returns 1 for the first turn after a pause if another follows, and the session's number. Chunks whose neighbours
+    were not loaded get 0."""
     follows = (np.diff(place, prepend=-1) == 1) & (np.diff(thread_of, prepend=-1) == 0)
     paused = np.diff(seconds, prepend=0) >= PAUSE.total_seconds()
     opens = follows & paused & np.append(follows & ~paused, False)[1:]

@@ -51,7 +51,8 @@ class Space:
 
     @classmethod
     def of(cls, rows: Floats) -> "Space | None":
-        """rows: (n, dimensions) of length 1. None when there are fewer than MIN_ROWS, or all are equal."""
+        """Returns the space of `rows`, (n, dimensions) of length 1; None when there are fewer than MIN_ROWS, or all are
+        equal."""
         if len(rows) < MIN_ROWS:
             return None
         center = rows.mean(axis=0)
@@ -64,7 +65,7 @@ class Space:
         return cls(center, covariance, inverse.astype(np.float32), len(rows))
 
     def direction(self, query: NDArray[np.floating]) -> Direction | None:
-        """None when the rows do not differ in the direction of the query. Raises VectorMismatch."""
+        """Returns the query's direction; None when the rows do not differ in it. Raises VectorMismatch."""
         check_dimensions(query, self.center)
         length = float(np.linalg.norm(query)) or 1.0
         toward = np.vecdot(self.inverse, np.asarray(query, dtype=np.float32) / length - self.center)
@@ -73,7 +74,7 @@ class Space:
 
 
 def check_dimensions(query: NDArray[np.floating], row: Floats) -> None:
-    """Raises VectorMismatch."""
+    """Raises VectorMismatch if the query has other dimensions than the chunks."""
     if query.shape != row.shape:
         raise VectorMismatch(
             f"the query has {len(query)} dimensions, the chunks {len(row)}; "

@@ -26,7 +26,8 @@ class UserContext:
 
 
 async def user_context(runtime: Runtime, tenant: str, user: str) -> UserContext:
-    """Raises InvalidToken."""
+    """Returns what is known of a user: preferences, memories, entities and the last conversation. Raises
+    InvalidToken."""
     place = (runtime, tenant, user)
     active = await list_threads(*place, limit=1)
     return UserContext(

@@ -250,7 +250,7 @@ async def _counted(runtime: Runtime, given: dict[str, Any], clock: Clock) -> tup
 
 
 def _check(guards: Sequence[Guard], now: datetime) -> None:
-    """Raises Refused."""
+    """Raises Refused if a guard refuses the request."""
     if refused := refusal(guards, now):
         metrics.REFUSALS.labels(refused.name).inc()
         raise refused

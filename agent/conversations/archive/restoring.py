@@ -131,7 +131,7 @@ def _opened(log: Log, rows: Sequence[ArchivedRow]) -> Iterator[tuple[str | None,
 def _parts(
     events: Iterator[tuple[str | None, ArchivedEvent]], most_bytes: int
 ) -> Iterator[tuple[str | None, tuple[ArchivedEvent, ...]]]:
-    """Parts with events of one user each, so that each is sealed with that user's key."""
+    """Yields parts with events of one user each, so that each is sealed with that user's key."""
     part: list[ArchivedEvent] = []
     owner: str | None = None
     size = 0

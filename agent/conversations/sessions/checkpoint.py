@@ -33,7 +33,8 @@ def automatic_cut(state: SessionState, through_seq: int, rules: SegmentRules, co
 
 
 def manual_checkpoint(state: SessionState, summary: str, recent_turns: int) -> SegmentCheckpointed:
-    """A summary by the caller. If there are no more turns than recent_turns, all of them stay in full."""
+    """Returns a checkpoint with the caller's summary. If there are no more turns than recent_turns, all of them stay in
+    full."""
     turns = turns_of(state.segment)
     kept = min(len(turns), recent_turns)
     cut = _cut(state, turns[: len(turns) - kept], kept)

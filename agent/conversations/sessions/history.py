@@ -73,7 +73,7 @@ def summary_text(summary: str) -> str:
 
 
 def turn_tokens(turn: Turn, counter: TokenCounter) -> int:
-    """Tokens of the turn's lines with their line ends; each line is counted once per process."""
+    """Returns the number of tokens of the turn's lines with their line ends; each line is counted once per process."""
     return sum(_line_tokens(line, counter) for line in lines_of(turn))
 
 
@@ -100,7 +100,7 @@ def lines_of(turn: Turn) -> Iterator[Line]:
 
 
 def line_text(line: Line) -> str:
-    """One line, or '' when nothing of it can be shown (thinking alone)."""
+    """Returns one line, or '' when nothing of it can be shown (thinking alone)."""
     said = [words(line[0])]
     for call in calls(line[0]):
         name, arguments = call.wire["function"]["name"], call.wire["function"]["arguments"]

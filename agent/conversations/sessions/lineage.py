@@ -23,7 +23,7 @@ class Lineage:
 
     @property
     def after_seq(self) -> int | None:
-        """The turns come after this sequence; None: there are none."""
+        """Returns the sequence after which the turns come; None if there are none."""
         return self.turns[0].seq - 1 if self.turns else None
 
     @property

@@ -55,7 +55,7 @@ class ShortTermMemory:
     """
 
     def __init__(self, log: Log, pool: Pool, settings: Settings, tenant: str | None = None) -> None:
-        """tenant: None is the settings'. Token counts are those of the settings' model."""
+        """Uses the settings' tenant if none is given. Tokens are counted as the settings' model counts them."""
         self.tenant = tenant or settings.tenant
         self._log, self._settings = log, settings
         self._sessions = Sessions(log, pool, self.tenant, metrics.session_read)

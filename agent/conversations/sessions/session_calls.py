@@ -105,7 +105,7 @@ async def change_session(
 
 
 async def list_checkpoints(runtime: Runtime, tenant: str, conversation: str) -> list[SegmentCheckpoint]:
-    """Oldest first."""
+    """Returns the checkpoints, oldest first."""
     async with _memory(runtime, tenant) as memory:
         return await memory.checkpoints(conversation)
 
@@ -122,7 +122,7 @@ async def write_checkpoint(
 
 
 async def reset_session(runtime: Runtime, tenant: str, conversation: str) -> SessionValue:
-    """Earlier turns leave the session, not the transcript."""
+    """Resets the session: earlier turns leave it, but not the transcript."""
     async with _memory(runtime, tenant) as memory:
         return await memory.reset(conversation)
 

@@ -41,7 +41,7 @@ class Sessions:
     """
 
     def __init__(self, log: Log, pool: Pool, tenant: str, on_read: OnRead = lambda level, seconds: None) -> None:
-        """on_read: called after every read with the level that answered and the seconds it took."""
+        """Calls `on_read` after every read with the level that answered and the seconds it took."""
         self._log, self._tenant, self._on_read = log, tenant, on_read
         self._levels = Levels(log, pool, tenant)
         self._removals = Removals(log.nc, tenant, self._levels.bucket)
@@ -153,7 +153,8 @@ class Sessions:
         return await self._written(copy, events, places, checked)
 
     async def _append(self, thread: str, events: Sequence[Event], expected: int | None) -> list[Appended]:
-        """Raises the log's errors; after one the copy in memory is compared with the log before its next use."""
+        """Appends the events of a thread. Raises the log's errors; after one the copy in memory is compared with the
+        log before its next use."""
         hot = self._levels.hot
         hot.expect(event.id for event in events)
         try:
@@ -214,7 +215,7 @@ class Sessions:
     async def _events(
         self, thread: str, data: Sequence[EventData], user: str | None, ids: Sequence[UUID] | None = None
     ) -> list[Event]:
-        """Raises ValueError when there are fewer ids than events."""
+        """Returns events with this data. Raises ValueError when there are fewer ids than events."""
         if ids is not None and len(ids) < len(data):
             raise ValueError(f"{len(data)} events need as many ids; there are {len(ids)}")
         now = datetime.now(UTC)

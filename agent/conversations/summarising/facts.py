@@ -55,7 +55,7 @@ async def load(conn: Connection, event: Event, partition: int) -> ThreadFacts:
 
 
 async def is_still_there(conn: Connection, thread: ThreadFacts) -> bool:
-    """False when the thread was deleted since it was loaded, or a turn in it was erased."""
+    """Returns False when the thread was deleted since it was loaded, or a turn in it was erased."""
     first, last = thread.messages[0].seq, thread.messages[-1].seq
     return await thread_messages(conn, thread.tenant, thread.thread, first - 1, last) == list(thread.messages)
 

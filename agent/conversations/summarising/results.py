@@ -52,7 +52,8 @@ def history_pruned(thread: ThreadFacts, through: int) -> Event:
 
 
 def usage_metered(thread: ThreadFacts, call: ModelCall, purpose: Purpose) -> Event:
-    """The id is derived from the call, so that a call is counted once, however often its result is stored."""
+    """Returns the usage's event. Its id is derived from the call, so that a call is counted once, however often its
+    result is stored."""
     return _event(thread, call.usage.metered(purpose, NAME), uuid.uuid5(uuid.NAMESPACE_OID, f"usage/{call.key.hex()}"))
 
 

@@ -62,7 +62,7 @@ class Place:
 
     @property
     def thread(self) -> str:
-        """The thread's id. Raises InvalidToken."""
+        """Returns the thread's id. Raises InvalidToken."""
         check_tenant(self.tenant)
         return memory_thread(self.user, self.shadow)
 

@@ -131,7 +131,7 @@ class ModelExtraction:
     """Requests memories from a language model. Its attributes are dedupe keys of the rules."""
 
     def __init__(self, chat: ChatModel, rules: RuleSet, task: str | None = None) -> None:
-        """task: replaces TASK."""
+        """Extracts with TASK as the instruction, or with `task` in its place."""
         self._chat = chat
         form = FORM.format(attributes=", ".join(attribute_keys(rules)), language=language_rule(None))
         self._system = f"{task or TASK}\n{form}"

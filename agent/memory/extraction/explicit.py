@@ -134,7 +134,7 @@ class Request:
 
 
 def requests(text: str) -> list[Request]:
-    """Requests in the order of the text; the rest of its line belongs to a request."""
+    """Returns the requests in the order of the text; the rest of its line belongs to a request."""
     words = own_words(text)
     quoted = quotations(words)
     made: list[Request] = []

@@ -47,8 +47,8 @@ class Finding:
 
     @property
     def expires_at(self) -> datetime | None:
-        """The end of its time to live. None also if that is after the last time that an event can have, or if the time
-        of the turn is unknown."""
+        """Returns the end of its time to live. None also if that is after the last time that an event can have, or if
+        the time of the turn is unknown."""
         said_at, days = self.source.said_at, None if is_undated(self.source.said_at) else self.ttl_days
         return None if days is None or days > (END_OF_TIME - said_at).days - 1 else said_at + timedelta(days=days)
 

@@ -77,7 +77,7 @@ def difference(real: Sequence[StoredMemory], shadow: Sequence[StoredMemory], cov
 def replacement_events(
     found: Difference, real: Iterable[StoredMemory], thread: str, now: datetime
 ) -> list[tuple[UUID, EventData]]:
-    """Events with deterministic ids that replace the user's memories by those of the new extractor."""
+    """Returns events with deterministic ids that replace the user's memories by those of the new extractor."""
     known = {row.id for row in real}
     ends = [closed(old.id, now, new.id, "rederived") for old, new in found.changed]
     ends += [closed(old.id, now, None, "rederived") for old in found.gone]

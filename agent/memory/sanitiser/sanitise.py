@@ -71,7 +71,7 @@ def _once(text: str, level: SanitiseLevel, regions: Sequence[str]) -> str:
 
 
 def sanitised_json(value: Any, clean: Callable[[str], str]) -> Any:
-    """As sanitise_json, with another function for the strings."""
+    """Does what sanitise_json does, with another function for the strings."""
     match value:
         case str():
             return clean(value)

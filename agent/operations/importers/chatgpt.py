@@ -195,7 +195,7 @@ def _with_files(content: Content, message: Node) -> Content:
 
 
 def _hidden(message: Node) -> str | None:
-    """Why a message is left out: hidden by ChatGPT, or empty."""
+    """Returns why a message is left out: hidden by ChatGPT, or empty."""
     content = message.get("content") or {}
     if (message.get("metadata") or {}).get("is_visually_hidden_from_conversation"):
         return "hidden in ChatGPT"

@@ -11,9 +11,8 @@ _NOT_IN_NAMES = re.compile(r"[\s<|\\/>]+")
 
 
 def export_jsonl(rows: Iterable[Message], *, tenant: str, thread: str, label: str | None = None) -> Iterator[str]:
-    """One JSON line (with its newline) per turn. `user`, `name` and `source_id` are written even when null:
-    a missing one gets a default on import.
-    """
+    """Yields one JSON line (with its newline) per turn. `user`, `name` and `source_id` are written even when null: a
+    missing one gets a default on import."""
     for row in rows:
         line = {
             "event_id": str(row.event_id),
@@ -32,7 +31,7 @@ def export_jsonl(rows: Iterable[Message], *, tenant: str, thread: str, label: st
 
 
 def export_openai(rows: Iterable[Message]) -> dict[str, list[dict[str, Any]]]:
-    """{"messages": […]} as the OpenAI chat API accepts them, without thinking, times and ids."""
+    """Returns {"messages": […]} as the OpenAI chat API accepts them, without thinking, times and ids."""
     return {"messages": [message for row in rows for message in _openai(row)]}
 
 

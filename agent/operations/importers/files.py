@@ -81,7 +81,8 @@ def _open(path: Path) -> IO[bytes]:
 
 
 def _parts(path: Path, archive: zipfile.ZipFile) -> Iterator[Part]:
-    """Raises ImportFailed for a zip without conversations, one with a password and one that inflates too much."""
+    """Yields the files of a zip that hold conversations. Raises ImportFailed for a zip without conversations, one with
+    a password and one that inflates too much."""
     infos = sorted((info for info in archive.infolist() if _PART.search(info.filename)), key=lambda info: info.filename)
     if not infos:
         names = ", ".join(repr(info.filename[:60]) for info in archive.infolist()[:5]) or "nothing"
@@ -98,7 +99,8 @@ def _parts(path: Path, archive: zipfile.ZipFile) -> Iterator[Part]:
 
 
 def looks_like(path: Path) -> str:
-    """What a file of no known format begins with: a list of objects with the fields a, b; or its first characters."""
+    """Returns what a file of no known format begins with: a list of objects with the fields a, b; or its first
+    characters."""
     start = head(path, _HEAD).removeprefix(b"\xef\xbb\xbf").lstrip()
     try:
         described = _described(from_json(start, allow_partial="trailing-strings"))

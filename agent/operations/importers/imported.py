@@ -137,7 +137,7 @@ _MILLISECONDS_FROM = 1e11  # as seconds this is the year 5138
 
 
 def parse_time(value: Any) -> datetime:
-    """ISO 8601 text, whose offset is kept (none means UTC), or seconds or milliseconds since 1970.
+    """Reads ISO 8601 text, whose offset is kept (none means UTC), or seconds or milliseconds since 1970.
 
     Raises ValueError for anything else.
     """

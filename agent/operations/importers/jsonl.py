@@ -54,7 +54,7 @@ def read_jsonl(lines: Iterable[bytes | None], defaults: Defaults, stem: str) -> 
 
 
 def _is_first(line: dict[str, Any], turn: ImportedTurn, seen: set[int]) -> bool:
-    """False for a line with the source_id and the words of an earlier one. Of these only hashes are kept.
+    """Returns False for a line with the source_id and the words of an earlier one. Of these only hashes are kept.
 
     An event id tells turns apart by itself, and a source_id with other words is another turn.
     """

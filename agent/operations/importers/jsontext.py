@@ -108,7 +108,7 @@ class _Window:
                 return storable(value) if escaped else value
 
     def _grow(self) -> bool:
-        """False at the end of the text. Raises ValueError for an item of more than MAX_BYTES characters."""
+        """Returns False at the end of the text. Raises ValueError for an item of more than MAX_BYTES characters."""
         rest = self._buffer[self.position :]
         if len(rest) > MAX_BYTES:
             raise ValueError(TOO_LONG)

@@ -48,7 +48,8 @@ class OnFile(Sequence[T], Generic[T]):
     """A sequence in a file: items are appended as JSON and read one by one, by several threads at once too."""
 
     def __init__(self, file: IO[bytes], kind: TypeAdapter[T]) -> None:
-        """file: binary, empty, and written by this value only. kind: of the items; JSON must keep all of their data."""
+        """Writes to `file`, which is binary, empty, and written by this value only. kind: of the items; JSON must keep
+        all of their data."""
         self._file, self._kind, self._ends = file, kind, array("Q", [0])
         self._range = range(0)
 

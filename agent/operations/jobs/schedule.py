@@ -29,7 +29,7 @@ class Schedule:
 
     @classmethod
     def of(cls, expression: str, zone: str) -> "Schedule":
-        """Raises InvalidSchedule."""
+        """Returns the schedule of a cron expression in a time zone. Raises InvalidSchedule."""
         try:
             place = ZoneInfo(zone)
         except (ValueError, OSError, LookupError):

@@ -72,7 +72,7 @@ class Cleared:
 
 
 async def known_threads(conn: Connection, person: Person) -> set[str]:
-    """Threads of the person in the read models, store namespaces included."""
+    """Returns threads of the person in the read models, store namespaces included."""
     found: set[str] = set()
     for table in _tables("user_id"):
         query = f"SELECT DISTINCT thread_id FROM {table.name} WHERE tenant = %s AND user_id = %s"
@@ -94,7 +94,7 @@ async def threads_with_others(conn: Connection, person: Person, threads: Sequenc
 
 
 async def row_counts(conn: Connection, person: Person, threads: Sequence[str]) -> dict[str, int]:
-    """Table → number of rows in the person's threads or with their id."""
+    """Returns for each table the number of rows in the person's threads or with their id."""
     counts: dict[str, int] = {}
     for table in _tables():
         mine = _MINE if "user_id" in table.columns else _ITEMS
@@ -104,8 +104,8 @@ async def row_counts(conn: Connection, person: Person, threads: Sequence[str]) -
 
 
 async def shared_rows(conn: Connection, person: Person, threads: Sequence[str]) -> dict[str, list[str]]:
-    """Table → hashes of the person's rows in shared threads. Such rows stay without their words: a row with the same
-    hash before and after an erasure had none."""
+    """Returns for each table the hashes of the person's rows in shared threads. Such rows stay without their words: a
+    row with the same hash before and after an erasure had none."""
     found: dict[str, list[str]] = {}
     for table in _tables("user_id"):
         query = f"SELECT md5(t::text) FROM {table.name} t WHERE tenant = %s AND user_id = %s AND thread_id = ANY(%s)"
@@ -226,7 +226,7 @@ async def archive_paths(conn: Connection, person: Person, threads: Sequence[str]
 
 
 async def left(conn: Connection, person: Person, marks: Mapping[str, int]) -> dict[str, int]:
-    """Table → rows that still exist although their thread was erased after them."""
+    """Returns for each table the rows that still exist although their thread was erased after them."""
     found: dict[str, int] = {}
     for table in _tables("seq"):
         query = (

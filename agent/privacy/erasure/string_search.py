@@ -150,7 +150,7 @@ _DATE = re.compile(r"(?:19|20)[0-9]{2}-?[01][0-9]-?[0-3][0-9]")
 
 
 def words_of(data: EventData) -> Iterator[str]:
-    """Search candidates from an event's personal fields: identifiers and parts of sentences."""
+    """Yields search candidates from an event's personal fields: identifiers and parts of sentences."""
     said = data.model_dump(mode="json", exclude_none=True, include=dict(fields_of(type(data)).include))
     if isinstance(data, CheckpointSaved):  # the rest has version numbers, which look like identifiers
         said["checkpoint"] = data.checkpoint.get("channel_values")
@@ -193,7 +193,7 @@ def candidates(text: str) -> Iterator[str]:
 
 
 def chosen(found: Iterable[str], most: int) -> list[str]:
-    """At most `most` strings: identifiers first, then spread over all that was said, longer ones first."""
+    """Returns at most `most` strings: identifiers first, then spread over all that was said, longer ones first."""
     known = list(dict.fromkeys(found))
     identifiers = [one for one in known if _IDENTIFIERS.fullmatch(one)]
     said = sorted((one for one in known if not _IDENTIFIERS.fullmatch(one)), key=lambda one: -min(len(one), 24))

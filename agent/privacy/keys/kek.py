@@ -49,7 +49,7 @@ class Kek:
         return nonce + self.cipher.encrypt(nonce, key, _bound(key_id, tenant, user))
 
     def unwrap(self, wrapped: bytes, key_id: str, tenant: str, user: str) -> bytes:
-        """Raises KeyUnavailable for bytes that another KEK wrapped."""
+        """Returns the key that `wrapped` holds. Raises KeyUnavailable for bytes that another KEK wrapped."""
         try:
             return self.cipher.decrypt(wrapped[:NONCE_BYTES], wrapped[NONCE_BYTES:], _bound(key_id, tenant, user))
         except (InvalidTag, ValueError):
@@ -72,7 +72,7 @@ class Keks:
         return {kek.id: kek for kek in (*self.older, self.current)}
 
     def unwrap(self, wrapped: bytes, kek_id: str, key_id: str, tenant: str, user: str) -> bytes:
-        """Raises KeyUnavailable for a key that a KEK which is not given wraps."""
+        """Returns the key, opened by the KEK that wrapped it. Raises KeyUnavailable if that KEK is not given."""
         if (kek := self.by_id.get(kek_id)) is None:
             raise KeyUnavailable(
                 f"key {key_id} is wrapped by key-encryption key {kek_id}, which is not given; set TURNLOG_KEK_OLD to it"
@@ -81,7 +81,7 @@ class Keks:
 
 
 def keks_of(settings: Settings) -> Keks | None:
-    """TURNLOG_KEK; without it, for the embedded Postgres, the data folder's file; None if there is neither yet.
+    """Returns TURNLOG_KEK; without it, for the embedded Postgres, the data folder's file; None if there is neither yet.
 
     Raises InvalidKek.
     """

@@ -56,7 +56,7 @@ async def complete_table(conn: Connection, stream: KeyStream) -> None:
 
 
 async def tell(conn: Connection, tenant: str, user: str) -> None:
-    """Every process that holds keys of the user looks them up again."""
+    """Tells every process that holds keys of the user to look them up again."""
     await conn.execute("SELECT pg_notify(%s, %s)", (CHANNEL, json.dumps([tenant, user])))
 
 

@@ -53,7 +53,7 @@ def refuse_plaintext(settings: Settings) -> None:
 
 
 async def key_status(runtime: Runtime) -> KeyStatus:
-    """Raises InvalidKek."""
+    """Returns whether words are encrypted, and how many keys each KEK wraps. Raises InvalidKek."""
     keks = keks_of(runtime.settings)
     async with runtime.pool.connection() as conn:
         found = await key_admin.uses(conn, keks)

@@ -370,7 +370,7 @@ def _key_id(text: str) -> UUID:
 async def opened_keys(
     nc: Client, database_url: str, keks: Keks | None, beats: Heartbeats | None = None
 ) -> AsyncIterator[KeyStore | None]:
-    """The store while the block runs; None without a key-encryption key. beats: of the process."""
+    """Yields the store while the block runs; None without a key-encryption key. beats: of the process."""
     if keks is None:
         yield None
         return

@@ -40,7 +40,7 @@ class Backlog:
 
     @property
     def seconds_left(self) -> float | None:
-        """At the measured speed; None when it is not known."""
+        """Returns the seconds left at the measured speed; None when it is not known."""
         if not self.texts:
             return 0.0
         return self.texts / self.texts_per_s if self.texts_per_s else None

@@ -46,7 +46,7 @@ async def fill_cache(
 
 
 async def _cached_dimensions(conn: Connection, model: str) -> int:
-    """0 when nothing was embedded by this model."""
+    """Returns the dimensions of the model's cached vectors; 0 when nothing was embedded by this model."""
     rows = await conn.execute("SELECT vector_dims(embedding) FROM embedding_cache WHERE model = %s LIMIT 1", (model,))
     found = await rows.fetchone()
     return int(found[0]) if found else 0

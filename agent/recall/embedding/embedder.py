@@ -90,7 +90,7 @@ async def _embed_all(
 
 
 def _within_chars(found: Sequence[Pending]) -> Sequence[Pending]:
-    """The first texts with together at most BATCH_CHARS; at least one."""
+    """Returns the first texts with together at most BATCH_CHARS; at least one."""
     sizes = accumulate(len(one.text) for one in found)
     return found[: next((max(1, at) for at, size in enumerate(sizes) if size > BATCH_CHARS), len(found))]
 

@@ -64,7 +64,8 @@ async def pending_chunks(
     tenant: str | None = None,
     threads: Sequence[str] | None = None,
 ) -> list[Pending]:
-    """Chunks without a vector of this model, of the most recently active threads first; in a thread the newest first.
+    """Returns chunks without a vector of this model, of the most recently active threads first; in a thread the newest
+    first.
 
     Chunks with a vector of another model come after all that have none.
 
@@ -112,7 +113,8 @@ async def pending_count(
     tenant: str | None = None,
     threads: Sequence[str] | None = None,
 ) -> int:
-    """Chunks without a vector of the model; with None those without any. at_most: stops counting there.
+    """Returns the number of chunks without a vector of the model; with None of those without any. at_most: stops
+    counting there.
 
     threads: of the tenant, to count these alone.
     """
@@ -129,7 +131,7 @@ async def pending_count(
 
 
 async def pending_memories(conn: Connection, model: str, limit: int, stuck: Collection[str] = ()) -> list[Pending]:
-    """Memories without a vector of this model, the oldest first, so that later ones are compared with them.
+    """Returns memories without a vector of this model, the oldest first, so that later ones are compared with them.
 
     stuck: ids to leave out, of threads whose events are parked, so that no event can set their vectors.
     """
@@ -155,7 +157,7 @@ async def pending_memories_count(conn: Connection, model: str, at_most: int) -> 
 
 
 async def _memories_lacking(conn: Connection, model: str) -> list[tuple[str, dict[str, Any]]]:
-    """Conditions that together hold for every memory without a vector of the model, each with its values."""
+    """Returns conditions that together match every memory without a vector of the model, each with its values."""
     replaced = await replaced_models(conn, "memories", model)
     other = ("embedding_model = ANY(%(replaced)s)", {"replaced": replaced})
     return [("embedding IS NULL", {}), *([other] if replaced else [])]
