@@ -25,7 +25,8 @@ REFUSED = frozenset(range(400, 500)) - {401, 403, 408, 409, 425, 429}  # sent ag
 
 
 def main(path: str) -> None:
-    """path: of a JSON object with `client`, `key`, `scheme`, `host`, `port`, `prefix`."""
+    """Keeps what a hook was given as a turn, and sends it later. path: of a JSON object with `client`, `key`, `scheme`,
+    `host`, `port`, `prefix`."""
     with open(path) as file:
         settings = json.load(file)
     said = json.load(sys.stdin)

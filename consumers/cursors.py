@@ -17,7 +17,7 @@ def cursor_of(*place: str | int) -> str:
 
 
 def moment(at: datetime) -> str:
-    """The time as text of one length, so that texts compare as times do."""
+    """Returns the time as text of one length, so that texts compare as times do."""
     return at.astimezone(UTC).isoformat(timespec="microseconds")
 
 

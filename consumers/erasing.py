@@ -15,7 +15,7 @@ def erasure_reach(settings: Settings, step: Step = silent_step) -> ErasureReach:
 
 
 def _files(settings: Settings) -> Iterator[tuple[str, Path]]:
-    """The stream's files and all logs of the data folder; those of servers elsewhere are out of reach."""
+    """Yields the stream's files and all logs of the data folder; those of servers elsewhere are out of reach."""
     home = home_at(settings.home)
     if settings.nats_url is None:
         yield from (("stream files", path) for path in files_below(home.nats))

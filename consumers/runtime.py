@@ -79,7 +79,7 @@ UPGRADE_ROUND_S = 3_600.0  # of one batch, or of making the indexes of large tab
 
 @contextlib.asynccontextmanager
 async def servers(settings: Settings) -> AsyncIterator[embedded.Servers]:
-    """The configured servers, or the embedded ones, kept running by a lease while the block runs."""
+    """Yields the configured servers, or the embedded ones, kept running by a lease while the block runs."""
     if settings.nats_url and settings.database_url:
         yield embedded.Servers(settings.nats_url, settings.database_url, ())
         return
@@ -120,7 +120,8 @@ async def opened(settings: Settings, name: str = "turnlog") -> AsyncIterator[Run
 
 @contextlib.asynccontextmanager
 async def opened_in_time(settings: Settings, name: str, say: Callable[[str], None]) -> AsyncIterator[Runtime]:
-    """As `opened`, for a process in the background: waits up to PATIENCE_S for servers that cannot be reached."""
+    """Opens as `opened` does, for a process in the background: waits up to PATIENCE_S for servers that cannot be
+    reached."""
     deadline, reported = time.monotonic() + PATIENCE_S, ""
     async with contextlib.AsyncExitStack() as stack:
         while True:
@@ -167,7 +168,7 @@ def _screen(settings: Settings, log: Log) -> Screen:
 async def _keys(
     settings: Settings, where: embedded.Servers, pool: Pool, log: Log, beats: Heartbeats
 ) -> AsyncIterator[KeyStore | None]:
-    """Users' keys, or none without a key-encryption key. Raises InvalidKek, WrongKek."""
+    """Yields users' keys, or none without a key-encryption key. Raises InvalidKek, WrongKek."""
     async with pool.connection() as conn:
         keks = await checked_keks(settings, conn, log)
     async with opened_keys(log.nc, where.database_url, keks, beats) as store:
@@ -194,7 +195,8 @@ class _LastUse:
 
 @contextlib.asynccontextmanager
 async def connection_pool(database_url: str, role: str | None = None, most: int = CONNECTIONS) -> AsyncIterator[Pool]:
-    """role: of row-level security, taken on by every connection at its start, so that RESET ROLE returns to it."""
+    """Yields a pool of connections. role: of row-level security, taken on by every connection at its start, so that
+    RESET ROLE returns to it."""
     last_use = _LastUse()
     pool: AsyncConnectionPool[Connection] = AsyncConnectionPool(
         database_url,
@@ -222,7 +224,7 @@ def _of_requests(role: str) -> str:
 
 @contextlib.asynccontextmanager
 async def row_security(runtime: Runtime) -> AsyncIterator[None]:
-    """Runtime.for_tenant works while the block runs. Raises NoTenantRole."""
+    """Makes Runtime.for_tenant work while the block runs. Raises NoTenantRole."""
     async with runtime.pool.connection() as conn:
         await make_usable(conn)
     async with connection_pool(runtime.database_url, ROLE) as runtime.roles:
@@ -234,7 +236,7 @@ async def row_security(runtime: Runtime) -> AsyncIterator[None]:
 
 @contextlib.asynccontextmanager
 async def throttle_connections(runtime: Runtime) -> AsyncIterator[None]:
-    """The throttle has connections of its own while the block runs, so that it counts where reads take all others."""
+    """Gives the throttle connections of its own while the block runs, so that it counts where reads take all others."""
     async with connection_pool(runtime.database_url, most=THROTTLE_CONNECTIONS) as runtime.admissions:
         try:
             yield

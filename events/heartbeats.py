@@ -52,17 +52,17 @@ class Heartbeat:
 
     @property
     def slowest_s(self) -> float:
-        """The longest time between two rounds, of the last WINDOW_S at least."""
+        """Returns the longest time between two rounds, of the last WINDOW_S at least."""
         return max(self._slowest)
 
     @property
     def seconds(self) -> float:
-        """Since the last round."""
+        """Returns the seconds since the last round."""
         return time.monotonic() - self.at
 
     @property
     def fault(self) -> str | None:
-        """Why the loop counts as dead; None while it works."""
+        """Returns why the loop counts as dead; None while it works."""
         if self.problem is None and self.seconds > self.round_s:
             return f"no round for {self.seconds:.0f} s"
         return self.problem

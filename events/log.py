@@ -88,7 +88,7 @@ def nats_errors(problem: str) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class LogState:
-    """id: of the log, see events/stream.py. head: its last sequence, 0 when it is empty."""
+    """The state of the log. id: of the log, see events/stream.py. head: its last sequence, 0 when it is empty."""
 
     id: str
     head: int
@@ -143,7 +143,7 @@ class Log:
 
     @property
     def is_closed(self) -> bool:
-        """True from the call of close() on; `closed` can be waited for."""
+        """Returns True from the call of close() on; `closed` can be waited for."""
         return bool(self.nc.is_closed)
 
     async def close(self) -> None:

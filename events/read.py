@@ -96,8 +96,8 @@ class OrderedReader:
         stream: str = STREAM,
         as_stored: bool = False,
     ) -> None:
-        """since: start at a stored time in place of a sequence; headers_only: bodies stay empty, ids are set.
-        as_stored: without the events that replace deleted ones.
+        """Reads from `start_seq` on. since: start at a stored time in place of a sequence; headers_only: bodies stay
+        empty, ids are set. as_stored: without the events that replace deleted ones.
 
         taken: the size of the last batch.
         """
@@ -202,7 +202,7 @@ class OrderedReader:
 
     @property
     def ahead(self) -> int:
-        """The number of messages that are known to follow the last batch."""
+        """Returns the number of messages that are known to follow the last batch."""
         return len(self._buffer) + (self._buffer[-1].pending if self._buffer else 0)
 
     async def until_caught_up(self) -> AsyncIterator[Stored]:

@@ -160,7 +160,7 @@ class Sealed(NamedTuple):
 
 
 def merged(data: Data, words: Data) -> Data:
-    """data with the opened fields in it."""
+    """Returns data with the opened fields in it."""
     found = {**data, **words}
     for name, value in words.items():
         if isinstance(value, dict) and isinstance(data.get(name), dict):

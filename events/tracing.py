@@ -94,7 +94,7 @@ def span(
 
 
 def failed(made: "Span", error: Exception | str) -> None:
-    """error: or its kind."""
+    """Marks a span as failed with an error, or with the kind of one."""
     from opentelemetry.trace import StatusCode
 
     kind = error if isinstance(error, str) else getattr(error, "code", None) or type(error).__name__

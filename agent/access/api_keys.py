@@ -29,7 +29,7 @@ WHERE k.tenant = %s AND (%s::text IS NULL OR k.user_id = %s) ORDER BY k.created_
 
 @dataclass(frozen=True, slots=True)
 class NewKey:
-    """key: the secret, which turnlog does not keep."""
+    """A new API key. key: the secret, which turnlog does not keep."""
 
     id: str
     key: str
@@ -41,7 +41,7 @@ class NewKey:
 
 @dataclass(frozen=True, slots=True)
 class KeyInfo:
-    """used_at: to the minute; None: never."""
+    """An API key without its secret. used_at: to the minute; None: never."""
 
     id: str
     user: str

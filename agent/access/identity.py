@@ -58,8 +58,8 @@ class InvalidGrant(TurnlogError):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """tenant, user, role: as verified. key_id: of the API key, None for a token. expires_at: None is never. zone:
-    the user's time zone, as a token may say it."""
+    """The caller, as a credential names them. tenant, user, role: as verified. key_id: of the API key, None for a
+    token. expires_at: None is never. zone: the user's time zone, as a token may say it."""
 
     tenant: str
     user: str

@@ -23,7 +23,8 @@ ALGORITHM = "EdDSA"
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """kid: a fingerprint of the public key. pepper, events: 32 bytes."""
+    """The secrets that tokens, keys and events are signed with. kid: a fingerprint of the public key. pepper, events:
+    32 bytes."""
 
     signing: Ed25519PrivateKey
     kid: str

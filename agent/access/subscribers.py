@@ -32,7 +32,8 @@ class SubscriberExists(TurnlogError):
 
 @dataclass(frozen=True, slots=True)
 class NewSubscriber:
-    """user, password: for NATS. domain: of JetStream, as clients call it. to_configure: by hand, at nats-server."""
+    """A new subscriber. user, password: for NATS. domain: of JetStream, as clients call it. to_configure: by hand, at
+    nats-server."""
 
     name: str
     tenant: str
@@ -46,7 +47,8 @@ class NewSubscriber:
 
 @dataclass(frozen=True, slots=True)
 class SubscriberInfo:
-    """position: the last sequence up to which all is acknowledged. pending: events that were not delivered yet."""
+    """A subscriber and how far it has read. position: the last sequence up to which all is acknowledged. pending:
+    events that were not delivered yet."""
 
     name: str
     durable: str

@@ -66,7 +66,8 @@ class NotDelivered(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """types: of the events that are sent. content: whether with what users said, which is encrypted in the log."""
+    """A URL that gets a tenant's events. types: of the events that are sent. content: whether with what users said,
+    which is encrypted in the log."""
 
     name: str
     url: str
@@ -77,7 +78,7 @@ class Webhook:
 
 @dataclass(frozen=True, slots=True)
 class NewWebhook:
-    """secret: for verifying signatures; it is shown this once."""
+    """A new webhook. secret: for verifying signatures; it is shown this once."""
 
     name: str
     url: str
@@ -88,7 +89,8 @@ class NewWebhook:
 
 @dataclass(frozen=True, slots=True)
 class WebhookInfo:
-    """pending: events that were not sent yet. retrying: that wait for their next attempt. failures: for a person."""
+    """A webhook and what is still to be sent. pending: events that were not sent yet. retrying: that wait for their
+    next attempt. failures: for a person."""
 
     name: str
     url: str

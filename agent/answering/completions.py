@@ -114,7 +114,8 @@ Piece = Begun | Text | CallPiece | Reasoned | Completion
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """messages: for the model. basis: of the answer's receipt. begins: the conversation may have no label yet."""
+    """A completion's messages and thread. messages: for the model. basis: of the answer's receipt. begins: the
+    conversation may have no label yet."""
 
     messages: Sequence[Wire]
     thread: str | None = None

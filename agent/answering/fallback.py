@@ -13,8 +13,8 @@ Category = Literal["timeout", "rate_limit", "quota", "circuit_open", "network", 
 
 @dataclass(frozen=True, slots=True)
 class Fallback:
-    """message, suggestions: in the language asked for. status: of HTTP. retry_after_s: None is unknown. action: what
-    helps instead."""
+    """The message to a person who gets no answer. message, suggestions: in the language asked for. status: of HTTP.
+    retry_after_s: None is unknown. action: what helps instead."""
 
     category: Category
     message: str
@@ -134,7 +134,7 @@ CATEGORIES: Mapping[str, Category] = {
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """status: of HTTP. retry_after_s: where the error itself does not say."""
+    """The fallback of one category of errors. status: of HTTP. retry_after_s: where the error itself does not say."""
 
     status: int
     zh: str

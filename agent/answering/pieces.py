@@ -55,8 +55,8 @@ class ToolUsed:
 
 @dataclass(frozen=True, slots=True)
 class ToolReturned:
-    """result: as the model gets it; is_error: it says what is wrong with the call. is_followed: the next piece is the
-    result of another tool, which returned at about the same time; they are recorded together."""
+    """A tool has returned. result: as the model gets it; is_error: it says what is wrong with the call. is_followed:
+    the next piece is the result of another tool, which returned at about the same time; they are recorded together."""
 
     id: str
     name: str

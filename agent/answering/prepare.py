@@ -97,8 +97,9 @@ class AnswerBasis:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """context: messages for the OpenAI chat API, tiers, budget and window in tokens. degraded: why the context may lack
-    something, as where older turns were sought without vectors; None when nothing is missing."""
+    """A context, ready for a model. context: messages for the OpenAI chat API, tiers, budget and window in tokens.
+    degraded: why the context may lack something, as where older turns were sought without vectors; None when nothing is
+    missing."""
 
     context: Context
     receipt: AnswerBasis

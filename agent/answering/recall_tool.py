@@ -47,7 +47,8 @@ UNSURE = "probably none of these answers it; if so, say that you do not know it"
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """text: sent to the model; chunks: for the receipt; memories: named in the text, so they count as read.
+    """The result of a call of recall_memory. text: sent to the model; chunks: for the receipt; memories: named in the
+    text, so they count as read.
 
     is_error: the tool was not used as it can be, and the text says how.
     """

@@ -79,8 +79,8 @@ class ShownTurn(Message):
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """turns: one for each. version: the sequence of the last event that was stored with them, which the next append may
-    expect."""
+    """Turns that were appended. turns: one for each. version: the sequence of the last event that was stored with them,
+    which the next append may expect."""
 
     turns: list[Appended]
     version: int

@@ -24,9 +24,9 @@ _MAX_ID = 40  # the API refuses longer call ids
 
 
 class WireOptions(NamedTuple):
-    """keep_thinking: sends an assistant's thinking as a text part `<thinking>…</thinking>`. The API has no field for
-    thinking, and providers ask not to send it back, so it is omitted by default.
-    """
+    """Options for writing messages for the API. keep_thinking: sends an assistant's thinking as a text part
+    `<thinking>…</thinking>`. The API has no field for thinking, and providers ask not to send it back, so it is omitted
+    by default."""
 
     keep_thinking: bool = False
 

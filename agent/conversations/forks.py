@@ -32,7 +32,8 @@ class CutInACall(TurnlogError):
 
 @dataclass(frozen=True, slots=True)
 class Forked:
-    """parent, at_seq: the thread whose turns the fork begins with, and the last sequence of them; seq: of the event."""
+    """A new fork. parent, at_seq: the thread whose turns the fork begins with, and the last sequence of them; seq: of
+    the event."""
 
     thread: str
     parent: str

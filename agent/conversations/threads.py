@@ -39,7 +39,8 @@ class ThreadInfo:
 
 @dataclass(frozen=True, slots=True)
 class ThreadMarks:
-    """tokens: that models took for its answers. parked: an event of it could not be applied, and later ones wait."""
+    """The marks of a thread in a list. tokens: that models took for its answers. parked: an event of it could not be
+    applied, and later ones wait."""
 
     thread: str
     tokens: int

@@ -110,7 +110,7 @@ async def list_memories(
 
 @dataclass(frozen=True, slots=True)
 class Extraction:
-    """waiting: how many of a user's turns are still to be extracted from."""
+    """The result of an extraction. waiting: how many of a user's turns are still to be extracted from."""
 
     waiting: int
 

@@ -69,7 +69,8 @@ class MemoryInput:
 
 @dataclass(frozen=True, slots=True)
 class Edited:
-    """memory: the id of the one that holds now; replaced: of the one that was edited, the same if nothing changed."""
+    """An edited memory. memory: the id of the one that holds now; replaced: of the one that was edited, the same if
+    nothing changed."""
 
     memory: UUID
     replaced: UUID
@@ -108,8 +109,9 @@ class Forgotten:
 
 @dataclass(frozen=True, slots=True)
 class ForgottenAsAsked:
-    """named: id and content of the memories that fit the words. done: it was one, and it is forgotten. words: None
-    where all memories are to be forgotten, which takes more than a sentence in a chat."""
+    """The result of a request to forget. named: id and content of the memories that fit the words. done: it was one,
+    and it is forgotten. words: None where all memories are to be forgotten, which takes more than a sentence in a
+    chat."""
 
     words: str | None
     named: tuple[tuple[UUID, str], ...]
@@ -125,7 +127,7 @@ class ConflictAnswered:
 
 @dataclass(frozen=True, slots=True)
 class UndoneCompaction:
-    """memories: ids of those that hold again; () when it was taken back before."""
+    """A merge that was taken back. memories: ids of those that hold again; () when it was taken back before."""
 
     compaction: UUID
     memories: tuple[UUID, ...]

@@ -124,7 +124,8 @@ class Preferred(Protocol):
 
 
 class Preferences(NamedTuple):
-    """named: set by hand or, where not, as last said. others: all other preferences, most recently said first."""
+    """A user's preferences. named: set by hand or, where not, as last said. others: all other preferences, most
+    recently said first."""
 
     named: UserPreferences = UserPreferences()
     others: tuple[str, ...] = ()

@@ -65,7 +65,7 @@ AS_SET = OtherExtractor()
 
 @dataclass(frozen=True, slots=True)
 class Shadow:
-    """shadow: the name that derive was given. users: how many it has."""
+    """Memories that a trial derivation made. shadow: the name that derive was given. users: how many it has."""
 
     shadow: str
     users: int

@@ -33,7 +33,7 @@ FORGOTTEN_S = 300.0
 
 @dataclass(slots=True)
 class _Circuit:
-    """failures: in a row. passed: trial calls that succeeded."""
+    """The state of one circuit. failures: in a row. passed: trial calls that succeeded."""
 
     failures: int = 0
     failed_at: float = 0.0

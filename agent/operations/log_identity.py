@@ -30,7 +30,8 @@ LOCKED_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class LogStatus:
-    """head: the log's last sequence. rows_from, rows_through: the log that the rows were made from, and how far.
+    """The connected log beside that of the rows. head: the log's last sequence. rows_from, rows_through: the log that
+    the rows were made from, and how far.
 
     kept_through: after `adopt_log`, up to where rows may have no event in the log. problem: why nothing can be
     appended, or None.

@@ -43,9 +43,8 @@ FROM processes ORDER BY name, beat_at"""
 
 @dataclass(frozen=True, slots=True)
 class LoopState:
-    """seconds: since its last round, as of the process's last beat. fault: why it counts as dead, or None.
-    slowest_s: the longest time between two of its last rounds.
-    """
+    """A loop of a process. seconds: since its last round, as of the process's last beat. fault: why it counts as dead,
+    or None. slowest_s: the longest time between two of its last rounds."""
 
     role: str
     loop: str
@@ -56,7 +55,8 @@ class LoopState:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """seconds: since its last beat. is_gone: its machine, where that is this one, has it no longer."""
+    """A process and its loops. seconds: since its last beat. is_gone: its machine, where that is this one, has it no
+    longer."""
 
     id: str
     name: str

@@ -188,7 +188,7 @@ async def clear_person(runtime: Runtime, tenant: str, user: str, parts: Parts) -
 
 @dataclass(frozen=True, slots=True)
 class ExportedThread:
-    """turns: oldest first."""
+    """A thread in an export. turns: oldest first."""
 
     label: str | None
     turns: list[Message]
@@ -206,7 +206,8 @@ async def export_thread(
 
 @dataclass(frozen=True, slots=True)
 class OwnWords:
-    """turns: oldest first; where others speak too (shared), only the user's own and the answers to them."""
+    """A user's part of a thread. turns: oldest first; where others speak too (shared), only the user's own and the
+    answers to them."""
 
     turns: list[Message]
     shared: bool

@@ -32,7 +32,8 @@ BIAS, HELD, LEAD = -0.9, 4.0, 10.0
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """words: the informative terms of a question with their shares of its information, which add up to 1."""
+    """A scope's evidence for an answer to a question. words: the informative terms of a question with their shares of
+    its information, which add up to 1."""
 
     words: Mapping[str, float]
     held: float

@@ -53,7 +53,8 @@ async def relevant_episodes(
 
 @dataclass(frozen=True, slots=True)
 class Relevant:
-    """seqs: of turns, best first. evidence: what they have for an answer; None where the query asks nothing."""
+    """Turns that a context should show first. seqs: of turns, best first. evidence: what they have for an answer; None
+    where the query asks nothing."""
 
     query: str = ""
     seqs: Sequence[int] = ()

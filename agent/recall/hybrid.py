@@ -26,7 +26,8 @@ class InvalidRecall(TurnlogError):
 
 @dataclass(frozen=True, slots=True)
 class HybridHistory:
-    """messages: oldest first, each once. recent, recalled: sequences of the newest and of the recalled ones.
+    """The newest turns and what was recalled of older ones. messages: oldest first, each once. recent, recalled:
+    sequences of the newest and of the recalled ones.
 
     chunk_ids: of the chunks that recall found, for a receipt. degraded: why vectors were not used, None when they were.
     evidence: what the older turns have for an answer; None where the query asks nothing.

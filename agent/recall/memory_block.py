@@ -59,8 +59,8 @@ class Remembered(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class MemoryBlock:
-    """messages: the block's message, or none. ids: of the memories in it, in order. known: what else is in it. turns:
-    the message of turns of the user's other conversations, or none."""
+    """The texts that tell a model about the user. messages: the block's message, or none. ids: of the memories in it,
+    in order. known: what else is in it. turns: the message of turns of the user's other conversations, or none."""
 
     messages: tuple[Wire, ...] = ()
     ids: tuple[UUID, ...] = ()

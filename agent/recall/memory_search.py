@@ -64,8 +64,8 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """similarity: the parts' weighted mean. score: similarity × importance ^ power, importance reinforced by
-    access and decayed until now. worth: the policy's total score."""
+    """A memory with its scores. similarity: the parts' weighted mean. score: similarity × importance ^ power,
+    importance reinforced by access and decayed until now. worth: the policy's total score."""
 
     candidate: Candidate
     score: float
@@ -170,8 +170,8 @@ class RecalledMemory:
 
 @dataclass(frozen=True, slots=True)
 class MemoriesFound:
-    """memories: best first. degraded: why vectors were not used, None when they were. dates, names: found in the
-    question. has_any: whether the user has memories at all."""
+    """The result of a search over memories. memories: best first. degraded: why vectors were not used, None when they
+    were. dates, names: found in the question. has_any: whether the user has memories at all."""
 
     memories: tuple[RecalledMemory, ...] = ()
     degraded: str | None = None

@@ -47,8 +47,8 @@ MOST_READ = 1_000  # memories, of those said last
 
 @dataclass(frozen=True, slots=True)
 class ProfileLine:
-    """sources: the turns that say it, with the user's words; none for a memory that was written by hand. since: when it
-    began to hold."""
+    """One line of a profile. sources: the turns that say it, with the user's words; none for a memory that was written
+    by hand. since: when it began to hold."""
 
     text: str
     memory: UUID

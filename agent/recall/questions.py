@@ -210,7 +210,7 @@ def _pieces(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _between(cut: re.Pattern[str], text: str, first: int, end: int) -> Iterator[tuple[int, int]]:
-    """Returns the text between the matches, without blanks."""
+    """Yields the spans between the matches, without blanks."""
     for match in cut.finditer(text, first, end):
         if text[first : match.start()].strip():
             yield first, match.start()

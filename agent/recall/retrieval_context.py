@@ -32,9 +32,10 @@ EVERYTHING = 100  # memories for a question for all of them
 
 @dataclass(frozen=True, slots=True)
 class RetrievalContext:
-    """memories: best first, each with `explain()`. always: others that go to a model whatever is asked: all where the
-    user has no more than top_k, else those on health. entities: named in the message or in the memories, most mentioned
-    first. message_count: turns of the conversation. degraded: why vectors were not used, or None."""
+    """Everything that was retrieved for a message. memories: best first, each with `explain()`. always: others that go
+    to a model whatever is asked: all where the user has no more than top_k, else those on health. entities: named in
+    the message or in the memories, most mentioned first. message_count: turns of the conversation. degraded: why
+    vectors were not used, or None."""
 
     memories: tuple[RecalledMemory, ...] = ()
     always: tuple[StoredMemory, ...] = ()

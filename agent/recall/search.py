@@ -35,7 +35,7 @@ CACHED_SAMPLES = 16
 
 
 class TurnReranker(Protocol):
-    """candidates: how many turns of a search it gets."""
+    """Reranks the turns of a search. candidates: how many turns of a search it gets."""
 
     @property
     def candidates(self) -> int: ...

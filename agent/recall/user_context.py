@@ -15,8 +15,8 @@ MOST = 20
 
 @dataclass(frozen=True, slots=True)
 class UserContext:
-    """memories: those with the highest score. entities: those most mentioned. active: the conversation that was active
-    last, None without one."""
+    """A user's preferences, memories, entities and last conversation. memories: those with the highest score. entities:
+    those most mentioned. active: the conversation that was active last, None without one."""
 
     preferences: UserPreferences
     memories: list[MemoryView]

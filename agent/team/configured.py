@@ -180,6 +180,6 @@ def _module(name: str) -> Any:
 
 
 def _marked(module: Any) -> Sequence[Callable[..., Any]]:
-    """The functions of a module that are tools: those in TOOLS, else all that are marked."""
+    """Returns the functions of a module that are tools: those in TOOLS, else all that are marked."""
     marked = [one for one in vars(module).values() if callable(one) and hasattr(one, "__tool__")]
     return list(getattr(module, "TOOLS", marked))

@@ -75,7 +75,7 @@ def parameters_schema(parameters: type[BaseModel]) -> dict[str, Any]:
 
 
 def _with_parts(schema: Any, parts: Mapping[str, Any]) -> Any:
-    """The schema with its parts in place of references to them, which some servers cannot read."""
+    """Returns the schema with its parts in place of references to them, which some servers cannot read."""
     if isinstance(schema, list):
         return [_with_parts(part, parts) for part in schema]
     if not isinstance(schema, dict):
@@ -87,7 +87,7 @@ def _with_parts(schema: Any, parts: Mapping[str, Any]) -> Any:
 
 
 def _slim(schema: Any) -> Any:
-    """The schema without titles, and with the plain type where a parameter may also be left out."""
+    """Returns the schema without titles, and with the plain type where a parameter may also be left out."""
     if isinstance(schema, list):
         return [_slim(part) for part in schema]
     if not isinstance(schema, dict):

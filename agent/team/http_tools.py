@@ -60,7 +60,7 @@ class HttpTools:
         return [self._tool(name, None) for name in self.service.tools]
 
     async def tools(self) -> Sequence[Tool]:
-        """Raises InvalidTool, Unavailable, OSError."""
+        """Returns the service's operations as tools. Raises InvalidTool, Unavailable, OSError."""
         operations = await self._described()
         if missing := sorted(set(self.service.tools.values()) - operations.keys()):
             known = ", ".join(sorted(operations)[:50])
@@ -197,7 +197,7 @@ def operations_of(document: Any, where: str = "") -> dict[str, Operation]:
 def _operation(
     method: str, path: str, item: Mapping[str, Any], written: Mapping[str, Any], document: Any, where: str
 ) -> Operation | None:
-    """None for a body that is not JSON."""
+    """Returns the operation as a tool needs it; None for a body that is not JSON."""
     places, properties, required = dict[str, str](), dict[str, Any](), list[str]()
     for parameter in (*item.get("parameters", ()), *written.get("parameters", ())):
         known = _part(parameter, document)
@@ -228,7 +228,7 @@ def _operation(
 
 
 def _part(value: Any, document: Any) -> Mapping[str, Any]:
-    """A part of the document, where it may stand as a reference."""
+    """Returns a part of the document, where it may stand as a reference."""
     if isinstance(value, Mapping) and isinstance(value.get("$ref"), str):
         value = referenced(value["$ref"], document)
     return value if isinstance(value, Mapping) else {}

@@ -43,7 +43,7 @@ class McpTools:
         return [self._tool(name, None) for name in self.server.tools]
 
     async def tools(self) -> Sequence[Tool]:
-        """Raises MCPError, OSError, InvalidTool and what a transport raises."""
+        """Returns the server's tools. Raises MCPError, OSError, InvalidTool and what a transport raises."""
         client, cursor, listed = await self._connected(), None, dict[str, "types.Tool"]()
         for _ in range(MOST_PAGES):
             page = await client.list_tools(cursor=cursor)
@@ -112,7 +112,7 @@ class McpTools:
         return _value(result)
 
     async def _connected(self) -> "Client":
-        """Raises what opening the connection raises."""
+        """Returns the client once the connection is open. Raises what opening the connection raises."""
         if self._connection is None or self._connection.done():
             self._ended, self._client = asyncio.Event(), asyncio.get_running_loop().create_future()
             self._connection = asyncio.create_task(self._hold(self._client, self._ended), name=f"mcp {self.name}")
@@ -159,7 +159,7 @@ class McpTools:
 
 
 def _cause(error: BaseException) -> str:
-    """The error in words; the first of a group, as transports raise groups."""
+    """Returns the error in words; the first of a group, as transports raise groups."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return f"{type(error).__name__}: {error}"
@@ -173,7 +173,7 @@ def _unchecked(arguments: Any) -> Mapping[str, Any]:
 
 
 def _value(result: "types.CallToolResult") -> Any:
-    """The structured value, or else the text, as JSON where it is JSON."""
+    """Returns the structured value, or else the text, as JSON where it is JSON."""
     structured = result.structured_content
     if structured is not None:
         is_wrapped = isinstance(structured, Mapping) and structured.keys() == {"result"}

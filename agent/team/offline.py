@@ -65,7 +65,8 @@ class OfflinePlanner:
         return Completion(text, calls, 0, 0, 0.0, MODEL, PROVIDER, 0.0, finish_reason="tool_calls" if calls else "stop")
 
     def _calls(self, question: str, tools: Sequence[Mapping[str, Any]]) -> tuple[ToolCall, ...]:
-        """A delegation where another agent's rule fits best, else the tools that need no more than the question."""
+        """Returns a delegation where another agent's rule fits best, else the tools that need no more than the
+        question."""
         functions = {tool["function"]["name"]: tool["function"] for tool in tools}
         if DELEGATE_TOOL in functions:
             allowed = functions[DELEGATE_TOOL]["parameters"]["properties"]["agent_type"].get("enum", ())
@@ -101,7 +102,7 @@ class FixedAnswer:
 
 
 def _names(messages: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """The tools by the ids of their calls."""
+    """Returns the names of tools by the ids of their calls."""
     return {call["id"]: call["function"]["name"] for message in messages for call in message.get("tool_calls") or ()}
 
 
@@ -127,7 +128,7 @@ def _values(value: Any, name: str = "") -> Iterator[str]:
 
 
 def _question(messages: Sequence[Mapping[str, Any]]) -> tuple[str, Sequence[Mapping[str, Any]]]:
-    """The last words of a user, and the messages after them."""
+    """Returns the last words of a user, and the messages after them."""
     at = next((at for at in reversed(range(len(messages))) if messages[at].get("role") == "user"), None)
     return ("", ()) if at is None else (content_text(messages[at].get("content") or ""), messages[at + 1 :])
 

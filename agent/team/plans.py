@@ -39,7 +39,7 @@ class Step:
 
     @property
     def needs(self) -> frozenset[int]:
-        """The numbers of the steps whose results its arguments name."""
+        """Returns the numbers of the steps whose results its arguments name."""
         return frozenset(int(match[1]) for text in _texts(self.arguments) for match in REFERENCE.finditer(text))
 
 
@@ -63,8 +63,8 @@ class Delegation:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """thought: the text beside the calls; without steps and delegation it is the answer. With a delegation no step
-    runs."""
+    """A model's plan. thought: the text beside the calls; without steps and delegation it is the answer. With a
+    delegation no step runs."""
 
     thought: str
     steps: tuple[Step, ...] = ()
@@ -210,7 +210,7 @@ def handed_on(team: Team, chain: Sequence[str], delegation: Delegation) -> Agent
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """arguments: JSON text, or the value itself."""
+    """A call in a plan that is JSON text. arguments: JSON text, or the value itself."""
 
     tool: str
     id: str
@@ -218,7 +218,7 @@ class _Call:
 
     @property
     def parsed(self) -> Any:
-        """The arguments as a value; what is not JSON stays text."""
+        """Returns the arguments as a value; what is not JSON stays text."""
         if not isinstance(self.arguments, str):
             return self.arguments
         try:
@@ -248,7 +248,7 @@ def _is_shallow(value: Any) -> bool:
 
 
 def _written_plan(text: str, tools: Collection[str]) -> tuple[str, list[_Call]] | None:
-    """The thought and the calls of a plan that is JSON text: {"thought"?, "steps": [{"tool", "arguments"?}]}.
+    """Returns the thought and the calls of a plan that is JSON text: {"thought"?, "steps": [{"tool", "arguments"?}]}.
 
     It may be fenced. Anything else is no plan, as an answer could be JSON too.
     """
@@ -268,7 +268,8 @@ def _written_plan(text: str, tools: Collection[str]) -> tuple[str, list[_Call]] 
 
 
 def _delegation(call: _Call) -> Delegation | None:
-    """None where the call lacks the agent or the task; the call then runs as a step, whose result says so."""
+    """Returns the delegation; None where the call lacks the agent or the task: it then runs as a step, whose result
+    says so."""
     arguments = call.parsed
     if not isinstance(arguments, Mapping):
         return None
@@ -279,7 +280,7 @@ def _delegation(call: _Call) -> Delegation | None:
 
 
 def _renumbered(step: Step, same: Mapping[int, int]) -> Step:
-    """The step with references to repeated calls turned into references to the first one."""
+    """Returns the step with references to repeated calls turned into references to the first one."""
 
     def renumber(match: re.Match[str]) -> str:
         number = int(match[1])
@@ -306,7 +307,7 @@ def _filled(value: Any, results: Mapping[int, Result]) -> Any:
 
 
 def _value(match: re.Match[str], results: Mapping[int, Result]) -> Any:
-    """Raises LookupError, with a sentence."""
+    """Returns what a reference names in the results. Raises LookupError, with a sentence."""
     number, path = int(match[1]), match[2]
     if number not in results:
         raise LookupError(f"#E{number} has no result")
@@ -333,7 +334,7 @@ def _as_text(value: Any) -> str:
 
 
 def _mapped(value: Any, change: Callable[[str], Any]) -> Any:
-    """The JSON value with each text in it changed; keys stay."""
+    """Returns the JSON value with each text in it changed; keys stay."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):

@@ -178,7 +178,7 @@ async def recorded_run(
 
 
 def solved_event(author: Author, run_id: UUID, end: Solved, rounds: Sequence[Round], took_ms: float) -> Event:
-    """The end of a run, to be recorded with its answer. What its plans spent stands with them."""
+    """Returns the end of a run, to be recorded with its answer. What its plans spent stands with them."""
     last = rounds[-1].completion
     is_plan = "SOLVE" not in end.milliseconds
     data = RunSolved(
@@ -239,7 +239,7 @@ def _planned(piece: Planned, run_id: UUID, depth: int, routed_by: RoutedBy) -> R
 def _of_tools(
     returned: Sequence[ToolReturned], calls: Mapping[str, ToolUsed], run_id: UUID, agent: str, depth: int
 ) -> Iterator[tuple[str, EventData]]:
-    """The events of tools that returned; the call of one that writes is on the log already."""
+    """Yields the events of tools that returned; the call of one that writes is on the log already."""
     for piece in returned:
         if not calls[piece.id].writes:
             yield f"run/{depth}/{piece.id}/called", _called(calls[piece.id], run_id, agent, depth)

@@ -315,7 +315,8 @@ class Rewoo:
         return result, round((time.perf_counter() - started) * 1000)
 
     def _messages(self) -> list[dict[str, Any]]:
-        """The plan and its results for the model, in the form in which it planned: as calls of tools or as text."""
+        """Returns the plan and its results for the model, in the form in which it planned: as calls of tools or as
+        text."""
         made = [self.results[step.number] for step in self.planned.steps]
         if not made or self.made is None:
             return []
@@ -330,7 +331,7 @@ class Rewoo:
         return round_messages(self.planned.thought, made)
 
     def _fitted(self, messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The messages with results cut that the model's window has no room for beside the context."""
+        """Returns the messages with results cut that the model's window has no room for beside the context."""
         assert self.request is not None
         model = self.request.model or self.model
         window = self.window or window_for(model)
@@ -342,7 +343,7 @@ class Rewoo:
         return fitted(messages, results_room(window, taken), counter.text)
 
     def _round(self, plan: Plan, results: Sequence[Made]) -> Round:
-        """The call that planned, with the calls that were made of its plan."""
+        """Returns the call that planned, with the calls that were made of its plan."""
         assert self.made is not None
         calls = tuple(call for call, _ in results)
         return Round(replace(self.made, text=plan.thought, tool_calls=calls), tuple(results), self.agent.type)
@@ -369,7 +370,7 @@ def _delegating(delegation: Delegation) -> ToolCall:
 
 
 def _with_usage_of(completion: Completion, before: Completion) -> Completion:
-    """The completion with what an earlier call for the same answer has cost."""
+    """Returns the completion with what an earlier call for the same answer has cost."""
     return replace(
         completion,
         tokens_in=completion.tokens_in + before.tokens_in,

@@ -13,7 +13,7 @@ MOST_CHARS = 1_000  # of a result's text
 
 @dataclass(frozen=True, slots=True)
 class SearXNG:
-    """url: of an instance whose settings allow the format `json`."""
+    """Searches the web through a SearXNG server. url: of an instance whose settings allow the format `json`."""
 
     url: str
 

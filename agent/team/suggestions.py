@@ -52,7 +52,7 @@ def _text(rule: Suggestion, locale: str) -> str:
 
 
 def _filled(text: str, results: Mapping[str, Any]) -> str | None:
-    """The text with parts of results in place of `{tool.path}`; None where one is missing."""
+    """Returns the text with parts of results in place of `{tool.path}`; None where one is missing."""
     filled, end = "", 0
     for match in _PART.finditer(text):
         try:

@@ -93,7 +93,7 @@ class Agent(_Part):
 
     @property
     def all_tools(self) -> tuple[str, ...]:
-        """The names of all tools that the agent may call."""
+        """Returns the names of all tools that the agent may call."""
         extra = (DELEGATE_TOOL,) if self.delegates and DELEGATE_TOOL not in self.tools else ()
         return (*self.tools, *extra)
 
@@ -142,7 +142,7 @@ class _Server(_Part):
 
     @property
     def variables(self) -> tuple[str, ...]:
-        """The variables of the environment that it needs."""
+        """Returns the variables of the environment that it needs."""
         return () if self.auth_env is None else (self.auth_env,)
 
     def auth_headers(self) -> dict[str, str]:
@@ -203,7 +203,7 @@ class Team(TeamFile):
 
     @property
     def rules(self) -> tuple[Rule, ...]:
-        """The routing rules of the agents that are enabled, in the order of their types."""
+        """Returns the routing rules of the agents that are enabled, in the order of their types."""
         return tuple(
             Rule(agent.type, rule.patterns, rule.keywords, rule.confidence)
             for agent in self.agents.values()

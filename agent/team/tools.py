@@ -52,7 +52,7 @@ class Records(Protocol):
     async def all(self, kind: str) -> dict[str, dict[str, Any]]: ...
 
     async def put(self, kind: str, key: str, value: Mapping[str, Any], effect: UUID) -> None:
-        """effect: two puts with the same one are stored once."""
+        """Stores a record once for each `effect`, however often it is put."""
         ...
 
 
@@ -154,9 +154,11 @@ class Registry:
     """Tools by name. A call is answered with a result whatever the model wrote; nothing is raised."""
 
     def __init__(self, tools: Iterable[Tool], sources: Sequence[Source] = ()) -> None:
-        """sources: servers that have more tools. Raises InvalidTool where two tools have one name.
+        """Offers these tools and those of `sources`, servers that have more. Raises InvalidTool where two tools have
+        one name.
 
-        away: why the tools of a server are not offered, by their names."""
+        away: why the tools of a server are not offered, by their names.
+        """
         self._tools, self._asked, self.away = dict[str, Tool](), dict[int, float](), dict[str, str]()
         self._sources, self._asking, self._tasks = sources, asyncio.Lock(), set[asyncio.Task[None]]()
         for known in (*tools, *(known for source in sources for known in source.declared)):
@@ -351,7 +353,7 @@ def _tool(function: Callable[..., Any], retries: int | None, timeout_s: float, w
 
 
 def _object(arguments: str | Mapping[str, Any]) -> Any:
-    """Raises ValueError for text that is not JSON."""
+    """Returns the JSON object of a text. Raises ValueError for text that is not JSON."""
     if not isinstance(arguments, str):
         return arguments
     try:

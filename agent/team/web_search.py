@@ -14,11 +14,11 @@ class Page:
 
 
 class WebSearch(Protocol):
-    """about: what is searched, such as "sample pages", which the model is told."""
+    """Searches the web. about: what is searched, such as "sample pages", which the model is told."""
 
     @property
     def about(self) -> str: ...
 
     async def search(self, query: str, site: str | None, limit: int) -> list[Page]:
-        """site: only pages of this school. Best first."""
+        """Returns pages for a query, best first. site: only pages of this school."""
         ...

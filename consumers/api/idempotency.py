@@ -94,7 +94,7 @@ class Answers:
 
 
 class _Answer:
-    """ended: it is kept, or is one that is not kept."""
+    """An answer that is kept for repeats of its request. ended: it is kept, or is one that is not kept."""
 
     def __init__(self, scope: Scope, send: Send) -> None:
         self._scope, self._send = scope, send

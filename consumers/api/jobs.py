@@ -117,7 +117,7 @@ class Jobs:
         self._jobs.pop(job.status.id, None)
 
     def find(self, caller: Principal, job_id: str) -> Job:
-        """Raises NotFound, for the jobs of others too."""
+        """Returns a job of the caller. Raises NotFound, for the jobs of others too."""
         for job in self.of(caller):
             if job.status.id == job_id:
                 return job

@@ -75,7 +75,8 @@ def place_of(cursor: str | None, *kinds: type) -> tuple[Any, ...] | None:
 
 
 def _part(part: Any, kind: type) -> Any:
-    """Raises ValueError for another type, and for what Postgres cannot compare with a bigint or a text."""
+    """Returns a part of a cursor as its type. Raises ValueError for another type, and for what Postgres cannot compare
+    with a bigint or a text."""
     if kind is int:
         if type(part) is not int or not -(2**63) <= part < 2**63:
             raise ValueError

@@ -24,7 +24,8 @@ ROLES = ("projectors", "reactors")
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """file: where its configuration is. key: what it has the servers under. is_typed: each server says its type."""
+    """A program that speaks MCP. file: where its configuration is. key: what it has the servers under. is_typed: each
+    server says its type."""
 
     file: str
     key: str = "mcpServers"

@@ -72,7 +72,7 @@ class Memory(LoopBound):
         return f"<turnlog memory of tenant {self.tenant!r}>"
 
     def thread(self, id: str, user: str | None = None) -> Thread:
-        """A conversation to continue or to begin. user: who speaks in it. Raises InvalidToken."""
+        """Returns a conversation to continue or to begin. user: who speaks in it. Raises InvalidToken."""
         check_conversation(id)
         if user is not None:
             check_id("user", user)
@@ -100,7 +100,8 @@ class Memory(LoopBound):
         kinds: Sequence[MemoryKind] = (),
         min_importance: float = 0.0,
     ) -> Found:
-        """The k turns of a thread, or of all threads of a user, that the query is about; with a user, k memories too.
+        """Returns the k turns of a thread, or of all threads of a user, that the query is about; with a user, k
+        memories too.
 
         By meaning, words, names and dates; `degraded` says why vectors took no part. topic: only turns with it, and no
         memories; speaker: only turns of somebody with this name, or of this user, and no memories. as_of: only
@@ -128,14 +129,14 @@ class Memory(LoopBound):
     async def memories(
         self, user: str, which: MemoryFilter = ALL, limit: int = 100, after: Sequence[MemoryView] = ()
     ) -> list[MemoryView]:
-        """What is remembered of a user: what was said last, best score first. after: the page before, for what was said
-        before it."""
+        """Returns what is remembered of a user: what was said last, best score first. after: the page before, for what
+        was said before it."""
         place = memories.last_said(after) if after else None
         return await memories.list_memories(self.runtime, self.tenant, user, which, limit, place)
 
     async def profile(self, user: str, *, as_of: datetime | None = None, max_tokens: int = TOKENS) -> Profile:
-        """Who a user is: what holds of them, or held at a moment, grouped, the most important first. max_tokens: of
-        `text`. Raises InvalidMemory."""
+        """Returns who a user is: what holds of them, or held at a moment, grouped, the most important first.
+        max_tokens: of `text`. Raises InvalidMemory."""
         return await profile(self.runtime, self.tenant, user, as_of, max_tokens)
 
     async def forget(self, user: str, memory: str | UUID) -> tuple[UUID, ...]:
@@ -263,7 +264,7 @@ class Memory(LoopBound):
         return Thread(self.runtime, self.tenant, id, user)
 
     async def _recall(self, query: str, user: str | None, asked: dict[str, Any]) -> Found:
-        """asked: the other arguments of `recall`, by name."""
+        """Recalls with the other arguments of `recall`, by name."""
         if asked["thread"] is not None:
             asked["thread"] = await self._thread(asked["thread"], user)._own("reader")
         return await recall(self.runtime, self.tenant, query, user=user, **asked)

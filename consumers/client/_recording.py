@@ -58,7 +58,7 @@ class Exchange:
         await asyncio.shield(self.task)
 
     def leave(self, close: Callable[[], Awaitable[Any]] | None = None) -> None:
-        """As end, without waiting for it. close: of the stream that nobody reads any more."""
+        """Ends as `end` does, without waiting for it. close: of the stream that nobody reads any more."""
         self._close = close
         self._over.set()
 
@@ -68,7 +68,7 @@ class Exchange:
         self._over.set()
 
     def stop(self) -> None:
-        """For a memory that is closed: records what came; what has not begun does not begin."""
+        """Records what came, for a memory that is closed; what has not begun does not begin."""
         self._over.set()
         if not self._begun.done():
             self.task.cancel()
@@ -149,7 +149,7 @@ class Exchange:
 
 
 def as_sent(messages: Sequence[Any]) -> list[Wire]:
-    """The caller's messages; those of an earlier answer may be objects of the OpenAI library."""
+    """Returns the caller's messages; those of an earlier answer may be objects of the OpenAI library."""
     return [one if isinstance(one, Mapping) else one.model_dump(exclude_none=True) for one in messages]
 
 
@@ -168,7 +168,7 @@ async def begun(exchanges: set[Exchange], thread: Thread, arguments: Wire, token
 
 
 async def _new(thread: Thread, given: Sequence[Wire]) -> tuple[Sequence[Wire], int]:
-    """The messages behind the longest beginning that the thread ends with, and the sequence of its last turn.
+    """Returns the messages behind the longest beginning that the thread ends with, and the sequence of its last turn.
 
     Where none fits, as with a history that was shortened or edited: those behind the caller's last answer, unless the
     thread is empty.

@@ -91,7 +91,7 @@ class Context:
 
     @property
     def tokens(self) -> int:
-        """Tokens of the tiers, without the system prompt and the user's memories."""
+        """Returns the number of tokens of the tiers, without the system prompt and the user's memories."""
         return sum(tier.tokens for tier in self.tiers)
 
 
@@ -175,7 +175,8 @@ class Thread(LoopBound):
         system_prompt: str | None = None,
         tools: Sequence[Mapping[str, Any]] = (),
     ) -> Context:
-        """What a model should see now: everything if it fits, else summary, condensed turns and the newest in full.
+        """Returns what a model should see now: everything if it fits, else summary, condensed turns and the newest in
+        full.
 
         query: the user's new message, put at the end. tokens: at most so many for all messages; window: instead, of
         the model, which keeps a part for the answer; by default that of the model's name. hybrid: where not all fits,
@@ -188,7 +189,8 @@ class Thread(LoopBound):
         return await self._context(asked | {"system_prompt": system_prompt, "tools": [dict(tool) for tool in tools]})
 
     def ask(self, text: str, *, model: str | None = None, agent: str | None = None) -> Answer:
-        """Turnlog's own agent answers: pieces of text as they come. The turns and the receipt are on the log then.
+        """Returns the answer of turnlog's own agent, as pieces of text as they come. The turns and the receipt are on
+        the log then.
 
         Where a stream broke and the answer starts again, it goes on with what was not given yet; a line says so where
         it is another text. An answer that ended early has a note at its end. agent: the type of the one that
@@ -206,7 +208,8 @@ class Thread(LoopBound):
     async def messages(
         self, *, limit: int = 1_000, after_seq: int = 0, before_seq: int | None = None, newest: bool = False
     ) -> list[Message]:
-        """The transcript, oldest first: at most `limit` turns between two sequences, the oldest or the newest of them.
+        """Returns the transcript, oldest first: at most `limit` turns between two sequences, the oldest or the newest
+        of them.
 
         Raises NotFound.
         """
@@ -222,15 +225,15 @@ class Thread(LoopBound):
         return page.turns
 
     async def info(self) -> ThreadInfo:
-        """Label, user, number of messages, last activity. Raises NotFound."""
+        """Returns label, user, number of messages and last activity. Raises NotFound."""
         return await threads.get_thread(self._runtime, self.tenant, await self._own("reader"))
 
     async def rename(self, label: str) -> None:
-        """Raises NotFound."""
+        """Gives the conversation another label. Raises NotFound."""
         await threads.rename_thread(self._runtime, self.tenant, await self._own(), label)
 
     async def label(self) -> str:
-        """The label; a conversation without one gets what its user said first, shortened. Raises NotFound."""
+        """Returns the label; a conversation without one gets what its user said first, shortened. Raises NotFound."""
         return await labels.label_thread(self._runtime, self.tenant, await self._own())
 
     async def delete(self) -> None:
@@ -316,8 +319,8 @@ class Thread(LoopBound):
         return await append(await self._own("member"), None)
 
     async def _own(self, least: ParticipantRole = "owner", *, begins: bool = False) -> str:
-        """The id of the conversation. least: the role that the user needs in it. begins: it need not have events yet.
-        Raises NotFound, Forbidden."""
+        """Returns the id of the conversation. least: the role that the user needs in it. begins: it need not have
+        events yet. Raises NotFound, Forbidden."""
         if self._known is not None and least in self._may:
             await check_not_deleted(self._runtime, self.tenant, self._known)
             return self._known
@@ -329,7 +332,8 @@ class Thread(LoopBound):
         return found
 
     async def _context(self, asked: dict[str, Any], through: int | None = None) -> Context:
-        """asked: arguments of `context`, by name. through: the sequence of the last turn to show."""
+        """Returns the context. asked: arguments of `context`, by name. through: the sequence of the last turn to
+        show."""
         found = await context_of(
             self._runtime, self.tenant, await self._own("reader", begins=True), user=self.user, through=through, **asked
         )

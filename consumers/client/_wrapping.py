@@ -29,8 +29,8 @@ def wrap(
     user: str | None = None,
     tokens: int | None = None,
 ) -> Client:
-    """The client with a memory: `client.chat.completions.create(...)` gets the thread's context before the new messages
-    and the thread gets the new messages and the answer, streamed or not, with its receipt.
+    """Returns the client with a memory: `client.chat.completions.create(...)` gets the thread's context before the new
+    messages and the thread gets the new messages and the answer, streamed or not, with its receipt.
 
     client: an openai.AsyncOpenAI with the memory of `async with turnlog.open()`, or an openai.OpenAI with that of
     `with`. Everything else of it is untouched. tokens: at most so many for all messages, the model's window by default.

@@ -59,7 +59,7 @@ class TurnlogMiddleware(AgentMiddleware[Any, Any, Any]):
 
 
 def sent(context: Context, given: Sequence[BaseMessage]) -> list[Any]:
-    """The messages of a context without its system prompt; a given one where it is sent as it is (pure).
+    """Returns the messages of a context without its system prompt; a given one where it is sent as it is (pure).
 
     given: those that the context was made of; its sequences are places in them, from 1.
     """

@@ -22,7 +22,7 @@ T = TypeVar("T")
 async def opened_for(
     settings: Settings | None, tenant: str | None, project: bool
 ) -> AsyncIterator[tuple[Log, Pool, str]]:
-    """(log, pool, tenant). project: run the projectors here; they stand by while another process runs them."""
+    """Yields (log, pool, tenant). project: run the projectors here; they stand by while another process runs them."""
     chosen = settings or application_settings()
     async with opened(chosen, "turnlog-langgraph") as runtime, contextlib.AsyncExitStack() as stack:
         if project:
@@ -46,7 +46,7 @@ def in_background(work: AbstractAsyncContextManager[T]) -> Iterator[T]:
 
 @contextlib.asynccontextmanager
 async def connection(pool: Pool) -> AsyncIterator[Connection]:
-    """A connection of the pool. Raises DatabaseUnavailable where Postgres is away or goes away."""
+    """Yields a connection of the pool. Raises DatabaseUnavailable where Postgres is away or goes away."""
     try:
         async with pool.connection() as conn:
             yield conn

@@ -159,7 +159,7 @@ async def stop(settings: Settings) -> int | None:
 
 
 async def forget_killed_up(settings: Settings) -> None:
-    """After `down` nobody misses the roles of an `up` that was killed."""
+    """Removes the processes of an `up` that was killed, so that after `down` nobody misses their roles."""
     if settings.database_url or servers.status(settings.home).postgres is not None:
         with contextlib.suppress(TurnlogError, psycopg.Error):
             url = settings.database_url or (await servers.start(settings.home)).database_url

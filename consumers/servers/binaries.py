@@ -13,7 +13,7 @@ POSTGRES_MAJOR = 18
 
 
 def nats_binary() -> Path:
-    """`nats-server` beside this Python, else on the PATH. Raises ServerStartFailed."""
+    """Returns `nats-server` beside this Python, else on the PATH. Raises ServerStartFailed."""
     scripts = (Path(sysconfig.get_path("scripts")), Path(sys.executable).parent)
     for folder in scripts:
         if (folder / "nats-server").is_file():

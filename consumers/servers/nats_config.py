@@ -54,7 +54,7 @@ def render(
 
 
 def accounts(token: str, subscribers: Mapping[str, str]) -> list[str]:
-    """turnlog's own account, which has the streams, and one for each subscriber.
+    """Returns turnlog's own account, which has the streams, and one for each subscriber.
 
     In an account with turnlog a subscriber could have the server send an answer to another tenant's subject: nobody
     checks where a request wants its answer. From an account of its own no answer reaches a stream.

@@ -27,7 +27,7 @@ class Answer(Enum):
 
 
 async def probe(address: NatsAddress, name: str) -> Answer:
-    """One handshake; a server that listens has finished its JetStream recovery."""
+    """Does one handshake; a server that listens has finished its JetStream recovery."""
     try:
         async with asyncio.timeout(5):
             reader, writer = await asyncio.open_connection("127.0.0.1", address.port)

@@ -119,7 +119,7 @@ _NAME = f".s.PGSQL.{PORT}"
 
 
 def socket_folder(folder: Path, key: str) -> Path:
-    """`<folder>/run`, or a short folder for this home (`key`) if that path is too long."""
+    """Returns `<folder>/run`, or a short folder for this home (`key`) if that path is too long."""
     inside = folder / "run"
     if len(os.fsencode(inside / _NAME)) <= LONGEST_PATH:
         return inside

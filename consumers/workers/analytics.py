@@ -49,7 +49,7 @@ async def analytics(runtime: Runtime) -> AsyncIterator[None]:
 
 
 def counting(runtime: Runtime) -> Work:
-    """The work on deliveries with bodies."""
+    """Returns the work on deliveries with bodies."""
 
     keyring = runtime.log.keyring
 
@@ -63,7 +63,7 @@ def counting(runtime: Runtime) -> Work:
 
 
 def _facts(delivery: Delivery, keyring: Keyring | None) -> dict[str, Any]:
-    """The unencrypted facts of a message; an invalid event counts as type 'invalid'.
+    """Returns the unencrypted facts of a message; an invalid event counts as type 'invalid'.
 
     Only the characters need sealed fields; erased ones are not counted. Raises KeyUnavailable.
     """

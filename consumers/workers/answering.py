@@ -88,7 +88,7 @@ class AgentConsumer:
     """work() is what its DurableConsumer calls, with the requests of one thread."""
 
     def __init__(self, runtime: Runtime) -> None:
-        """Raises InvalidTeam."""
+        """Raises InvalidTeam if a variable that a server of tools needs is not set."""
         if (server := server_team(runtime)) is not None:
             check_secrets(server.team)
         self._runtime, self._models = runtime, runtime.models

@@ -121,7 +121,8 @@ class RobustBroker(NatsBroker):
 
 
 def make_broker(nats_url: str, name: str, closed: asyncio.Event | None = None) -> RobustBroker:
-    """closed: set when the connection is closed and does not return; FastStream itself would continue to poll it."""
+    """Returns the connection to NATS. closed: set when it is closed and does not return; FastStream itself would
+    continue to poll it."""
 
     async def on_closed() -> None:
         if closed is not None and not broker.is_stopping:

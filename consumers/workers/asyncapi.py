@@ -93,7 +93,7 @@ class Envelope(BaseModel):
 
 
 def envelope_of(type_: str) -> type[Envelope]:
-    """The envelope of one event type at its newest version; `data` is the contract without its `type`."""
+    """Returns the envelope of one event type at its newest version; `data` is the contract without its `type`."""
     contract, schema = CONTRACTS[type_], f"urn:turnlog:{type_}:{VERSIONS[type_]}"
     data = _sealable(contract, contract.__name__, tuple(contract.PERSONAL), leave_out="type")
     attributes: dict[str, Any] = {
@@ -106,7 +106,7 @@ def envelope_of(type_: str) -> type[Envelope]:
 
 @cache
 def _sealable(model: type[BaseModel], name: str, personal: tuple[str, ...], leave_out: str = "") -> type[BaseModel]:
-    """The model with optional personal fields: sealed events lack them."""
+    """Returns the model with optional personal fields: sealed events lack them."""
     absent = {path for path in personal if "." not in path}
     nested = {path.split(".")[0] for path in personal} - absent
     parts: dict[str, Any] = {n: (f.rebuild_annotation(), f) for n, f in model.model_fields.items() if n != leave_out}
@@ -123,7 +123,7 @@ def _sealable(model: type[BaseModel], name: str, personal: tuple[str, ...], leav
 
 
 def _with_sealable(annotation: Any, personal: tuple[str, ...]) -> Any:
-    """`Memory` or `Memory | None` with the model replaced."""
+    """Returns `Memory` or `Memory | None` with the model replaced."""
     options = get_args(annotation) or (annotation,)
     found: Any = None
     for option in options:
@@ -141,7 +141,7 @@ def _demand(schema: dict[str, Any], absent: Iterable[str]) -> None:
 
 
 def document() -> Document:
-    """The AsyncAPI 3 document of all channels."""
+    """Returns the AsyncAPI 3 document of all channels."""
     made: Document = json.loads(_specification(_broker()).to_json())
     for name in CONTRACTS:
         _complete(made, name, PUBLISHED.replace("*", "{}").format("{tenant}", "{thread}", name))

@@ -62,7 +62,7 @@ class Delivery:
 
     @property
     def place(self) -> tuple[str, str]:
-        """(tenant, thread token)."""
+        """Returns (tenant, thread token)."""
         subject = parse_stored(self.stored.subject)
         return subject.tenant, subject.thread_token
 

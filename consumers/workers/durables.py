@@ -70,7 +70,7 @@ class Durable:
             return info if info.config == wanted else await self.js.add_consumer(STREAM, wanted)
 
     async def ensure_in_time(self) -> None:
-        """As `ensure`, but waits for a server that fails meanwhile. Raises LogUnavailable."""
+        """Does what `ensure` does, but waits for a server that fails meanwhile. Raises LogUnavailable."""
         deadline = time.monotonic() + PATIENCE_S
         while True:
             try:

@@ -208,12 +208,12 @@ class TeamRun:
         return result
 
     def _with_recalled(self, made: Round) -> Round:
-        """The round with what recall_memory found, which the receipt names."""
+        """Returns the round with what recall_memory found, which the receipt names."""
         results = tuple((call, self.recalled.get(call.id, result)) for call, result in made.results)
         return replace(made, results=results)
 
     async def _write(self, agent: Agent, step: Step, instruction: str, text: str) -> str:
-        """A text by the model for a tool; its usage is recorded with the answer."""
+        """Returns a text by the model for a tool; its usage is recorded with the answer."""
         messages = [{"role": "system", "content": instruction}, {"role": "user", "content": text}]
         asker = asker_of(self.request.tenant, self._user)
         made = await self.runtime.models.chat.complete(

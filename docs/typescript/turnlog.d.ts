@@ -3329,8 +3329,8 @@ export interface components {
         };
         /**
          * Circuit
-         * @description state: the worst of all processes. processes: how many have a breaker for the service. roles: the state in each
-         *     role, the worst where several processes play it.
+         * @description A service's circuit over all processes. state: the worst of all processes. processes: how many have a breaker for
+         *     the service. roles: the state in each role, the worst where several processes play it.
          */
         Circuit: {
             /** Service */
@@ -3696,7 +3696,8 @@ export interface components {
         };
         /**
          * Edited
-         * @description memory: the id of the one that holds now; replaced: of the one that was edited, the same if nothing changed.
+         * @description An edited memory. memory: the id of the one that holds now; replaced: of the one that was edited, the same if
+         *     nothing changed.
          */
         Edited: {
             /**
@@ -3908,7 +3909,7 @@ export interface components {
         };
         /**
          * Extraction
-         * @description waiting: how many of a user's turns are still to be extracted from.
+         * @description The result of an extraction. waiting: how many of a user's turns are still to be extracted from.
          */
         Extraction: {
             /** Waiting */
@@ -3970,7 +3971,8 @@ export interface components {
         };
         /**
          * Forked
-         * @description parent, at_seq: the thread whose turns the fork begins with, and the last sequence of them; seq: of the event.
+         * @description A new fork. parent, at_seq: the thread whose turns the fork begins with, and the last sequence of them; seq: of
+         *     the event.
          */
         Forked: {
             /** Thread */
@@ -4032,7 +4034,8 @@ export interface components {
         };
         /**
          * Health
-         * @description state: the worst of the parts. behind: events left to apply, of the slowest projection; None: unknown.
+         * @description The health of the whole. state: the worst of the parts. behind: events left to apply, of the slowest projection;
+         *     None: unknown.
          */
         Health: {
             /**
@@ -4136,7 +4139,8 @@ export interface components {
         };
         /**
          * JobState
-         * @description schedule: a cron expression in `timezone`. next_due_at: UTC. last: the last run, None where there is none.
+         * @description A job, its schedule and its last run. schedule: a cron expression in `timezone`. next_due_at: UTC. last: the last
+         *     run, None where there is none.
          */
         JobState: {
             /** Job */
@@ -4206,7 +4210,7 @@ export interface components {
         };
         /**
          * KeyInfo
-         * @description used_at: to the minute; None: never.
+         * @description An API key without its secret. used_at: to the minute; None: never.
          */
         KeyInfo: {
             /** Id */
@@ -4370,7 +4374,8 @@ export interface components {
         };
         /**
          * MemoryQueryRequest
-         * @description query: the user's message that is not on the log yet. The last three: None uses the session's rule.
+         * @description Asks for the history of a prompt. query: the user's message that is not on the log yet. The last three: None uses
+         *     the session's rule.
          *
          *     enterprise_id must be the memory's tenant and patient_id the session's user, when they are given.
          */
@@ -4588,7 +4593,8 @@ export interface components {
         };
         /**
          * MessageContext
-         * @description window_messages: the segment's last turns. cached_checkpoint: the checkpoint as a history shows it.
+         * @description The messages of a session. window_messages: the segment's last turns. cached_checkpoint: the checkpoint as a
+         *     history shows it.
          */
         MessageContext: {
             /**
@@ -4751,7 +4757,7 @@ export interface components {
         };
         /**
          * NewKey
-         * @description key: the secret, which turnlog does not keep.
+         * @description A new API key. key: the secret, which turnlog does not keep.
          */
         NewKey: {
             /** Id */
@@ -4854,7 +4860,7 @@ export interface components {
         };
         /**
          * NewWebhook
-         * @description secret: for verifying signatures; it is shown this once.
+         * @description A new webhook. secret: for verifying signatures; it is shown this once.
          */
         NewWebhook: {
             /** Name */
@@ -4966,7 +4972,7 @@ export interface components {
         };
         /**
          * Part
-         * @description detail: what is wrong, or None.
+         * @description The health of one part. detail: what is wrong, or None.
          */
         Part: {
             /** Name */
@@ -5088,8 +5094,8 @@ export interface components {
         };
         /**
          * ProfileLine
-         * @description sources: the turns that say it, with the user's words; none for a memory that was written by hand. since: when it
-         *     began to hold.
+         * @description One line of a profile. sources: the turns that say it, with the user's words; none for a memory that was written
+         *     by hand. since: when it began to hold.
          */
         ProfileLine: {
             /** Text */
@@ -5977,7 +5983,8 @@ export interface components {
         };
         /**
          * ThreadMarks
-         * @description tokens: that models took for its answers. parked: an event of it could not be applied, and later ones wait.
+         * @description The marks of a thread in a list. tokens: that models took for its answers. parked: an event of it could not be
+         *     applied, and later ones wait.
          */
         ThreadMarks: {
             /** Thread */
@@ -6354,7 +6361,8 @@ export interface components {
         };
         /**
          * WebhookInfo
-         * @description pending: events that were not sent yet. retrying: that wait for their next attempt. failures: for a person.
+         * @description A webhook and what is still to be sent. pending: events that were not sent yet. retrying: that wait for their
+         *     next attempt. failures: for a person.
          */
         WebhookInfo: {
             /** Name */
@@ -6418,7 +6426,8 @@ export interface components {
         };
         /**
          * WindowMessage
-         * @description name: the speaker, where it is not the role. origin: of a user's turn with words of others.
+         * @description A message of the session's window. name: the speaker, where it is not the role. origin: of a user's turn with
+         *     words of others.
          */
         WindowMessage: {
             /** Role */

@@ -13,7 +13,7 @@ Data = dict[str, Any]
 
 
 def turn_recorded_v1(data: Data) -> Data:
-    """v1 → v2: `text` became `content` (blocks possible); `tokens` was the model's output alone."""
+    """Upgrades v1 to v2: `text` became `content` (blocks possible); `tokens` was the model's output alone."""
     new = {k: v for k, v in data.items() if k not in ("text", "tokens")}
     new["content"] = data.get("text", "")
     if data.get("tokens") is not None:
@@ -28,8 +28,8 @@ def added(data: Data) -> Data:
 
 
 def answer_receipt_v5(data: Data) -> Data:
-    """v5 → v6: spans of turns in place of lists. Every span is kept; a malformed list is left for the contract to
-    refuse."""
+    """Upgrades v5 to v6: spans of turns in place of lists. Every span is kept; a malformed list is left for the
+    contract to refuse."""
     tiers = [tier for tier in data.get("tiers") or () if isinstance(tier, dict)]
     lists = [data.get("dropped_seqs", []), *(tier.get("seqs", []) for tier in tiers)]
     new = {name: value for name, value in data.items() if name != "dropped_seqs"} | {"dropped": _spans(lists[0])}

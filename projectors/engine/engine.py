@@ -55,7 +55,8 @@ class Runner:
         partition: int,
         share: Share | None = None,
     ) -> None:
-        """share: the worker's share, when workers divide the partitions."""
+        """Applies one partition's events to these read models. share: the worker's share, when workers divide the
+        partitions."""
         self._log, self._url, self._partition, self._share = log, database_url, partition, share
         self._projections = sorted(projections, key=lambda p: p.name)
         self._stop = asyncio.Event()

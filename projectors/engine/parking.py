@@ -72,7 +72,8 @@ async def first_parked(conn: Connection, names: Iterable[str], tenant: str, thre
 
 
 def refuse_parked(thread: str, parked: str | None) -> None:
-    """Raises ThreadParked. parked: sequence and error, as first_parked returns them."""
+    """Raises ThreadParked if an event of the thread is parked. parked: sequence and error, as first_parked returns
+    them."""
     if parked is not None:
         raise ThreadParked(
             f"an event of thread {thread!r} could not be projected ({parked}), and later ones wait behind it; "

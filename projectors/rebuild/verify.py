@@ -28,7 +28,8 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """rows: of the live tables; checksum: order-independent, over every column of every row."""
+    """The result of a comparison with a rebuild. rows: of the live tables; checksum: order-independent, over every
+    column of every row."""
 
     projection: str
     events: int

@@ -35,7 +35,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class _Value:
-    """origin: the log and the projection version that the copy was made from; a copy of another origin is ignored."""
+    """A copy as it is in the bucket. origin: the log and the projection version that the copy was made from; a copy of
+    another origin is ignored."""
 
     origin: str
     through: int

@@ -15,7 +15,8 @@ SUMMARY_SHARE = 4
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """covered: messages that join the summary, oldest first. kept: how many turns stay in full after it."""
+    """Where a checkpoint cuts the segment. covered: messages that join the summary, oldest first. kept: how many turns
+    stay in full after it."""
 
     covered: Sequence[Message]
     kept: int

@@ -14,8 +14,9 @@ TYPES = ("turn_recorded", "thread_forked", "session_created", *sorted(REMOVALS))
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """turns: of the thread and of its parents, oldest first. user: whose conversation it is, if the log says so.
-    shared_seq: turns up to here are the parents'; 0: the thread is not a fork."""
+    """A thread and what it shares with its parents. turns: of the thread and of its parents, oldest first. user: whose
+    conversation it is, if the log says so. shared_seq: turns up to here are the parents'; 0: the thread is not a
+    fork."""
 
     turns: tuple[Recorded, ...] = ()
     user: str | None = None

@@ -38,7 +38,8 @@ class FlowContext(_Part):
 
 
 class WindowMessage(_Part):
-    """name: the speaker, where it is not the role. origin: of a user's turn with words of others."""
+    """A message of the session's window. name: the speaker, where it is not the role. origin: of a user's turn with
+    words of others."""
 
     role: str
     content: str
@@ -47,7 +48,8 @@ class WindowMessage(_Part):
 
 
 class MessageContext(_Part):
-    """window_messages: the segment's last turns. cached_checkpoint: the checkpoint as a history shows it."""
+    """The messages of a session. window_messages: the segment's last turns. cached_checkpoint: the checkpoint as a
+    history shows it."""
 
     summary: str = ""
     window_messages: tuple[WindowMessage, ...] = ()
@@ -108,7 +110,8 @@ class MemoryCreateRequest(_Request):
 
 
 class MemoryQueryRequest(_Request):
-    """query: the user's message that is not on the log yet. The last three: None uses the session's rule.
+    """Asks for the history of a prompt. query: the user's message that is not on the log yet. The last three: None uses
+    the session's rule.
 
     enterprise_id must be the memory's tenant and patient_id the session's user, when they are given.
     """

@@ -103,7 +103,8 @@ MODEL_REFUSES_S = 300.0
 
 
 class RoundResult:
-    """events: to append, in order. problem: why a part has to be tried again, None when all parts succeeded."""
+    """The result of one round of summaries. events: to append, in order. problem: why a part has to be tried again,
+    None when all parts succeeded."""
 
     def __init__(self, thread: ThreadFacts, due: Plan, deriver: Deriver) -> None:
         self.thread, self.due, self.deriver = thread, due, deriver

@@ -20,7 +20,8 @@ _EXTRA = uuid5(NAMESPACE_URL, "turnlog/memory-events")
 
 @dataclass(frozen=True, slots=True)
 class EventIds:
-    """removed: sequence of the thread's last removal, if events before it have the same ids; else 0.
+    """Derives ids of events from candidates. removed: sequence of the thread's last removal, if events before it have
+    the same ids; else 0.
 
     Tenant and thread are part of every id: a shadow thread has other events than the user's own, and two tenants may
     use the same candidate id.

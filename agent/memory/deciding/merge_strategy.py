@@ -19,7 +19,8 @@ _MERGES = uuid5(NAMESPACE_URL, "turnlog/merged-memory")
 
 @dataclass(frozen=True, slots=True)
 class Merging:
-    """made: merged memories, oldest first. intervals: of the members and the merged memories."""
+    """The result of a merge. made: merged memories, oldest first. intervals: of the members and the merged
+    memories."""
 
     made: list[Memory] = field(default_factory=list)
     intervals: dict[UUID, Interval] = field(default_factory=dict)

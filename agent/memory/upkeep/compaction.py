@@ -47,7 +47,8 @@ class Compactable:
 
 @dataclass(frozen=True, slots=True)
 class DuplicateGroup:
-    """kept: stays valid; the duplicates are closed for it. similarity: the lowest of a duplicate to `kept`."""
+    """Memories that say the same. kept: stays valid; the duplicates are closed for it. similarity: the lowest of a
+    duplicate to `kept`."""
 
     kept: Compactable
     duplicates: tuple[Compactable, ...]

@@ -72,7 +72,8 @@ class _Answer(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class ModelVerdicts:
-    """verdicts: JSON values of _Verdict; none when the answer was malformed. It has no word of a memory."""
+    """A model's verdicts on possible contradictions. verdicts: JSON values of _Verdict; none when the answer was
+    malformed. It has no word of a memory."""
 
     verdicts: list[dict[str, Any]]
     is_malformed: bool

@@ -48,7 +48,8 @@ class _Answer(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class CheckedText:
-    """text: may become a memory; empty when it was refused. refused: the reason, None when it was not."""
+    """A model's text after its checks. text: may become a memory; empty when it was refused. refused: the reason, None
+    when it was not."""
 
     text: str
     refused: str | None = None
@@ -163,7 +164,8 @@ FORM = (
 
 @dataclass(frozen=True, slots=True)
 class MergedText:
-    """text: empty when it was refused. refused: the reason. No text of a refused answer is kept."""
+    """A text that a model made of several memories. text: empty when it was refused. refused: the reason. No text of a
+    refused answer is kept."""
 
     text: str
     refused: str | None

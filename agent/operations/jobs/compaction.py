@@ -120,7 +120,8 @@ async def compact(runtime: Runtime, due_at: datetime, on_progress: OnProgress) -
 
 @dataclass(frozen=True, slots=True)
 class _Compaction:
-    """merger: None without a language model. report: called after each step; a user may take long."""
+    """One run of the compaction. merger: None without a language model. report: called after each step; a user may take
+    long."""
 
     runtime: Runtime
     writer: MemoryWriter

@@ -23,7 +23,8 @@ from turnlog.projectors.models.memories.policy_lookup import policy_rows
 
 @dataclass(frozen=True, slots=True)
 class JobState:
-    """schedule: a cron expression in `timezone`. next_due_at: UTC. last: the last run, None where there is none."""
+    """A job, its schedule and its last run. schedule: a cron expression in `timezone`. next_due_at: UTC. last: the last
+    run, None where there is none."""
 
     job: str
     schedule: str

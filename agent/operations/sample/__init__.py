@@ -15,7 +15,8 @@ USER = "lin-wei"
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """language: "en" or "zh". source_ids: the turns that hold the answer, the newest fact first."""
+    """A question about the sample conversation. language: "en" or "zh". source_ids: the turns that hold the answer, the
+    newest fact first."""
 
     question: str
     language: str

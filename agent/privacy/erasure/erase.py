@@ -41,8 +41,8 @@ REDACTION = "redaction"  # the name of the lock that it has alone, and erasures 
 
 @dataclass(slots=True)
 class _Done:
-    """marks: thread → sequence of its `erased` event. requests: answers requested before it. through: up to which
-    sequence shared threads were overwritten."""
+    """The progress of an erasure. marks: thread → sequence of its `erased` event. requests: answers requested before
+    it. through: up to which sequence shared threads were overwritten."""
 
     counts: dict[str, int] = field(default_factory=dict)
     marks: dict[str, int] = field(default_factory=dict)

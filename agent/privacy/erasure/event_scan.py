@@ -83,8 +83,8 @@ class Place:
 
 @dataclass(slots=True)
 class Traces:
-    """own: threads without another speaker. shared: thread → the first sequence of the person's turns or of what was
-    derived from them; 0 for a fork of one of their threads.
+    """The threads in which a person is found. own: threads without another speaker. shared: thread → the first sequence
+    of the person's turns or of what was derived from them; 0 for a fork of one of their threads.
 
     strays: sequences of events that name the person as their user and no thread they can be in. unreadable: of messages
     that have the person's id somewhere and cannot be read, with the thread of their subject.

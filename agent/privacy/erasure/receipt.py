@@ -14,7 +14,8 @@ SOURCE = "turnlog/erase"
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """seq: of the event. hits: place → how often the scan found something there; empty when nothing is left.
+    """The receipt of an erasure. seq: of the event. hits: place → how often the scan found something there; empty when
+    nothing is left.
 
     strings: place → what was found there, masked. before: what an earlier erasure's scan found, if nobody gave its
     words to this one. passed_over: sequences of messages that have the person's id somewhere and cannot be read: they

@@ -34,7 +34,8 @@ WHERE schemaname NOT IN ('pg_catalog', 'information_schema')) TO STDOUT (FORMAT 
 
 @dataclass(slots=True)
 class Scan:
-    """places: kind → how many were searched. hits: place → occurrences, without the places that have none.
+    """The result of a search for what is left. places: kind → how many were searched. hits: place → occurrences,
+    without the places that have none.
 
     strings: place → what was found there, masked. recorded: as hits, with the kind of a file in place of its path,
     which may name a person.

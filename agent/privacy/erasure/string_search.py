@@ -26,7 +26,8 @@ _FACTORS = np.array([0x9E3779B1, 0x85EBCA77], dtype=np.uint32)
 
 
 class Needles:
-    """strings: of at least KEY_BYTES bytes of UTF-8 each; shorter ones would match by chance and are left out."""
+    """Strings to search for. strings: of at least KEY_BYTES bytes of UTF-8 each; shorter ones would match by chance and
+    are left out."""
 
     def __init__(self, strings: Sequence[str]) -> None:
         self.strings = tuple(dict.fromkeys(one for one in strings if len(one.encode()) >= KEY_BYTES))
@@ -166,7 +167,7 @@ def words_of(data: EventData) -> Iterator[str]:
 
 
 def text_hashes(event: Event) -> Iterator[bytes]:
-    """Returns the SHA-256 of every text of the event that gets a vector, as in the embedding cache.
+    """Yields the SHA-256 of every text of the event that gets a vector, as in the embedding cache.
 
     The rows may be gone already: of an archived conversation, or of a forgotten memory.
     """

@@ -21,7 +21,8 @@ from turnlog.events.sealing import fields_of
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """through: the last sequence to erase. destroyed: ids of destroyed keys.
+    """The part of a thread that an erasure covers. through: the last sequence to erase. destroyed: ids of destroyed
+    keys.
 
     first_seq: None for a thread of the person alone; else where their part of a shared one begins.
     """

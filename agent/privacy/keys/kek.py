@@ -39,7 +39,8 @@ class WrongKek(TurnlogError):
 
 @dataclass(frozen=True, slots=True)
 class Kek:
-    """id: a fingerprint that does not reveal the key. wrap and unwrap bind a key to its id, tenant and user."""
+    """A key-encryption key. id: a fingerprint that does not reveal the key. wrap and unwrap bind a key to its id,
+    tenant and user."""
 
     id: str
     cipher: AESGCM

@@ -21,7 +21,7 @@ class KekName:
 
 @dataclass(frozen=True, slots=True)
 class KeyStatus:
-    """sealing: whether users' words are encrypted. keys: how many keys of users each KEK wraps."""
+    """The keys in use. sealing: whether users' words are encrypted. keys: how many keys of users each KEK wraps."""
 
     sealing: bool
     kek: KekName | None
@@ -36,7 +36,7 @@ class RotatedKey:
 
 @dataclass(frozen=True, slots=True)
 class RewrappedKeys:
-    """rewrapped: how many keys. kek: the id of the KEK that wraps all of them now."""
+    """Keys that were encrypted again. rewrapped: how many keys. kek: the id of the KEK that wraps all of them now."""
 
     rewrapped: int
     kek: str

@@ -50,7 +50,8 @@ ON CONFLICT (key_id) DO UPDATE SET seq = greatest(k.seq, excluded.seq),
 
 
 class KeyRecord(NamedTuple):
-    """wrapped: the key, encrypted by the KEK; None for one that was destroyed. seq: where it is on the stream."""
+    """A key as the stream has it. wrapped: the key, encrypted by the KEK; None for one that was destroyed. seq: where
+    it is on the stream."""
 
     id: str
     tenant: str

@@ -71,7 +71,7 @@ class KeyRow(NamedTuple):
 
 @dataclass(slots=True)
 class KeysOfUser:
-    """keys: id → key, None for a destroyed one. current: what seals now."""
+    """The keys of one user. keys: id → key, None for a destroyed one. current: what seals now."""
 
     current: UserKey | None = None
     keys: dict[str, UserKey | None] = field(default_factory=dict)

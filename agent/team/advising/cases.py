@@ -149,7 +149,7 @@ async def compare_with_admitted_profiles(
 
 
 def _of_school(school_id: str | None) -> Sequence[Case]:
-    """Raises Mistake."""
+    """Returns the cases of a school, or all cases. Raises Mistake."""
     if school_id is None:
         return cases()
     target = find_school(school_id)
@@ -157,7 +157,7 @@ def _of_school(school_id: str | None) -> Sequence[Case]:
 
 
 def _fields(profile: Profile, chosen: Sequence[Case]) -> list[tuple[str, float | None, list[float]]]:
-    """Name, the applicant's value and those of the cases that have one."""
+    """Returns name, the applicant's value and those of the cases that have one."""
     return [
         ("gpa", profile.gpa, [case.gpa for case in chosen]),
         ("sat", profile.sat, [case.sat for case in chosen if case.sat is not None]),
@@ -191,7 +191,7 @@ def _estimate(case: Case) -> float:
 
 
 def _share(case: Case) -> float:
-    """The share of predictions that said admitted."""
+    """Returns the share of predictions that said admitted."""
     return case.predictions["admitted"] / sum(case.predictions.values())
 
 

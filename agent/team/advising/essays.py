@@ -157,7 +157,7 @@ QUESTIONS = (
 
 
 def _sections(prompt: str) -> list[tuple[str, str, float]]:
-    """Name, purpose and share of the words, by the kind of the question."""
+    """Returns name, purpose and share of the words, by the kind of the question."""
     if re.search(r"\bwhy\b|为什么", prompt, re.IGNORECASE):
         return [
             ("A question you have", "where your interest began, in one scene", 0.25),
@@ -174,7 +174,7 @@ def _sections(prompt: str) -> list[tuple[str, str, float]]:
 
 
 def _fitting(question: str, facts: list[str]) -> list[str]:
-    """The facts, those that share words with the question first."""
+    """Returns the facts, those that share words with the question first."""
     asked = {word.lower() for word in _WORD.findall(question) if len(word) > 3}
     return sorted(facts, key=lambda fact: -len(asked & {word.lower() for word in _WORD.findall(fact)}))
 
@@ -189,7 +189,7 @@ def _listed(key: str, essay: dict[str, Any]) -> dict[str, Any]:
 
 
 async def _essay(records: Records, key: str) -> dict[str, Any]:
-    """Raises Mistake."""
+    """Returns a saved essay. Raises Mistake."""
     if (essay := await records.get(ESSAYS, key)) is None:
         saved = ", ".join(sorted(await records.all(ESSAYS))) or "none"
         raise Mistake(f"there is no essay {key!r}; saved essays: {saved}")

@@ -83,7 +83,7 @@ def popularity(post: Post) -> int:
 
 
 def _terms(text: str) -> set[str]:
-    """Latin words, and pairs of neighbours in Chinese."""
+    """Returns Latin words, and pairs of neighbours in Chinese."""
     pairs = {run[at : at + 2] for run in _CHINESE.findall(text) for at in range(len(run) - 1)}
     return pairs | {word.lower() for word in _LATIN.findall(text)} - _COMMON
 

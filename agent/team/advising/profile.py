@@ -30,7 +30,7 @@ class Profile(BaseModel):
 
     @property
     def missing(self) -> list[str]:
-        """The names of fields that advice is usually made from and that are empty."""
+        """Returns the names of fields that advice is usually made from and that are empty."""
         wanted = ("gpa", "sat", "toefl", "intended_major", "activities", "awards")
         return [name for name in wanted if not getattr(self, name)]
 
@@ -127,7 +127,7 @@ async def _results(records: Records, kind: str | None) -> list[dict[str, Any]]:
 
 
 async def _newest(records: Records, kind: str) -> dict[str, Any]:
-    """Raises Mistake."""
+    """Returns the newest result of an assessment. Raises Mistake."""
     if not (results := await _results(records, kind)):
         raise Mistake(f"the applicant has no result of the {kind} assessment; ask whether they know their type")
     return results[0]
@@ -143,7 +143,7 @@ def _clear(kind: str, letter: str, scores: dict[str, int]) -> str:
 
 
 def _subjects(letters: list[dict[str, Any]]) -> list[str]:
-    """Subjects of the letters, in order, those named twice first."""
+    """Returns the subjects of the letters, in order, those named twice first."""
     named = [subject for letter in letters for subject in letter.get("subjects", ())]
     return sorted(dict.fromkeys(named), key=lambda subject: -named.count(subject))
 

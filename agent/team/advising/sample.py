@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class School:
-    """acceptance_rate: 0 to 1. sat_range: the middle half of those admitted."""
+    """A school of the sample. acceptance_rate: 0 to 1. sat_range: the middle half of those admitted."""
 
     id: str
     name: str

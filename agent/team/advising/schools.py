@@ -33,7 +33,8 @@ class Preferences(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Chance:
-    """probability: 0.01 to 0.99. reasons: what moved it; unknown: fields of the profile that are missing."""
+    """An applicant's chance at a school. probability: 0.01 to 0.99. reasons: what moved it; unknown: fields of the
+    profile that are missing."""
 
     probability: float
     tier: Tier

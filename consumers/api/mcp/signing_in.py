@@ -70,14 +70,14 @@ class Request(BaseModel):
 
 
 class Code(AuthorizationCode):
-    """identity: what the person allowed."""
+    """An authorization code. identity: what the person allowed."""
 
     identity: Identity
     resource: str
 
 
 class Refresh(RefreshToken):
-    """key: the API key that the token stands for. used: how often the sign-in was refreshed before."""
+    """A refresh token. key: the API key that the token stands for. used: how often the sign-in was refreshed before."""
 
     key: str
     used: int

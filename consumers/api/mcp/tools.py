@@ -110,7 +110,7 @@ class Forgotten(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class _Tools:
-    """fixed: the caller on stdio; over HTTP each request brings its own."""
+    """The tools of one MCP server. fixed: the caller on stdio; over HTTP each request brings its own."""
 
     fixed: Principal | None
 

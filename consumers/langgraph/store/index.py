@@ -122,7 +122,7 @@ class Wanted:
 
     @property
     def text_hash(self) -> str:
-        """SHA-256 in hex, as the event and the cache name it."""
+        """Returns SHA-256 in hex, as the event and the cache name it."""
         return hashlib.sha256(self.text.encode()).hexdigest()
 
 

@@ -47,7 +47,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """query: text to search for by meaning, if any."""
+    """A search in the store. query: text to search for by meaning, if any."""
 
     lookup: ItemSearch
     query: str | None

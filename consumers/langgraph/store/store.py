@@ -121,7 +121,8 @@ class TurnlogStore(BaseStore):
     def __init__(
         self, log: Log, pool: Pool, tenant: str = "default", *, index: Index = None, settings: Settings | None = None
     ) -> None:
-        """settings: of the default embedder; those of the environment if not given. Raises InvalidIndex."""
+        """Makes a store on a log and a pool. settings: of the default embedder; those of the environment if not given.
+        Raises InvalidIndex."""
         super().__init__()
         self.log, self.pool, self.loop = log, pool, asyncio.get_running_loop()
         self._embedder = _embedder(index, settings)
@@ -177,7 +178,7 @@ class TurnlogStore(BaseStore):
 
     @property
     def degraded(self) -> str | None:
-        """Why the last text got no vector; None when it got one."""
+        """Returns why the last text got no vector; None when it got one."""
         return self._vectors.degraded if self._vectors else None
 
     async def aclose(self) -> None:

@@ -21,7 +21,8 @@ SAME_MODEL = 0.98  # cosine; servers answer a little differently from time to ti
 
 
 class StoreVectors:
-    """embedder: of turnlog, or a GivenEmbedder; verify: its name may be another model's, so look once.
+    """Embeds and searches the store's texts. embedder: of turnlog, or a GivenEmbedder; verify: its name may be another
+    model's, so look once.
 
     degraded: why there were no vectors the last time, None when there were.
     """

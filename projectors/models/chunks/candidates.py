@@ -33,7 +33,8 @@ _COUNTS = "count(*), count(*) FILTER (WHERE v.embedding_model = %(model)s)"
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """chunks: in the scope, estimated from one id in `one_in`. embedded: the share with a vector of the model."""
+    """A sample of a scope. chunks: in the scope, estimated from one id in `one_in`. embedded: the share with a vector
+    of the model."""
 
     chunks: int
     embedded: float
@@ -41,7 +42,7 @@ class Probe:
 
     @property
     def enough(self) -> int:
-        """The `one_in` that a scope of this size needs."""
+        """Returns the `one_in` that a scope of this size needs."""
         return max(PROBE_SHARE, self.chunks // PROBED)
 
 

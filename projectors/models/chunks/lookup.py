@@ -48,7 +48,7 @@ class Scope:
 
     @property
     def where(self) -> str:
-        """The condition on rows `v` of memory_vectors."""
+        """Returns the condition on rows `v` of memory_vectors."""
         of_topic = "" if self.topic is None else " AND v.topics @> ARRAY[%(topic)s::text]"
         return f"{self._place}{of_topic}{'' if self.speaker is None else _SAID_BY}"
 
@@ -62,8 +62,8 @@ class Scope:
 
     @property
     def turns(self) -> str:
-        """The number of turns of a row `v` in the scope before %(until)s: a parent may have repeated a chunk after the
-        fork."""
+        """Returns the number of turns of a row `v` in the scope before %(until)s: a parent may have repeated a chunk
+        after the fork."""
         last = f"least(%(until)s::bigint - 1, {_THROUGH})" if self.parents else "%(until)s::bigint - 1"
         return f"width_bucket({last}, v.seqs)"
 

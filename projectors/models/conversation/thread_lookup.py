@@ -135,8 +135,8 @@ async def thread_marks(
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """owner: None for a thread that is nobody's. role: of the user who was asked about, None without access. position:
-    the partition's sequence at that moment."""
+    """The owner of a thread, and the role of whoever asked. owner: None for a thread that is nobody's. role: of the
+    user who was asked about, None without access. position: the partition's sequence at that moment."""
 
     exists: bool
     owner: str | None

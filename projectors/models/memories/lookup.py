@@ -59,12 +59,13 @@ class MemoryRow:
 
     @property
     def said_from(self) -> datetime:
-        """valid_from on the clock of the one who said it first."""
+        """Returns valid_from on the clock of the one who said it first."""
         return self.valid_from.astimezone(self.first_said_at.tzinfo)
 
     @property
     def first_said_at(self) -> datetime:
-        """Time of the first source; unlike valid_from it does not change when an older conversation is imported."""
+        """Returns the time of the first source; unlike valid_from it does not change when an older conversation is
+        imported."""
         return self.sources[0].said_at if self.sources else self.created_at
 
 

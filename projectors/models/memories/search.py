@@ -87,8 +87,8 @@ class MemoryQuery:
 
 @dataclass(frozen=True, slots=True)
 class ThreadSize:
-    """memories: in the thread, estimated above COUNT_UP_TO. dimensions: of the model's vectors; None without vectors.
-    names: of the user's entities that the question names."""
+    """The size of a memory thread. memories: in the thread, estimated above COUNT_UP_TO. dimensions: of the model's
+    vectors; None without vectors. names: of the user's entities that the question names."""
 
     memories: int
     dimensions: int | None

@@ -96,6 +96,6 @@ async def agent_runs_of(
 
 
 async def steps_of(conn: Connection, tenant: str, thread: str, run: UUID) -> list[RunStep]:
-    """The steps of a run in the order of the log."""
+    """Returns the steps of a run in the order of the log."""
     cursor = conn.cursor(row_factory=class_row(RunStep))
     return await (await cursor.execute(_STEPS.encode(), (tenant, thread, run))).fetchall()

@@ -71,7 +71,7 @@ class SessionState:
 
     @property
     def segment_after(self) -> int:
-        """The sequence after which the thread's turns belong to the segment.
+        """Returns the sequence after which the thread's turns belong to the segment.
 
         Old data in mode SUMMARY_N without a checkpoint has its full history.
         """

@@ -142,7 +142,7 @@ async def _thread_with_earlier(caller: Principal, wanted: CompletionRequest) -> 
 
 
 async def _place(caller: Principal, wanted: CompletionRequest) -> RequestPlace:
-    """Raises NotFound."""
+    """Returns the request's place in a conversation. Raises NotFound."""
     _, messages = split_prompt(wanted.messages)
     if wanted.behind is None or wanted.thread is None:
         return await place_of(*caller.person, wanted.thread, messages, history=wanted.history, own_tools=True)
@@ -154,7 +154,7 @@ async def _place(caller: Principal, wanted: CompletionRequest) -> RequestPlace:
 
 
 async def _completion(caller: Principal, answered: Answered, model: str) -> Completion:
-    """The answer with what all model calls of the run took."""
+    """Returns the answer with what all model calls of the run took."""
     request = answer_id(answered.question_id, "request")
     tokens_in, tokens_out, cost_usd = 0, 0, 0.0
     usages = caller.runtime.log.read_thread(caller.tenant, answered.thread, answered.seq, types=("usage_metered",))

@@ -52,7 +52,7 @@ class ChatBody(BaseModel):
     metadata: JsonObject | None = None
 
     def wanted(self, headers: ConversationHeaders) -> CompletionRequest:
-        """Raises Unusable."""
+        """Returns the completion that the body asks for. Raises Unusable."""
         more = self.model_extra or {}
         if self.n not in (None, 1):
             raise Unusable("n", "n must be 1: a conversation goes on with one answer")

@@ -52,7 +52,7 @@ class ResponsesBody(BaseModel):
     metadata: JsonObject | None = None
 
     def wanted(self, headers: ConversationHeaders) -> CompletionRequest:
-        """Raises Unusable, NotFound."""
+        """Returns the completion that the body asks for. Raises Unusable, NotFound."""
         if self.previous_response_id and self.conversation:
             raise Unusable("conversation", "give either previous_response_id or conversation")
         items: list[dict[str, Any]] = (
@@ -110,7 +110,7 @@ async def responses(
 
 
 class _Answer:
-    """output: the items so far, in the order in which they began."""
+    """A response while it is made. output: the items so far, in the order in which they began."""
 
     def __init__(self, started: Started, body: ResponsesBody, model: str) -> None:
         self._started, self._id = started, id_part(started.begun.id, started.begun.thread)
@@ -145,7 +145,7 @@ class _Answer:
         return f"event: {event['type']}\ndata: {json.dumps(numbered)}\n\n"
 
     async def events(self) -> AsyncGenerator[Event]:
-        """Raises ModelError."""
+        """Yields the events of the response. Raises ModelError."""
         yield {"type": "response.created", "response": self._response("in_progress")}
         yield {"type": "response.in_progress", "response": self._response("in_progress")}
         async with aclosing(self._started.pieces()) as pieces:
