@@ -25,6 +25,7 @@ from turnlog.agent.answering.turns import NewTurn
 from turnlog.agent.context import Tier
 from turnlog.agent.conversations.forks import Forked
 from turnlog.agent.conversations.participants import Participant
+from turnlog.agent.conversations.sessions.value import SessionValue
 from turnlog.agent.conversations.threads import ThreadInfo
 from turnlog.agent.memory.deciding.outcomes import Outcome
 from turnlog.agent.memory.entities import EntityFound
@@ -152,6 +153,25 @@ class RemoteThread(Thread):
     async def unshare(self, user: str) -> None:
         path = f"{self._path}/participants/{_in_path(user)}"
         await self._http.call("DELETE", path, type(None), user=self.user)
+
+    async def begin_session(
+        self, *, window: int | None = None, threshold: float | None = None, recent_turns: int | None = None
+    ) -> SessionValue:
+        body = {"window": window, "threshold": threshold, "recent_turns": recent_turns}
+        return await self._http.call("PUT", f"{self._path}/session", SessionValue, user=self.user, body=body)
+
+    async def session(self) -> SessionValue:
+        return await self._http.call("GET", f"{self._path}/session", SessionValue, user=self.user)
+
+    async def set_session(
+        self,
+        *,
+        agent: str | None = None,
+        global_state: dict[str, Any] | None = None,
+        user_snapshot: dict[str, Any] | None = None,
+    ) -> SessionValue:
+        body = {"current_agent_key": agent, "global_state": global_state, "user_snapshot": user_snapshot}
+        return await self._http.call("PATCH", f"{self._path}/session", SessionValue, user=self.user, body=body)
 
     async def rename(self, label: str) -> None:
         await self._http.call("PATCH", self._path, ThreadInfo, user=self.user, body={"label": label})

@@ -19,6 +19,8 @@ from turnlog.agent.conversations import labels, participants, threads
 from turnlog.agent.conversations.forks import fork_thread
 from turnlog.agent.conversations.ownership import ROLES, append_as_owner, check_not_deleted, own_thread
 from turnlog.agent.conversations.participants import Participant
+from turnlog.agent.conversations.sessions import session_calls
+from turnlog.agent.conversations.sessions.value import SessionChanges, SessionValue
 from turnlog.agent.conversations.threads import ThreadInfo
 from turnlog.agent.conversations.transcript import transcript
 from turnlog.agent.privacy.redaction.redact import (
@@ -282,6 +284,36 @@ class Thread(LoopBound):
         """Ends another user's part, or one's own. Their turns stay, and stay theirs. Raises NotFound."""
         thread = self.id if user == self.user else await self._own()
         await participants.unshare_thread(self._runtime, self.tenant, thread, user)
+
+    async def begin_session(
+        self, *, window: int | None = None, threshold: float | None = None, recent_turns: int | None = None
+    ) -> SessionValue:
+        """Begins a session on the turns before it; one that exists begins again. window: tokens of the model's window.
+        threshold: the share of it that makes a summary due. recent_turns: the newest, which a summary leaves in full.
+
+        Raises NotFound.
+        """
+        place = (self._runtime, self.tenant, await self._own())
+        return await session_calls.create_session(
+            *place, self.user, window=window, threshold=threshold, recent_turns=recent_turns
+        )
+
+    async def session(self) -> SessionValue:
+        """Returns what an agent keeps of the conversation: slots, intent, pending action, what it knows of the user.
+        Raises NotFound where none was begun."""
+        return await session_calls.show_session(self._runtime, self.tenant, await self._own())
+
+    async def set_session(
+        self,
+        *,
+        agent: str | None = None,
+        global_state: dict[str, Any] | None = None,
+        user_snapshot: dict[str, Any] | None = None,
+    ) -> SessionValue:
+        """Changes the session. agent: who has the conversation. The others are merged into what is there; None as a
+        value removes a key. Raises NotFound, InvalidMemoryRequest."""
+        changes = SessionChanges(current_agent_key=agent, global_state=global_state, user_snapshot=user_snapshot)
+        return await session_calls.change_session(self._runtime, self.tenant, await self._own(), changes)
 
     async def receipts(self) -> list[ReceiptFound]:
         """Returns what the model saw for each answer, oldest first. Raises NotFound."""

@@ -39,6 +39,21 @@ def test_a_memory_without_asyncio_is_closed_early(given: dict[str, Any]) -> None
         memory.threads()
 
 
+async def test_a_session_keeps_slots_and_what_is_known_of_the_user(face: Face) -> None:
+    async with face() as memory:
+        thread = memory.thread("t", user="ann")
+        await thread.add("user", "Book a table.")
+        with pytest.raises(NotFound):
+            await thread.session()
+        await thread.begin_session(window=4_000)
+        slots = {"city": "Porto", "guests": 2}
+        await thread.set_session(agent="booking", global_state={"agent_slots": slots, "current_intent": "book"})
+        changed = await thread.set_session(global_state={"agent_slots": {"guests": None}})
+        assert changed.flow_context.current_agent_key == "booking"
+        kept = (await thread.session()).global_state
+        assert (kept.agent_slots, kept.current_intent) == ({"city": "Porto"}, "book")
+
+
 async def test_preferences_are_set_and_cleared(face: Face) -> None:
     async with face() as memory:
         assert (await memory.set_preferences("ann", language="zh", response_length="brief")).language == "zh"
