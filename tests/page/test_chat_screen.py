@@ -66,3 +66,21 @@ async def test_who_stops_reading_finds_the_whole_answer_later(browser: Browser, 
         goes_on.set()
         await page.get_by_role("button", name="Show it").click()
         await expect(answer).to_have_text("one two three four five")
+
+
+async def test_words_of_a_turn_are_struck_after_a_look_at_where_they_stand(browser: Browser, api: Api) -> None:
+    async with api.client() as ann:
+        said = ["My password is Zebrafish-77.", "Never share Zebrafish-77."]
+        turns = [{"role": role, "content": text} for role, text in zip(("user", "assistant"), said, strict=True)]
+        await ann.post("/api/threads/secrets/turns", json={"turns": turns})
+    async with signed_in(browser, api, "#/threads/secrets") as page:
+        await page.get_by_role("button", name="Redact this turn").first.press("Enter")
+        dialog = page.get_by_role("dialog", name="Redact this turn")
+        await dialog.get_by_role("textbox").fill("Zebrafish-77")
+        await page.keyboard.press("Enter")
+        await expect(dialog).to_contain_text("It stands in 2 events")
+        await dialog.get_by_role("button", name="Strike it").click()
+        await expect(dialog.get_by_role("region", name="Receipt")).to_contain_text("Nothing left")
+        await page.keyboard.press("Escape")
+        await expect(page.locator(".turn .said")).to_have_text("My password is [redacted].")
+        await expect(page.locator(".turn.assistant .markdown")).to_have_text("Never share [redacted].")

@@ -156,6 +156,12 @@ export default {
     erase_sure: "This cannot be undone. Type {user} to go on.", name: "Your user name", wrong_name: "That is not your user name; nothing was erased.",
     receipt: "Receipt", nothing_left: "Nothing left", left: "Something is left", keys: "Keys destroyed", searched: "Texts searched for", found: "Found", removed: "Removed", scanned: "Scanned", place: "Place",
   },
+  redact: {
+    title: "Redact this turn", about: "Strikes words from the log, and from every answer, memory, summary and receipt of this conversation that repeats them.",
+    words: "Word or phrase", whole: "Empty: all that the turn says", look: "Look where it stands", back: "Back", action: "Strike it",
+    found: "It stands in {events}; {memories} will be forgotten.", sure: "This cannot be undone. A search then looks for what is left, and gives a receipt.",
+    replaced: "Events replaced", forgotten: "Memories forgotten",
+  },
   access: {
     about: "Who may do what, how much, and which agents answer.", token: "Your token", user: "User", role: "Role", scopes: "Scopes", ends: "Ends", never: "never",
     keys: "API keys", key: "Key", new_key: "New key", no_keys: "No API keys yet.", used: "Last used", revoke: "Revoke", revoked: "Revoked", revoke_title: "Revoke {name}?", revoke_about: "Programs that use it are refused from now on.",

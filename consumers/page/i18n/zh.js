@@ -156,6 +156,12 @@ export default {
     erase_sure: "此操作无法撤销。输入 {user} 以继续。", name: "你的用户名", wrong_name: "用户名不符，未抹除任何内容。",
     receipt: "收据", nothing_left: "没有残留", left: "仍有残留", keys: "销毁的密钥", searched: "搜索的文本", found: "发现", removed: "已删除", scanned: "已扫描", place: "位置",
   },
+  redact: {
+    title: "涂去这条消息中的内容", about: "从日志，以及本会话中重复这些词语的回答、记忆、摘要和收据里涂去。",
+    words: "词语", whole: "留空：整条消息的内容", look: "查看出现在哪里", back: "返回", action: "涂去",
+    found: "出现在 {events}中；{memories}将被遗忘。", sure: "此操作无法撤销。随后扫描残留并给出收据。",
+    replaced: "替换的事件", forgotten: "遗忘的记忆",
+  },
   access: {
     about: "谁可以做什么、做多少，以及哪些智能体回答。", token: "你的令牌", user: "用户", role: "角色", scopes: "权限范围", ends: "到期", never: "从不",
     keys: "API 密钥", key: "密钥", new_key: "新密钥", no_keys: "还没有 API 密钥。", used: "上次使用", revoke: "吊销", revoked: "已吊销", revoke_title: "吊销 {name}？", revoke_about: "使用它的程序将立即被拒绝。",

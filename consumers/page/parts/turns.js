@@ -2,7 +2,7 @@
 import { html } from "../html.js";
 import { named, t } from "../i18n.js";
 import { useAgentNames } from "../load.js";
-import { Badge, Time } from "./common.js";
+import { Badge, IconButton, Time } from "./common.js";
 import { clip, clock, day, moment } from "./format.js";
 import { Icon } from "./icons.js";
 import { Markdown } from "./markdown.js";
@@ -82,8 +82,8 @@ export function CallCard({ call }) {
   </details>`;
 }
 
-/** One turn. onSeen: shows what the model saw for it. @param {{turn: Spoken, agentOf: (type: string) => string, marked?: boolean, onSeen?: (turn: Spoken) => void, seen?: boolean}} props */
-function Turn({ turn, agentOf, marked, onSeen, seen }) {
+/** One turn. onSeen: shows what the model saw for it. @param {{turn: Spoken, agentOf: (type: string) => string, marked?: boolean, onSeen?: (turn: Spoken) => void, seen?: boolean, onRedact?: (turn: Spoken) => void}} props */
+function Turn({ turn, agentOf, marked, onSeen, seen, onRedact }) {
   const mine = turn.role === "user";
   const speaker = turn.name || (mine ? t("chat.you") : turn.role === "assistant" ? t("chat.assistant") : named("chat.roles", turn.role));
   return html`<article class="turn ${turn.role} ${marked ? "marked" : ""}" data-seq=${turn.seq}>
@@ -92,6 +92,7 @@ function Turn({ turn, agentOf, marked, onSeen, seen }) {
       ${mine && turn.origin && turn.origin !== "person" && html`<${Badge} title=${t("chat.origin_about")}>${named("chat.origins", turn.origin)}<//>`}
       <span class="turn-time faint small"><${Time} time=${turn.time}>${clock(turn.time)}<//></span>
       ${onSeen && turn.role === "assistant" && !turn.live && html`<button class="button small quiet turn-seen" aria-pressed=${seen} onClick=${() => onSeen(turn)}><${Icon} name="eye" />${t("chat.saw")}</button>`}
+      ${onRedact && turn.seq !== null && html`<span class="turn-redact"><${IconButton} label=${t("redact.title")} icon="trash" onClick=${() => onRedact(turn)} /></span>`}
     </header>
     ${turn.blocks.map((block, at) => block.kind === "call" ? html`<${CallCard} key=${block.call?.id ?? at} call=${block.call} />`
       : block.kind === "thinking" ? html`<details key=${at} class="thinking"><summary>${t("chat.thinking")}</summary><p dir="auto">${block.text}</p></details>`
@@ -101,8 +102,8 @@ function Turn({ turn, agentOf, marked, onSeen, seen }) {
   </article>`;
 }
 
-/** Turns with a line for each new day. @param {{turns: Spoken[], markedSeq?: number | null, onSeen?: (turn: Spoken) => void, seenKey?: string | null}} props */
-export function Turns({ turns, markedSeq, onSeen, seenKey }) {
+/** Turns with a line for each new day. @param {{turns: Spoken[], markedSeq?: number | null, onSeen?: (turn: Spoken) => void, seenKey?: string | null, onRedact?: (turn: Spoken) => void}} props */
+export function Turns({ turns, markedSeq, onSeen, seenKey, onRedact }) {
   const agentOf = useAgentNames();
   let last = "";
   return turns.map((turn) => {
@@ -110,6 +111,6 @@ export function Turns({ turns, markedSeq, onSeen, seenKey }) {
     const isNew = date !== last;
     last = date;
     return html`<div key=${turn.key}>${isNew && html`<p class="day" title=${moment(turn.time)}><span>${date}</span></p>`}
-      <${Turn} turn=${turn} agentOf=${agentOf} marked=${markedSeq !== null && turn.seq === markedSeq} onSeen=${onSeen} seen=${seenKey === turn.key} /></div>`;
+      <${Turn} turn=${turn} agentOf=${agentOf} marked=${markedSeq !== null && turn.seq === markedSeq} onSeen=${onSeen} seen=${seenKey === turn.key} onRedact=${onRedact} /></div>`;
   });
 }

@@ -1,10 +1,11 @@
 // A conversation: its turns, a question whose answer streams in, and what the model saw for each answer.
 import { html, useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../html.js";
 import { events, get, path, post } from "../api.js";
-import { language } from "../session.js";
+import { language, may } from "../session.js";
 import { t } from "../i18n.js";
 import { Empty, Failure, Loading } from "../parts/common.js";
 import { Icon } from "../parts/icons.js";
+import { Redact } from "../parts/redact.js";
 import { Seen } from "../parts/seen.js";
 import { threadChanged } from "../parts/thread_head.js";
 import { toast } from "../parts/toast.js";
@@ -21,6 +22,7 @@ export default function Chat({ thread, query }) {
   const { turns, older, newer, error, loading, readOlder, readNewest } = useTurns(thread, wanted);
   const [live, setLive] = useState(/** @type {Live | null} */ (null));
   const [seen, setSeen] = useState(/** @type {import("../parts/turns.js").Spoken | null} */ (null));
+  const [redacted, setRedacted] = useState(/** @type {number | null} */ (null)); // the sequence of a turn
   const aborter = useRef(/** @type {AbortController | null} */ (null));
   const cancelled = useRef(false);
   const said = useMemo(() => spoken(turns), [turns]);
@@ -83,7 +85,8 @@ export default function Chat({ thread, query }) {
           ${older && html`<button class="button small older" onClick=${readOlder}>${t("chat.earlier")}</button>`}
           ${loading && !turns.length ? html`<${Loading} />`
             : !shown.length && !error ? html`<${Empty} icon="chat" title=${t("chat.none")}>${t("chat.none_about")}<//>` : null}
-          <${Turns} turns=${shown} markedSeq=${wanted} onSeen=${(/** @type {any} */ turn) => setSeen(seen?.key === turn.key ? null : turn)} seenKey=${seen?.key} />
+          <${Turns} turns=${shown} markedSeq=${wanted} onSeen=${(/** @type {any} */ turn) => setSeen(seen?.key === turn.key ? null : turn)} seenKey=${seen?.key}
+            onRedact=${may("erase") ? (/** @type {any} */ turn) => setRedacted(turn.seq) : undefined} />
           ${live?.error && html`<${Failure} error=${live.error} retry=${() => setLive(null)} />`}
           ${live?.stopped && html`<p class="stopped" role="status">${t("chat.stopped")} ${live.seq !== null && html`<button class="button small" onClick=${continueReading}>${t("chat.show_answer")}</button>`}</p>`}
           ${newer && html`<button class="button small older" onClick=${readNewest}>${t("chat.newest")}</button>`}
@@ -91,6 +94,7 @@ export default function Chat({ thread, query }) {
       </div>
       <${Composer} running=${running} onAsk=${ask} onStop=${stop} />
     </div>
+    ${redacted !== null && html`<${Redact} thread=${thread} seq=${redacted} onClose=${() => setRedacted(null)} onDone=${readNewest} />`}
     ${seen && html`<${Seen} thread=${thread} turn=${seen} onClose=${() => setSeen(null)} />`}
   </div>`;
 }

@@ -1,6 +1,6 @@
 // Operation of a tenant: how far read models are, dead letters, rebuilds, jobs, limits, usage and cost, activity as plots.
 import { html, useState } from "../html.js";
-import { events, get, path, post } from "../api.js";
+import { get, path, post } from "../api.js";
 import { named, t } from "../i18n.js";
 import { useAgentNames, useEvery, useLoad } from "../load.js";
 import { Meter } from "../parts/bars.js";
@@ -8,6 +8,7 @@ import { Badge, Failure, Head, Loading, Segments, Tile, Time, useWrite } from ".
 import { confirm } from "../parts/dialog.js";
 import { ago, clip, cost, day, duration, moment, number, percent, short } from "../parts/format.js";
 import { Icon } from "../parts/icons.js";
+import { Progress, followed } from "../parts/job.js";
 import { Table } from "../parts/list.js";
 import { Plot } from "../parts/plot.js";
 import { toast } from "../parts/toast.js";
@@ -106,23 +107,13 @@ function Rebuild({ names }) {
   const [job, setJob] = useState(/** @type {any} */ (null));
   const [write, busy] = useWrite();
   const begin = () => write(async () => {
-    const begun = await post("/api/operations/rebuild", { body: { projection: name || null } });
-    setJob(begun);
-    for await (const { data } of events("GET", path`/api/jobs/${begun.id}/events`)) setJob(data);
+    await followed(await post("/api/operations/rebuild", { body: { projection: name || null } }), setJob);
   });
   return html`<section class="card stack tight"><h2>${t("operation.rebuild")}</h2><p class="muted">${t("operation.rebuild_about")}</p>
     <div class="row"><select aria-label=${t("operation.read_model")} class="narrow" value=${name} onChange=${(/** @type {any} */ event) => setName(event.target.value)}>
       <option value="">${t("operation.every")}</option>${names.map((each) => html`<option key=${each} value=${each}>${each}</option>`)}</select>
       <button class="button" disabled=${busy} onClick=${begin}>${t("operation.rebuild")}</button></div>
     ${job && html`<${Progress} job=${job} />`}</section>`;
-}
-
-/** How far a job is. @param {{job: any}} props */
-export function Progress({ job }) {
-  if (job.state === "failed") return html`<${Failure} error=${new Error(job.error?.detail ?? job.error?.title ?? "")} />`;
-  const share = job.state === "done" ? 1 : job.total ? job.done / job.total : 0;
-  return html`<div role="status"><${Meter} label=${t(job.state === "done" ? "operation.done" : "operation.runs")} value=${share} kind=${job.state === "done" ? "good" : "accent"}
-    text=${job.state === "done" ? percent(1) : job.total ? percent(share) : number(job.done)} /></div>`;
 }
 
 /** @param {string} name of a limit @param {number} value */

@@ -1,6 +1,6 @@
 // What is stored of the person who is signed in: how much of what, a copy of it, clearing parts of it, erasing all.
 import { html, useState } from "../html.js";
-import { events, get, path, post, remove, send } from "../api.js";
+import { get, path, post, remove, send } from "../api.js";
 import { t } from "../i18n.js";
 import { useLoad } from "../load.js";
 import { session } from "../session.js";
@@ -8,8 +8,8 @@ import { Badge, Failure, Head, Loading, Segments, Tile, useWrite } from "../part
 import { confirm, prompt } from "../parts/dialog.js";
 import { moment, number, short } from "../parts/format.js";
 import { Icon } from "../parts/icons.js";
+import { Progress, followed } from "../parts/job.js";
 import { Table } from "../parts/list.js";
-import { Progress } from "./operation.js";
 
 const PARTS = [["includeMemories", "memories"], ["includeConversations", "conversations"], ["includeEntities", "entities"]];
 const COUNTS = ["conversations", "memories", "entities", "runs", "preferences"];
@@ -27,14 +27,6 @@ export default function Privacy() {
     <${Clear} onChange=${stored.reload} />
     <${Erase} user=${user} onDone=${stored.reload} />
   </section>`;
-}
-
-/** Follows a job to its end; it is shown meanwhile. @param {any} begun @param {(job: any) => void} onChange */
-async function followed(begun, onChange) {
-  onChange(begun);
-  let last = begun;
-  for await (const { data } of events("GET", path`/api/jobs/${begun.id}/events`)) onChange(last = data);
-  return last;
 }
 
 function Export() {
