@@ -117,7 +117,7 @@ async def test_operators_change_an_agent_by_keyboard_and_take_it_back(browser: B
         await dialog.get_by_label("温度").fill("0")
         await dialog.get_by_label("最多词元").fill("900")
         await dialog.get_by_label("polish_essay").press("Space")
-        await dialog.get_by_label("school", exact=True).press("Space")
+        await dialog.get_by_label("选校专家", exact=True).press("Space")
         await dialog.get_by_label("温度").press("Enter")
         await expect(dialog).to_have_count(0)
         after = (await root.get("/admin/ai-agent/agents/essay")).json()
