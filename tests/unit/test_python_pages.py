@@ -1,4 +1,4 @@
-"""The calls of docs/coming-from.md fit the methods of the Python package."""
+"""The pages on the Python package: calls fit its methods, and no method is left out."""
 
 import ast
 import inspect
@@ -10,7 +10,8 @@ import pytest
 from turnlog._memory import Memory
 from turnlog._thread import Thread
 
-PAGE = (Path(__file__).parents[2] / "docs/coming-from.md").read_text("utf-8")
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "coming-from.md").read_text("utf-8")
 # The second column of each table has turnlog's calls.
 CALLS = [
     call
@@ -31,3 +32,10 @@ def test_a_call_of_the_page_fits_its_method(call: str) -> None:
 
 def test_the_page_has_calls() -> None:
     assert len(CALLS) > 10
+
+
+@pytest.mark.parametrize("face", [Memory, Thread])
+def test_every_method_stands_on_the_page_of_the_package(face: type) -> None:
+    page = (DOCS / "python.md").read_text("utf-8")
+    methods = [name for name, _ in inspect.getmembers(face, inspect.isfunction) if not name.startswith("_")]
+    assert [name for name in methods if f"{name}(" not in page] == []
