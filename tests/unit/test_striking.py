@@ -1,12 +1,24 @@
 """Words are struck wherever they stand, and nothing else is."""
 
+import json
 from base64 import b64decode, b64encode
 from typing import Any
+from unicodedata import normalize
 
+import pytest
 from helpers.sample_events import event, turn
 
-from turnlog.agent.privacy.redaction.striking import strike_of, struck
-from turnlog.events.contracts import Blob, CheckpointSaved, Event, EventData, ToolCall, ToolUseBlock, TurnRecorded
+from turnlog.agent.privacy.redaction.striking import may_spell, strike_of, struck
+from turnlog.events.contracts import (
+    Blob,
+    CheckpointSaved,
+    Event,
+    EventData,
+    TextBlock,
+    ToolCall,
+    ToolUseBlock,
+    TurnRecorded,
+)
 
 
 def without(words: str, data: EventData) -> Any:
@@ -40,3 +52,42 @@ def test_short_words_are_struck_from_bytes_only_where_they_stand_alone() -> None
     blob = Blob(channel="x", version="1", encoding="msgpack", data=b64encode(raw).decode())
     found = without("Ann", CheckpointSaved(checkpoint_id="1", checkpoint={}, metadata={}, blobs=(blob,)))
     assert b64decode(found.blobs[0].data) == raw.replace(b"\xa3Ann", b"\xa3***").replace(b"ann.", b"***.")
+
+
+@pytest.mark.parametrize("words", ["Zoë Müller-77", normalize("NFD", "zoë müller-77"), "ZOË MÜLLER-77"])
+def test_every_spelling_of_the_words_is_struck(words: str) -> None:
+    said = ["Zoë Müller-77", normalize("NFD", "ZOË Müller-77"), "Ｚoë Müller-７７", "Zo\u00adë Mü\u200bller-77"]
+    for text in said:
+        assert without(words, turn(f"Ask {text}!").data).content == "Ask [redacted]!"
+    call = ToolCall(id="c", name="find", arguments=json.dumps({"of": said[1]}))
+    assert without(words, turn("", tool_calls=(call,)).data).tool_calls[0].arguments == '{"of": "[redacted]"}'
+    raw = normalize("NFD", "ZOË Müller-77").encode()
+    blob = Blob(channel="x", version="1", encoding="msgpack", data=b64encode(b"\xd9" + raw).decode())
+    found = without(words, CheckpointSaved(checkpoint_id="1", checkpoint={}, metadata={}, blobs=(blob,)))
+    assert b64decode(found.blobs[0].data) == b"\xd9" + b"*" * len(raw)
+
+
+@pytest.mark.parametrize(("words", "text"), [("Straße 5-ab", "STRASSE 5-AB"), ("strasse 5-ab", "Straße 5-ab")])
+def test_letters_that_are_two_in_another_case_are_struck(words: str, text: str) -> None:
+    assert without(words, turn(f"At {text}.").data).content == "At [redacted]."
+
+
+def test_another_letter_is_not_struck() -> None:
+    assert without("resume-cafe", turn(normalize("NFD", "My resume-café.")).data) is None
+
+
+def test_words_across_two_blocks_are_struck_from_both() -> None:
+    blocks = [TextBlock(text="It is Zebra"), TextBlock(text="fish-77 and Zebrafish-"), TextBlock(text="77.")]
+    found = without("Zebrafish-77", TurnRecorded(role="user", content=tuple(blocks))).content
+    assert [block.text for block in found] == ["It is [redacted]", "[redacted] and [redacted]", "[redacted]."]
+    found = without(
+        "Ann Smith-Jones", TurnRecorded(role="user", content=(TextBlock(text="Ann"), TextBlock(text="Smith-Jones")))
+    )
+    assert [block.text for block in found.content] == ["[redacted]", "[redacted]"]
+
+
+@pytest.mark.parametrize("text", ["Z e b r a f i s h 7 7", "Zebra_fish (77)", "Zеbrafish-77"])
+def test_other_ways_to_spell_the_words_are_known_but_not_struck(text: str) -> None:
+    strike, said = strike_of(turn("I say Zebrafish-77."), 5, "Zebrafish-77"), event(turn(f"Ask {text}!").data)
+    assert struck(said, strike, 9) is None
+    assert may_spell(said, strike) and not may_spell(event(turn("Ask for 77 zebras.").data), strike)

@@ -5,12 +5,12 @@ read models are rebuilt. So a redaction that was killed is finished by the same 
 """
 
 import asyncio
-import re
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from unicodedata import normalize
 from uuid import UUID, uuid4, uuid5
 
 from psycopg import sql
@@ -26,7 +26,7 @@ from turnlog.agent.privacy.erasure.event_scan import Person
 from turnlog.agent.privacy.erasure.plan import ErasureReach
 from turnlog.agent.privacy.erasure.scanning import Scan, scan_buckets, scan_files, scan_stream, scan_tables
 from turnlog.agent.privacy.erasure.string_search import Needles, text_hashes
-from turnlog.agent.privacy.redaction.striking import InvalidWords, Strike, is_derived, strike_of, struck
+from turnlog.agent.privacy.redaction.striking import InvalidWords, Strike, is_derived, may_spell, strike_of, struck
 from turnlog.agent.runtime import Runtime
 from turnlog.events.codec import encode
 from turnlog.events.contracts import (
@@ -342,15 +342,25 @@ async def _clear_caches(runtime: Runtime, plan: RedactionPlan) -> None:
 
 async def _scanned(runtime: Runtime, plan: RedactionPlan, reach: ErasureReach) -> tuple[Scan, int]:
     """Returns the search's result and the number of strings. Long ones are searched for everywhere; short ones, which
-    occur by chance, in the rows of the threads."""
-    scan, needles = Scan(), Needles(plan.strike.texts)
+    occur by chance, in the rows of the threads. Events that may spell them in other ways are counted too: those cannot
+    be struck."""
+    scan = Scan()
+    needles = Needles([normalize(form, text) for text in plan.strike.texts for form in ("NFC", "NFD")])
     async with runtime.pool.connection() as conn:
         for table, count in (await _left(conn, plan)).items():
             scan.note("tables of the threads", f"{OF_THREADS[0]} in {table}", count)
         if needles.strings:
             await scan_tables(conn, needles, scan, lambda done, total: None)
-    left = [one for thread in plan.threads async for one in _struck_in(runtime, plan.tenant, thread, plan.strike)]
-    scan.note("threads of the log", OF_THREADS[1], len(left))
+    left, alike = 0, list[int]()
+    for thread in plan.threads:
+        async for one in runtime.log.read_thread(plan.tenant, thread):
+            if is_derived(one.event, plan.strike) or struck(one.event, plan.strike, one.seq) is not None:
+                left += 1
+            elif may_spell(one.event, plan.strike) and not isinstance(one.event.data, EventRedacted):
+                alike.append(one.seq)
+    scan.note("threads of the log", OF_THREADS[1], left)
+    if alike:
+        scan.note("threads of the log", f"{OF_THREADS[1]} that may spell them otherwise: {alike[:20]}", len(alike))
     if needles.strings:
         await scan_stream(runtime.log, needles, scan, lambda done, total: None)
         await scan_buckets(runtime.log, needles, scan)
@@ -360,13 +370,12 @@ async def _scanned(runtime: Runtime, plan: RedactionPlan, reach: ErasureReach) -
 
 async def _left(conn: Connection, plan: RedactionPlan) -> dict[str, int]:
     """Returns table → rows of the threads that still have the words."""
-    like = ["%" + re.sub(r"([%_\\])", r"\\\1", text) + "%" for text in plan.strike.texts]
     counts: dict[str, int] = {}
     for table in (table for projection in PROJECTIONS for table in projection.tables):
         if "thread_id" in table.columns:
-            query = sql.SQL(
-                "SELECT t::text FROM {} t WHERE tenant = %s AND thread_id = ANY(%s) AND t::text ILIKE ANY(%s)"
-            ).format(sql.Identifier(table.name))
-            said = await (await conn.execute(query, (plan.tenant, list(plan.threads), like))).fetchall()
-            counts[table.name] = sum(plan.strike.without(text) != text for (text,) in said)
+            query = sql.SQL("SELECT t::text FROM {} t WHERE tenant = %s AND thread_id = ANY(%s)").format(
+                sql.Identifier(table.name)
+            )
+            said = conn.cursor().stream(query, (plan.tenant, list(plan.threads)))
+            counts[table.name] = sum([plan.strike.without(text) != text async for (text,) in said])
     return counts

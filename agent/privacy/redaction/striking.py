@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from json import dumps
 from typing import Any
+from unicodedata import normalize
 from uuid import UUID
 
 from pydantic_core import from_json
@@ -45,6 +46,9 @@ _STRUCTURE = frozenset({"type", "id", "tool_use_id", "event_id", "thread", "said
 _FREE = frozenset({"input", "attributes", "metadata", "user_snapshot", "global_state", "value"})
 # Where strings begin in msgpack and pickle, their length may look like a letter.
 _BEGINS = rb"(?:(?<![A-Za-z0-9_])|(?<=[\xd9\x8c][\x00-\xff])|(?<=\xda[\x00-\xff]{2}))"
+_UNSEEN = "\\u00ad\\u200b-\\u200f\\u2060\\ufeff"
+_LETTER = re.compile(rf"[^{_UNSEEN}][\u0300-\u036f\u3099\u309a]*")  # with its accents
+_LOOK_ALIKES = str.maketrans("аеорсухіјѕԁһԛԝαοрν", "aeopcyxijsdhqwaopv")
 _WORDS_OF_SCRIPTS = r"[^\W⺀-\U0010ffff]"  # letters, without those of scripts that put no space between words
 
 
@@ -70,7 +74,19 @@ class Strike:
     sign: Sign | None = None
 
     def without(self, text: str) -> str:
-        return self.pattern.sub(MARK, text) if self.pattern else text
+        for first, last in reversed(self.spans(text)):
+            text = text[:first] + MARK + text[last:]
+        return text
+
+    def spans(self, text: str) -> list[tuple[int, int]]:
+        """Returns where the texts stand, in any spelling."""
+        if self.pattern is None:
+            return []
+        if text.isascii():
+            return [match.span() for match in self.pattern.finditer(text)]
+        folded, places = _folded(text)
+        found = [match.span() for match in self.pattern.finditer(folded)]
+        return [(places[first][0], places[last - 1][1]) for first, last in found]
 
     def only(self, texts: Sequence[str]) -> "Strike":
         """Returns the strike of the turn that looks for these texts elsewhere."""
@@ -96,11 +112,22 @@ def strike_of(turn: Event, seq: int, words: str | None, sign: Sign | None = None
 
 def _patterns(texts: Sequence[str]) -> dict[str, Any]:
     """Returns the patterns of a Strike. A text may also stand within JSON, escaped."""
-    forms = [form for text in texts for form in dict.fromkeys((text, dumps(text)[1:-1]))]
+    folded = dict.fromkeys(form for text in texts for form in (folded_text(text), *_escaped(text)))
+    raw = dict.fromkeys(form.encode().lower() for text in texts for form in (*_spellings(text), *_escaped(text)))
     return {
-        "pattern": re.compile("|".join(map(_pattern, forms)), re.IGNORECASE) if forms else None,
-        "in_bytes": re.compile(b"|".join(map(_pattern_in_bytes, forms)), re.IGNORECASE) if forms else None,
+        "pattern": re.compile("|".join(map(_pattern, folded)), re.IGNORECASE) if texts else None,
+        "in_bytes": re.compile(b"|".join(map(_pattern_in_bytes, raw)), re.IGNORECASE) if texts else None,
     }
+
+
+def _spellings(text: str) -> set[str]:
+    """Returns the text with accents in one character and in two, in several cases."""
+    cases = (text, text.lower(), text.upper(), text.title(), text.casefold())
+    return {normalize(form, spelled) for spelled in cases for form in ("NFC", "NFD")}
+
+
+def _escaped(text: str) -> list[str]:
+    return [escaped for form in sorted(_spellings(text)) if (escaped := dumps(form)[1:-1]) != form]
 
 
 def _pattern(text: str) -> str:
@@ -113,13 +140,41 @@ def _pattern(text: str) -> str:
     return before + found + after
 
 
-def _pattern_in_bytes(text: str) -> bytes:
+def _pattern_in_bytes(raw: bytes) -> bytes:
     """As _pattern; "ann" must not be struck from the key "channel" of a state."""
-    found = re.escape(text.encode())
-    if len(text.encode()) >= KEY_BYTES:
-        return found
+    if len(raw) >= KEY_BYTES:
+        return re.escape(raw)
+    text = raw.decode()
     before = _BEGINS if re.match(_WORDS_OF_SCRIPTS, text[0]) else b""
-    return before + found + (b"(?![A-Za-z0-9_])" if re.match(_WORDS_OF_SCRIPTS, text[-1]) else b"")
+    return before + re.escape(raw) + (b"(?![A-Za-z0-9_])" if re.match(_WORDS_OF_SCRIPTS, text[-1]) else b"")
+
+
+def folded_text(text: str) -> str:
+    """Returns what all spellings of a text have in common: case, full width, ligatures and accents make no difference
+    in how it is written."""
+    return normalize("NFC", normalize("NFKC", text).casefold())
+
+
+def _folded(text: str) -> tuple[str, list[tuple[int, int]]]:
+    """Returns the folded text without what is not seen, and for each of its characters where what it comes from
+    stands."""
+    parts, places = [], []
+    for letter in _LETTER.finditer(text):
+        part = folded_text(letter[0])
+        parts.append(part)
+        places += [letter.span()] * len(part)
+    return "".join(parts), places
+
+
+def may_spell(event: Event, strike: Strike) -> bool:
+    """Returns whether the letters and digits of a text to strike stand in the event's texts one after the other, with
+    whatever between them; some letters of other scripts count as the Latin ones they look like."""
+    said = _letters("".join(_texts(event.data.model_dump(mode="json"))))
+    return any(len(text) >= KEY_BYTES and _letters(text) in said for text in strike.texts)
+
+
+def _letters(text: str) -> str:
+    return "".join(char for char in folded_text(text) if char.isalnum()).translate(_LOOK_ALIKES)
 
 
 def struck(event: Event, strike: Strike, seq: int) -> Event | None:
@@ -144,6 +199,8 @@ def struck(event: Event, strike: Strike, seq: int) -> Event | None:
             has_bytes = isinstance(data, CheckpointSaved | CheckpointWritesSaved)
             holder[name] = _without(holder[name], strike, has_bytes, name in _FREE and not has_bytes)
     match data:
+        case TurnRecorded(content=tuple()):
+            _strike_across(said["content"], strike)
         case EntitiesFound():
             said["entities"] = [one for one in said["entities"] if not _names(one, strike)]
         case TopicsTagged():
@@ -160,6 +217,19 @@ def struck(event: Event, strike: Strike, seq: int) -> Event | None:
         for source in said["memory"]["sources"]:
             source["quote"] = MARK if source["event_id"] == str(strike.turn_id) else source["quote"]
     return _with(event, said)
+
+
+def _strike_across(blocks: list[dict[str, Any]], strike: Strike) -> None:
+    """Strikes words that begin in one block of text and end in a later one."""
+    texts = [block for block in blocks if block["type"] == "text"]
+    for joiner in ("", " "):
+        spans = strike.spans(joiner.join(block["text"] for block in texts))
+        start = 0
+        for block in texts:
+            text, end = block["text"], start + len(block["text"])
+            for first, last in reversed([span for span in spans if span[0] < end and span[1] > start]):
+                block["text"] = block["text"][: max(first - start, 0)] + MARK + block["text"][last - start :]
+            start += len(text) + len(joiner)
 
 
 def is_derived(event: Event, strike: Strike) -> bool:
