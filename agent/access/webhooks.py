@@ -14,11 +14,11 @@ import secrets
 import socket
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
-from ipaddress import ip_address, ip_network
-from typing import LiteralString
-from urllib.parse import urlsplit
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from typing import Any, LiteralString
+from uuid import UUID
 
 import httpx2
 from nats.js.api import AckPolicy, ConsumerConfig, ConsumerInfo, DeliverPolicy
@@ -32,11 +32,15 @@ from turnlog.events.codec import parsed, unsealed
 from turnlog.events.errors import InvalidEvent, NotFound, TurnlogError
 from turnlog.events.log import nats_errors
 from turnlog.events.read import Stored
-from turnlog.events.subjects import STREAM, check_tenant, tenant_type_filter, webhook_durable, webhook_of
+from turnlog.events.redactions import replacement
+from turnlog.events.sealing import key_ids_in
+from turnlog.events.subjects import STREAM, check_tenant, parse_stored, tenant_type_filter, webhook_durable, webhook_of
 
 logger = logging.getLogger("turnlog.agent")
 RECORD = "turnlog_webhook"
+_UNICAST, _6TO4 = ip_network("2000::/3"), ip_network("2002::/16")
 TYPES = ("turn_recorded", "memory_recorded", "memory_forgotten", "thread_deleted", "user_erased")
+REDACTED = "event_redacted"  # says what replaces an event that was perhaps not sent yet
 TIMEOUT_S = 15.0
 # Seconds until the next attempt; after the last one an event is a failure, a day and a half after the first.
 BACK_OFF_S = (5, 30, 120, 600, 3_600, 14_400, 43_200, 64_800)
@@ -64,38 +68,40 @@ class NotDelivered(Exception):
     """The target did not take an event; the text names no word of the event or of the answer."""
 
 
+class CannotBeSent(NotDelivered):
+    """The event is malformed, so that another attempt is useless."""
+
+
 @dataclass(frozen=True, slots=True)
-class Webhook:
-    """A URL that gets a tenant's events. types: of the events that are sent. content: whether with what users said,
-    which is encrypted in the log."""
+class _About:
+    """What is asked of a webhook. types: of the events that are sent. content: whether with what users said, which is
+    encrypted in the log."""
 
     name: str
     url: str
     types: tuple[str, ...]
     content: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Webhook(_About):
+    """A webhook as its durable keeps it. salt: of its secret."""
+
     salt: str
 
 
 @dataclass(frozen=True, slots=True)
-class NewWebhook:
+class NewWebhook(_About):
     """A new webhook. secret: for verifying signatures; it is shown this once."""
 
-    name: str
-    url: str
-    types: tuple[str, ...]
-    content: bool
     secret: str
 
 
 @dataclass(frozen=True, slots=True)
-class WebhookInfo:
+class WebhookInfo(_About):
     """A webhook and what is still to be sent. pending: events that were not sent yet. retrying: that wait for their
     next attempt. failures: for a person."""
 
-    name: str
-    url: str
-    types: tuple[str, ...]
-    content: bool
     pending: int
     retrying: int
     failures: int
@@ -114,13 +120,13 @@ async def create_webhook(
 ) -> NewWebhook:
     """Makes a webhook for the tenant's events from now on. Raises InvalidToken, WebhookExists, RefusedTarget."""
     durable = webhook_durable(tenant, name)
-    await addresses(runtime.settings, url)
+    await pinned(runtime.settings, url)
     if await _durable(runtime, durable) is not None:
         raise WebhookExists(f"there is a webhook {name!r} already; remove it first, or choose another name")
     hook = Webhook(name, url, tuple(dict.fromkeys(types)), content, secrets.token_urlsafe(16))
     config = ConsumerConfig(
         durable_name=durable,
-        filter_subjects=[tenant_type_filter(tenant, type_) for type_ in hook.types],
+        filter_subjects=[tenant_type_filter(tenant, type_) for type_ in dict.fromkeys((*hook.types, REDACTED))],
         ack_policy=AckPolicy.EXPLICIT,
         deliver_policy=DeliverPolicy.NEW,
         ack_wait=4 * TIMEOUT_S,
@@ -135,18 +141,12 @@ async def create_webhook(
 async def list_webhooks(runtime: Runtime, tenant: str) -> list[WebhookInfo]:
     """Returns the tenant's webhooks, by name. Raises InvalidToken, LogUnavailable."""
     check_tenant(tenant)
-    counts: dict[str, int] = {}
-    for failure in await list_failures(runtime, tenant):
-        counts[failure.webhook] = counts.get(failure.webhook, 0) + 1
+    query = "SELECT webhook, count(*) FROM turnlog_webhooks.failures WHERE tenant = %s GROUP BY 1"
+    counts = dict(await _rows(runtime, query, (tenant,)))
     infos = [
         WebhookInfo(
-            hook.name,
-            hook.url,
-            hook.types,
-            hook.content,
-            info.num_pending or 0,
-            info.num_ack_pending or 0,
-            counts.get(hook.name, 0),
+            *(hook.name, hook.url, hook.types, hook.content),
+            *(info.num_pending or 0, info.num_ack_pending or 0, counts.get(hook.name, 0)),
         )
         for place, hook, info in await all_webhooks(runtime)
         if place == tenant
@@ -162,21 +162,17 @@ async def remove_webhook(runtime: Runtime, tenant: str, name: str) -> str:
             await runtime.log.nc.jetstream().delete_consumer(STREAM, durable)
         except NotFoundError:
             raise _unknown(name) from None
-    await _execute(runtime, "DELETE FROM turnlog_webhooks.failures WHERE tenant = %s AND webhook = %s", (tenant, name))
+    await _rows(runtime, "DELETE FROM turnlog_webhooks.failures WHERE tenant = %s AND webhook = %s", (tenant, name))
     return name
 
 
 async def list_failures(runtime: Runtime, tenant: str, name: str | None = None) -> list[Failure]:
     """Returns events that were given up, in the order of the log, 1,000 at most."""
-    check_tenant(tenant)
-    await _ensure_table(runtime)
-    async with runtime.pool.connection() as conn:
-        rows = await conn.execute(
-            "SELECT webhook, seq, error, failed_at FROM turnlog_webhooks.failures WHERE tenant = %s "
-            "AND coalesce(webhook = %s, true) ORDER BY seq, webhook LIMIT 1000",
-            (tenant, name),
-        )
-        return [Failure(*row) for row in await rows.fetchall()]
+    query = (
+        "SELECT webhook, seq, error, failed_at FROM turnlog_webhooks.failures WHERE tenant = %s "
+        "AND coalesce(webhook = %s, true) ORDER BY seq, webhook LIMIT 1000"
+    )
+    return [Failure(*row) for row in await _rows(runtime, query, (check_tenant(tenant), name))]
 
 
 async def retry_failure(runtime: Runtime, tenant: str, name: str, seq: int) -> bool:
@@ -184,7 +180,9 @@ async def retry_failure(runtime: Runtime, tenant: str, name: str, seq: int) -> b
     info = await _durable(runtime, webhook_durable(tenant, name))
     if info is None:
         raise _unknown(name)
-    await _failure(runtime, tenant, name, seq)
+    query = "SELECT 1 FROM turnlog_webhooks.failures WHERE tenant = %s AND webhook = %s AND seq = %s"
+    if not await _rows(runtime, query, (tenant, name, seq)):
+        raise _no_failure(name, seq)
     try:
         await deliver(runtime, tenant, _record(info), await runtime.log.stored(seq))
     except NotDelivered as error:
@@ -196,12 +194,12 @@ async def retry_failure(runtime: Runtime, tenant: str, name: str, seq: int) -> b
 
 async def drop_failure(runtime: Runtime, tenant: str, name: str, seq: int) -> None:
     """Forgets a given-up event, which is never sent. Raises NotFound."""
-    await _failure(runtime, tenant, name, seq)
-    await _forget(runtime, tenant, name, seq)
+    if not await _forget(runtime, tenant, name, seq):
+        raise _no_failure(name, seq)
 
 
 async def give_up(runtime: Runtime, tenant: str, name: str, seq: int, error: str) -> None:
-    await _execute(
+    await _rows(
         runtime,
         "INSERT INTO turnlog_webhooks.failures (tenant, webhook, seq, error) VALUES (%s, %s, %s, %s) "
         "ON CONFLICT (tenant, webhook, seq) DO UPDATE SET error = excluded.error, failed_at = now()",
@@ -210,45 +208,52 @@ async def give_up(runtime: Runtime, tenant: str, name: str, seq: int, error: str
 
 
 async def deliver(runtime: Runtime, tenant: str, hook: Webhook, stored: Stored) -> None:
-    """Sends one event. Its webhook-id is the event's, so that a receiver can tell a repetition. Raises NotDelivered."""
-    body, event_id = _body(hook, stored)
+    """Sends one event. Its webhook-id is the event's, so that a receiver can tell a repetition. In place of a redaction
+    it sends the event without what was struck, if it is of a type that is sent. Raises NotDelivered, KeyUnavailable."""
+    if parse_stored(stored.subject).type == REDACTED and REDACTED not in hook.types:
+        replacing = replacement(stored.seq, stored.subject, stored.body, runtime.log.signer)
+        if replacing is None or parse_stored(replacing.subject).type not in hook.types:
+            return
+        if stored.keyring is not None:
+            await stored.keyring.prefetch(key_ids_in([replacing.body]))
+        stored = replace(stored, seq=replacing.seq, subject=replacing.subject, body=replacing.body)
+    content, event_id = _body(hook, stored)
     at = str(int(time.time()))
     headers = {
         "Content-Type": "application/json",
         "User-Agent": "turnlog-webhook",
         "webhook-id": event_id,
         "webhook-timestamp": at,
-        "webhook-signature": signature(secret_bytes(runtime.settings, tenant, hook), event_id, at, body),
+        "webhook-signature": signature(secret_bytes(runtime.settings, tenant, hook), event_id, at, content),
     }
-    parts = urlsplit(hook.url)
     try:
-        [address, *_] = await addresses(runtime.settings, hook.url)
-        pinned = httpx2.URL(hook.url).copy_with(host=address)  # a name could mean another address the next time
-        headers["Host"] = parts.netloc.rpartition("@")[2]
-        async with httpx2.AsyncClient(verify=tls_context(), timeout=TIMEOUT_S, trust_env=False) as http:
-            request = http.build_request(
-                "POST", pinned, content=body, headers=headers, extensions={"sni_hostname": parts.hostname}
-            )
-            async with asyncio.timeout(TIMEOUT_S):
+        async with asyncio.timeout(TIMEOUT_S):
+            target, url = await pinned(runtime.settings, hook.url), httpx2.URL(hook.url)
+            headers["Host"], more = url.netloc.decode(), {"sni_hostname": url.raw_host.decode()}
+            async with httpx2.AsyncClient(verify=tls_context(), timeout=TIMEOUT_S, trust_env=False) as http:
+                request = http.build_request("POST", target, content=content, headers=headers, extensions=more)
                 response = await http.send(request, stream=True)
                 await response.aclose()
-    except (httpx2.HTTPError, TimeoutError, RefusedTarget) as error:
-        raise NotDelivered(type(error).__name__ if not isinstance(error, RefusedTarget) else str(error)) from None
+    except RefusedTarget as error:
+        raise NotDelivered(str(error)) from None
+    except (httpx2.HTTPError, TimeoutError) as error:
+        raise NotDelivered(type(error).__name__) from None
     if not response.is_success:
         raise NotDelivered(f"the target answered {response.status_code}")
 
 
 def _body(hook: Webhook, stored: Stored) -> tuple[bytes, str]:
-    """Returns {type, timestamp, seq, data: the event} and the event's id. Without `content` the event has no words."""
+    """Returns {type, timestamp, seq, data: the event} and the event's id. Without `content` the event has no words.
+    Raises CannotBeSent."""
     try:
         event = parsed(stored.body)
         if hook.content and "sealed" in event:
             event = unsealed(event, stored.keyring)
-    except InvalidEvent:
-        raise NotDelivered("the event cannot be read") from None
-    shown = {name: value for name, value in event.items() if name not in ("sealed", "sealedkey")}
-    sent = {"type": str(event.get("type")), "timestamp": event.get("time"), "seq": stored.seq, "data": shown}
-    return json.dumps(sent, ensure_ascii=False).encode(), str(event.get("id"))
+        shown = {name: value for name, value in event.items() if name not in ("sealed", "sealedkey")}
+        sent = {"type": str(event.get("type")), "timestamp": event.get("time"), "seq": stored.seq, "data": shown}
+        return json.dumps(sent, ensure_ascii=False).encode(), str(UUID(str(event.get("id"))))
+    except (InvalidEvent, ValueError):
+        raise CannotBeSent("the event cannot be read") from None
 
 
 def signature(key: bytes, event_id: str, at: str, body: bytes) -> str:
@@ -266,8 +271,9 @@ def secret_text(settings: Settings, tenant: str, hook: Webhook) -> str:
     return "whsec_" + base64.b64encode(secret_bytes(settings, tenant, hook)).decode()
 
 
-async def addresses(settings: Settings, url: str) -> list[str]:
-    """Returns the addresses of the URL's host, all of them allowed. Raises RefusedTarget.
+async def pinned(settings: Settings, url: str) -> httpx2.URL:
+    """Returns the URL with an address of its host, so that its name cannot mean another one in a moment. All of its
+    addresses are allowed. Raises RefusedTarget, InvalidSetting.
 
     Public addresses are, by https; others, and http, only in TURNLOG_WEBHOOK_NETWORKS.
     """
@@ -276,23 +282,31 @@ async def addresses(settings: Settings, url: str) -> list[str]:
     except ValueError as error:
         raise InvalidSetting(f"TURNLOG_WEBHOOK_NETWORKS: {error}") from None
     try:
-        parts = urlsplit(url)
-        host, port = parts.hostname or "", parts.port or 443
-        if parts.scheme not in ("https", "http") or not host or parts.username or parts.password:
+        target = httpx2.URL(url)
+        if target.scheme not in ("https", "http") or not target.raw_host or target.userinfo:
             raise RefusedTarget("give a URL with https and a host, and no user or password in it")
+        host, port = target.raw_host.decode(), target.port or 443
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, httpx2.InvalidURL) as error:
         raise RefusedTarget(f"the host of the URL cannot be found ({type(error).__name__})") from None
     resolved = list(dict.fromkeys(str(one[4][0]).partition("%")[0] for one in found))
     for address in map(ip_address, resolved):
         is_allowed = any(address in network for network in networks if network.version == address.version)
-        mapped = getattr(address, "ipv4_mapped", None) or address
-        if not is_allowed and not (parts.scheme == "https" and mapped.is_global and not mapped.is_multicast):
+        if not is_allowed and not (target.scheme == "https" and _is_public(address)):
             raise RefusedTarget(
                 f"{host} is {address}: turnlog sends to public addresses by https, and to others only if "
                 "TURNLOG_WEBHOOK_NETWORKS has their network"
             )
-    return resolved
+    return target.copy_with(host=resolved[0])
+
+
+def _is_public(address: IPv4Address | IPv6Address) -> bool:
+    """Returns whether it leads to the public internet and nowhere else: IPv6 has ways to write private IPv4 addresses,
+    by NAT64 (RFC 6052), 6to4 (RFC 3056) and others."""
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    is_direct = address.version == 4 or (address in _UNICAST and address not in _6TO4)
+    return is_direct and address.is_global and not address.is_multicast
 
 
 async def all_webhooks(runtime: Runtime) -> list[tuple[str, Webhook, ConsumerInfo]]:
@@ -301,7 +315,8 @@ async def all_webhooks(runtime: Runtime) -> list[tuple[str, Webhook, ConsumerInf
     with nats_errors("cannot ask NATS for its durables"):
         while page := await runtime.log.nc.jetstream().consumers_info(STREAM, len(infos)):
             infos += page
-    return [(place[0], _record(info), info) for info in infos if (place := webhook_of(info.name)) is not None]
+    hooks = [(webhook_of(info.name), info) for info in infos if RECORD in (info.config.metadata or {})]
+    return [(place[0], _record(info), info) for place, info in hooks if place is not None]
 
 
 def _record(info: ConsumerInfo) -> Webhook:
@@ -318,31 +333,25 @@ async def _durable(runtime: Runtime, durable: str) -> ConsumerInfo | None:
             return None
 
 
-async def _failure(runtime: Runtime, tenant: str, name: str, seq: int) -> None:
-    if not any(one.seq == seq for one in await list_failures(runtime, tenant, name)):
-        raise NotFound(f"webhook {name!r} has no failure at sequence {seq}; `turnlog webhooks failures` lists them")
+async def _forget(runtime: Runtime, tenant: str, name: str, seq: int) -> bool:
+    """Returns whether there was such a failure."""
+    query = "DELETE FROM turnlog_webhooks.failures WHERE tenant = %s AND webhook = %s AND seq = %s RETURNING seq"
+    return bool(await _rows(runtime, query, (tenant, name, seq)))
 
 
-async def _forget(runtime: Runtime, tenant: str, name: str, seq: int) -> None:
-    await _execute(
-        runtime,
-        "DELETE FROM turnlog_webhooks.failures WHERE tenant = %s AND webhook = %s AND seq = %s",
-        (tenant, name, seq),
-    )
-
-
-async def _ensure_table(runtime: Runtime) -> None:
+async def _rows(runtime: Runtime, statement: LiteralString, values: Sequence[object]) -> list[tuple[Any, ...]]:
+    """Returns what a statement on the failures returns; their table is made at the first use."""
     async with runtime.pool.connection() as conn, conn.transaction():
         found = await (await conn.execute("SELECT to_regclass('turnlog_webhooks.failures')")).fetchone()
         if found == (None,):
             await conn.execute("SELECT pg_advisory_xact_lock(hashtext('turnlog_webhooks'))")
             await conn.execute(TABLE)
+        cursor = await conn.execute(statement, values)
+        return await cursor.fetchall() if cursor.description else []
 
 
-async def _execute(runtime: Runtime, statement: LiteralString, values: Sequence[object]) -> None:
-    await _ensure_table(runtime)
-    async with runtime.pool.connection() as conn:
-        await conn.execute(statement, values)
+def _no_failure(name: str, seq: int) -> NotFound:
+    return NotFound(f"webhook {name!r} has no failure at sequence {seq}; `turnlog webhooks failures` lists them")
 
 
 def _unknown(name: str) -> NotFound:

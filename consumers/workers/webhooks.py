@@ -9,10 +9,9 @@ from functools import partial
 import psycopg
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
-from nats.js.errors import NotFoundError
 
 from turnlog.agent.access import webhooks
-from turnlog.agent.access.webhooks import ATTEMPTS, BACK_OFF_S, NotDelivered, Webhook
+from turnlog.agent.access.webhooks import ATTEMPTS, BACK_OFF_S, CannotBeSent, NotDelivered, Webhook
 from turnlog.agent.runtime import Runtime
 from turnlog.events.errors import NotFound, TurnlogError
 from turnlog.events.heartbeats import Heartbeat
@@ -32,35 +31,36 @@ async def delivering(runtime: Runtime) -> AsyncIterator[None]:
 
 
 async def _watch(runtime: Runtime, stop: asyncio.Event, beat: Heartbeat) -> None:
-    tasks: dict[str, asyncio.Task[None]] = {}
+    tasks: dict[tuple[str, Webhook], asyncio.Task[None]] = {}
     try:
         while not stop.is_set():
             try:
-                for tenant, hook, info in await webhooks.all_webhooks(runtime):
-                    if info.name not in tasks or tasks[info.name].done():
-                        tasks[info.name] = asyncio.create_task(_deliver_all(runtime, tenant, hook))
+                known = [(tenant, hook) for tenant, hook, _ in await webhooks.all_webhooks(runtime)]
+                await cancel(*(tasks.pop(gone) for gone in tasks.keys() - known))
+                for place in known:
+                    if place not in tasks or tasks[place].done():
+                        tasks[place] = asyncio.create_task(_deliver_all(runtime, *place))
                 beat.beat()
             except (TurnlogError, NatsError, OSError) as error:
                 beat.fail(f"webhooks wait: {error}")
             await pause(stop, LOOK_S)
     finally:
-        for task in tasks.values():
-            await cancel(task)
+        await cancel(*tasks.values())
 
 
 async def _deliver_all(runtime: Runtime, tenant: str, hook: Webhook) -> None:
-    """Ends when the webhook is removed, or made again with another record."""
+    """Delivers until it is cancelled, or NATS or Postgres fails."""
     try:
         durable = webhook_durable(tenant, hook.name)
         pulled = await runtime.log.nc.jetstream().pull_subscribe_bind(durable, STREAM)
-        while any(one == hook for place, one, _ in await webhooks.all_webhooks(runtime) if place == tenant):
+        while True:
             with contextlib.suppress(TimeoutError):
                 messages = await pulled.fetch(AT_ONCE, timeout=FETCH_S)
-                await asyncio.gather(*(_deliver(runtime, tenant, hook, message) for message in messages))
-    except NotFoundError:
-        pass
-    except (TurnlogError, NatsError, psycopg.Error, OSError) as error:
-        logger.warning("webhook %s of tenant %s waits: %s", hook.name, tenant, error)
+                async with asyncio.TaskGroup() as group:
+                    for message in messages:
+                        group.create_task(_deliver(runtime, tenant, hook, message))
+    except* (TurnlogError, NatsError, psycopg.Error, OSError) as errors:
+        logger.warning("webhook %s of tenant %s waits: %s", hook.name, tenant, errors.exceptions[0])
 
 
 async def _deliver(runtime: Runtime, tenant: str, hook: Webhook, message: Msg) -> None:
@@ -70,7 +70,7 @@ async def _deliver(runtime: Runtime, tenant: str, hook: Webhook, message: Msg) -
     except NotFound:
         pass  # erased, or overwritten, meanwhile
     except NotDelivered as error:
-        if attempt < ATTEMPTS:
+        if attempt < ATTEMPTS and not isinstance(error, CannotBeSent):
             await message.nak(delay=BACK_OFF_S[attempt - 1])
             return
         logger.warning("webhook %s of tenant %s gives up sequence %d: %s", hook.name, tenant, seq, error)

@@ -10,6 +10,7 @@ from uuid import UUID
 
 import pytest
 from helpers.erased_users import cached_hashes, embed_all
+from helpers.redactions import replaced_in_log
 from helpers.sample_events import DERIVED, GPA, MAY_8, event, turn
 from helpers.servers import eventually, unlike_a_rebuild
 from helpers.stage import Play, Stage, player
@@ -158,14 +159,6 @@ async def stored_bodies(log: Log) -> list[bytes]:
 async def struck(stage: Stage, seq: int, words: str | None = SECRET, **more: Any) -> RedactionReceipt:
     reach = erasure_reach(stage.runtime.settings)
     return await redact_turn(stage.runtime, "default", "t", seq, reach, words, **more)
-
-
-async def replaced_in_log(stage: Stage, seq: int) -> None:
-    """Does the part of a redaction that changes the log."""
-    plan = await plan_redaction(stage.runtime, "default", "t", seq, SECRET)
-    turn_id = plan.turn.event.id
-    begun = redact.TurnRedacted(redaction=UUID(int=1), conversation="t", turn_id=turn_id, seq=seq, whole=False)
-    await redact._replace(stage.runtime, plan, begun)
 
 
 async def test_a_word_is_struck_from_log_and_read_models_alike(room: Stage) -> None:
@@ -321,7 +314,7 @@ async def test_a_read_under_way_meets_what_was_redacted_meanwhile(
         with monkeypatch.context() as patch:
             patch.setattr("turnlog.events.read.PULL", 1)  # so that most is not on its way before the redaction
             read = [await anext(reading)]
-        await replaced_in_log(room, seq)
+        await replaced_in_log(room, seq, SECRET)
         read += [one async for one in reading]
         assert [one.seq for one in read] == said and said[-1] == last
         assert SECRET not in repr(read) and repr(read).count("[redacted]") == 3
@@ -340,7 +333,7 @@ async def test_a_reader_that_is_opened_during_a_redaction_meets_the_replacements
     async def known_before(nc: Client) -> Replacements:
         before = await replacements(nc)
         monkeypatch.undo()
-        await replaced_in_log(room, seq)
+        await replaced_in_log(room, seq, SECRET)
         return before
 
     try:

@@ -6,14 +6,20 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from helpers.api import Serve
+from helpers.redactions import replaced_in_log
+from helpers.sample_events import event
+from helpers.stage import Stage
 
 from turnlog.agent.access import webhooks
 from turnlog.agent.access.webhooks import NotDelivered, RefusedTarget, signature
 from turnlog.agent.settings import Settings
+from turnlog.events.codec import encode
+from turnlog.events.contracts import EventRedacted
 
 LOOPBACK = {"webhook_networks": "127.0.0.0/8"}
 
@@ -51,19 +57,21 @@ def test_a_signature_is_the_one_of_the_standards_example() -> None:
     "url",
     [
         *("https://127.0.0.1/", "https://[::1]/", "https://10.1.2.3/", "https://169.254.169.254/latest/meta-data"),
+        *("https://[64:ff9b::7f00:1]/", "https://[2002:7f00:1::]/", "https://[::10.0.0.1]/", "https://[fec0::1]/"),
+        *("https://a\nb/", "https://x:99999/", "https://localhost.:1/", "https://127.1/", "https://0x7f000001/"),
         *("https://[::ffff:10.0.0.1]/", "https://0.0.0.0/", "https://localhost/", "http://93.184.216.34/"),
         *("ftp://93.184.216.34/", "https://a:b@93.184.216.34/", "https:///x", "https://224.0.0.1/", "http://[::1"),
     ],
 )
 async def test_a_target_that_is_not_public_is_refused(url: str) -> None:
     with pytest.raises(RefusedTarget):
-        await webhooks.addresses(Settings(webhook_networks="192.168.7.0/24"), url)
+        await webhooks.pinned(Settings(webhook_networks="192.168.7.0/24"), url)
 
 
 async def test_public_targets_and_those_of_allowed_networks_are_taken() -> None:
     settings = Settings(webhook_networks="192.168.7.0/24, fd00::/8")
     for url in ("https://93.184.216.34/x", "http://192.168.7.9:8080/", "https://[fd00::1]/"):
-        assert len(await webhooks.addresses(settings, url)) == 1
+        assert str(await webhooks.pinned(settings, url)) == url
 
 
 async def test_an_event_is_delivered_signed_and_without_what_the_user_said(serve: Serve) -> None:
@@ -108,3 +116,30 @@ async def test_an_event_that_was_given_up_is_listed_sent_again_and_dropped(serve
         async with api.client() as user:
             assert (await user.get("/api/operations/webhooks")).status_code == 403
     assert b"I keep bees." in target.received.get_nowait()[1]
+
+
+async def test_a_redacted_event_is_sent_again_and_malformed_ones_are_failures_at_once(serve: Serve) -> None:
+    async with receiver() as target, serve("reactors", **LOOPBACK) as api, api.client() as ann:
+        log, place = api.runtime.log, (api.runtime, "default")
+        made = await webhooks.create_webhook(*place, "crm", target.url, types=["turn_recorded"], content=True)
+        await log.nc.jetstream().publish("turnlog.default.x.turn_recorded", b'{"id": "no id"}')
+        turns = {"turns": [{"role": "user", "content": "My locker opens with Zebrafish-77."}]}
+        seq = (await ann.post("/api/threads/t/turns", json=turns)).json()[0]["seq"]
+        forged = EventRedacted(seq=seq, stored_at=datetime.now(UTC), event_type="turn_recorded", envelope="{}")
+        await log.nc.jetstream().publish("turnlog.default.t.event_redacted", encode(event(forged, "t")))
+        sent = [await asyncio.wait_for(target.received.get(), 60)]
+        await replaced_in_log(Stage(api.runtime), seq, "Zebrafish-77")
+        sent.append(await asyncio.wait_for(target.received.get(), 60))
+        assert [json.loads(body)["seq"] for _, body in sent] == [seq, seq]
+        assert [json.loads(body)["data"]["data"]["content"] for _, body in sent] == [
+            "My locker opens with Zebrafish-77.",
+            "My locker opens with [redacted].",
+        ]
+        assert len({headers["webhook-id"] for headers, _ in sent}) == 1
+        key = base64.b64decode(made.secret.removeprefix("whsec_"))
+        assert all(
+            h["webhook-signature"] == signature(key, h["webhook-id"], h["webhook-timestamp"], b) for h, b in sent
+        )
+        [failure] = await webhooks.list_failures(*place)
+        assert (failure.seq, failure.error) == (seq - 1, "the event cannot be read")
+        assert [one.failures for one in await webhooks.list_webhooks(*place)] == [1]
