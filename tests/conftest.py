@@ -20,6 +20,7 @@ from helpers import nightly
 from helpers.api import Api, Serve, server
 from helpers.chromium import NO_BROWSER
 from helpers.databases import Databases
+from helpers.forked_workers import fork_workers
 from helpers.key_rings import keks
 from helpers.prepared_home import copy_database, make_prepared_home, shared_by_workers
 from helpers.servers import database_at, empty_nats, execute, processes_left_in, running_projector
@@ -88,6 +89,13 @@ def pytest_configure(config: pytest.Config) -> None:
         own = place / f"{RUN_FOLDER}{os.getpid()}"
         own.mkdir(mode=0o700, exist_ok=True)
         os.environ["PYTEST_DEBUG_TEMPROOT"] = str(own)
+
+
+def pytest_xdist_setupnodes(config: pytest.Config) -> None:
+    """Called in the process that starts the workers, before their start."""
+    patch = pytest.MonkeyPatch()
+    config.add_cleanup(patch.undo)
+    fork_workers(config, patch)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

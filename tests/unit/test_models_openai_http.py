@@ -9,6 +9,7 @@ from contextlib import aclosing
 from dataclasses import replace
 
 import pytest
+from helpers import nightly
 from helpers.chat_clients import ASK, Clock, chat_clients, deltas, ended, words
 from helpers.openai_server import OpenAIServer
 
@@ -45,7 +46,7 @@ async def test_no_generator_of_an_answer_that_ends_early_is_left_to_the_garbage_
     sys.set_asyncgen_hooks(finalizer=leave)
     collector.start()
     try:
-        for _ in range(20):
+        for _ in range(nightly.examples(20)):
             server.reply(" ".join(map(str, range(300))))
             await _end_early(chat, end)
     finally:
