@@ -1,6 +1,6 @@
 """pytest-xdist's workers, forked from one process that has loaded the tests and their libraries.
 
-Loading them takes 18 s of processor time, and 40 s where nothing is compiled yet; each worker would do it again.
+Loading them takes 18 s of processor time, and 50 s where nothing is compiled yet; each worker would do it again.
 """
 
 import json

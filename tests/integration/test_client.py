@@ -423,7 +423,7 @@ async def test_the_ten_lines_run_in_an_empty_folder_with_nothing_else(tmp_path: 
         env=environment,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=240,
     )
     await stop(home)
     assert processes_left_in(home) == []
