@@ -4400,8 +4400,9 @@ export interface components {
         };
         /**
          * MemoryRecord
-         * @description metadata: the client's own, and what turnlog knows: confidence, source, conversationId, messageId, dedupeKey,
-         *     pendingConflict, scoreTier, score, scoreDetails. A name that both have is the client's.
+         * @description metadata: the client's own, and what turnlog knows: confidence, source, conversationId, messageId, rawMatch (the
+         *     quote), normalized (the value), dedupeKey, pendingConflict, merged, summarized, archived, archivedAt, updatedAt (it
+         *     was said last), accessCount, tier, scoreTier, score, scoreDetails. A name that both have is the client's.
          */
         MemoryRecord: {
             /**

@@ -161,6 +161,10 @@ async def test_memories_entities_and_the_way_out(serve: Serve) -> None:
         memory = (await ann.post(f"{AGENT}/memories", json=given)).json()
         assert (memory["type"], memory["metadata"]["a"], memory["accessCount"]) == ("FACT", 1, 0)
         assert (memory["metadata"]["source"], memory["metadata"]["pendingConflict"]) == ("user_input", False)
+        assert memory["metadata"]["updatedAt"] == memory["createdAt"] and memory["metadata"]["rawMatch"] is None
+        shown = {name: memory["metadata"][name] for name in ("archived", "archivedAt", "merged", "summarized")}
+        assert shown == {"archived": False, "archivedAt": None, "merged": False, "summarized": False}
+        assert memory["metadata"]["tier"] == memory["metadata"]["scoreTier"]
         path = f"{AGENT}/memories/{memory['id']}"
         assert (await bob.patch(f"{path}/importance", json={"importance": 1})).status_code == 404
         assert (await ann.patch(f"{path}/importance", json={"importance": 0.9})).json()["importance"] > 0.89

@@ -67,8 +67,9 @@ class MessageRecord(CamelRecord):
 
 
 class MemoryRecord(CamelRecord):
-    """metadata: the client's own, and what turnlog knows: confidence, source, conversationId, messageId, dedupeKey,
-    pendingConflict, scoreTier, score, scoreDetails. A name that both have is the client's."""
+    """metadata: the client's own, and what turnlog knows: confidence, source, conversationId, messageId, rawMatch (the
+    quote), normalized (the value), dedupeKey, pendingConflict, merged, summarized, archived, archivedAt, updatedAt (it
+    was said last), accessCount, tier, scoreTier, score, scoreDetails. A name that both have is the client's."""
 
     id: UUID
     user_id: str = Field(validation_alias="user")
@@ -90,8 +91,17 @@ class MemoryRecord(CamelRecord):
             "source": _SOURCES.get(memory.origin, memory.origin),
             "conversationId": source.thread if source else None,
             "messageId": str(source.event_id) if source else None,
+            "rawMatch": source.quote if source else None,
+            "normalized": memory.value,
             "dedupeKey": memory.dedupe_key,
             "pendingConflict": memory.status == "pending",
+            "merged": memory.origin == "compaction",
+            "summarized": memory.kind == "SUMMARY",
+            "archived": memory.status == "archived",
+            "archivedAt": memory.archived_at,
+            "updatedAt": memory.confirmed_at,
+            "accessCount": memory.access_count,
+            "tier": score.tier,
             "scoreTier": score.tier,
             "score": score.total,
             "scoreDetails": parts | {"confidenceScore": score.confidence, "accessBonus": score.access_bonus},
