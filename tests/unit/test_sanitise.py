@@ -147,6 +147,7 @@ def test_a_log_line_says_no_secret_nor_does_its_traceback() -> None:
         ("my pin is 1234 and my password is sword.fish9!", "my pin is **** and my password is ****"),
         ("My seed phrase is apple my pin is 1234 pear. Bye", "My seed phrase is ****. Bye"),
         ("我的密码是swordfish，谢谢", "我的密码是****，谢谢"),
+        ("You said “My password is ****.” before.", None),
         (f"card 4111111111111111, key {KEY}", "card ****-****-****-****, key ****"),
         ("The password must be long; mine is saved in a manager.", None),
     ],

@@ -49,7 +49,7 @@ def mask_secrets(text: str) -> str:
     text = sanitise(text, SanitiseLevel.LIGHT)
     kept, end = "", 0
     for said in _CONFIDED.finditer(text):
-        if (begin := said.start(said.lastindex or 0)) < end:
+        if (begin := said.start(said.lastindex or 0)) < end or text.startswith(MASK, begin):
             continue
         value = (_CLAUSE if _OF_WORDS.search(said[0]) else _WORD).match(text, begin)
         kept, end = kept + text[end:begin] + MASK, value.end() if value else said.end()
