@@ -37,7 +37,7 @@ def _env(*names: str) -> AliasChoices:
 
 
 def _embedding_model(known: dict[str, Any]) -> str:
-    """The default depends on the server: OpenAI's own (a key without a server) has no embedding-3."""
+    """Returns the default model for the server: OpenAI's own (a key without a server) has no embedding-3."""
     server = known.get("embedding_base_url") or known.get("api_base_url")
     has_key = known.get("embedding_api_key") is not None or known.get("api_key") is not None
     is_openai = OPENAI_SERVER.match(server) if server else has_key
@@ -54,7 +54,8 @@ def is_near(base_url: str) -> bool:
 
 
 def _answer_timeout(known: dict[str, Any]) -> float:
-    """A model nearby is often a small one that does not find an end while its user waits."""
+    """Returns a shorter time for a model nearby, which is often a small one that does not find an end while its user
+    waits."""
     server = known.get("api_base_url")
     return 45.0 if server and is_near(server) else 120.0
 

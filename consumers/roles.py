@@ -156,7 +156,7 @@ async def react(runtime: Runtime, name: str, stored: Stored) -> None:
 
 
 def _contradictions(runtime: Runtime) -> Work:
-    """Does nothing without a language model."""
+    """Returns the work of the contradiction reactor, which does nothing without a language model."""
 
     async def nothing(_deliveries: list[Delivery]) -> None: ...
 

@@ -289,7 +289,7 @@ async def projecting(
 
 @contextlib.asynccontextmanager
 async def projecting_when_behind(runtime: Runtime) -> AsyncIterator[None]:
-    """As `projecting`, from the first `settle` on that finds rows behind the log: for what only reads."""
+    """Projects as `projecting` does, from the first wait that finds rows behind the log: for what only reads."""
     async with contextlib.AsyncExitStack() as stack:
 
         async def start() -> None:

@@ -137,10 +137,11 @@ async def last_try(runtime: Runtime, tenant: str, request: bytes) -> tuple[UUID,
 
 
 def _opened(write: Write, sealed: bytes) -> bytes:
-    """Never fails: with another TURNLOG_API_SECRET the digest of the request differs, and was refused before."""
+    """Decrypts a kept answer. It never fails: with another TURNLOG_API_SECRET the digest of the request differs, and
+    was refused before."""
     return AESGCM(write.secret).decrypt(sealed[:_NONCE], sealed[_NONCE:], write.id.bytes)
 
 
 def _pool(runtime: Runtime) -> Pool:
-    """A tenant's connections may only read."""
+    """Returns the pool of the system: a tenant's connections may only read."""
     return (runtime.system or runtime).pool

@@ -48,7 +48,7 @@ def digest_of(key: str, grant: Identity, pepper: bytes) -> str:
 
 
 async def identified(pool: Pool, key: str, pepper: bytes) -> Identity:
-    """Reads the key's row each time: a revoked key is refused as soon as its row says so.
+    """Returns who the key stands for. Its row is read each time: a revoked key is refused as soon as its row says so.
 
     Raises Unauthenticated, TokenExpired.
     """

@@ -150,7 +150,7 @@ async def ask(
 
 
 async def follow(runtime: Runtime, tenant: str, thread: str, seq: int) -> AsyncGenerator[Piece]:
-    """As `ask`, for a question that was asked before: what is still to come of its answer, at least `Answered`.
+    """Yields what is still to come of the answer to a question that was asked before, at least `Answered`.
 
     seq: as `Asked` has it. Raises NotFound where the thread has no such request, NoAnswer.
     """
@@ -211,7 +211,8 @@ async def _follow(runtime: Runtime, request: Event, seq: int, arrived: Steps) ->
 
 
 async def _pieces(runtime: Runtime, request: Event, seq: int, arrived: Steps) -> AsyncGenerator[Piece]:
-    """The progress may be lost, the log may not: now and then the log is asked whether the answer is there."""
+    """Yields the pieces of the answer as they arrive. The progress may be lost, the log may not: now and then the log
+    is asked whether the answer is there."""
     shown = ""  # text since the last tool, as the answer of record begins there
     began, end, is_heard = False, None, False
     loop = asyncio.get_running_loop()

@@ -294,7 +294,8 @@ async def label_first(runtime: Runtime, tenant: str, thread: str) -> None:
 
 
 async def _looked_up(runtime: Runtime, person: Person, wanted: CompletionRequest, place: RequestPlace) -> _Prepared:
-    """The same without a write: what the conversation has and the client did not send, and the person's memories."""
+    """Returns what a completion is made from without a write: what the conversation has and the client did not send,
+    and the person's memories."""
     prompt, given = split_prompt(wanted.messages)
     question = content_text(given[-1].get("content") or "") if given[-1].get("role") == "user" else None
     is_alone = len(given) == 1 and question is not None

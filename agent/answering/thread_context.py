@@ -141,7 +141,8 @@ async def _state(
     transcripts: Transcripts,
     overview: Overview | None,
 ) -> tuple[Overview, list[Message]]:
-    """As of a sequence the read models serve if the thread's log still ends there after reading them, else the past."""
+    """Returns a thread's overview and turns. As of a sequence the read models serve if the thread's log still ends
+    there after reading them, else the past."""
     now = overview or await thread_overview(conn, tenant, thread)
     if seq is not None:
         if log is None:

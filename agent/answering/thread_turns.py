@@ -157,7 +157,7 @@ async def _locked(locks: SharedLocks, name: str, held: contextlib.AsyncExitStack
 
 @contextlib.asynccontextmanager
 async def _changes(runtime: Runtime, name: str) -> AsyncIterator[asyncio.Event]:
-    """Set by every message about the conversation."""
+    """Yields an event that every message about the conversation sets."""
     changed = asyncio.Event()
 
     async def hear(message: Any) -> None:

@@ -183,7 +183,8 @@ async def _append(runtime: Runtime, events: Sequence[Event], expected: int | Non
 
 
 def _check_receipt(basis: "AnswerBasis", tenant: str, thread: str, user: str | None, turns: Sequence[NewTurn]) -> None:
-    """A receipt holds memories of its user: under another user's key an erasure would not reach them."""
+    """Raises WrongReceipt for a receipt of another thread or user. It holds memories of its user: under another user's
+    key an erasure would not reach them."""
     if (basis.tenant, basis.thread) != (tenant, thread):
         raise WrongReceipt(f"the receipt is of thread {basis.thread!r}, and the turns are for {thread!r}")
     if user is not None and basis.user is not None and user != basis.user:

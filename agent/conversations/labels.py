@@ -80,7 +80,7 @@ def _shortened(line: str) -> str:
 
 
 def _pieces(line: str) -> list[str]:
-    """Words and the spaces between them."""
+    """Returns words and the spaces between them."""
     return [word for piece in _PIECE.findall(line) for word in (rjieba.cut(piece) if is_chinese(piece) else [piece])]
 
 

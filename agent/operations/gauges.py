@@ -120,7 +120,8 @@ def _measured() -> list[Metric]:
 
 
 async def _measure_stream(runtime: Runtime) -> None:
-    """Without a limit of its own the log can fill the disk, which only NATS of this machine shows."""
+    """Measures the stream and its limit. Without a limit of its own the log can fill the disk, which only NATS of this
+    machine shows."""
     found = await runtime.log.nc.jetstream().stream_info(STREAM)
     limit = float(found.config.max_bytes or -1)
     if limit < 0:

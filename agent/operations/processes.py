@@ -218,7 +218,7 @@ def _process(
 
 
 def _is_gone(pid: int, started_at: float) -> bool:
-    """A pid may have been given to another process since."""
+    """Returns whether the process has ended; its pid may have been given to another process since."""
     try:
         process = psutil.Process(pid)
         return abs(process.create_time() - started_at) > 1.0 or process.status() == psutil.STATUS_ZOMBIE

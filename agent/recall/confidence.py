@@ -46,7 +46,7 @@ class Evidence:
         return 1 / (1 + math.exp(-(BIAS + HELD * self.held + LEAD * self.lead)))
 
     def also_in(self, texts: Iterable[str]) -> "Evidence":
-        """With what else was found, such as memories."""
+        """Returns the evidence together with texts that were found elsewhere, such as memories."""
         held = (sum(self.words.get(term, 0) for term in set(to_terms(text))) for text in texts)
         return replace(self, held=max([self.held, *held]))
 

@@ -134,7 +134,7 @@ def _fitting(lines: Sequence[str], counter: TokenCounter, room: int) -> tuple[li
 
 
 def _wire(lines: Sequence[str], known: KnownOfUser | None) -> Wire:
-    """known None: a block from before preferences and entities were in it."""
+    """Returns the block's message. known None: a block from before preferences and entities were in it."""
     rest: list[str] = []
     if known is not None:
         counted = f"Messages in this conversation: {known.message_count}. Memories below: {len(lines)}."
@@ -212,7 +212,8 @@ async def _known_now(conn: Connection, tenant: str, user: str, counter: TokenCou
 
 
 def _withheld(known: KnownOfUser, now: set[str]) -> tuple[KnownOfUser, int]:
-    """Lines that are not true any more are replaced: those words may be what was forgotten."""
+    """Replaces lines that are no longer true, whose words may be what was forgotten; returns the number of replaced
+    lines, too."""
     shown = {
         name: tuple(one if one in now else FORGOTTEN for one in getattr(known, name))
         for name in ("preferences", "entities")

@@ -66,8 +66,8 @@ class ProfileGroup:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """text: the lines under their headings, for a prompt; "" when nothing is remembered. tokens: of the text. as_of:
-    None is now. left_out: how many memories that held did not fit."""
+    """A user's profile. text: the lines under their headings, for a prompt; "" when nothing is remembered. tokens: of
+    the text. as_of: None is now. left_out: how many memories that held did not fit."""
 
     user: str
     as_of: datetime | None

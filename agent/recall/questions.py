@@ -102,7 +102,7 @@ _OF_THE_ASSISTANT = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """text: what is searched for. dates: the times that it names."""
+    """One part of a question. text: what is searched for. dates: the times that it names."""
 
     text: str
     dates: tuple[Dated, ...] = ()
@@ -123,7 +123,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """parts: 1 to MOST_PARTS, in their order in the text.
+    """A question as it was read. parts: 1 to MOST_PARTS, in their order in the text.
 
     kind: `order` and `summary` are about many turns. words_of: `user` for the order in which "I brought up"
     things, `anyone` where the assistant's words count as much as people's: they are asked for ("What did you

@@ -65,7 +65,8 @@ ROLES = frozenset(to_terms("user assistant tool program quoted"))  # the speaker
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """vector: of the same model as the chunks' (with its query prefix), None for keyword search.
+    """A query to rank chunks by. vector: of the same model as the chunks' (with its query prefix), None for keyword
+    search.
 
     spans: times that the query names, each [from, to). words_of: see Question; "anyone" takes nothing from the
     assistant's words, "user" all of it.
@@ -79,7 +80,8 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """chunk: its number in the ScopeIndex. score: the sum of the parts (see the package's docstring)."""
+    """A chunk with its score. chunk: its number in the ScopeIndex. score: the sum of the parts (see the package's
+    docstring)."""
 
     chunk: int
     score: float
@@ -149,7 +151,7 @@ def _first(query: Query, scope: ScopeIndex, weights: Weights, allowed: NDArray[n
 
 
 def _ranked(first: _First, in_thread: Floats, scope: ScopeIndex, k: int, weights: Weights) -> list[Scored]:
-    """in_thread: of the best in each chunk's thread."""
+    """Returns the k best chunks. in_thread: the total of the best in each chunk's thread."""
     in_session = _best_of(scope.session, first.total, first.usable)
     parts = {**first.parts, "thread": in_thread * weights.thread, "session": in_session * weights.session}
     total = first.total + parts["thread"] + parts["session"]

@@ -44,7 +44,8 @@ class BadQuery(TurnlogError):
 
 @dataclass(frozen=True, slots=True)
 class FoundMemory:
-    """relevance: to the question, which decides the order. explain: how it was computed, as RecalledMemory.explain."""
+    """A memory that was found. relevance: to the question, which decides the order. explain: how it was computed, as
+    RecalledMemory.explain."""
 
     memory: MemoryView
     relevance: float

@@ -79,7 +79,7 @@ def referenced(reference: str, document: Any) -> Any:
 
 
 def _modern(schema: dict[str, Any]) -> dict[str, Any]:
-    """OpenAPI 3.0 writes `nullable` and exclusive bounds in ways that JSON Schema does not have."""
+    """Rewrites `nullable` and exclusive bounds, which OpenAPI 3.0 writes in ways that JSON Schema does not have."""
     if schema.pop("nullable", False) and isinstance(schema.get("type"), str):
         schema["type"] = [schema["type"], "null"]
     for name, bound in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):

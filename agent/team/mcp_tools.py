@@ -166,7 +166,8 @@ def _cause(error: BaseException) -> str:
 
 
 def _unchecked(arguments: Any) -> Mapping[str, Any]:
-    """Before the server has said its schema."""
+    """Returns the arguments of a tool whose server has not said its schema yet. Raises Mistake if they are not an
+    object."""
     if not isinstance(arguments, Mapping):
         raise Mistake("the arguments should be an object")
     return arguments

@@ -64,5 +64,5 @@ class StoredRecords:
         return namespace
 
     def _namespace(self, kind: str) -> tuple[str, str, str]:
-        """A label has no dots, and ids such as mail addresses do."""
+        """Returns the namespace of a kind. A label has no dots, and ids such as mail addresses do."""
         return self.team, self.user.replace("%", "%25").replace(".", "%2E"), kind

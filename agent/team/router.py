@@ -75,7 +75,8 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 def _as_pattern(keyword: str) -> str:
-    """A Chinese character beside a Latin word ends it, an ASCII letter or digit does not."""
+    """Returns a keyword as a pattern. A Chinese character beside a Latin word ends it, an ASCII letter or digit does
+    not."""
     before = r"(?<![a-z0-9])" if keyword[0].isascii() else ""
     after = r"(?![a-z0-9])" if keyword[-1].isascii() else ""
     return f"{before}{re.escape(keyword)}{after}"

@@ -19,7 +19,8 @@ Work = Callable[["Job"], Awaitable[Any]]
 
 @dataclass(slots=True)
 class JobStatus:
-    """done, total: in the units of the work; total is null while it is unknown. error: a problem."""
+    """The progress and result of a job. done, total: in the units of the work; total is null while it is unknown.
+    error: a problem."""
 
     id: str
     kind: str

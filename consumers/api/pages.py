@@ -28,7 +28,7 @@ class BadCursor(TurnlogError):
 
 
 class Page(BaseModel, Generic[T]):
-    """next: the cursor of the following page, null on the last one."""
+    """One page of a list. next: the cursor of the following page, null on the last one."""
 
     items: list[T]
     next: str | None = None

@@ -256,5 +256,5 @@ async def _look_after(durable: Durable, beat: Heartbeat) -> None:
 
 
 async def _whole_message(message: NatsMessage) -> NatsMessage:
-    """A decoder that keeps the message: a handler without injection gets nothing else."""
+    """Returns the message as it is: a handler without injection gets nothing else."""
     return message

@@ -129,7 +129,8 @@ class Durable:
         }
 
     async def _note(self, info: ConsumerInfo) -> None:
-        """Also where it has acknowledged nothing yet: one that begins with new events would miss those meanwhile."""
+        """Stores the position, also where nothing is acknowledged yet: a durable that begins with new events would miss
+        those meanwhile."""
         if _acknowledged(info) > self._noted:
             async with self._positions() as conn:
                 position = _acknowledged(await self.js.consumer_info(STREAM, self.consumer.name))

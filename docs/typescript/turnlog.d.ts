@@ -2939,7 +2939,8 @@ export interface components {
         };
         /**
          * AgentName
-         * @description type: as runs and turns name the agent. enabled: false for one that refuses questions.
+         * @description An agent that can be asked. type: as runs and turns name the agent. enabled: false for one that refuses
+         *     questions.
          */
         AgentName: {
             /** Type */
@@ -3203,7 +3204,7 @@ export interface components {
         };
         /**
          * Behind
-         * @description projections: by name and partition. embedding: texts that wait for a vector.
+         * @description The work that is left to do. projections: by name and partition. embedding: texts that wait for a vector.
          */
         Behind: {
             /** Projections */
@@ -3212,7 +3213,7 @@ export interface components {
         };
         /**
          * Caller
-         * @description expires_at: of the credential; null for an API key without an end.
+         * @description The caller and their rights. expires_at: of the credential; null for an API key without an end.
          */
         Caller: {
             /** Tenant */
@@ -3317,7 +3318,8 @@ export interface components {
         };
         /**
          * CheckpointRequest
-         * @description recent_turns: the newest turns that stay in full; null is the session's rule.
+         * @description The body of a request for a checkpoint. recent_turns: the newest turns that stay in full; null is the session's
+         *     rule.
          */
         CheckpointRequest: {
             /** Conversation Id */
@@ -3382,7 +3384,8 @@ export interface components {
         };
         /**
          * Config
-         * @description user, vip: the limits of each plan, by name. models: their names by what they do.
+         * @description The limits and models of the server. user, vip: the limits of each plan, by name. models: their names by what
+         *     they do.
          */
         Config: {
             /** User */
@@ -3472,10 +3475,11 @@ export interface components {
         };
         /**
          * ContextMade
-         * @description messages: for the OpenAI chat API, system prompt first. budget: tokens of the tiers. seq: of the log as it was
-         *     seen. receipt: send its id with the answer's turn, or all of it where the id is null or no longer known; null for a
-         *     moment of the past. degraded: why older turns were sought without vectors. shares: of the window. remarks: turns
-         *     that were left out or altered, by reason. matches: whether an answer's receipt says the same; null without one.
+         * @description A context for a model. messages: for the OpenAI chat API, system prompt first. budget: tokens of the tiers. seq:
+         *     of the log as it was seen. receipt: send its id with the answer's turn, or all of it where the id is null or no
+         *     longer known; null for a moment of the past. degraded: why older turns were sought without vectors. shares: of the
+         *     window. remarks: turns that were left out or altered, by reason. matches: whether an answer's receipt says the same;
+         *     null without one.
          */
         ContextMade: {
             /** Messages */
@@ -3541,8 +3545,9 @@ export interface components {
         };
         /**
          * ContextRequest
-         * @description query: the user's new message. tokens: at most so many for all messages; window: instead, of the model, which
-         *     keeps a part for the answer. hybrid: where not all fits, turns that the query is about come first.
+         * @description The options of a context. query: the user's new message. tokens: at most so many for all messages; window:
+         *     instead, of the model, which keeps a part for the answer. hybrid: where not all fits, turns that the query is about
+         *     come first.
          */
         ContextRequest: {
             /** Query */
@@ -3593,7 +3598,7 @@ export interface components {
         };
         /**
          * ConversationRecord
-         * @description summary: of its older turns, once there is one. metadata: as it was created with.
+         * @description A conversation. summary: of its older turns, once there is one. metadata: as it was created with.
          */
         ConversationRecord: {
             /** Id */
@@ -3717,7 +3722,7 @@ export interface components {
         };
         /**
          * EmbeddingsBody
-         * @description input: a text, texts, tokens of cl100k_base, or such lists of tokens.
+         * @description The body of a request for embeddings. input: a text, texts, tokens of cl100k_base, or such lists of tokens.
          */
         EmbeddingsBody: {
             /** Input */
@@ -3847,7 +3852,7 @@ export interface components {
         };
         /**
          * Erasure
-         * @description reason: stored in the receipt.
+         * @description The options of an erasure. reason: stored in the receipt.
          */
         Erasure: {
             /** Reason */
@@ -3897,7 +3902,7 @@ export interface components {
         };
         /**
          * Export
-         * @description level: how much of the text is masked.
+         * @description The options of an export. level: how much of the text is masked.
          */
         Export: {
             /**
@@ -3959,7 +3964,7 @@ export interface components {
         };
         /**
          * ForkAt
-         * @description at_seq: the last sequence of the parent that the fork shares.
+         * @description The place of a fork. at_seq: the last sequence of the parent that the fork shares.
          */
         ForkAt: {
             /** At Seq */
@@ -4158,7 +4163,8 @@ export interface components {
         };
         /**
          * JobStatus
-         * @description done, total: in the units of the work; total is null while it is unknown. error: a problem.
+         * @description The progress and result of a job. done, total: in the units of the work; total is null while it is unknown.
+         *     error: a problem.
          */
         JobStatus: {
             /** Id */
@@ -4188,7 +4194,8 @@ export interface components {
         JsonValue: unknown;
         /**
          * KeyGrant
-         * @description scopes: null is all of the role. days: null is as long as the caller's own credential.
+         * @description The rights of a new API key. scopes: null is all of the role. days: null is as long as the caller's own
+         *     credential.
          *
          *     A key can do no more than the credential that makes it; for another user, no more than when acting as them.
          */
@@ -4400,9 +4407,10 @@ export interface components {
         };
         /**
          * MemoryRecord
-         * @description metadata: the client's own, and what turnlog knows: confidence, source, conversationId, messageId, rawMatch (the
-         *     quote), normalized (the value), dedupeKey, pendingConflict, merged, summarized, archived, archivedAt, updatedAt (it
-         *     was said last), accessCount, tier, scoreTier, score, scoreDetails. A name that both have is the client's.
+         * @description A memory. metadata: the client's own, and what turnlog knows: confidence, source, conversationId, messageId,
+         *     rawMatch (the quote), normalized (the value), dedupeKey, pendingConflict, merged, summarized, archived, archivedAt,
+         *     updatedAt (it was said last), accessCount, tier, scoreTier, score, scoreDetails. A name that both have is the
+         *     client's.
          */
         MemoryRecord: {
             /**
@@ -4708,7 +4716,7 @@ export interface components {
         };
         /**
          * NamedMemory
-         * @description memory: an id, the beginning of one, or words that only this memory has.
+         * @description A memory to change. memory: an id, the beginning of one, or words that only this memory has.
          */
         NamedMemory: {
             /** Memory */
@@ -4793,8 +4801,8 @@ export interface components {
         };
         /**
          * NewParticipant
-         * @description name: under which turns of the conversation are the user's; their id by default. role: a member reads and
-         *     appends, a reader reads.
+         * @description An invitation of a user. name: under which turns of the conversation are the user's; their id by default. role: a
+         *     member reads and appends, a reader reads.
          */
         NewParticipant: {
             /** Name */
@@ -4808,7 +4816,7 @@ export interface components {
         };
         /**
          * NewPreferences
-         * @description set: values by name, others stay as they are. clear: names to set no longer.
+         * @description Changes of preferences. set: values by name, others stay as they are. clear: names to set no longer.
          */
         NewPreferences: {
             /**
@@ -4826,7 +4834,8 @@ export interface components {
         };
         /**
          * NewQuestion
-         * @description model: another one than the server's own. agent: the type of the one that answers; null: the server chooses.
+         * @description A question to answer. model: another one than the server's own. agent: the type of the one that answers; null:
+         *     the server chooses.
          */
         NewQuestion: {
             /** Message */
@@ -4838,8 +4847,8 @@ export interface components {
         };
         /**
          * NewSession
-         * @description window: tokens of the model's window. threshold: the share of it that makes a summary due. recent_turns: those
-         *     that a summary leaves in full.
+         * @description The rules of a new session. window: tokens of the model's window. threshold: the share of it that makes a summary
+         *     due. recent_turns: those that a summary leaves in full.
          */
         NewSession: {
             /** Window */
@@ -4851,7 +4860,7 @@ export interface components {
         };
         /**
          * NewThread
-         * @description thread: an id of your own choice; one is made when it is left out.
+         * @description A conversation to create. thread: an id of your own choice; one is made when it is left out.
          */
         NewThread: {
             /** Thread */
@@ -5064,8 +5073,8 @@ export interface components {
         };
         /**
          * Profile
-         * @description text: the lines under their headings, for a prompt; "" when nothing is remembered. tokens: of the text. as_of:
-         *     None is now. left_out: how many memories that held did not fit.
+         * @description A user's profile. text: the lines under their headings, for a prompt; "" when nothing is remembered. tokens: of
+         *     the text. as_of: None is now. left_out: how many memories that held did not fit.
          */
         Profile: {
             /** User */
@@ -5139,7 +5148,8 @@ export interface components {
         };
         /**
          * Rate
-         * @description limit: requests of the window, or at once for the type `concurrent`. Only a user has a window of an hour.
+         * @description A limit of requests. limit: requests of the window, or at once for the type `concurrent`. Only a user has a
+         *     window of an hour.
          */
         Rate: {
             /**
@@ -5159,7 +5169,7 @@ export interface components {
         };
         /**
          * RateLimit
-         * @description reset: when a full window has room again.
+         * @description A window of requests. reset: when a full window has room again.
          */
         RateLimit: {
             /** Name */
@@ -5187,11 +5197,11 @@ export interface components {
         };
         /**
          * Ready
-         * @description ready: every projection keeps up with the log, and every reactor works. behind: events left to apply, of the
-         *     slowest projection, null where it is not known. stalled: projections that have stopped; stuck: reactors, the agent
-         *     among them; broken: loops that have ended or get no work; died: processes whose roles nobody plays since.
-         *     rebuilding: projections that are rebuilt for a newer version of turnlog. log: why nothing can be written, where the
-         *     rows were made from another log than the connected one.
+         * @description The readiness of the server. ready: every projection keeps up with the log, and every reactor works. behind:
+         *     events left to apply, of the slowest projection, null where it is not known. stalled: projections that have stopped;
+         *     stuck: reactors, the agent among them; broken: loops that have ended or get no work; died: processes whose roles
+         *     nobody plays since. rebuilding: projections that are rebuilt for a newer version of turnlog. log: why nothing can be
+         *     written, where the rows were made from another log than the connected one.
          */
         Ready: {
             /** Ready */
@@ -5218,8 +5228,8 @@ export interface components {
         };
         /**
          * Rebuilding
-         * @description served: it is read as it is meanwhile, without the newest events; what needs any other waits, and ready is
-         *     false. percent: of the log.
+         * @description A projection that is rebuilt. served: it is read as it is meanwhile, without the newest events; what needs any
+         *     other waits, and ready is false. percent: of the log.
          */
         Rebuilding: {
             /** Projection */
@@ -5231,8 +5241,8 @@ export interface components {
         };
         /**
          * RecallRequest
-         * @description thread: only of this conversation; by default of all the caller's. topic: only turns with it, no memories.
-         *     speaker: only turns of somebody with this name, or of this user, no memories.
+         * @description A search over turns and memories. thread: only of this conversation; by default of all the caller's. topic: only
+         *     turns with it, no memories. speaker: only turns of somebody with this name, or of this user, no memories.
          *
          *     as_of: only memories, those that held then; history: memories that ended too. explain: the parts of every score.
          */
@@ -5282,7 +5292,8 @@ export interface components {
         };
         /**
          * RecallResponse
-         * @description items: turns, best first. degraded, memories_degraded: why vectors took no part.
+         * @description The turns and memories that were found. items: turns, best first. degraded, memories_degraded: why vectors took
+         *     no part.
          *
          *     confidence: the chance that something here answers it, 0 to 1; below 0.5 an answer is less likely than none. null
          *     where that cannot be judged, as for a summary. question: how it was read, with explain.
@@ -5724,7 +5735,8 @@ export interface components {
         };
         /**
          * ShownPlan
-         * @description content: what the agent that answered said when it planned. steps: the tools that were called, of all agents.
+         * @description The plan of an answer. content: what the agent that answered said when it planned. steps: the tools that were
+         *     called, of all agents.
          */
         ShownPlan: {
             /**
@@ -5792,7 +5804,7 @@ export interface components {
         };
         /**
          * SignIn
-         * @description ticket: of the link that `turnlog up` and `turnlog page` print.
+         * @description The body of a sign-in. ticket: of the link that `turnlog up` and `turnlog page` print.
          */
         SignIn: {
             /** Ticket */
@@ -5838,7 +5850,7 @@ export interface components {
         };
         /**
          * SignedIn
-         * @description token: goes into `Authorization: Bearer …`.
+         * @description The result of a sign-in. token: goes into `Authorization: Bearer …`.
          */
         SignedIn: {
             /** Token */
@@ -6031,7 +6043,7 @@ export interface components {
         };
         /**
          * TimelineTurn
-         * @description blocks: text, thinking, tool_use, tool_result and others as stored.
+         * @description A turn of the timeline. blocks: text, thinking, tool_use, tool_result and others as stored.
          */
         TimelineTurn: {
             /**
@@ -6076,7 +6088,7 @@ export interface components {
         };
         /**
          * Toggle
-         * @description enabled: null turns it to the other state.
+         * @description Turns an agent on or off. enabled: null turns it to the other state.
          */
         Toggle: {
             /** Enabled */
@@ -6111,7 +6123,8 @@ export interface components {
         };
         /**
          * Turn
-         * @description content: text, or blocks as OpenAI, Anthropic or turnlog write them; tool_calls as OpenAI or turnlog do.
+         * @description A turn to append. content: text, or blocks as OpenAI, Anthropic or turnlog write them; tool_calls as OpenAI or
+         *     turnlog do.
          *
          *     origin: whose words a user's turn holds; turnlog decides it from name and text where it is not given.
          */
@@ -6174,8 +6187,8 @@ export interface components {
         };
         /**
          * Turns
-         * @description expected: the last sequence of the conversation as you know it, 0 for a new one; 409 when that is not so. The
-         *     header If-Match says the same in HTTP's own way, and goes first.
+         * @description Turns to append. expected: the last sequence of the conversation as you know it, 0 for a new one; 409 when that
+         *     is not so. The header If-Match says the same in HTTP's own way, and goes first.
          *
          *     receipt: of the context that the turns answer: its id, or all of it as the context's route gave it; stored together
          *     with them, and the query before them if it was not in the conversation yet. usage: of the model that made the turns.
@@ -6274,7 +6287,7 @@ export interface components {
         };
         /**
          * UserContext
-         * @description preferences: only those that are set.
+         * @description The caller's memories and preferences. preferences: only those that are set.
          */
         UserContext: {
             /** Userid */
@@ -6409,7 +6422,7 @@ export interface components {
         };
         /**
          * Which
-         * @description projection: one projection or reactor; null: every one.
+         * @description The read model or reactor to work on. projection: one projection or reactor; null: every one.
          */
         Which: {
             /** Projection */
@@ -6417,7 +6430,8 @@ export interface components {
         };
         /**
          * WhichLetters
-         * @description seq: the parked event at this sequence, with its thread; null: all of the tenant's.
+         * @description The parked events to work on. seq: the parked event at this sequence, with its thread; null: all of the
+         *     tenant's.
          */
         WhichLetters: {
             /** Projection */

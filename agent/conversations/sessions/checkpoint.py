@@ -55,7 +55,8 @@ def summary_limit(rules: SegmentRules, most: int) -> int:
 
 
 def _uncovered(state: SessionState) -> list[Message]:
-    """After a failed checkpoint the segment is the whole session, but the previous summary still covers its part."""
+    """Returns the segment's messages that no summary covers: after a failed checkpoint the segment is the whole
+    session, but the previous summary still covers its part."""
     return [message for message in state.segment if message.seq > state.covered_seq]
 
 

@@ -59,7 +59,8 @@ async def lineage(log: Log, tenant: str, thread: str, through_seq: int) -> Linea
 
 
 async def _since_removal(log: Log, tenant: str, thread: str, through_seq: int | None) -> list[Recorded]:
-    """Each event once, as the projectors apply them: one that cannot be decoded is parked and in no read model."""
+    """Returns the thread's events since its last removal, each once, as the projectors apply them: one that cannot be
+    decoded is parked and in no read model."""
     found: dict[UUID, Recorded] = {}
     async for stored in log.read_stored(tenant, thread, through_seq=through_seq, types=TYPES):
         recorded = incoming(stored).recorded

@@ -233,7 +233,7 @@ class ShortTermMemory:
             return None
 
     def _ask(self, state: SessionState, rules: SegmentRules, made: History) -> None:
-        """A segment of one turn has nothing to summarise."""
+        """Requests a checkpoint, unless the segment is one turn, which leaves nothing to summarise."""
         if len(turns_of(state.segment)) < 2:
             return
         last = state.segment[-1].seq

@@ -83,7 +83,8 @@ async def from_log(log: Log, tenant: str, thread: str) -> Copy | None:
 
 
 async def _with_shared_past(log: Log, state: SessionState) -> SessionState:
-    """A fork's segment begins with turns of its parents, unless a summary covers all of them."""
+    """Returns the state with the shared turns: a fork's segment begins with turns of its parents, unless a summary
+    covers all of them."""
     forked = await _last(log, thread_filter(state.tenant, state.thread, "thread_forked"))
     if forked <= state.segment_after:
         return state

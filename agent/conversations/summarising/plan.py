@@ -63,7 +63,8 @@ def prune_through(messages: Sequence[Message], limit: int) -> int | None:
 
 
 def _summarise_through(facts: Facts, settings: Settings) -> int | None:
-    """The newest turns are not summarised, since a context shows them in full anyway."""
+    """Returns the last sequence to summarise, None if it is too early. The newest turns are not summarised, since a
+    context shows them in full anyway."""
     if not settings.enable_summary or len(facts.messages) < settings.summary_threshold:
         return None
     older = [m for m in facts.messages[: -settings.full_recent_count] if m.seq > facts.summarised_through]

@@ -89,7 +89,8 @@ def derivation(made: Derived, model: Usage, span: Sequence[Message], through: in
 
 
 def _result(thread: ThreadFacts, data: EventData, through: int) -> Event:
-    """The id is derived from the input, so that the same result of a second worker is the same event."""
+    """Returns the result's event. Its id is derived from the input, so that the same result of a second worker is the
+    same event."""
     name = f"{data.type}/{thread.place}/{thread.messages[0].seq}/{through}"
     return _event(thread, data, uuid.uuid5(uuid.NAMESPACE_OID, name))
 
@@ -113,7 +114,7 @@ class RoundResult:
 
     @contextmanager
     def step(self, purpose: Purpose, model: Usage) -> Iterator[None]:
-        """A part whose failure does not affect the others. Its answered calls are metered in any case."""
+        """Runs a part whose failure does not affect the others. Its answered calls are metered in any case."""
         before = len(self.deriver.calls)
         try:
             yield

@@ -166,7 +166,8 @@ class ChatGPTConversation:
         return self._conversation.turn(data, message.get("create_time"), data.source_id)
 
     def _call(self, message: Node) -> ToolCall | None:
-        """An assistant message whose recipient is not "all" is a tool call; its text is the argument."""
+        """Returns the tool call of an assistant message whose recipient is not "all", None for others; its text is the
+        argument."""
         tool = message.get("recipient") or "all"
         if message["author"]["role"] != "assistant" or tool == "all":
             return None

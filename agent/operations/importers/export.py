@@ -40,7 +40,7 @@ def _present(**fields: Any) -> dict[str, Any]:
 
 
 def _openai(row: Message) -> Iterator[dict[str, Any]]:
-    """Tool results inside a turn's blocks become messages of their own, as OpenAI requires."""
+    """Yields a turn's messages. Tool results inside its blocks become messages of their own, as OpenAI requires."""
     blocks = row.content if isinstance(row.content, list) else [{"type": "text", "text": row.content}]
     for block in blocks:
         if block["type"] == "tool_result":

@@ -203,7 +203,8 @@ class Conversation:
         self._clock = Clock(defaults.base_time if start is None else parse_time(start), start is not None)
 
     def turn(self, data: TurnRecorded, time: Any = None, key: str | None = None) -> ImportedTurn:
-        """`key` identifies the turn within the thread; default: its place and content. Raises ValueError (the time)."""
+        """Returns a turn of the conversation. key: identifies it within the thread; default: its place and content.
+        Raises ValueError (the time)."""
         when = self._clock.time(time)
         key = key or f"M{self.number}\n{data.model_dump_json(exclude={'source_id', 'origin'})}"
         event_id = import_id(self._tenant, self.thread, key, when)

@@ -93,7 +93,8 @@ def _data(line: dict[str, Any], number: int) -> TurnRecorded:
 
 
 def _event_id(line: dict[str, Any], number: int, tenant: str, thread: str, data: TurnRecorded, time: datetime) -> UUID:
-    """The content is part of the key: two files may both have an L12, and a source_id may be used twice."""
+    """Returns the id of a line's turn. The content is part of the key: two files may both have an L12, and a source_id
+    may be used twice."""
     if "event_id" in line and line.get("tenant") == tenant and line.get("thread") == thread:
         return UUID(str(line["event_id"]))
     content = data.content if isinstance(data.content, str) else repr(line.get("content"))

@@ -72,7 +72,8 @@ def _said(message: Message) -> Iterator[Block]:
 
 
 def _blocks(part: Message, id: str) -> Iterator[Block]:
-    """A part's value is a field with the name of its type; of text and thinking it may be an object with `value`."""
+    """Yields the blocks of a part. Its value is a field with the name of its type; of text and thinking it may be an
+    object with `value`."""
     kind = part["type"]
     value = part.get(kind)
     text = value.get("value") if isinstance(value, dict) else value

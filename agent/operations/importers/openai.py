@@ -92,7 +92,8 @@ class OpenAIConversation:
         return self._conversation.turn(data, message.get("created_at") or message.get("timestamp"), own_id)
 
     def _role(self, message: Message) -> Any:
-        """Anthropic sends tool results as the user: a turn with nothing else gets the role tool."""
+        """Returns the role of a message. Anthropic sends tool results as the user: a turn with nothing else gets the
+        role tool."""
         content = message.get("content")
         parts = content if isinstance(content, list) else []
         if parts and all(isinstance(part, dict) and part.get("type") == "tool_result" for part in parts):

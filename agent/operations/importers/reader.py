@@ -140,7 +140,8 @@ def events(items: Iterable[Item], tenant: str) -> Iterator[Event | ImportedMemor
 
 
 def _event(turn: ImportedTurn, tenant: str, data: EventData) -> Event:
-    """`data` is an instance already, so building the event does not validate it again."""
+    """Returns the event of an imported turn. `data` is an instance already, so building the event does not validate it
+    again."""
     return Event(
         id=turn.id, source=SOURCE, time=turn.time, tenant=tenant, thread=turn.thread, user=turn.user, data=data
     )

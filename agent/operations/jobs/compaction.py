@@ -131,7 +131,7 @@ class _Compaction:
     report: Callable[[], None]
 
     async def of_user(self, of: VectorsOf) -> Counter[str]:
-        """Kind by kind: only memories of one kind can be duplicates."""
+        """Compacts a user's memories kind by kind: only memories of one kind can be duplicates."""
         counts = Counter[str]()
         place = Place(of.tenant, of.user)
         with _file() as vectors_file, _file() as memories_file:

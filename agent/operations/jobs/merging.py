@@ -140,7 +140,7 @@ class Merger:
         return key_of(_owner(place), self.chat.model, parts)
 
     def _failure(self, place: Place, error: ModelError) -> tuple[UUID, UsageMetered]:
-        """One event per cause, day and user."""
+        """Returns the usage of a failed call, with the same id for one cause, day and user."""
         text = f"{error.code}: {error}"[:500]
         about = {"provider": self.chat.provider, "model": self.chat.model, "error": text}
         cause = f"failure/{place.tenant}/{place.thread}/{self.chat.model}/{error.code}/{datetime.now(UTC):%Y-%m-%d}"

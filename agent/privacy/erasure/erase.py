@@ -145,7 +145,8 @@ async def _clear_caches(at: ErasureScope, plan: Plan, done: _Done) -> None:
 
 
 async def _append_erased(at: ErasureScope, plan: Plan, done: _Done) -> None:
-    """A thread that already ends with `erased`, as after a crash, gets no second one."""
+    """Ends the person's own threads with `erased`; a thread that already ends with it, as after a crash, gets no second
+    one."""
     person = plan.person
     with at.reach.step("emptying the read models") as progress:
         own = sorted(plan.traces.own)
@@ -189,7 +190,7 @@ async def _overwrite(at: ErasureScope, plan: Plan, done: _Done) -> None:
 
 
 async def _retell_fork(log: Log, place: Place, ending: Ending, seqs: set[int]) -> None:
-    """Another person's fork of the thread stays a fork without the summary it began with."""
+    """Appends another person's fork of the thread again, without the summary that it began with."""
     if place.type != "thread_forked" or place.user == ending.user or (event := decoded(place)) is None:
         return
     if (plain := without_derived(event)) is not None:
@@ -239,8 +240,8 @@ async def _purge_sessions(at: ErasureScope, plan: Plan) -> None:
 
 
 async def _catch_late(at: ErasureScope, plan: Plan, done: _Done) -> None:
-    """A model call under way may have stored its result afterwards, also in a new thread: that of the person's first
-    memory, or of a shadow."""
+    """Erases late results: a model call under way may have stored its result afterwards, also in a new thread, that of
+    the person's first memory or of a shadow."""
     marks = {**dict.fromkeys(plan.traces.shared, done.through), **done.marks}
     if not marks:
         return

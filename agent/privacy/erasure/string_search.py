@@ -94,7 +94,7 @@ class Searched:
 
 
 def forms(text: str) -> Iterator[bytes]:
-    """Each at least KEY_BYTES long, in lower case, once."""
+    """Yields the forms in which a text may be stored, each at least KEY_BYTES long, in lower case, once."""
     plain = {one.encode(errors="replace") for one in (text, text.casefold(), text.upper())}
     escaped = {json.dumps(text)[1:-1], json.dumps(text.casefold())[1:-1], json.dumps(text, ensure_ascii=False)[1:-1]}
     twice = {json.dumps(one)[1:-1] for one in escaped}
@@ -180,7 +180,8 @@ def text_hashes(event: Event) -> Iterator[bytes]:
 
 
 def candidates(text: str) -> Iterator[str]:
-    """Single words count only if they are numbers or codes: any other may occur in unrelated metadata.
+    """Yields identifiers and sentences of a text. Single words count only if they are numbers or codes: any other may
+    occur in unrelated metadata.
 
     Ids of turnlog's, which are stored in clear, do not count.
     """

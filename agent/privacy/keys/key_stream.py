@@ -142,8 +142,8 @@ class KeyStream:
                 await asyncio.gather(*(overwrite(js, KEYS_STREAM, seq) for seq in part))
 
     async def cut_raft_logs(self) -> None:
-        """Each of several replicas has a log of what they agreed on, with the bytes of messages deleted since. It is
-        cut when it is large, else after some minutes without work: so it is made large."""
+        """Has the replicas cut their logs of what they agreed on, which hold the bytes of messages deleted since. Such
+        a log is cut when it is large, else after some minutes without work: so it is made large."""
         js, subject = self.nc.jetstream(), key_subject("filler")
         with _nats_errors("write to"):
             if (await js.stream_info(KEYS_STREAM)).config.num_replicas == 1:

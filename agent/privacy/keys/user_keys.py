@@ -107,7 +107,8 @@ class KeyTable:
             await self._asked(functools.partial(self._issue, part), f"keys for {_named(owners)}", HANGS_S + STREAM_S)
 
     async def _issue(self, made: Sequence[KeyRecord], conn: Connection) -> None:
-        """The stream acknowledges a key before anybody sees it in the table: what is in use survives Postgres."""
+        """Puts new keys on the stream and into the table. The stream acknowledges a key before anybody sees it in the
+        table: what is in use survives Postgres."""
         columns = [[one[at] for one in made] for at in range(5)]
         async with conn.transaction():
             won = {key_id for (key_id,) in await (await conn.execute(_MAKE, columns)).fetchall()}
@@ -293,7 +294,8 @@ class KeyStore:
                     await conn.execute("SELECT 1")
 
     async def _hear(self, payload: str) -> None:
-        """Anyone who may connect may NOTIFY: a notice of another program must not end the listening."""
+        """Looks up a user's keys again after a notice. Anyone who may connect may NOTIFY: a notice of another program
+        must not end the listening."""
         try:
             tenant, user = json.loads(payload)
             await self.refresh([(tenant, user)])

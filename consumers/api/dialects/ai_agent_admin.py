@@ -39,7 +39,8 @@ class Quota(BaseModel):
 
 
 class Rate(BaseModel):
-    """limit: requests of the window, or at once for the type `concurrent`. Only a user has a window of an hour."""
+    """A limit of requests. limit: requests of the window, or at once for the type `concurrent`. Only a user has a
+    window of an hour."""
 
     model_config = ConfigDict(extra="forbid")
     plan: Plan = "user"
@@ -83,14 +84,15 @@ class AgentConfig(CamelRecord):
 
 
 class Toggle(BaseModel):
-    """enabled: null turns it to the other state."""
+    """Turns an agent on or off. enabled: null turns it to the other state."""
 
     model_config = ConfigDict(extra="forbid")
     enabled: bool | None = None
 
 
 class Config(BaseModel):
-    """user, vip: the limits of each plan, by name. models: their names by what they do."""
+    """The limits and models of the server. user, vip: the limits of each plan, by name. models: their names by what
+    they do."""
 
     user: dict[LimitName, float]
     vip: dict[LimitName, float]

@@ -46,7 +46,7 @@ QUOTAS = ("tokens_per_day", "usd_per_month")
 
 
 class AgentRequest(CamelBody):
-    """locale: of what a person reads when there is no answer."""
+    """A question to an agent. locale: of what a person reads when there is no answer."""
 
     message: str = Field(min_length=1, max_length=1_000_000)
     conversation_id: str | None = Field(None, min_length=1, max_length=255)
@@ -72,7 +72,8 @@ class PlanStep(CamelRecord):
 
 
 class ShownPlan(CamelRecord):
-    """content: what the agent that answered said when it planned. steps: the tools that were called, of all agents."""
+    """The plan of an answer. content: what the agent that answered said when it planned. steps: the tools that were
+    called, of all agents."""
 
     content: str = ""
     steps: list[PlanStep] = Field([])
@@ -103,7 +104,7 @@ class AgentResponse(CamelRecord):
 
 
 class RateLimit(CamelRecord):
-    """reset: when a full window has room again."""
+    """A window of requests. reset: when a full window has room again."""
 
     name: str
     limit: float
@@ -113,7 +114,7 @@ class RateLimit(CamelRecord):
 
 
 class UserContext(CamelRecord):
-    """preferences: only those that are set."""
+    """The caller's memories and preferences. preferences: only those that are set."""
 
     user_id: str
     preferences: dict[str, Any]

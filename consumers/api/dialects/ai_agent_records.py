@@ -21,7 +21,7 @@ _SOURCES = {"user": "user_input", "llm": "llm_extract", "rule": "rule_extract", 
 
 
 class ConversationRecord(CamelRecord):
-    """summary: of its older turns, once there is one. metadata: as it was created with."""
+    """A conversation. summary: of its older turns, once there is one. metadata: as it was created with."""
 
     id: str = Field(validation_alias="thread")
     user_id: str
@@ -67,9 +67,10 @@ class MessageRecord(CamelRecord):
 
 
 class MemoryRecord(CamelRecord):
-    """metadata: the client's own, and what turnlog knows: confidence, source, conversationId, messageId, rawMatch (the
-    quote), normalized (the value), dedupeKey, pendingConflict, merged, summarized, archived, archivedAt, updatedAt (it
-    was said last), accessCount, tier, scoreTier, score, scoreDetails. A name that both have is the client's."""
+    """A memory. metadata: the client's own, and what turnlog knows: confidence, source, conversationId, messageId,
+    rawMatch (the quote), normalized (the value), dedupeKey, pendingConflict, merged, summarized, archived, archivedAt,
+    updatedAt (it was said last), accessCount, tier, scoreTier, score, scoreDetails. A name that both have is the
+    client's."""
 
     id: UUID
     user_id: str = Field(validation_alias="user")

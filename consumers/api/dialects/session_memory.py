@@ -51,7 +51,8 @@ class ConversationRequest(BaseModel):
 
 
 class CheckpointRequest(ConversationRequest):
-    """recent_turns: the newest turns that stay in full; null is the session's rule."""
+    """The body of a request for a checkpoint. recent_turns: the newest turns that stay in full; null is the session's
+    rule."""
 
     summary: str = Field(min_length=1, max_length=200_000)
     recent_turns: int | None = Field(None, ge=0, le=1_000)

@@ -36,7 +36,8 @@ _EVENT_ID = re.compile(r"([0-9a-f]{8})-(\d{1,9})-(\d{1,9})")
 
 
 class NewQuestion(BaseModel):
-    """model: another one than the server's own. agent: the type of the one that answers; null: the server chooses."""
+    """A question to answer. model: another one than the server's own. agent: the type of the one that answers; null:
+    the server chooses."""
 
     message: str = Field(min_length=1, max_length=1_000_000)
     model: str | None = Field(None, max_length=200)

@@ -21,8 +21,8 @@ class Alive:
 
 @dataclass(frozen=True, slots=True)
 class Rebuilding:
-    """served: it is read as it is meanwhile, without the newest events; what needs any other waits, and ready is
-    false. percent: of the log."""
+    """A projection that is rebuilt. served: it is read as it is meanwhile, without the newest events; what needs any
+    other waits, and ready is false. percent: of the log."""
 
     projection: str
     percent: int
@@ -31,11 +31,11 @@ class Rebuilding:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """ready: every projection keeps up with the log, and every reactor works. behind: events left to apply, of the
-    slowest projection, null where it is not known. stalled: projections that have stopped; stuck: reactors, the agent
-    among them; broken: loops that have ended or get no work; died: processes whose roles nobody plays since.
-    rebuilding: projections that are rebuilt for a newer version of turnlog. log: why nothing can be written, where the
-    rows were made from another log than the connected one."""
+    """The readiness of the server. ready: every projection keeps up with the log, and every reactor works. behind:
+    events left to apply, of the slowest projection, null where it is not known. stalled: projections that have stopped;
+    stuck: reactors, the agent among them; broken: loops that have ended or get no work; died: processes whose roles
+    nobody plays since. rebuilding: projections that are rebuilt for a newer version of turnlog. log: why nothing can be
+    written, where the rows were made from another log than the connected one."""
 
     ready: bool
     behind: int | None

@@ -40,7 +40,7 @@ class Importance(BaseModel):
 
 
 class NamedMemory(BaseModel):
-    """memory: an id, the beginning of one, or words that only this memory has."""
+    """A memory to change. memory: an id, the beginning of one, or words that only this memory has."""
 
     memory: str = Field(min_length=1, max_length=20_000)
 

@@ -38,26 +38,28 @@ Only = Annotated[str | None, Field(max_length=100)]
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """projections: by name and partition. embedding: texts that wait for a vector."""
+    """The work that is left to do. projections: by name and partition. embedding: texts that wait for a vector."""
 
     projections: list[Lag]
     embedding: Backlog
 
 
 class Which(BaseModel):
-    """projection: one projection or reactor; null: every one."""
+    """The read model or reactor to work on. projection: one projection or reactor; null: every one."""
 
     projection: Only = None
 
 
 class WhichLetters(Which):
-    """seq: the parked event at this sequence, with its thread; null: all of the tenant's."""
+    """The parked events to work on. seq: the parked event at this sequence, with its thread; null: all of the
+    tenant's."""
 
     seq: int | None = Field(None, ge=1, le=2**62)
 
 
 class KeyGrant(BaseModel):
-    """scopes: null is all of the role. days: null is as long as the caller's own credential.
+    """The rights of a new API key. scopes: null is all of the role. days: null is as long as the caller's own
+    credential.
 
     A key can do no more than the credential that makes it; for another user, no more than when acting as them.
     """

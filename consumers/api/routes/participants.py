@@ -16,8 +16,8 @@ User = Annotated[str, Path(min_length=1, max_length=255)]
 
 
 class NewParticipant(BaseModel):
-    """name: under which turns of the conversation are the user's; their id by default. role: a member reads and
-    appends, a reader reads."""
+    """An invitation of a user. name: under which turns of the conversation are the user's; their id by default. role: a
+    member reads and appends, a reader reads."""
 
     name: str | None = Field(None, min_length=1, max_length=255)
     role: Literal["reader", "member"] = "member"

@@ -27,7 +27,7 @@ router = APIRouter(prefix="/api", tags=["person"])
 
 
 class NewPreferences(BaseModel):
-    """set: values by name, others stay as they are. clear: names to set no longer."""
+    """Changes of preferences. set: values by name, others stay as they are. clear: names to set no longer."""
 
     model_config = FINITE
     set: JsonObject = {}
@@ -35,8 +35,8 @@ class NewPreferences(BaseModel):
 
 
 class NewSession(BaseModel):
-    """window: tokens of the model's window. threshold: the share of it that makes a summary due. recent_turns: those
-    that a summary leaves in full."""
+    """The rules of a new session. window: tokens of the model's window. threshold: the share of it that makes a summary
+    due. recent_turns: those that a summary leaves in full."""
 
     window: int | None = Field(None, ge=256, le=100_000_000)
     threshold: float | None = Field(None, gt=0, le=1)

@@ -48,13 +48,13 @@ FILE = {"type": "string", "format": "binary"}
 
 
 class Export(BaseModel):
-    """level: how much of the text is masked."""
+    """The options of an export. level: how much of the text is masked."""
 
     level: Literal["light", "moderate", "full"] = "moderate"
 
 
 class Erasure(BaseModel):
-    """reason: stored in the receipt."""
+    """The options of an erasure. reason: stored in the receipt."""
 
     reason: str | None = Field(None, max_length=1_000)
 

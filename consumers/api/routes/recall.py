@@ -13,8 +13,8 @@ router = APIRouter(prefix="/api", tags=["recall"])
 
 
 class RecallRequest(BaseModel):
-    """thread: only of this conversation; by default of all the caller's. topic: only turns with it, no memories.
-    speaker: only turns of somebody with this name, or of this user, no memories.
+    """A search over turns and memories. thread: only of this conversation; by default of all the caller's. topic: only
+    turns with it, no memories. speaker: only turns of somebody with this name, or of this user, no memories.
 
     as_of: only memories, those that held then; history: memories that ended too. explain: the parts of every score.
     """
@@ -34,7 +34,8 @@ class RecallRequest(BaseModel):
 
 
 class RecallResponse(BaseModel):
-    """items: turns, best first. degraded, memories_degraded: why vectors took no part.
+    """The turns and memories that were found. items: turns, best first. degraded, memories_degraded: why vectors took
+    no part.
 
     confidence: the chance that something here answers it, 0 to 1; below 0.5 an answer is less likely than none. null
     where that cannot be judged, as for a summary. question: how it was read, with explain.

@@ -19,7 +19,8 @@ RunId = Annotated[str, Path(min_length=1, max_length=255, description="The run's
 
 
 class AgentName(BaseModel):
-    """type: as runs and turns name the agent. enabled: false for one that refuses questions."""
+    """An agent that can be asked. type: as runs and turns name the agent. enabled: false for one that refuses
+    questions."""
 
     model_config = ConfigDict(from_attributes=True)
 

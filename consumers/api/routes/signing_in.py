@@ -17,13 +17,13 @@ SESSION = timedelta(hours=12)
 
 
 class SignIn(BaseModel):
-    """ticket: of the link that `turnlog up` and `turnlog page` print."""
+    """The body of a sign-in. ticket: of the link that `turnlog up` and `turnlog page` print."""
 
     ticket: str = Field(min_length=1, max_length=200)
 
 
 class Caller(BaseModel):
-    """expires_at: of the credential; null for an API key without an end."""
+    """The caller and their rights. expires_at: of the credential; null for an API key without an end."""
 
     tenant: str
     user: str
@@ -43,7 +43,7 @@ class Caller(BaseModel):
 
 
 class SignedIn(BaseModel):
-    """token: goes into `Authorization: Bearer …`."""
+    """The result of a sign-in. token: goes into `Authorization: Bearer …`."""
 
     token: str
     caller: Caller

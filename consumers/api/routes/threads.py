@@ -29,7 +29,7 @@ def tag_of(version: int) -> str:
 
 
 class NewThread(BaseModel):
-    """thread: an id of your own choice; one is made when it is left out."""
+    """A conversation to create. thread: an id of your own choice; one is made when it is left out."""
 
     thread: str | None = Field(None, min_length=1, max_length=255)
     label: str | None = Field(None, max_length=1_000)
@@ -40,7 +40,7 @@ class Label(BaseModel):
 
 
 class ForkAt(BaseModel):
-    """at_seq: the last sequence of the parent that the fork shares."""
+    """The place of a fork. at_seq: the last sequence of the parent that the fork shares."""
 
     at_seq: int = Field(ge=1)
     thread: str | None = Field(None, min_length=1, max_length=255)

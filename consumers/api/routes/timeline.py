@@ -37,7 +37,7 @@ class Conversation:
 
 @dataclass(frozen=True, slots=True)
 class TimelineTurn:
-    """blocks: text, thinking, tool_use, tool_result and others as stored."""
+    """A turn of the timeline. blocks: text, thinking, tool_use, tool_result and others as stored."""
 
     id: UUID
     seq: int

@@ -42,7 +42,8 @@ IfMatch = Annotated[
 
 
 class Turn(BaseModel):
-    """content: text, or blocks as OpenAI, Anthropic or turnlog write them; tool_calls as OpenAI or turnlog do.
+    """A turn to append. content: text, or blocks as OpenAI, Anthropic or turnlog write them; tool_calls as OpenAI or
+    turnlog do.
 
     origin: whose words a user's turn holds; turnlog decides it from name and text where it is not given.
     """
@@ -67,8 +68,8 @@ class Turn(BaseModel):
 
 
 class Turns(BaseModel):
-    """expected: the last sequence of the conversation as you know it, 0 for a new one; 409 when that is not so. The
-    header If-Match says the same in HTTP's own way, and goes first.
+    """Turns to append. expected: the last sequence of the conversation as you know it, 0 for a new one; 409 when that
+    is not so. The header If-Match says the same in HTTP's own way, and goes first.
 
     receipt: of the context that the turns answer: its id, or all of it as the context's route gave it; stored together
     with them, and the query before them if it was not in the conversation yet. usage: of the model that made the turns.
@@ -136,8 +137,9 @@ async def list_turns(
 
 
 class ContextRequest(BaseModel):
-    """query: the user's new message. tokens: at most so many for all messages; window: instead, of the model, which
-    keeps a part for the answer. hybrid: where not all fits, turns that the query is about come first."""
+    """The options of a context. query: the user's new message. tokens: at most so many for all messages; window:
+    instead, of the model, which keeps a part for the answer. hybrid: where not all fits, turns that the query is about
+    come first."""
 
     model_config = FINITE
     query: str | None = Field(None, max_length=200_000)
@@ -150,10 +152,11 @@ class ContextRequest(BaseModel):
 
 
 class ContextMade(BaseModel):
-    """messages: for the OpenAI chat API, system prompt first. budget: tokens of the tiers. seq: of the log as it was
-    seen. receipt: send its id with the answer's turn, or all of it where the id is null or no longer known; null for a
-    moment of the past. degraded: why older turns were sought without vectors. shares: of the window. remarks: turns
-    that were left out or altered, by reason. matches: whether an answer's receipt says the same; null without one."""
+    """A context for a model. messages: for the OpenAI chat API, system prompt first. budget: tokens of the tiers. seq:
+    of the log as it was seen. receipt: send its id with the answer's turn, or all of it where the id is null or no
+    longer known; null for a moment of the past. degraded: why older turns were sought without vectors. shares: of the
+    window. remarks: turns that were left out or altered, by reason. matches: whether an answer's receipt says the same;
+    null without one."""
 
     messages: list[dict[str, Any]]
     tiers: list[Tier]

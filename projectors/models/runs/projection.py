@@ -61,7 +61,8 @@ _ENDS = (*((name, f"excluded.{name}") for name in ("agent", "status", "code", "e
 
 
 def project(batch: Sequence[Recorded]) -> list[Change]:
-    """A run's row is made by its plan and ends with its end; calls of tools and their results change nothing in it."""
+    """Returns the changes of a batch. A run's row is made by its plan and ends with its end; calls of tools and their
+    results change nothing in it."""
     steps = [(recorded, _step(recorded)) for recorded in batch]
     runs = [
         _run(recorded, step)

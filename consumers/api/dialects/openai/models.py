@@ -31,7 +31,7 @@ ENCODING: EncodingName = "cl100k_base"  # of all embedding models of OpenAI, who
 
 
 class EmbeddingsBody(BaseModel):
-    """input: a text, texts, tokens of cl100k_base, or such lists of tokens."""
+    """The body of a request for embeddings. input: a text, texts, tokens of cl100k_base, or such lists of tokens."""
 
     input: Text | Tokens | Annotated[list[Text] | list[Tokens], Field(min_length=1, max_length=2_048)]
     model: str | None = Field(None, max_length=200)
