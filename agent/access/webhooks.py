@@ -74,7 +74,7 @@ class CannotBeSent(NotDelivered):
 
 @dataclass(frozen=True, slots=True)
 class _About:
-    """What is asked of a webhook. types: of the events that are sent. content: whether with what users said, which is
+    """Settings of a webhook. types: of the events that are sent. content: whether with what users said, which is
     encrypted in the log."""
 
     name: str
