@@ -122,7 +122,7 @@ async def test_a_redacted_event_is_sent_again_and_malformed_ones_are_failures_at
     async with receiver() as target, serve("reactors", **LOOPBACK) as api, api.client() as ann:
         log, place = api.runtime.log, (api.runtime, "default")
         made = await webhooks.create_webhook(*place, "crm", target.url, types=["turn_recorded"], content=True)
-        await log.nc.jetstream().publish("turnlog.default.x.turn_recorded", b'{"id": "no id"}')
+        broken = await log.nc.jetstream().publish("turnlog.default.x.turn_recorded", b'{"id": "no id"}')
         turns = {"turns": [{"role": "user", "content": "My locker opens with Zebrafish-77."}]}
         seq = (await ann.post("/api/threads/t/turns", json=turns)).json()[0]["seq"]
         forged = EventRedacted(seq=seq, stored_at=datetime.now(UTC), event_type="turn_recorded", envelope="{}")
@@ -141,5 +141,5 @@ async def test_a_redacted_event_is_sent_again_and_malformed_ones_are_failures_at
             h["webhook-signature"] == signature(key, h["webhook-id"], h["webhook-timestamp"], b) for h, b in sent
         )
         [failure] = await webhooks.list_failures(*place)
-        assert (failure.seq, failure.error) == (seq - 1, "the event cannot be read")
+        assert (failure.seq, failure.error) == (broken.seq, "the event cannot be read")
         assert [one.failures for one in await webhooks.list_webhooks(*place)] == [1]
