@@ -2,6 +2,7 @@
 
 import threading
 
+import pytest
 from helpers.api import Api
 from helpers.browser import signed_in
 from helpers.stage import MemoryServer
@@ -68,6 +69,7 @@ async def test_who_stops_reading_finds_the_whole_answer_later(browser: Browser, 
         await expect(answer).to_have_text("one two three four five")
 
 
+@pytest.mark.nightly  # a redaction waits for servers
 async def test_words_of_a_turn_are_struck_after_a_look_at_where_they_stand(browser: Browser, api: Api) -> None:
     async with api.client() as ann:
         said = ["My password is Zebrafish-77.", "Never share Zebrafish-77."]
