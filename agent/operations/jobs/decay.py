@@ -6,7 +6,8 @@ Input: every memory of all tenants. Output: MemoriesReviewed events, one per use
 import itertools
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from datetime import datetime
 from uuid import UUID, uuid5
 
@@ -35,8 +36,11 @@ async def decay(runtime: Runtime, due_at: datetime, on_progress: OnProgress) -> 
     policy, writer = Policy.of(runtime.settings), MemoryWriter(runtime.log, runtime.pool)
     counts, errors = Counter(looked_at=0, archived=0, deleted=0, expired=0), 0
     with metrics.DECAY_SECONDS.time():
-        async with runtime.pool.connection() as conn:
-            async for place, chunk in _due(conn, policy, due_at, counts, on_progress):
+        async with (
+            runtime.pool.connection() as conn,
+            aclosing(_due(conn, policy, due_at, counts, on_progress)) as all_due,
+        ):
+            async for place, chunk in all_due:
                 try:
                     counts.update(await _review(writer, place, chunk, policy, due_at))
                 except TurnlogError as error:
@@ -52,21 +56,22 @@ async def _due(
     due_at: datetime,
     counts: Counter[str],
     on_progress: OnProgress,
-) -> AsyncIterator[tuple[Place, list[UUID]]]:
+) -> AsyncGenerator[tuple[Place, list[UUID]], None]:
     """Yields each user with up to MAX_IDS ids of memories that are due."""
     waiting: list[UUID] = []
     before: Place | None = None
-    async for row in policy_rows(conn):
-        place = Place(row.tenant, row.user)
-        if before is not None and waiting and (place != before or len(waiting) == MAX_IDS):
-            yield before, waiting
-            waiting = []
-        before = place
-        if is_memory_thread(row.thread, row.user) and _due_action(row, policy, due_at) is not None:  # no shadow
-            waiting.append(row.id)
-        counts["looked_at"] += 1
-        if counts["looked_at"] % MAX_IDS == 0:
-            on_progress(counts["looked_at"], None)
+    async with aclosing(policy_rows(conn)) as rows:
+        async for row in rows:
+            place = Place(row.tenant, row.user)
+            if before is not None and waiting and (place != before or len(waiting) == MAX_IDS):
+                yield before, waiting
+                waiting = []
+            before = place
+            if is_memory_thread(row.thread, row.user) and _due_action(row, policy, due_at) is not None:  # no shadow
+                waiting.append(row.id)
+            counts["looked_at"] += 1
+            if counts["looked_at"] % MAX_IDS == 0:
+                on_progress(counts["looked_at"], None)
     if before is not None and waiting:
         yield before, waiting
 

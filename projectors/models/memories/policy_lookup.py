@@ -1,6 +1,6 @@
 """Reads what the policy of memories needs: their values one by one, and how many are in each tier."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -37,7 +37,9 @@ SELECT tenant, thread_id, user_id, id, status, importance, importance_at, confid
 FROM memories WHERE status IN ('valid', 'archived')"""
 
 
-async def policy_rows(conn: Connection, tenant: str | None = None, user: str | None = None) -> AsyncIterator[PolicyRow]:
+async def policy_rows(
+    conn: Connection, tenant: str | None = None, user: str | None = None
+) -> AsyncGenerator[PolicyRow, None]:
     """Yields every valid or archived memory of all tenants, or of one, or of one user, ordered by user, from a
     server-side cursor."""
     chosen = "(%(tenant)s::text IS NULL OR tenant = %(tenant)s) AND (%(user)s::text IS NULL OR user_id = %(user)s)"
