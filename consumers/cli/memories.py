@@ -55,7 +55,7 @@ async def list_(
     min_importance: Annotated[float, typer.Option(min=0, max=1, help="Minimum of the current importance.")] = 0.0,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many, of those said last.")] = 100,
 ) -> Result:
-    """Lists what is remembered of a user, highest score first: score, tier, validity, quote and source."""
+    """List what is remembered of a user, highest score first: score, tier, validity, quote and source."""
     whose = (rt.settings.tenant, user or "")
     at = _time(rt, as_of)
     which = memories.MemoryFilter(() if kind is None else (kind,), category, min_importance, at, every)
