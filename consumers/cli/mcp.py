@@ -1,16 +1,20 @@
 """mcp: the Model Context Protocol on stdio, and the configuration of common clients."""
 
+import asyncio
 import io
 import json
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Annotated, Any, BinaryIO
 
 import typer
 
 from turnlog.agent.access import identity
+from turnlog.agent.runtime import Runtime
 from turnlog.agent.settings import Settings
-from turnlog.consumers import roles
 from turnlog.consumers import runtime as composed
 from turnlog.consumers.api import principal
 from turnlog.consumers.api.mcp import tools
@@ -58,11 +62,30 @@ async def stdio(settings: Settings, user: User) -> None:
     async with (
         composed.opened(settings, "turnlog-mcp") as runtime,
         composed.row_security(runtime),
-        roles.playing(runtime, ROLES),
+        _playing_soon(runtime),
     ):
         server = tools.make_server(principal.Principal(person, runtime.for_tenant(person.tenant), runtime))
         sys.stdin = io.TextIOWrapper(io.BufferedReader(_ValidLines(sys.stdin.buffer)), "utf-8")
         await server.run_stdio_async()
+
+
+@asynccontextmanager
+async def _playing_soon(runtime: Runtime) -> AsyncIterator[None]:
+    """Plays the roles while the block runs, once they are loaded: clients give a server ten seconds to begin, and
+    loading takes three. A role that fails ends the block."""
+    ended = asyncio.Event()
+
+    async def play() -> None:
+        roles = await asyncio.to_thread(import_module, "turnlog.consumers.roles")
+        async with roles.playing(runtime, ROLES):
+            await ended.wait()
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(play())
+        try:
+            yield
+        finally:
+            ended.set()
 
 
 class _ValidLines(io.RawIOBase):
