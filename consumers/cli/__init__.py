@@ -72,7 +72,7 @@ SUBJECTS = {
         "token": ("access", "Print a token for a user"),
         "api-key": ("access", "Make, list or revoke API keys"),
         "limits": ("limits", "Show or change how much users may ask for"),
-        "usage": ("operating", "Show calls, tokens and cost of language models"),
+        "usage": ("metering", "Show calls, tokens and cost of language models"),
         "subscribers": ("subscribers", "Let a tenant's own program read its log from NATS"),
         "webhooks": ("webhooks", "Send a tenant's events to URLs"),
     },

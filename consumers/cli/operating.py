@@ -1,7 +1,7 @@
-"""lag, rebuild, verify, usage: the read models as a whole."""
+"""lag, rebuild, verify: the read models as a whole."""
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from pydantic_core import to_jsonable_python
@@ -9,8 +9,7 @@ from pydantic_core import to_jsonable_python
 from turnlog.agent.counting import counted
 from turnlog.agent.operations import lag as lags
 from turnlog.agent.operations import processes, read_models
-from turnlog.agent.operations import usage as usages
-from turnlog.consumers.cli.console import BadOption, Result, spent_text
+from turnlog.consumers.cli.console import BadOption, Result
 from turnlog.consumers.cli.options import Tenant, commands
 from turnlog.consumers.cli.progress_bars import progress
 from turnlog.consumers.cli.runner import Runtime, command
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 Name = Annotated[
     str | None, typer.Argument(help="A projection.", autocompletion=lambda: read_models.projection_names())
 ]
-Key = Literal["user", "agent", "model", "day", "month"]
 
 
 app = commands()
@@ -89,18 +87,6 @@ async def verify(rt: Runtime, name: Name = None) -> Result:
     return Result(document, lines, code=int(not all(one.clean for one in found)))
 
 
-@command(app, projecting=False)
-async def usage(
-    rt: Runtime,
-    user: Annotated[str | None, typer.Option("--user", "-u", help="Only this user's.")] = None,
-    by: Annotated[Key, typer.Option(help="What to sum by: user, agent, model, day or month.")] = "day",
-) -> Result:
-    """Calls, tokens, cost and mean latency of models, embeddings and offline ones included, summed by user, agent,
-    model, day or month (UTC)."""
-    found = await usages.usage(rt, rt.settings.tenant, user, by)
-    return usage_table(found, by)
-
-
 def _state(one: "Lag") -> str:
     state = "stalled" if one.stalled else f"{one.behind:,} behind" if one.behind else "up to date"
     if one.rebuilt is not None:
@@ -123,18 +109,3 @@ def _verified_lines(one: "Verified") -> Iterator[str]:
     counts = f"{counted(one.rows, 'row'):>15} of {counted(one.events, 'event')}"
     yield f"{one.projection:<16} {counts}: {verdict}{parked}"
     yield from (f"  {difference.table} [{difference.key}] {difference.kind}" for difference in one.differences)
-
-
-_USAGE_COLUMNS: dict[str, Callable[["usages.Usage"], Any]] = {
-    "CALLS": lambda row: row.calls,
-    "TOKENS IN": lambda row: row.tokens_in,
-    "TOKENS OUT": lambda row: row.tokens_out,
-    "COST": lambda row: spent_text(row.cost_usd, row.unpriced_tokens == 0),
-    "ERRORS": lambda row: row.errors or None,
-    "MEAN TIME": lambda row: f"{row.latency_ms_mean:,} ms",
-}
-
-
-def usage_table(found: "Sequence[usages.Usage]", by: str) -> Result:
-    columns = {by.upper(): lambda row: row.key or "-"} | _USAGE_COLUMNS
-    return table(found, columns, "no language model was used yet")

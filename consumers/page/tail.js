@@ -47,7 +47,7 @@ export function useTail(address, query, paused = false) {
         } catch (/** @type {any} */ error) {
           if (signal.aborted) return;
           change({ error, settled: true });
-          if (error.status) return;
+          if (error.status && error.status !== 404) return; // a conversation may begin later
         } finally {
           clearTimeout(quiet);
         }

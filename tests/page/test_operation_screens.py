@@ -14,32 +14,32 @@ from turnlog.events.subjects import publish_subject
 
 
 async def test_events_arrive_are_filtered_and_show_what_followed_from_them(browser: Browser, api: Api) -> None:
-    async with api.client() as ann:
+    async with api.client() as ann, signed_in(browser, api, "#/threads/t/events") as page:
+        await expect(page.get_by_text("No events yet")).to_be_visible()
         await ann.post("/api/threads/t/answers", json={"message": "Hello <b>there</b>"})
-        async with signed_in(browser, api, "#/threads/t/events") as page:
-            request = page.locator(".event-row").filter(has_text="answer_requested")
-            await request.click()
-            detail = page.get_by_role("complementary", name="Event")
-            tree = detail.locator(".event-tree")
-            await expect(tree.locator("[aria-current]")).to_contain_text("answer_requested")
-            await expect(tree.locator("ul .event-node").first).to_be_visible()
-            await expect(detail.locator(".code, pre").last).to_contain_text('"type": "turnlog.answer_requested')
-            await tree.get_by_role("button", name="turn_recorded").first.click()
-            rows = detail.get_by_role("region", name="Rows that came from this")
-            await rows.get_by_text("messages", exact=True).click()
-            await expect(rows.locator("details[open] pre")).to_contain_text('"content": "Hello <b>there</b>"')
-            await detail.get_by_role("button", name="Close").click()
+        request = page.locator(".event-row").filter(has_text="answer_requested")
+        await request.click()
+        detail = page.get_by_role("complementary", name="Event")
+        tree = detail.locator(".event-tree")
+        await expect(tree.locator("[aria-current]")).to_contain_text("answer_requested")
+        await expect(tree.locator("ul .event-node").first).to_be_visible()
+        await expect(detail.locator(".code, pre").last).to_contain_text('"type": "turnlog.answer_requested')
+        await tree.get_by_role("button", name="turn_recorded").first.click()
+        rows = detail.get_by_role("region", name="Rows that came from this")
+        await rows.get_by_text("messages", exact=True).click()
+        await expect(rows.locator("details[open] pre")).to_contain_text('"content": "Hello <b>there</b>"')
+        await detail.get_by_role("button", name="Close").click()
 
-            await page.get_by_role("button", name="Pause").click()
-            turns = page.locator(".event-row").filter(has_text="turn_recorded")
-            before = await turns.count()
-            await ann.post("/api/threads/t/turns", json={"turns": [{"role": "user", "content": "One more"}]})
-            await expect(page.get_by_text("1 more since")).to_be_visible()
-            assert await turns.count() == before
-            await page.get_by_role("button", name="Go on").click()
-            await expect(turns).to_have_count(before + 1)
-            await page.get_by_label("Type of events").select_option("turn_recorded")
-            await expect(page.locator(".event-row")).to_have_count(before + 1)
+        await page.get_by_role("button", name="Pause").click()
+        turns = page.locator(".event-row").filter(has_text="turn_recorded")
+        before = await turns.count()
+        await ann.post("/api/threads/t/turns", json={"turns": [{"role": "user", "content": "One more"}]})
+        await expect(page.get_by_text("1 more since")).to_be_visible()
+        assert await turns.count() == before
+        await page.get_by_role("button", name="Go on").click()
+        await expect(turns).to_have_count(before + 1)
+        await page.get_by_label("Type of events").select_option("turn_recorded")
+        await expect(page.locator(".event-row")).to_have_count(before + 1)
 
 
 async def test_operators_follow_the_events_of_all_conversations(browser: Browser, api: Api) -> None:
