@@ -52,6 +52,11 @@ async def test_a_question_is_settled_and_a_memory_rated_and_forgotten(browser: B
             await expect(row).to_contain_text("4 May 2008")
 
             await row.click()
+            held = (await ann.get("/api/memories")).json()["items"]
+            async with page.expect_response("**/importance"):
+                await page.get_by_role("button", name="Confirm").click()
+            [confirmed] = (await ann.get("/api/memories")).json()["items"]
+            assert confirmed["id"] == held[0]["id"] and confirmed["importance_at"] > held[0]["importance_at"]
             await page.get_by_role("button", name="Rate").click()
             await page.get_by_role("slider", name="Importance").fill("0.2")
             await page.get_by_role("button", name="Save").click()

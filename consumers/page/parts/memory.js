@@ -70,7 +70,7 @@ function Actions({ memory, history, onChanged }) {
   }
   return html`<div class="stack tight">
     <div class="row memory-actions">
-      <button class="button small" disabled=${busy} onClick=${() => does(() => post("/api/memories", { body: { content: memory.content } }), t("memories.confirmed"))}><${Icon} name="check" />${t("memories.confirm")}</button>
+      <button class="button small" disabled=${busy} onClick=${() => does(() => put(`${address}/importance`, { body: { importance: memory.importance } }), t("memories.confirmed"))}><${Icon} name="check" />${t("memories.confirm")}</button>
       <button class="button small" disabled=${busy} onClick=${edit}><${Icon} name="edit" />${t("memories.edit")}</button>
       <button class="button small" disabled=${busy} aria-expanded=${rating !== null} onClick=${() => setRating(rating === null ? memory.importance : null)}><${Icon} name="star" />${t("memories.rate")}</button>
       ${before && html`<button class="button small" disabled=${busy} title=${before.content} onClick=${() => revert(before)}><${Icon} name="undo" />${t("memories.revert")}</button>`}
