@@ -87,7 +87,7 @@ export default function Chat({ thread, query }) {
             : !shown.length && !error ? html`<${Empty} icon="chat" title=${t("chat.none")}>${t("chat.none_about")}<//>` : null}
           <${Turns} turns=${shown} markedSeq=${wanted} onSeen=${(/** @type {any} */ turn) => setSeen(seen?.key === turn.key ? null : turn)} seenKey=${seen?.key}
             onRedact=${may("erase") ? (/** @type {any} */ turn) => setRedacted(turn.seq) : undefined} />
-          ${live?.error && html`<${Failure} error=${live.error} retry=${() => setLive(null)} />`}
+          ${live?.error && html`<${Failure} error=${live.error} retry=${() => live.seq === null ? ask(live.question) : setLive(null)} />`}
           ${live?.stopped && html`<p class="stopped" role="status">${t("chat.stopped")} ${live.seq !== null && html`<button class="button small" onClick=${continueReading}>${t("chat.show_answer")}</button>`}</p>`}
           ${newer && html`<button class="button small older" onClick=${readNewest}>${t("chat.newest")}</button>`}
         </div>
