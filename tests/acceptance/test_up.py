@@ -172,7 +172,8 @@ async def test_a_printed_link_opens_the_page_and_no_log_has_its_ticket(up: Up) -
     done = await asyncio.to_thread(run_command, "page", "--user", "ann", environment=environment(up.home))
     page, _, ticket = done.out.strip().partition("#ticket=")
     async with httpx2.AsyncClient(timeout=60) as client:
-        assert "default-src 'self'" in (await client.get(page)).headers["content-security-policy"]
+        policy = (await client.get(page)).headers["content-security-policy"]
+        assert "default-src 'self'" in policy and "unsafe" not in policy
         signed_in = [await client.post(f"{up.url}/api/sign-in", json={"ticket": ticket}) for _ in range(2)]
         assert [answer.status_code for answer in signed_in] == [200, 401], done.err
         token = signed_in[0].json()["token"]
