@@ -199,8 +199,8 @@ def _check(tenant: str, thread: str, text: str, user: str | None) -> None:
 
 
 async def _follow(runtime: Runtime, request: Event, seq: int, arrived: Steps) -> AsyncGenerator[Piece]:
-    """Yields the pieces of the request's answer. Raises NoAnswer; NotFound if there is none because the conversation
-    was deleted meanwhile."""
+    """Yields the pieces of the request's answer. Raises NoAnswer, and NotFound if the conversation was
+    deleted meanwhile."""
     try:
         async for piece in _pieces(runtime, request, seq, arrived):
             yield piece
@@ -281,8 +281,8 @@ async def _next(arrived: Steps) -> ProgressStep | None:
 
 
 async def _recorded(runtime: Runtime, request: Event, seq: int) -> Answered | None:
-    """Returns the answer if it is recorded, None if it may still come. Raises NoAnswer when none can be shown, or the
-    log says why there is none."""
+    """Returns the answer if it is recorded, None if it may still come. Raises NoAnswer if it
+    cannot be shown, or if the log has an event that says why the question failed."""
     place = (request.tenant, request.thread)
     head = await runtime.wait_until_thread_projected(*place, ("messages",))
     async with runtime.pool.connection() as conn:

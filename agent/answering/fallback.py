@@ -203,8 +203,8 @@ def category_of(code: str) -> Category:
 
 
 def fallback_of(error: TurnlogError, locale: Locale) -> Fallback:
-    """Returns what to tell a person when there is no answer. An error without an answer may carry the code of its cause
-    as `cause`, and `retry_after_s`."""
+    """Returns what to tell a person whose question failed. The error may have `cause`, the code of its cause, and
+    `retry_after_s`."""
     code = getattr(error, "cause", None) or error.code
     if code in REFUSALS:
         return Fallback("unknown", _REFUSED[locale], should_retry=False, status=REFUSALS[code])

@@ -52,5 +52,5 @@ def _execute(stdin: Connection, stdout: Connection, program: str) -> None:
     os.dup2(stdout.fileno(), 1)
     stdin.close()
     stdout.close()
-    sys.stdin = open(0, closefd=False)  # noqa: SIM115
+    sys.stdin = os.fdopen(0, closefd=False)
     exec(program, {"__name__": "__main__"})
