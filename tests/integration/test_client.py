@@ -33,7 +33,6 @@ from turnlog.agent.access.identity import Forbidden, Unauthenticated
 from turnlog.agent.answering.asking import NoAnswer
 from turnlog.agent.answering.context import context_as_of
 from turnlog.agent.answering.turns import WrongReceipt
-from turnlog.agent.privacy.redaction.striking import InvalidWords
 from turnlog.agent.recall.recall import BadQuery
 from turnlog.agent.settings import OFFLINE_VECTORS, InvalidSetting, Settings
 from turnlog.consumers.api.problems import STATUS
@@ -185,47 +184,6 @@ async def test_a_person_is_cleared_in_part_and_erased(face: Face) -> None:
         assert [one.thread for one in await bobs.threads("bob")] == ["other"]
         with pytest.raises((NotFound, Forbidden)):
             await memory.erase("nobody")
-
-
-async def test_an_owner_sees_where_words_of_a_turn_stand_before_they_are_struck(face: Face) -> None:
-    async with face() as memory, face("bob") as bobs:
-        thread = memory.thread("t", user="ann")
-        seq = (await thread.add("user", "My locker opens with Zebrafish-77.")).seq
-        await thread.add("assistant", "Zebrafish-77, noted.")
-        preview = await thread.preview_redaction(seq, "zebrafish-77")
-        assert (preview.thread, preview.seq, preview.events["turn_recorded"]) == ("t", seq, 2)
-        assert (await thread.preview_redaction(seq, whole=True)).events["turn_recorded"] >= 1
-        for words, whole in ((None, False), ("Zebrafish-77", True), ("!", False)):
-            with pytest.raises(InvalidWords):
-                await thread.preview_redaction(seq, words, whole=whole)
-        with pytest.raises(NotFound):
-            await thread.preview_redaction(seq, "Zebrafish-78")
-        with pytest.raises(NotFound):
-            await bobs.thread("t", user="bob").redact(seq, whole=True)
-        await thread.share("bob")
-        await bobs.thread("t", user="bob").join()
-        with pytest.raises(Forbidden, match="owner"):
-            await bobs.thread("t", user="bob").redact(seq, whole=True)
-        await bobs.thread("t", user="bob").add("user", "Mine opens with Zebrafish-77 too.")
-        with pytest.raises(Forbidden, match="others speak"):
-            await thread.redact(seq, "Zebrafish-77")
-        assert "Zebrafish-77" in str((await thread.messages())[0].content)
-
-
-@pytest.mark.nightly
-async def test_words_of_a_turn_are_struck_with_a_receipt(face: Face) -> None:
-    async with face() as memory, face("bob") as bobs:
-        await bobs.thread("other", user="bob").add("user", "Zebrafish-77 is a fish.")
-        thread = memory.thread("t", user="ann")
-        seq = (await thread.add("user", "My locker opens with Zebrafish-77.")).seq
-        receipt = await thread.redact(seq, "Zebrafish-77", reason="a secret")
-        data = receipt.data
-        assert (data.by, data.reason, data.seq, data.whole) == ("ann", "a secret", seq, False) and data.events
-        assert not any("threads" in place for place in receipt.hits)
-        if isinstance(memory, RemoteMemory):  # what others say is not shown to a user
-            assert (receipt.hits, receipt.strings, data.hits, data.found_in) == ({}, {}, 0, None)
-        assert [one.content for one in await thread.messages()] == ["My locker opens with [redacted]."]
-        assert [one.content for one in await bobs.thread("other", user="bob").messages()] == ["Zebrafish-77 is a fish."]
 
 
 async def test_two_users_have_a_conversation_of_one_name_each_and_neither_reaches_the_others(face: Face) -> None:
