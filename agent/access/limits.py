@@ -7,8 +7,8 @@ from pydantic import ValidationError
 from uuid_utils.compat import uuid7
 
 from turnlog.agent.access.identity import Role
+from turnlog.agent.access.parked_threads import append_unless_parked
 from turnlog.agent.access.throttle.guards import COUNT, DEFAULTS, RESET, Guard, guards_of, parameters
-from turnlog.agent.access.unparked import append_unless_parked
 from turnlog.agent.runtime import Runtime
 from turnlog.events.contracts import Event, LimitName, LimitsChanged, Plan
 from turnlog.events.errors import TurnlogError

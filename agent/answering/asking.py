@@ -65,7 +65,7 @@ class NoAnswer(TurnlogError):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class QuestionStored:
     """The question is on the log. seq: of the request for its answer, which `follow` takes. thread: the id of its
     conversation."""
 
@@ -97,7 +97,7 @@ class Answered:
         return ended_early(self.finish_reason, locale)
 
 
-Piece = Asked | Shown | Answered
+Piece = QuestionStored | Shown | Answered
 
 
 async def ask(
@@ -112,7 +112,7 @@ async def ask(
     turn_id: UUID | None = None,
     admission: AbstractAsyncContextManager[None] | None = None,
 ) -> AsyncGenerator[Piece]:
-    """Appends the question, then yields the answer: `Asked`, text and tools as they come, `Answered` last.
+    """Appends the question, then yields the answer: `QuestionStored`, text and tools as they come, `Answered` last.
 
     It is appended after the answers of the thread that are asked for already. thread: with a user, their name of it,
     too; one without events becomes the user's. admission: of the throttle, entered before the question is appended.
@@ -144,7 +144,7 @@ async def ask(
             seq, request, arrived = await append(thread)
         else:
             seq, request, arrived = await append_as_owner(*place, name, user, append, **may)
-        yield Asked(seq, request.thread)
+        yield QuestionStored(seq, request.thread)
         async for piece in _follow(runtime, request, seq, arrived):
             yield piece
 
@@ -152,13 +152,13 @@ async def ask(
 async def follow(runtime: Runtime, tenant: str, thread: str, seq: int) -> AsyncGenerator[Piece]:
     """Yields what is still to come of the answer to a question that was asked before, at least `Answered`.
 
-    seq: as `Asked` has it. Raises NotFound where the thread has no such request, NoAnswer.
+    seq: as `QuestionStored` has it. Raises NotFound where the thread has no such request, NoAnswer.
     """
     request = await question_at(runtime, tenant, thread, seq)
     async with _progress(runtime, request) as arrived:
         await runtime.log.nc.flush()  # the subscription has begun
         arrived.put_nowait(None)  # the answer may be there already
-        yield Asked(seq, thread)
+        yield QuestionStored(seq, thread)
         async for piece in _follow(runtime, request, seq, arrived):
             yield piece
 

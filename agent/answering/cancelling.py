@@ -41,7 +41,7 @@ class NotUnderWay(TurnlogError):
 async def cancel_answer(runtime: Runtime, tenant: str, thread: str, seq: int) -> None:
     """Ends the answer under way to a question; what was said so far is recorded as the answer.
 
-    seq: as `Asked` has it. Raises NotFound where the thread has no such question, NotUnderWay.
+    seq: as `QuestionStored` has it. Raises NotFound where the thread has no such question, NotUnderWay.
     """
     request = await question_at(runtime, tenant, thread, seq)
     subject = cancel_subject(tenant, thread, str(request.id))

@@ -94,7 +94,7 @@ class CompletionRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class AnswerIds:
     """The model is about to be called. thread, receipt: of the answer's record; None when nothing is stored."""
 
     id: UUID
@@ -109,7 +109,7 @@ class Reasoned:
     text: str
 
 
-Piece = Begun | Text | CallPiece | Reasoned | Completion
+Piece = AnswerIds | Text | CallPiece | Reasoned | Completion
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ class _Prepared:
 
 
 async def complete(runtime: Runtime, person: Person, wanted: CompletionRequest) -> AsyncGenerator[Piece]:
-    """Yields `Begun` first, then text and pieces of tool calls as they come, the whole `Completion` when it is
+    """Yields `AnswerIds` first, then text and pieces of tool calls as they come, the whole `Completion` when it is
     recorded.
 
     The new messages are stored before the model is called, after the answers of the thread that were begun before. A
@@ -147,7 +147,7 @@ async def complete(runtime: Runtime, person: Person, wanted: CompletionRequest) 
         stack.enter_context(observed.answer(AGENT, person.tenant, place.thread, tracing.traceparent()))
         prepared = await _prepared(runtime, person, wanted, place)
         receipt = uuid5(wanted.id, "receipt") if prepared.basis else None
-        yield Begun(wanted.id, prepared.thread, receipt)
+        yield AnswerIds(wanted.id, prepared.thread, receipt)
         request = replace(wanted.chat, messages=prepared.messages)
         pieces = await stack.enter_async_context(contextlib.aclosing(run(runtime.models.chat, ToolLoop(request))))
         async for piece in pieces:
@@ -174,7 +174,7 @@ async def complete_once(
     async with in_turn(*place, name, patience_s) if is_retry else first_of(*place, name):
         if is_retry and (before := await last_try(*place, request)) is not None:
             if (made := await _recorded(runtime, person.tenant, *before)) is not None:
-                yield Begun(*before, uuid5(before[0], "receipt"))
+                yield AnswerIds(*before, uuid5(before[0], "receipt"))
                 yield Text(made.text)
                 for index, call in enumerate(made.tool_calls):
                     yield CallPiece(index, call.id, call.name, call.arguments)
@@ -183,7 +183,7 @@ async def complete_once(
             wanted = replace(wanted, id=before[0], thread=before[1])
         async with contextlib.aclosing(complete(runtime, person, wanted)) as pieces:
             async for piece in pieces:
-                if isinstance(piece, Begun) and piece.thread is not None:
+                if isinstance(piece, AnswerIds) and piece.thread is not None:
                     try:
                         await note_try(*place, person.user, request, piece.id, piece.thread)
                     except (psycopg.OperationalError, PoolTimeout) as error:

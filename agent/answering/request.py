@@ -27,14 +27,14 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class QuestionEvents:
     """The turn and the request; their ids are known before the append, so that a subscription can begin first."""
 
     turn: Event
     request: Event
 
 
-def question_events(question: Question, turn_id: UUID | None = None) -> Asked:
+def question_events(question: Question, turn_id: UUID | None = None) -> QuestionEvents:
     """Returns the question's turn and the request for its answer. turn_id: a question that is asked again with it is
     stored once."""
     now = now_there()
@@ -49,10 +49,10 @@ def question_events(question: Question, turn_id: UUID | None = None) -> Asked:
         data=AnswerRequested(turn_id=turn.id, model=question.model, agent=question.agent),
         **about,
     )
-    return Asked(turn, request)
+    return QuestionEvents(turn, request)
 
 
-async def ask(log: Log, asked: Asked, expected: int | None = None) -> int:
+async def ask(log: Log, asked: QuestionEvents, expected: int | None = None) -> int:
     """Appends both; returns the request's sequence. expected: the thread's version. Raises WrongExpectedVersion."""
     return (await log.append_many([asked.turn, asked.request], expected))[-1].seq
 

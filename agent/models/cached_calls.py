@@ -8,9 +8,9 @@ from typing import Any
 from psycopg.types.json import Json
 
 from turnlog.agent import metrics
-from turnlog.agent.models.budget import Ledger
 from turnlog.agent.models.errors import EmptyAnswer
 from turnlog.agent.models.protocol import Usage
+from turnlog.agent.models.spending_limit import Ledger
 from turnlog.projectors.engine.writer import Connection
 
 

@@ -195,7 +195,7 @@ def shown_url(url: str) -> str:
     return f"{parts.scheme}://{host}{f':{parts.port}' if parts.port else ''}{parts.path}"
 
 
-class Caller:
+class ResilientClient:
     """Runs attempts against one server. service: names its breaker in the metrics.
 
     sleep, clock (in the breaker) and jitter are injectable for tests.

@@ -17,7 +17,7 @@ from openai.types.chat import ChatCompletion
 from turnlog.agent.context.window import output_reserve, window_for
 from turnlog.agent.context.wire import with_custom_calls
 from turnlog.agent.models import observed
-from turnlog.agent.models.calls import Breaker, Caller
+from turnlog.agent.models.calls import Breaker, ResilientClient
 from turnlog.agent.models.errors import ModelError, ModelRefused, ModelTimedOut, ModelUnavailable, NotAnAPI
 from turnlog.agent.models.lanes import Lane
 from turnlog.agent.models.openai_answer import Answer
@@ -53,9 +53,9 @@ def _now() -> float:
 class OpenAIChat:
     """A ChatModel. count_tokens is used only where a server sends no usage. Close with `close`.
 
-    caller: its timeout holds for the first token, all tries together, and between any two tokens of a stream, and for
-    the whole of `complete`. Reasoning is made of tokens, too. answer_timeout_s: for a whole stream. Calls are retried
-    only before the first token.
+    resilient: its timeout holds for the first token, all tries together, and between any two tokens of a stream, and
+    for the whole of `complete`. Reasoning is made of tokens, too. answer_timeout_s: for a whole stream. Calls are
+    retried only before the first token.
 
     window: of the model in tokens, 0 infers it from the name; an answer without a bound of its own may have the share
     of it that the context leaves. An answer that repeats itself is ended with the finish reason REPETITION, one that
@@ -72,7 +72,7 @@ class OpenAIChat:
         count_tokens: CountTokens,
         timeout_s: float = 30.0,
         answer_timeout_s: float = 120.0,
-        caller: Caller | None = None,
+        resilient: ResilientClient | None = None,
         window: int = 0,
         lane: Lane | None = None,
         background: bool = False,
@@ -84,18 +84,18 @@ class OpenAIChat:
         self._window, self._lane, self._background = window, lane, background
         self._bounds_refused: dict[str, int] = {}  # by model: how many of _bounds_of
         self._client = new_client(base_url, api_key, timeout_s)
-        self._caller = caller or Caller(base_url, secret=api_key, timeout_s=timeout_s)
+        self._resilient = resilient or ResilientClient(base_url, secret=api_key, timeout_s=timeout_s)
         self._count = count_tokens
         self._asks_usage = True
 
     @property
     def breaker(self) -> Breaker:
-        return self._caller.breaker
+        return self._resilient.breaker
 
     @property
     def json_form(self) -> str:
         """Returns the richest of structured.FORMS that the server has not refused for this model."""
-        return accepted_form(self._caller.url, self.model)
+        return accepted_form(self._resilient.url, self.model)
 
     async def close(self) -> None:
         await self._client.close()
@@ -117,13 +117,13 @@ class OpenAIChat:
         within_s = min((at - _now() for at in (request.ends_at, request.text_by) if at is not None), default=math.inf)
         if self._background and self._lane is not None:
             # As a stream, whose end llama.cpp notices at once; a whole answer is made though its client has left.
-            ends_at = _now() + (self._caller.timeout_s if within_s == math.inf else within_s)
+            ends_at = _now() + (self._resilient.timeout_s if within_s == math.inf else within_s)
             async with aclosing(self._pieces(request, answer, ends_at)) as pieces:
                 async for _ in pieces:
                     pass
         else:
             answer.take_whole(
-                await self._caller.call(lambda: self._create(request, stream=False), request.asker, within_s)
+                await self._resilient.call(lambda: self._create(request, stream=False), request.asker, within_s)
             )
         return self._completion(request, answer)
 
@@ -171,8 +171,8 @@ class OpenAIChat:
         repetition = Repetition()
         room = _CHARS_PER_TOKEN * (request.max_tokens or self._reserve(request.model or self.model))
         attempt = partial(self._first_token, request, answer)
-        silence_s = min(self._caller.timeout_s, text_by - _now())
-        chunks, delta = await self._caller.open(attempt, request.asker, min(silence_s, ends_at - _now()))
+        silence_s = min(self._resilient.timeout_s, text_by - _now())
+        chunks, delta = await self._resilient.open(attempt, request.asker, min(silence_s, ends_at - _now()))
         settled = has_text = False
         try:
             while True:
@@ -189,24 +189,24 @@ class OpenAIChat:
                 if not has_text and _now() >= text_by:
                     raise TimeoutError
                 left_s = (ends_at if has_text else min(ends_at, text_by)) - _now()
-                async with asyncio.timeout(min(self._caller.timeout_s, left_s)):
+                async with asyncio.timeout(min(self._resilient.timeout_s, left_s)):
                     chunk = await anext(chunks, None)
                 if chunk is None:
                     break
                 delta = answer.take(chunk)
             if answer.finish_reason is None:
-                raise ModelUnavailable(f"The answer of {self._caller.url} ended before it was finished.")
+                raise ModelUnavailable(f"The answer of {self._resilient.url} ended before it was finished.")
             settled = True
-            self._caller.breaker.succeeded(request.asker)
+            self._resilient.breaker.succeeded(request.asker)
         except Exception as error:
             if _now() < ends_at:
                 settled = True
-                limit_s = self._caller.timeout_s if has_text else silence_s
-                raise self._caller.settle(error, request.asker, limit_s) from None
-            raise ModelTimedOut(f"The answer of {self._caller.url} was not finished in time.") from None
+                limit_s = self._resilient.timeout_s if has_text else silence_s
+                raise self._resilient.settle(error, request.asker, limit_s) from None
+            raise ModelTimedOut(f"The answer of {self._resilient.url} was not finished in time.") from None
         finally:
             if not settled:  # the caller stopped reading, or the answer is too long: the server works
-                self._caller.breaker.released()
+                self._resilient.breaker.released()
             with suppress(Exception):
                 await chunks.close()
 
@@ -226,7 +226,7 @@ class OpenAIChat:
         except BaseException:
             await chunks.close()
             raise
-        raise ModelUnavailable(f"The answer of {self._caller.url} was empty.")
+        raise ModelUnavailable(f"The answer of {self._resilient.url} was empty.")
 
     async def _create(self, request: ChatRequest, *, stream: bool) -> Any:
         options = self._options(request)
@@ -247,7 +247,7 @@ class OpenAIChat:
 
     def _no_api(self, given: str) -> NotAnAPI:
         return NotAnAPI(
-            f"{self._caller.url} gave {given}; check that API_BASE_URL is the API's address (…/v1) and not a web page."
+            f"{self._resilient.url} gave {given}; check that API_BASE_URL is the API's address (…/v1), not a web page."
         )
 
     def _reserve(self, model: str) -> int:
@@ -283,7 +283,7 @@ class OpenAIChat:
 
         if request.json_model is None:
             return await create({})
-        return await with_format(self._caller.url, options["model"], request.json_model, create)
+        return await with_format(self._resilient.url, options["model"], request.json_model, create)
 
     def _options(self, request: ChatRequest) -> dict[str, Any]:
         model = request.model or self.model

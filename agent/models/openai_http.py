@@ -134,6 +134,6 @@ class _BoundedClient(DefaultAsyncHttpxClient):
 
 
 def new_client(base_url: str, api_key: str | None, timeout_s: float) -> AsyncOpenAI:
-    """Returns a client without its own retries (Caller retries). Local servers need no key."""
+    """Returns a client without its own retries (ResilientClient retries). Local servers need no key."""
     http = _BoundedClient(verify=tls_context())
     return AsyncOpenAI(base_url=base_url, api_key=api_key or "none", timeout=timeout_s, max_retries=0, http_client=http)

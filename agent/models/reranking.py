@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ValidationError
 
-from turnlog.agent.models.calls import Caller
+from turnlog.agent.models.calls import ResilientClient
 from turnlog.agent.models.errors import ModelUnavailable
 from turnlog.agent.models.openai_http import new_client
 
@@ -39,7 +39,7 @@ class Reranker:
         self.model, self.candidates = model, candidates
         self.provider = urlsplit(base_url).hostname or "rerank"
         self._client = new_client(base_url, api_key, timeout_s)
-        self._caller = Caller(base_url, secret=api_key, timeout_s=timeout_s, retries=0, service="rerank")
+        self._resilient = ResilientClient(base_url, secret=api_key, timeout_s=timeout_s, retries=0, service="rerank")
 
     async def close(self) -> None:
         await self._client.close()
@@ -48,7 +48,7 @@ class Reranker:
         """Returns one score for each document, in their order; higher is more relevant, the scale is the model's.
         Raises ModelError."""
         cut = [document[:MAX_CHARS].encode("utf-8", "replace").decode() or " " for document in documents]
-        return await self._caller.call(lambda: self._scores(query.encode("utf-8", "replace").decode(), cut), asker)
+        return await self._resilient.call(lambda: self._scores(query.encode("utf-8", "replace").decode(), cut), asker)
 
     async def _scores(self, query: str, documents: list[str]) -> list[float]:
         body = {"model": self.model, "query": query, "documents": documents, "top_n": len(documents)}
@@ -56,9 +56,10 @@ class Reranker:
         try:
             found = {one.index: one.relevance_score for one in _Reply.model_validate(reply).results}
         except ValidationError:
-            raise ModelUnavailable(f"{self._caller.url} gave no list of results with index and score.") from None
+            raise ModelUnavailable(f"{self._resilient.url} gave no list of results with index and score.") from None
         if found.keys() != set(range(len(documents))) or not all(map(math.isfinite, found.values())):
             raise ModelUnavailable(
-                f"{self._caller.url} gave {len(found)} scores for {len(documents)} texts, or some that are no numbers."
+                f"{self._resilient.url} gave {len(found)} scores for {len(documents)} texts, "
+                f"or some that are not numbers."
             )
         return [found[at] for at in range(len(documents))]

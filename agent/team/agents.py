@@ -11,7 +11,7 @@ from psycopg_pool import PoolTimeout
 from pydantic import ValidationError
 from uuid_utils.compat import uuid7
 
-from turnlog.agent.access.unparked import append_unless_parked
+from turnlog.agent.access.parked_threads import append_unless_parked
 from turnlog.agent.answering.agents import DEFAULT_AGENT, PATIENCE_S
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.team.configured import choose, server_team, team_of_tenant

@@ -16,7 +16,7 @@ from fastapi.sse import ServerSentEvent
 
 from turnlog.agent.access.throttle.admission import admitted
 from turnlog.agent.access.throttle.shares import in_share
-from turnlog.agent.answering.asking import Asked, NoAnswer, Piece, ask
+from turnlog.agent.answering.asking import NoAnswer, Piece, QuestionStored, ask
 from turnlog.agent.answering.fallback import Locale
 from turnlog.agent.team.agents import check_agent
 from turnlog.agent.team.configured import entry_agent
@@ -115,10 +115,10 @@ class Running(Generic[T]):
         self._more = asyncio.Event()
         self.task = asyncio.create_task(self._collect(pieces), name=f"answer-{self.id}")
 
-    async def asked(self) -> Asked:
+    async def asked(self) -> QuestionStored:
         """Returns the request when it is on the log. Raises what asking raises."""
         async for _, piece in self.read():
-            if isinstance(piece, Asked):
+            if isinstance(piece, QuestionStored):
                 return piece
         raise AssertionError("an answer begins with its question")
 
@@ -170,7 +170,7 @@ class Streams:
         model: str | None,
         turn_id: UUID,
         agent: str | None = None,
-    ) -> tuple[Asked, Running[Piece]]:
+    ) -> tuple[QuestionStored, Running[Piece]]:
         """Returns the request and its answer. A question that is sent again joins the answer under way.
 
         Raises NotFound, what `throttled` raises, and what asking raises before the question

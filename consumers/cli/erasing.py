@@ -83,7 +83,7 @@ def _plan_document(plan: "Plan") -> dict[str, Any]:
         "events": plan.events,
         "rows": plan.rows,
         "archives": list(plan.archives),
-        "strings": len(plan.needles.strings),
+        "strings": len(plan.search_strings.strings),
         "passed_over": plan.passed_over,
     }
 

@@ -34,7 +34,7 @@ app = commands()
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RecallOptions:
     """What a line of a batch asks for if it does not say so itself. k: how many of each; None: MEMORY_RECALL_TOP_K."""
 
     thread: str | None
@@ -67,7 +67,7 @@ def recall_command(
 ) -> None:
     """Search turns, and with a user their memories, by meaning, words, names and dates."""
     if batch is not None:
-        run(lambda settings: _batch(settings, Asked(thread, user, topic, k, keyword_only), batch))
+        run(lambda settings: _batch(settings, RecallOptions(thread, user, topic, k, keyword_only), batch))
 
     def check() -> None:
         if not query and topic is None:
@@ -124,8 +124,8 @@ def _lines(found: "Found", explain: bool, nothing: str) -> Iterator[str]:
 def _question_lines(question: "Question") -> Iterator[str]:
     """Yields lines that say how the question was read: asks for a fact; 2: "who is my landlord?" (2023-05-01 to
     2023-06-01)."""
-    asked = "an order" if question.kind == "order" else f"a {question.kind}"
-    yield f"asks for {asked}, in the words of {question.words_of}"
+    form = "an order" if question.kind == "order" else f"a {question.kind}"
+    yield f"asks for {form}, in the words of {question.words_of}"
     for number, part in enumerate(question.parts, 1):
         dates = ", ".join(f"{one.from_time:%Y-%m-%d} to {one.to_time:%Y-%m-%d}" for one in part.dates)
         yield f"  {number}: {' '.join(part.text.split())!r}" + (f" ({dates})" if dates else "")
@@ -156,47 +156,48 @@ def _turn_line(turn: "Recalled", explain: bool) -> str:
     return f"{turn.score:7.2f}  {turn.seq:>7}{source}  {turn.time:%Y-%m-%d}  {turn.speaker}: {text}{parts}"
 
 
-async def _batch(settings: Settings, asked: Asked, path: Path) -> int:
+async def _batch(settings: Settings, options: RecallOptions, path: Path) -> int:
     """One JSON line per line of the file, in its order; a bad line's answer is its error. Exit 1 if any is bad."""
     bad, lines = 0, list(_numbered(path))
     left: str | None = None
     async with composed.opened(settings) as runtime, composed.projecting(runtime):
-        if not asked.keyword_only:
-            left = await _embed_first(runtime, asked, [line for _, line in lines])
+        if not options.keyword_only:
+            left = await _embed_first(runtime, options, [line for _, line in lines])
         for number, line in lines:
             try:
-                emit_line(await _line_answer(runtime, asked, line, left))
+                emit_line(await _line_answer(runtime, options, line, left))
             except (recall.BadQuery, NotFound, ValueError) as error:
                 bad += 1
                 emit_line({"line": number, "error": str(error), "items": []})
     return int(bad > 0)
 
 
-async def _embed_first(runtime: Runtime, asked: Asked, lines: Sequence[str]) -> str | None:
-    """Embeds the threads asked about, for EMBED_FIRST_S at most; returns why something in them has no vector."""
-    threads = {thread for line in lines if (thread := _thread(line) or asked.thread)}
+async def _embed_first(runtime: Runtime, options: RecallOptions, lines: Sequence[str]) -> str | None:
+    """Embeds the threads that are asked about, for EMBED_FIRST_S at most; returns why something in them has no
+    vector."""
+    threads = {thread for line in lines if (thread := _thread(line) or options.thread)}
     with progress("embedding") as update:
         left = await embed_now.embed_threads(runtime, runtime.settings.tenant, threads, EMBED_FIRST_S, update)
     warn(left)
     return left
 
 
-async def _line_answer(runtime: Runtime, asked: Asked, line: str, left: str | None) -> dict[str, Any]:
+async def _line_answer(runtime: Runtime, options: RecallOptions, line: str, left: str | None) -> dict[str, Any]:
     given = json.loads(line)
     texts = ("query", "topic") if isinstance(given, dict) and "topic" in given else ("query",)
     if not isinstance(given, dict) or not all(isinstance(given.get(name), str) for name in texts):
         raise recall.BadQuery('a line must be an object with "query", "thread" (or "user"), "topic" and "k"')
-    k = int(given.get("k") or asked.k or runtime.settings.recall_top_k)
-    thread, user = given.get("thread") or asked.thread, given.get("user") or asked.user
+    k = int(given.get("k") or options.k or runtime.settings.recall_top_k)
+    thread, user = given.get("thread") or options.thread, given.get("user") or options.user
     found = await recall.recall(
         runtime,
         runtime.settings.tenant,
         given["query"],
         user=user if thread is None else None,
         thread=thread,
-        topic=given.get("topic") or asked.topic,
+        topic=given.get("topic") or options.topic,
         k=k,
-        keyword_only=asked.keyword_only,
+        keyword_only=options.keyword_only,
     )
     items = [turn.document() for turn in found.turns]
     degraded = found.degraded or (left if thread else None)

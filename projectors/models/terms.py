@@ -76,28 +76,28 @@ def terms(text: str) -> list[str]:
 def has_words(text: str, words: str) -> bool:
     """Returns whether the text has these words in this order as whole words: "corgi" but not "c"; 生日 but not 日. Case
     and spaces are ignored."""
-    bounds, pieces = _bounds(text)
-    wanted = "".join(_bounds(words)[1])
+    boundaries, pieces = _boundaries(text)
+    wanted = "".join(_boundaries(words)[1])
     whole = "".join(pieces)
     at = whole.find(wanted)
     while wanted and at >= 0:
-        if at in bounds and at + len(wanted) in bounds:
+        if at in boundaries and at + len(wanted) in boundaries:
             return True
         at = whole.find(wanted, at + 1)
     return False
 
 
-def _bounds(text: str) -> tuple[set[int], list[str]]:
+def _boundaries(text: str) -> tuple[set[int], list[str]]:
     """Returns the positions at which words begin and end in the text without spaces and marks, and the words."""
     import rjieba
 
-    pieces, bounds, at = list[str](), {0}, 0
+    pieces, boundaries, at = list[str](), {0}, 0
     for run in re.findall(rf"[{_CJK}]+|{_LETTER}+", unicodedata.normalize("NFKC", text[:MAX_CHARS]).casefold()):
         for word in rjieba.cut(run) if _CJK_RUN.match(run) else (run,):
             pieces.append(word)
             at += len(word)
-            bounds.add(at)
-    return bounds, pieces
+            boundaries.add(at)
+    return boundaries, pieces
 
 
 def _words(text: str) -> list[str]:

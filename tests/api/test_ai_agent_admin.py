@@ -4,7 +4,7 @@ from helpers.api import Serve
 from helpers.openai_server import Step
 from helpers.stage import MemoryServer
 
-from turnlog.agent.models.calls import Caller
+from turnlog.agent.models.calls import ResilientClient
 
 ADMIN = "/admin/ai-agent"
 SECRET = "what-nobody-may-read"
@@ -68,7 +68,7 @@ async def test_answers_over_openais_wire_are_counted_and_traced_too(serve: Serve
 
 
 async def test_a_breaker_is_listed_and_closed_by_hand_in_another_process_too(serve: Serve) -> None:
-    breaker = Caller("http://127.0.0.1:9", secret=None, service="probe").breaker
+    breaker = ResilientClient("http://127.0.0.1:9", secret=None, service="probe").breaker
     async with serve() as api, serve() as second, api.client("root", role="admin") as admin:
         assert second.url != api.url
         for _ in range(5):

@@ -137,7 +137,7 @@ async def test_a_question_waits_for_the_agents_answer_though_who_asked_has_left(
         go_on, before = threading.Event(), len(model.requests)
         model.first["answer"] = [Step(text="first", until=go_on)]
         left = asking.ask(api.runtime, "default", "t", "One?", user="ann")
-        assert isinstance(await anext(left), asking.Asked)
+        assert isinstance(await anext(left), asking.QuestionStored)
         await asyncio.to_thread(model.wait_for_requests, before + 1)
         await left.aclose()
         waiting = asyncio.create_task(ask(ann, "t", "Two?"))

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Sequence
 from statistics import fmean
 
 from tests.benchmarks import token_cost
-from tests.benchmarks.locomo_threads import TENANT, Asked, Conversation, conversations, question_turn
+from tests.benchmarks.locomo_threads import TENANT, Conversation, LocomoQuestion, conversations, question_turn
 from tests.benchmarks.measuring import Row
 from tests.benchmarks.remembering import CHAT_MODEL, COUNTER, SYSTEM
 from tests.benchmarks.stand import Stand
@@ -52,7 +52,9 @@ async def rows(conn: Connection, recall: Recall, found: Sequence[Conversation]) 
     return [_row(kind, window, shares, count) for kind, window in kinds] + [_row("hybrid history", 0, shares, count)]
 
 
-async def _ask(conn: Connection, recall: Recall, conversation: Conversation, question: Asked, shares: Shares) -> None:
+async def _ask(
+    conn: Connection, recall: Recall, conversation: Conversation, question: LocomoQuestion, shares: Shares
+) -> None:
     scope, messages, memory = Scope(TENANT, conversation.thread), conversation.messages, conversation.memory
     asked = question_turn(question.text, messages)
     relevant = relevant_seqs(await relevant_episodes(conn, recall, scope, question.text, EPISODES))

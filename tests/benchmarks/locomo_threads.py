@@ -22,7 +22,7 @@ TENANT = "default"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class LocomoQuestion:
     """A question with the sequences of its evidence."""
 
     text: str
@@ -36,7 +36,7 @@ class Conversation:
     thread: str
     messages: list[Message]
     memory: Remembered
-    questions: list[Asked]
+    questions: list[LocomoQuestion]
 
 
 async def conversations(path: Path, log: Log, url: str, conn: Connection, every: int) -> list[Conversation]:
@@ -64,7 +64,7 @@ async def _conversation(conn: Connection, sample: dict[str, Any], every: int) ->
         await memory.hear(message)
     seqs = {message.source_id: message.seq for message in messages if message.source_id}
     found = [(qa["question"], read_evidence(qa["evidence"], set(seqs)).turns) for qa in sample["qa"][::every]]
-    asked = [Asked(text, frozenset(seqs[source] for source in sources)) for text, sources in found if sources]
+    asked = [LocomoQuestion(text, frozenset(seqs[source] for source in sources)) for text, sources in found if sources]
     return Conversation(thread, messages, memory, asked)
 
 

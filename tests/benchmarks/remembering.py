@@ -9,9 +9,9 @@ from turnlog.agent.context import Context, ContextInput, Summary, build_context,
 from turnlog.agent.conversations.summarising.derive import Deriver
 from turnlog.agent.conversations.summarising.facts import texts
 from turnlog.agent.conversations.summarising.plan import Facts, plan
-from turnlog.agent.models.budget import Ledger
 from turnlog.agent.models.cached_calls import Owner
 from turnlog.agent.models.offline_tasks import MODEL, OfflineTextTasks
+from turnlog.agent.models.spending_limit import Ledger
 from turnlog.agent.settings import Settings
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.conversation.message import Message

@@ -8,7 +8,7 @@ from typing import Any
 
 from helpers.openai_server import OpenAIServer
 
-from turnlog.agent.models.calls import Breaker, Caller
+from turnlog.agent.models.calls import Breaker, ResilientClient
 from turnlog.agent.models.errors import ModelTimedOut
 from turnlog.agent.models.openai_chat import OpenAIChat
 from turnlog.agent.models.protocol import ChatRequest, Delta
@@ -40,8 +40,10 @@ async def chat_clients(server: OpenAIServer, clock: Clock) -> AsyncIterator[Call
     def new(key: str | None = None, timeout_s: float = 60.0, url: str | None = None, **options: Any) -> OpenAIChat:
         secret, url = key or server.key, url or server.url
         breaker = Breaker("the test server", clock=lambda: clock.now)
-        caller = Caller(url, secret=secret, timeout_s=timeout_s, breaker=breaker, sleep=clock.sleep, jitter=lambda: 0.0)
-        opened.append(OpenAIChat(url, secret, "test-model", count_tokens=words, caller=caller, **options))
+        resilient = ResilientClient(
+            url, secret=secret, timeout_s=timeout_s, breaker=breaker, sleep=clock.sleep, jitter=lambda: 0.0
+        )
+        opened.append(OpenAIChat(url, secret, "test-model", count_tokens=words, resilient=resilient, **options))
         return opened[-1]
 
     yield new
@@ -72,6 +74,6 @@ async def cut_off(client: Any, server: OpenAIServer, request: ChatRequest, **rep
             if "said nothing" not in str(error):
                 raise
         else:
-            assert (len(server.requests) - before, chat._caller.breaker._circuits) == (1, {})
+            assert (len(server.requests) - before, chat._resilient.breaker._circuits) == (1, {})
             return got
     raise AssertionError("the server sent nothing")

@@ -19,7 +19,7 @@ from prometheus_client import REGISTRY
 from uuid_utils.compat import uuid7
 
 from turnlog.agent.answering import asking as conversing
-from turnlog.agent.answering.asking import Answered, Asked, NoAnswer, Piece, Restarted, Seen, Text
+from turnlog.agent.answering.asking import Answered, NoAnswer, Piece, QuestionStored, Restarted, Seen, Text
 from turnlog.agent.answering.pieces import Progress
 from turnlog.agent.answering.request import Question, answer_id, question_events
 from turnlog.agent.context.receipt import context_hash
@@ -82,7 +82,7 @@ async def test_what_is_no_step_of_an_answer_is_ignored(nats_url: str, database_u
     async with player(nats_url, database_url, ("projectors",))() as stage:
         pieces = conversing.ask(stage.runtime, PLACE.tenant, PLACE.thread, "Well?", user="ann", turn_id=turn_id)
         async with aclosing(pieces):
-            assert isinstance(await anext(pieces), Asked)
+            assert isinstance(await anext(pieces), QuestionStored)
             for forged in (b"\xff", *(json.dumps(one).encode() for one in FORGED)):
                 await stage.runtime.log.nc.publish(subject, forged)
             await stage.runtime.log.nc.publish(subject, b'{"kind": "text", "text": "Hello", "more": 1}')
@@ -377,7 +377,7 @@ async def test_lost_progress_is_made_up_from_the_answer_of_record(play: Play, sh
     async with play("projectors") as stage:
         log, pieces = stage.runtime.log, conversing.ask(stage.runtime, "default", "t", "Where did I run?")
         asked = await anext(pieces)
-        assert isinstance(asked, Asked)
+        assert isinstance(asked, QuestionStored)
         request = recorded(await log.stored(asked.seq)).event
         await Progress(log.nc, progress_subject("default", "t", str(request.id)), 1).tell("text", shown)
         assert await anext(pieces) == Text(shown)

@@ -18,7 +18,7 @@ from helpers.preloaded_cli import begin_command
 from helpers.servers import eventually
 from helpers.stage import wait_until_idle
 
-from turnlog.agent.answering.request import AGENT, Asked, Question, answer_id, ask, question_events
+from turnlog.agent.answering.request import AGENT, Question, QuestionEvents, answer_id, ask, question_events
 from turnlog.agent.settings import Settings
 from turnlog.consumers.roles import AGENT_ACK_WAIT_S, playing
 from turnlog.consumers.runtime import opened
@@ -78,23 +78,23 @@ async def start_agent(settings: dict[str, str], running_projectors: Runner, tmp_
         await asyncio.to_thread(process.join)
 
 
-def question(thread: str = "t", text: str = "When is the deadline?") -> Asked:
+def question(thread: str = "t", text: str = "When is the deadline?") -> QuestionEvents:
     return question_events(Question("default", thread, text, "ann"))
 
 
-async def answers(log: Log, asked: Asked) -> list[str]:
+async def answers(log: Log, asked: QuestionEvents) -> list[str]:
     """The texts of all events on the log that are the answer to the request."""
     events = [r.event async for r in log.read_thread("default", asked.request.thread)]
     found = [e.data for e in events if e.id == answer_id(asked.request.id, "answer")]
     return [str(data.content) for data in found if isinstance(data, TurnRecorded)]
 
 
-async def receipts(log: Log, asked: Asked) -> int:
+async def receipts(log: Log, asked: QuestionEvents) -> int:
     data = [r.event.data async for r in log.read_thread("default", asked.request.thread)]
     return sum(isinstance(d, AnswerReceipt) and d.request_id == asked.request.id for d in data)
 
 
-async def answered(log: Log, asked: Asked) -> None:
+async def answered(log: Log, asked: QuestionEvents) -> None:
     async def is_answered() -> bool:
         return bool(await answers(log, asked))
 
@@ -102,7 +102,7 @@ async def answered(log: Log, asked: Asked) -> None:
 
 
 @asynccontextmanager
-async def watched(log: Log, asked: Asked) -> AsyncIterator["asyncio.Queue[dict[str, Any]]"]:
+async def watched(log: Log, asked: QuestionEvents) -> AsyncIterator["asyncio.Queue[dict[str, Any]]"]:
     """What whoever asked sees of the answer under way."""
     steps: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
 

@@ -40,7 +40,7 @@ from turnlog.agent.conversations.archive.files import (
 from turnlog.agent.operations.jobs.archiving import archive_cold, archive_older, cold_ones
 from turnlog.agent.operations.jobs.job import Done
 from turnlog.agent.privacy.erasure.scanning import Scan, scan_files
-from turnlog.agent.privacy.erasure.string_search import Needles
+from turnlog.agent.privacy.erasure.string_search import SearchStrings
 from turnlog.events.contracts import Event
 
 
@@ -139,7 +139,7 @@ async def test_a_file_of_an_earlier_version_is_searched_though_it_is_compressed_
 def words_in(file: Path) -> int:
     """How often an erasure finds the first text in the file."""
     scan = Scan()
-    scan_files([("archive files", file)], Needles([TEXTS[0]]), scan, lambda done, total: None)
+    scan_files([("archive files", file)], SearchStrings([TEXTS[0]]), scan, lambda done, total: None)
     return scan.hits.get(f"file {file}", 0)
 
 

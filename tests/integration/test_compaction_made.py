@@ -36,8 +36,8 @@ from helpers.similar_memories import settings as settings
 from turnlog.agent.memory.deciding.service import Memories
 from turnlog.agent.memory.deciding.writing import MemoryWriter
 from turnlog.agent.memory.upkeep.compaction import undo_compaction
-from turnlog.agent.models.budget import ledger
 from turnlog.agent.models.factory import make_embedder
+from turnlog.agent.models.spending_limit import ledger
 from turnlog.agent.privacy.erasure.event_scan import person_of
 from turnlog.agent.privacy.export import user_export
 from turnlog.agent.privacy.personal_data import erase_person, plan_erasure

@@ -23,7 +23,7 @@ from turnlog.agent.privacy.erasure.event_scan import OnProgress
 from turnlog.agent.privacy.erasure.plan import Plan
 from turnlog.agent.privacy.erasure.receipt import Receipt
 from turnlog.agent.privacy.erasure.scanning import Scan, scan_buckets, scan_files, scan_stream, scan_tables
-from turnlog.agent.privacy.erasure.string_search import Needles
+from turnlog.agent.privacy.erasure.string_search import SearchStrings
 from turnlog.agent.privacy.personal_data import erase_person, plan_erasure
 from turnlog.agent.recall.embedding.pending import pending_chunks, pending_count
 from turnlog.agent.settings import Settings
@@ -101,14 +101,14 @@ async def traffic(stage: Stage, stop: asyncio.Event) -> int:
 
 async def hits(stage: Stage, strings: Sequence[str]) -> dict[str, int]:
     """Where the strings are found, by a search of its own."""
-    scan, needles = Scan(), Needles(strings)
+    scan, search_strings = Scan(), SearchStrings(strings)
     async with stage.runtime.pool.connection() as conn:
-        await scan_tables(conn, needles, scan, lambda done, total: None)
-    await scan_buckets(stage.runtime.log, needles, scan)
-    await scan_stream(stage.runtime.log, needles, scan, lambda done, total: None)
+        await scan_tables(conn, search_strings, scan, lambda done, total: None)
+    await scan_buckets(stage.runtime.log, search_strings, scan)
+    await scan_stream(stage.runtime.log, search_strings, scan, lambda done, total: None)
     files = [("file", path) for path in stage.runtime.settings.home.rglob("*") if path.is_file()]
     kept = [one for one in files if "postgres" not in one[1].parts]
-    scan_files(kept, needles, scan, lambda done, total: None)
+    scan_files(kept, search_strings, scan, lambda done, total: None)
     return scan.hits
 
 
@@ -126,7 +126,7 @@ async def test_one_of_ten_is_erased_while_the_others_talk(stage: Stage) -> None:
     async with runtime.pool.connection() as conn:
         await conn.execute("ANALYZE")
     strings = secrets(ERASED, TURNS)[:200]
-    assert len(Needles(strings).strings) == 200
+    assert len(SearchStrings(strings).strings) == 200
     before, usage = await of_the_others(stage), await stage.rows("SELECT t::text FROM usage t ORDER BY 1")
     places = await hits(stage, strings)
     assert {"table turnlog.messages", "table turnlog.memories", "Postgres's statistics (pg_stats)"} <= places.keys()
@@ -225,7 +225,7 @@ async def test_what_was_said_by_others_too_is_no_hit(room: Stage) -> None:
     for user in ("ann", "bob"):
         await room.runtime.log.append(turn(shared, thread=user, user=user))
     plan = await plan_of(room, "ann")
-    assert shared not in plan.needles.strings
+    assert shared not in plan.search_strings.strings
     assert (await erase(room, "ann")).hits == {}
     assert await room.rows("SELECT content FROM messages") == [(shared,)]
 

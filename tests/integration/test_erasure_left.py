@@ -21,7 +21,7 @@ from turnlog.agent.operations.jobs.archiving import archive_cold
 from turnlog.agent.privacy.erasure import erase as erasing
 from turnlog.agent.privacy.erasure.plan import StringsTooShort
 from turnlog.agent.privacy.erasure.scanning import Scan, scan_buckets
-from turnlog.agent.privacy.erasure.string_search import Needles
+from turnlog.agent.privacy.erasure.string_search import SearchStrings
 from turnlog.events.contracts import (
     AnswerReceipt,
     EventData,
@@ -142,7 +142,7 @@ async def test_a_session_that_goes_while_the_bucket_is_searched_hides_no_other(
 
         monkeypatch.setattr(type(await bucket()), "keys", and_one_goes)
         scan = Scan()
-        await scan_buckets(room.runtime.log, Needles([secret(other, "snapshot")]), scan)
+        await scan_buckets(room.runtime.log, SearchStrings([secret(other, "snapshot")]), scan)
         assert scan.total > 0
 
 

@@ -16,10 +16,10 @@ from helpers.stage import Play, Stage, player
 from turnlog.agent.answering.asking import (
     AgentSwitched,
     Answered,
-    Asked,
     NoAnswer,
     PhaseChanged,
     Piece,
+    QuestionStored,
     Solved,
     ToolReturned,
     ToolUsed,
@@ -218,7 +218,7 @@ async def test_what_a_tool_wrote_stays_when_the_answer_is_cancelled_and_is_said(
                 pieces.append(piece)
                 if isinstance(piece, ToolUsed) and len([one for one in pieces if isinstance(one, ToolUsed)]) == 2:
                     await stage.until("store_item_put", 1, "store/safes.ann.words")
-                    [asked] = [one for one in pieces if isinstance(one, Asked)]
+                    [asked] = [one for one in pieces if isinstance(one, QuestionStored)]
                     await cancel_answer(stage.runtime, "default", asked.thread, asked.seq)
 
         with pytest.raises(NoAnswer, match=r"what its tools wrote stands: store$"):

@@ -8,7 +8,7 @@ from helpers.browser import signed_in
 from helpers.servers import eventually
 from playwright.async_api import Browser, expect
 
-from turnlog.agent.models.calls import Caller
+from turnlog.agent.models.calls import ResilientClient
 from turnlog.consumers.workers.analytics import analytics
 from turnlog.events.subjects import publish_subject
 
@@ -194,7 +194,7 @@ async def test_limits_of_a_plan_are_changed(browser: Browser, api: Api) -> None:
 
 
 async def test_an_open_breaker_is_closed(browser: Browser, api_of_all: Api) -> None:
-    breaker = Caller("http://127.0.0.1:9", secret=None, service="probe").breaker
+    breaker = ResilientClient("http://127.0.0.1:9", secret=None, service="probe").breaker
     for _ in range(5):
         breaker.admit()
         breaker.failed()

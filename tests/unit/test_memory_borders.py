@@ -25,14 +25,14 @@ def row(on: float = 0, **fields: Any) -> StoredMemory:
     return replace(decided([claim("Lives in Bonn", on)]).rows[0], importance_at=day(on), **fields)
 
 
-def ask(*sayings: tuple[str, float]) -> tuple[DecidedMemories, list["Asked"]]:
+def ask(*sayings: tuple[str, float]) -> tuple[DecidedMemories, list["RaisedQuestion"]]:
     after = decided([score(value, on, strategy="ASK_USER") for value, on in sayings])
     raised = [one for one in after.events if isinstance(one, MemoryConflictRaised)]
-    return after, [Asked(one.conflict_id, one.memory.id, one.against) for one in raised]
+    return after, [RaisedQuestion(one.conflict_id, one.memory.id, one.against) for one in raised]
 
 
 @dataclass(frozen=True)
-class Asked:
+class RaisedQuestion:
     conflict_id: UUID
     memory_id: UUID
     against: Sequence[UUID]

@@ -131,7 +131,7 @@ def test_an_answer_settles_the_question(answer: Answer, valid: list[str], on_day
     after = decided([gpa("3.8", 0, strategy="ASK_USER"), gpa("3.5", 3, strategy="ASK_USER")])
     raised = after.events[-1]
     assert isinstance(raised, MemoryConflictRaised)
-    question = Asked(raised.conflict_id, raised.memory.id, raised.against)
+    question = RaisedQuestion(raised.conflict_id, raised.memory.id, raised.against)
     after.apply(answered(question, after.rows, answer, day(5)))
     assert (after.valid, after.on(4), after.on(1)) == (valid, on_day_4, ["GPA is 3.8"])
     with pytest.raises(QuestionSettled):
@@ -142,7 +142,7 @@ def test_a_question_about_what_has_expired_meanwhile_can_still_be_ended() -> Non
     after = decided([gpa("3.8", 0, strategy="ASK_USER"), gpa("3.5", 3, strategy="ASK_USER", expires_at=day(9))])
     raised = after.events[-1]
     assert isinstance(raised, MemoryConflictRaised)
-    question = Asked(raised.conflict_id, raised.memory.id, raised.against)
+    question = RaisedQuestion(raised.conflict_id, raised.memory.id, raised.against)
     for answer in ("new", "both"):
         with pytest.raises(QuestionSettled, match="answer 'old'"):
             answered(question, after.rows, answer, day(9))
@@ -151,7 +151,7 @@ def test_a_question_about_what_has_expired_meanwhile_can_still_be_ended() -> Non
 
 
 @dataclass(frozen=True)
-class Asked:
+class RaisedQuestion:
     conflict_id: UUID
     memory_id: UUID
     against: tuple[UUID, ...]

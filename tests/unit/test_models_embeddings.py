@@ -9,7 +9,7 @@ from helpers.openai_server import OpenAIServer
 
 from turnlog.agent import metrics
 from turnlog.agent.models import openai_embeddings
-from turnlog.agent.models.calls import Caller
+from turnlog.agent.models.calls import ResilientClient
 from turnlog.agent.models.errors import BreakerOpen, ModelRefused, ModelUnavailable
 from turnlog.agent.models.factory import make_embedder
 from turnlog.agent.models.openai_embeddings import OpenAIEmbedder, batches
@@ -33,9 +33,9 @@ async def embedder(server: OpenAIServer) -> AsyncIterator[Callable[..., OpenAIEm
     opened: list[OpenAIEmbedder] = []
 
     def new() -> OpenAIEmbedder:
-        caller = Caller(server.url, secret=server.key, timeout_s=60, sleep=_no_wait)
+        resilient = ResilientClient(server.url, secret=server.key, timeout_s=60, sleep=_no_wait)
         model = "text-embedding-3-small"
-        opened.append(OpenAIEmbedder(server.url, server.key, model, count_tokens=len, caller=caller))
+        opened.append(OpenAIEmbedder(server.url, server.key, model, count_tokens=len, resilient=resilient))
         return opened[-1]
 
     yield new
@@ -235,8 +235,8 @@ async def test_an_embedding_model_that_was_named_is_not_replaced(default_embedde
 async def test_its_breaker_has_a_name_of_its_own(server):
     model = OpenAIEmbedder(server.url, server.key, "e", count_tokens=len)
     for _ in range(5):
-        model._caller.breaker.admit()
-        model._caller.breaker.failed()
+        model._resilient.breaker.admit()
+        model._resilient.breaker.failed()
     metrics.reset_breakers("llm")
     assert metrics.breakers()["embeddings"] == "open"
     metrics.reset_breakers("embeddings")

@@ -56,7 +56,7 @@ async def test_a_background_call_gives_way_to_an_answer_and_is_made_again(chats,
     assert (await working).text == "echo: hello there"
     # llama.cpp notices only of a stream that its client has left.
     assert all(body.get("stream") for body in server.bodies())
-    assert (len(server.bodies()), background._caller.breaker._circuits) == (3, {})
+    assert (len(server.bodies()), background._resilient.breaker._circuits) == (3, {})
 
 
 async def test_a_background_call_waits_for_an_answer_of_another_process(chats, server, lane):

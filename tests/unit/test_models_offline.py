@@ -7,7 +7,7 @@ from helpers.openai_server import OpenAIServer
 
 from turnlog.agent.context.titles import EARLIER, MEMORIES, NOT_KEPT, OTHER_CONVERSATIONS, TO_FORGET
 from turnlog.agent.models import keywords
-from turnlog.agent.models.calls import Caller
+from turnlog.agent.models.calls import ResilientClient
 from turnlog.agent.models.language import is_chinese, sentences, split_speaker
 from turnlog.agent.models.offline_chat import OfflineChat
 from turnlog.agent.models.offline_tasks import OfflineTextTasks, candidates, cut, shortlist
@@ -107,7 +107,9 @@ async def test_an_embedding_server_that_is_down_does_not_stop_the_summary():
 
     with OpenAIServer() as server:
         url = server.url
-    embedder = OpenAIEmbedder(url, None, "m", count_tokens=len, caller=Caller(url, secret=None, sleep=no_wait))
+    embedder = OpenAIEmbedder(
+        url, None, "m", count_tokens=len, resilient=ResilientClient(url, secret=None, sleep=no_wait)
+    )
     made = await OfflineTextTasks(count, embedder).summarise(ENGLISH, "", 90)
     assert made.text == (await OfflineTextTasks(count).summarise(ENGLISH, "", 90)).text
     await embedder.close()

@@ -172,7 +172,7 @@ async def test_a_cancelled_answer_counts_neither_for_nor_against_the_server(clie
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert (chat._caller.breaker._running, chat._caller.breaker._circuits) == (0, {})
+    assert (chat._resilient.breaker._running, chat._resilient.breaker._circuits) == (0, {})
 
 
 async def test_newer_models_get_the_newer_token_limit_field(client, server, clock):
@@ -206,7 +206,7 @@ async def test_a_server_that_refuses_the_default_bound_gets_a_smaller_one_or_non
     await chat.complete(ASK)
     server.fail(400, message=said)
     with pytest.raises(ModelRefused):
-        await chat.complete(replace(ASK, max_tokens=9_000))  # of the caller, who is told
+        await chat.complete(replace(ASK, max_tokens=9_000))  # of the resilient, who is told
     server.fail(400, message="another mistake")
     with pytest.raises(ModelRefused):
         await client().complete(ASK)
@@ -219,7 +219,7 @@ async def test_an_answer_that_repeats_itself_ends_marked_and_is_cancelled_at_the
     chat = client()
     came = await deltas(chat)
     final = came[-1].final
-    assert (final.finish_reason, chat._caller.breaker._circuits) == ("repetition", {})
+    assert (final.finish_reason, chat._resilient.breaker._circuits) == ("repetition", {})
     assert final.text == "".join(one.text for one in came) and len(final.text) < 2_000
     await asyncio.to_thread(server.wait_until_left)
 

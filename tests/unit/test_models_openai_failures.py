@@ -85,9 +85,9 @@ async def test_the_breaker_opens_after_five_failed_calls_and_closes_after_two_tr
     assert caught.value.retry_after_s == 30
     clock.now += 30
     assert (await chat.complete(ASK)).text
-    assert chat._caller.breaker.state == "half-open"
+    assert chat._resilient.breaker.state == "half-open"
     await deltas(chat)
-    assert chat._caller.breaker.state == "closed"
+    assert chat._resilient.breaker.state == "closed"
 
 
 async def test_one_asker_whose_requests_fail_does_not_close_the_server_to_others(client, server, clock):
@@ -121,7 +121,7 @@ async def test_refusals_and_rate_limits_never_open_the_breaker(client, server, c
     for _ in range(6):
         with pytest.raises(kind):
             await chat.complete(ASK)
-    assert chat._caller.breaker.state == "closed"
+    assert chat._resilient.breaker.state == "closed"
 
 
 async def test_a_hanging_server_is_a_timeout_of_all_tries_together(client, server, clock):
@@ -132,7 +132,7 @@ async def test_a_hanging_server_is_a_timeout_of_all_tries_together(client, serve
 
 
 async def test_a_budget_that_is_used_up_is_no_failure_of_the_server(client, server, clock):
-    caller, asked = client(timeout_s=5.0)._caller, []
+    resilient, asked = client(timeout_s=5.0)._resilient, []
 
     async def attempt():
         asked.append(1)
@@ -140,8 +140,8 @@ async def test_a_budget_that_is_used_up_is_no_failure_of_the_server(client, serv
 
     for within_s in (0.0, -1.0, 0.0, 0.01, 0.01, 0.01, 0.01, 0.01):
         with pytest.raises(ModelTimedOut):
-            await caller.call(attempt, within_s=within_s)
-    assert (caller.breaker.state, len(asked)) == ("closed", 5)
+            await resilient.call(attempt, within_s=within_s)
+    assert (resilient.breaker.state, len(asked)) == ("closed", 5)
 
 
 async def test_a_stream_that_stalls_ends_with_what_came_and_is_not_tried_again(client, server, clock):

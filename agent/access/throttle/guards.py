@@ -128,7 +128,7 @@ _EMBEDDINGS = "purpose = 'embedding' AND agent = 'openai'"  # that the user aske
 
 _GUARDS = f"""
 WITH clock AS MATERIALIZED (SELECT coalesce(%(now)s::timestamptz, clock_timestamp()) AS now),
-bounds AS (
+request_limits AS (
   SELECT d.name, coalesce(l.most, d.most) AS most, d.place
   FROM unnest(%(names)s::text[], %(defaults)s::float8[]) WITH ORDINALITY AS d (name, most, place)
   LEFT JOIN limits l ON (l.tenant, l.thread_id, l.plan, l.name) = (%(tenant)s, %(limits)s, %(plan)s, d.name)),
@@ -157,7 +157,8 @@ uses (name, used, hits, span) AS (
   AND day BETWEEN (SELECT date_trunc('month', now)::date FROM clock) AND (SELECT now::date FROM clock)),
 guards AS (
   SELECT b.name, b.most, coalesce(u.used, 0) AS used, b.place,
-    u.hits[floor(greatest(u.used - b.most, 0))::int + 1] + u.span AS at FROM bounds b LEFT JOIN uses u USING (name))"""
+    u.hits[floor(greatest(u.used - b.most, 0))::int + 1] + u.span AS at
+  FROM request_limits b LEFT JOIN uses u USING (name))"""
 _ROWS = "SELECT name, most, used, at, now FROM guards, clock ORDER BY place"
 
 COUNT = f"{_GUARDS} {_ROWS}"

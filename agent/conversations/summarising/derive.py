@@ -8,9 +8,9 @@ from typing import Any
 
 from turnlog.agent.context import TokenCounter
 from turnlog.agent.context.cut import cut_end
-from turnlog.agent.models.budget import Ledger
 from turnlog.agent.models.cached_calls import Owner, key_of, once
 from turnlog.agent.models.protocol import TextTasks, Topics, Usage, Written
+from turnlog.agent.models.spending_limit import Ledger
 from turnlog.projectors.engine.writer import Connection
 
 PIECE_TOKENS = 6_000

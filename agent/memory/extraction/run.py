@@ -36,11 +36,11 @@ from turnlog.agent.memory.extraction.stages import (
     proposal,
     request_parts,
 )
-from turnlog.agent.models.budget import Ledger, ledger
 from turnlog.agent.models.cached_calls import Owner, cached, forget_answers, key_of, once
 from turnlog.agent.models.errors import ModelError
 from turnlog.agent.models.factory import Models
 from turnlog.agent.models.protocol import Usage
+from turnlog.agent.models.spending_limit import Ledger, ledger
 from turnlog.agent.retry_later import RetryLater
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.settings import Settings

@@ -18,11 +18,11 @@ from turnlog.agent.memory.deciding.policy import Policy
 from turnlog.agent.memory.deciding.writing import Decided, MemoryWriter, Place, Rows
 from turnlog.agent.memory.upkeep.merge_groups import MergeGroup, merge_event
 from turnlog.agent.memory.upkeep.merge_prompt import MergedText, prompt_hash, request_merged_text
-from turnlog.agent.models.budget import Ledger, ledger
 from turnlog.agent.models.cached_calls import Owner, cached, key_of, once
 from turnlog.agent.models.errors import ModelError, ModelRefused
 from turnlog.agent.models.factory import make_chat
 from turnlog.agent.models.protocol import ChatModel, Usage
+from turnlog.agent.models.spending_limit import Ledger, ledger
 from turnlog.agent.retry_later import RetryLater
 from turnlog.agent.runtime import Runtime
 from turnlog.events.contracts import Derivation, EventData, UsageMetered

@@ -90,7 +90,7 @@ async def _erase(at: ErasureScope, plan: Plan, reason: str | None, is_full: bool
         threads=len(plan.traces.threads),
         counts={name: count for name, count in done.counts.items() if count},
         scanned=dict(scan.places),
-        strings_searched=len(plan.needles.strings),
+        strings_searched=len(plan.search_strings.strings),
         hits=scan.total,
         found_in={**before, **scan.recorded} or None,
     )
@@ -183,7 +183,7 @@ async def _overwrite(at: ErasureScope, plan: Plan, done: _Done) -> None:
             else:
                 ending = Ending(plan.person.user, destroyed, head, plan.traces.shared.get(thread, 0))
                 await _retell_fork(at.runtime.log, place, ending, seqs)
-            if must_go(place, ending) or quotes(place, ending, plan.needles):
+            if must_go(place, ending) or quotes(place, ending, plan.search_strings):
                 seqs.add(place.stored.seq)
         done.add("events overwritten", await _overwritten(at.runtime.log, sorted(seqs), progress))
         done.add("unreadable events passed over", len(plan.passed_over))
@@ -276,15 +276,15 @@ async def _scanned(at: ErasureScope, plan: Plan, done: _Done) -> Scan:
     async with at.runtime.pool.connection() as conn:
         for table, count in (await rows.left(conn, plan.person, done.marks)).items():
             scan.note("tables with rows of the person", f"rows left in {table}", count)
-        if plan.needles.strings:
+        if plan.search_strings.strings:
             with at.reach.step("scanning tables") as progress:
-                await scan_tables(conn, plan.needles, scan, progress)
-    if not plan.needles.strings:
+                await scan_tables(conn, plan.search_strings, scan, progress)
+    if not plan.search_strings.strings:
         return scan
     if at.runtime.settings.nats_url is not None:
         with at.reach.step("scanning the stream") as progress:
-            await scan_stream(at.runtime.log, plan.needles, scan, progress)
-    await scan_buckets(at.runtime.log, plan.needles, scan)
+            await scan_stream(at.runtime.log, plan.search_strings, scan, progress)
+    await scan_buckets(at.runtime.log, plan.search_strings, scan)
     with at.reach.step("scanning files") as progress:
-        await asyncio.to_thread(scan_files, list(at.reach.files()), plan.needles, scan, progress)
+        await asyncio.to_thread(scan_files, list(at.reach.files()), plan.search_strings, scan, progress)
     return scan

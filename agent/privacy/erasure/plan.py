@@ -16,7 +16,7 @@ from turnlog.agent.privacy.erasure.scanning import searched_copy
 from turnlog.agent.privacy.erasure.string_search import (
     KEY_BYTES,
     MOST_CANDIDATES,
-    Needles,
+    SearchStrings,
     chosen,
     fitting,
     text_hashes,
@@ -63,7 +63,7 @@ class ErasureScope:
 class Plan:
     """What is stored about a person. rows: count by table. events: in the log, the person's or in their threads.
 
-    needles: strings by which the person's words are recognised, kept only here. hashes: SHA-256 of their texts that may
+    search_strings: by which the person's words are recognised, kept only here. hashes: SHA-256 of their texts that may
     have vectors. head: the log's last sequence when it was read. last: the receipt of an erasure before this one.
     found_before: where that one found words that nobody gave to this one.
     """
@@ -73,7 +73,7 @@ class Plan:
     rows: dict[str, int]
     events: int
     archives: tuple[str, ...]
-    needles: Needles
+    search_strings: SearchStrings
     hashes: frozenset[bytes]
     head: int
     last: Recorded | None
@@ -118,11 +118,11 @@ async def planned(at: ErasureScope, person: Person, more_strings: Sequence[str] 
         counts = await rows.row_counts(conn, person, own)
         with at.reach.step("choosing what to search for"):
             keys = await key_admin.wrapped_forms(conn, person.tenant, person.user)
-            needles = Needles([*more_strings, *keys, *await _distinctive(conn, person, found, strings)])
+            search_strings = SearchStrings([*more_strings, *keys, *await _distinctive(conn, person, found, strings)])
     archives = tuple(sorted({*archived, *files_of(at.runtime.settings.archive, person.tenant, own)}))
     last = await last_receipt(at.runtime.log, person)
     before = {} if more_strings else found_in(last)
-    return Plan(person, found, counts, events, archives, needles, hashes, head, last, before)
+    return Plan(person, found, counts, events, archives, search_strings, hashes, head, last, before)
 
 
 async def _said(log: Log, person: Person, found: Traces) -> tuple[list[str], frozenset[bytes], int]:
@@ -147,14 +147,14 @@ async def _distinctive(
 ) -> list[str]:
     """Returns the strings that occur in no other person's rows; ids of the person stay."""
     ids = " ".join([person.user, *found.threads]).casefold()
-    needles = Needles(chosen([one for one in strings if one.casefold() not in ids], 3 * STRINGS_AT_MOST))
+    search_strings = SearchStrings(chosen([one for one in strings if one.casefold() not in ids], 3 * STRINGS_AT_MOST))
     others: set[int] = set()
     said = rows.said_tables()
     for table in (*said, *rows.told_tables()):
         mine = sorted(found.own) if table in said else found.threads
         query = rows.others_query(table, person, mine, found.shared)
-        others |= (await searched_copy(conn, query, needles)).found.keys()
-    return chosen([one for at, one in enumerate(needles.strings) if at not in others], STRINGS_AT_MOST)
+        others |= (await searched_copy(conn, query, search_strings)).found.keys()
+    return chosen([one for at, one in enumerate(search_strings.strings) if at not in others], STRINGS_AT_MOST)
 
 
 def decoded(place: Place) -> Event | None:

@@ -15,7 +15,7 @@ from nats.js.errors import KeyNotFoundError, NoKeysError, NotFoundError
 from psycopg import sql
 
 from turnlog.agent.extras import parquet
-from turnlog.agent.privacy.erasure.string_search import Needles, Searched
+from turnlog.agent.privacy.erasure.string_search import Searched, SearchStrings
 from turnlog.events.log import Log
 from turnlog.events.progress import OnProgress
 from turnlog.events.read import read_to
@@ -62,19 +62,19 @@ class Scan:
         return sum(self.hits.values())
 
 
-async def scan_tables(conn: Connection, needles: Needles, scan: Scan, on_progress: OnProgress) -> None:
+async def scan_tables(conn: Connection, search_strings: SearchStrings, scan: Scan, on_progress: OnProgress) -> None:
     """Scans every column of every table, and the planner's statistics."""
     tables = [(str(schema), str(name)) for schema, name in await (await conn.execute(_TABLES)).fetchall()]
     for at, (schema, name) in enumerate(tables):
         query = sql.SQL("COPY (SELECT t.* FROM {} t) TO STDOUT (FORMAT BINARY)").format(sql.Identifier(schema, name))
-        scan.searched("tables", f"table {schema}.{name}", await searched_copy(conn, query, needles))
+        scan.searched("tables", f"table {schema}.{name}", await searched_copy(conn, query, search_strings))
         on_progress(at + 1, len(tables))
-    found = await searched_copy(conn, sql.SQL(_STATISTICS), needles)
+    found = await searched_copy(conn, sql.SQL(_STATISTICS), search_strings)
     scan.searched("statistics", "Postgres's statistics (pg_stats)", found)
 
 
-async def searched_copy(conn: Connection, query: sql.SQL | sql.Composed, needles: Needles) -> Searched:
-    searched = Searched(needles)
+async def searched_copy(conn: Connection, query: sql.SQL | sql.Composed, search_strings: SearchStrings) -> Searched:
+    searched = Searched(search_strings)
     async with conn.cursor() as cursor, cursor.copy(query) as copy:
         async for data in copy:
             searched.add(bytes(data))
@@ -82,13 +82,13 @@ async def searched_copy(conn: Connection, query: sql.SQL | sql.Composed, needles
     return searched
 
 
-async def scan_stream(log: Log, needles: Needles, scan: Scan, on_progress: OnProgress) -> None:
+async def scan_stream(log: Log, search_strings: SearchStrings, scan: Scan, on_progress: OnProgress) -> None:
     """Scans every message of the log, and of the stream of users' keys."""
     head = await log.head()
     for stream, filters in ((STREAM, f"{STORED_PREFIX}.>"), (KEYS_STREAM, KEYS)):
         if stream == KEYS_STREAM and log.keyring is None:
             continue
-        searched = Searched(needles)
+        searched = Searched(search_strings)
         async for stored in read_to(log.nc, [filters], 1, stream=stream, as_stored=True):
             searched.add(stored.body + b"\0")
             if stored.seq % 1_000 == 0:
@@ -97,14 +97,14 @@ async def scan_stream(log: Log, needles: Needles, scan: Scan, on_progress: OnPro
         scan.searched("streams", f"the stream {stream}", searched)
 
 
-async def scan_buckets(log: Log, needles: Needles, scan: Scan) -> None:
+async def scan_buckets(log: Log, search_strings: SearchStrings, scan: Scan) -> None:
     """Scans the copies of sessions, and the receipts that were given with contexts."""
     for name in (SESSION_BUCKET, RECEIPT_BUCKET):
-        await _scan_bucket(log, name, needles, scan)
+        await _scan_bucket(log, name, search_strings, scan)
 
 
-async def _scan_bucket(log: Log, name: str, needles: Needles, scan: Scan) -> None:
-    searched = Searched(needles)
+async def _scan_bucket(log: Log, name: str, search_strings: SearchStrings, scan: Scan) -> None:
+    searched = Searched(search_strings)
     try:
         bucket = await log.nc.jetstream().key_value(name)
         for key in await bucket.keys():
@@ -119,13 +119,15 @@ async def _scan_bucket(log: Log, name: str, needles: Needles, scan: Scan) -> Non
     scan.searched("buckets", f"bucket {name}", searched)
 
 
-def scan_files(paths: Iterable[tuple[str, Path]], needles: Needles, scan: Scan, on_progress: OnProgress) -> None:
+def scan_files(
+    paths: Iterable[tuple[str, Path]], search_strings: SearchStrings, scan: Scan, on_progress: OnProgress
+) -> None:
     """Searches files for the strings. paths: (kind, file). A file that was removed meanwhile, or is not readable, is
     reported as such."""
     every = list(paths)
     for at, (kind, path) in enumerate(every):
         try:
-            scan.searched(kind, f"file {path}", _in_file(path, needles))
+            scan.searched(kind, f"file {path}", _in_file(path, search_strings))
         except FileNotFoundError:
             continue
         except OSError:
@@ -152,8 +154,8 @@ def _in_parquet(path: Path) -> Iterator[bytes]:
         raise OSError(f"{path} is not a Parquet file") from error
 
 
-def _in_file(path: Path, needles: Needles) -> Searched:
-    searched = Searched(needles)
+def _in_file(path: Path, search_strings: SearchStrings) -> Searched:
+    searched = Searched(search_strings)
     if path.suffix == ".parquet":
         for said in _in_parquet(path):
             searched.add(said + b"\0")

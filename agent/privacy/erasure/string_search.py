@@ -25,7 +25,7 @@ CHUNK_BYTES = 4 * 1024 * 1024
 _FACTORS = np.array([0x9E3779B1, 0x85EBCA77], dtype=np.uint32)
 
 
-class Needles:
+class SearchStrings:
     """Strings to search for. strings: of at least KEY_BYTES bytes of UTF-8 each; shorter ones would match by chance and
     are left out."""
 
@@ -56,10 +56,10 @@ class Needles:
 
 
 class Searched:
-    """Searches a stream of bytes; a string across two parts is found too. found: as Needles.within."""
+    """Searches a stream of bytes; a string across two parts is found too. found: as SearchStrings.within."""
 
-    def __init__(self, needles: Needles) -> None:
-        self._needles, self._rest = needles, b""
+    def __init__(self, search_strings: SearchStrings) -> None:
+        self._search_strings, self._rest = search_strings, b""
         self._waiting: list[bytes] = []
         self._size = 0
         self.found: defaultdict[int, int] = defaultdict(int)
@@ -75,12 +75,12 @@ class Searched:
         data = self._rest + b"".join(self._waiting)
         self._count(data, 1)
         self._count(self._rest, -1)
-        keep = self._needles.longest - 1
+        keep = self._search_strings.longest - 1
         self._rest = data[-keep:] if keep else b""
         self._waiting, self._size = [], 0
 
     def _count(self, data: bytes, sign: int) -> None:
-        for number, times in self._needles.within(data).items():
+        for number, times in self._search_strings.within(data).items():
             self.found[number] += sign * times
 
     @property
@@ -90,7 +90,7 @@ class Searched:
     @property
     def masked(self) -> list[str]:
         """Returns what was found, masked: the person recognises it, and others do not learn it."""
-        return [masked(self._needles.strings[number]) for number, times in self.found.items() if times]
+        return [masked(self._search_strings.strings[number]) for number, times in self.found.items() if times]
 
 
 def forms(text: str) -> Iterator[bytes]:

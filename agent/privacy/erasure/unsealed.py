@@ -11,7 +11,7 @@ from typing import Any
 from uuid import UUID, uuid5
 
 from turnlog.agent.privacy.erasure.event_scan import Place
-from turnlog.agent.privacy.erasure.string_search import Needles
+from turnlog.agent.privacy.erasure.string_search import SearchStrings
 from turnlog.events.codec import parsed
 from turnlog.events.contracts import CONTRACTS, Event, MemorySource, ThreadForked, TurnRecorded
 from turnlog.events.errors import InvalidEvent, TurnlogError
@@ -46,11 +46,11 @@ def must_go(place: Place, ending: Ending) -> bool:
     return contract is not None and bool(contract.PERSONAL) and contract.MIXES_SPEAKERS and _has_words(place)
 
 
-def quotes(place: Place, ending: Ending, needles: Needles) -> bool:
+def quotes(place: Place, ending: Ending, search_strings: SearchStrings) -> bool:
     """Returns whether a server's error text, which is not encrypted, contains one of the person's strings."""
     mine = ending.first_seq is None or place.user == ending.user
     contract = CONTRACTS.get(place.type or "")
-    return mine and contract is not None and contract.QUOTES_ERRORS and bool(needles.within(place.stored.body))
+    return mine and contract is not None and contract.QUOTES_ERRORS and bool(search_strings.within(place.stored.body))
 
 
 def without_derived(event: Event) -> Event | None:

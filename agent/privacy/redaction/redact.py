@@ -25,7 +25,7 @@ from turnlog.agent.privacy.erasure.erase import REDACTION
 from turnlog.agent.privacy.erasure.event_scan import Person
 from turnlog.agent.privacy.erasure.plan import ErasureReach
 from turnlog.agent.privacy.erasure.scanning import Scan, scan_buckets, scan_files, scan_stream, scan_tables
-from turnlog.agent.privacy.erasure.string_search import Needles, text_hashes
+from turnlog.agent.privacy.erasure.string_search import SearchStrings, text_hashes
 from turnlog.agent.privacy.redaction.striking import InvalidWords, Strike, is_derived, may_spell, strike_of, struck
 from turnlog.agent.runtime import Runtime
 from turnlog.events.codec import encode
@@ -345,12 +345,12 @@ async def _scanned(runtime: Runtime, plan: RedactionPlan, reach: ErasureReach) -
     occur by chance, in the rows of the threads. Events that may spell them in other ways are counted too: those cannot
     be struck."""
     scan = Scan()
-    needles = Needles([normalize(form, text) for text in plan.strike.texts for form in ("NFC", "NFD")])
+    search_strings = SearchStrings([normalize(form, text) for text in plan.strike.texts for form in ("NFC", "NFD")])
     async with runtime.pool.connection() as conn:
         for table, count in (await _left(conn, plan)).items():
             scan.note("tables of the threads", f"{OF_THREADS[0]} in {table}", count)
-        if needles.strings:
-            await scan_tables(conn, needles, scan, lambda done, total: None)
+        if search_strings.strings:
+            await scan_tables(conn, search_strings, scan, lambda done, total: None)
     left, alike = 0, list[int]()
     for thread in plan.threads:
         async for one in runtime.log.read_thread(plan.tenant, thread):
@@ -361,10 +361,10 @@ async def _scanned(runtime: Runtime, plan: RedactionPlan, reach: ErasureReach) -
     scan.note("threads of the log", OF_THREADS[1], left)
     if alike:
         scan.note("threads of the log", f"{OF_THREADS[1]} that may spell them otherwise: {alike[:20]}", len(alike))
-    if needles.strings:
-        await scan_stream(runtime.log, needles, scan, lambda done, total: None)
-        await scan_buckets(runtime.log, needles, scan)
-        await asyncio.to_thread(scan_files, list(reach.files()), needles, scan, lambda done, total: None)
+    if search_strings.strings:
+        await scan_stream(runtime.log, search_strings, scan, lambda done, total: None)
+        await scan_buckets(runtime.log, search_strings, scan)
+        await asyncio.to_thread(scan_files, list(reach.files()), search_strings, scan, lambda done, total: None)
     return scan, len(plan.strike.texts)
 
 

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from pgvector import HalfVector
 
 from turnlog.agent import metrics
-from turnlog.agent.models.budget import Ledger
 from turnlog.agent.models.errors import ModelRefused
 from turnlog.agent.models.protocol import Embedder, Usage, Vectors
+from turnlog.agent.models.spending_limit import Ledger
 from turnlog.agent.recall.embedding.pending import Pending
 from turnlog.events.contracts import Event
 from turnlog.projectors.engine.writer import Connection

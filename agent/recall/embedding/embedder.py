@@ -12,8 +12,8 @@ from uuid import UUID
 
 from turnlog.agent.memory.deciding.service import Memories
 from turnlog.agent.memory.deciding.writing import MemoriesParked, Place
-from turnlog.agent.models.budget import Ledger, ledger
 from turnlog.agent.models.protocol import LOCAL, Embedder, Usage
+from turnlog.agent.models.spending_limit import Ledger, ledger
 from turnlog.agent.recall.embedding.backlog import note_round
 from turnlog.agent.recall.embedding.cache import SOURCE, fill_cache, metered
 from turnlog.agent.recall.embedding.pending import Pending, pending_chunks, pending_count, pending_memories

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import BaseModel, Field
 
-from turnlog.agent.answering.asking import Answered, Asked, Restarted, Seen, Text, ToolReturned, ToolUsed
+from turnlog.agent.answering.asking import Answered, QuestionStored, Restarted, Seen, Text, ToolReturned, ToolUsed
 from turnlog.agent.answering.context import context_as_of
 from turnlog.agent.answering.request import answer_id
 from turnlog.agent.conversations.transcript import json_or_text
@@ -54,7 +54,7 @@ async def _events(answer: AnswerUnderWay, debug: bool) -> AsyncGenerator[ServerS
     async with aclosing(answer.running.read()) as pieces:
         async for _, piece in pieces:
             match piece:
-                case Asked(seq=seq):
+                case QuestionStored(seq=seq):
                     route = {"agent_type": answer.agent, "conversation_id": answer.thread, "seq": seq}
                     yield ServerSentEvent(event="route", data=route)
                 case Seen():

@@ -20,11 +20,11 @@ from turnlog.agent.access.identity import Unauthenticated
 from turnlog.agent.answering.asking import (
     AgentSwitched,
     Answered,
-    Asked,
     NoAnswer,
     PhaseChanged,
     Piece,
     PlanShown,
+    QuestionStored,
     Restarted,
     Solved,
     Text,
@@ -160,7 +160,7 @@ class _Talk:
             async with aclosing(running.read()) as pieces:
                 async for number, piece in pieces:
                     match piece:
-                        case Asked() | Restarted():  # after a restart the text so far is void
+                        case QuestionStored() | Restarted():  # after a restart the text so far is void
                             stream, index = f"{running.id}-{number}", 0
                             about = {"thread": self._thread, "request_id": request_id}
                             await self._send("streaming_start", stream_id=stream, **about)

@@ -12,10 +12,10 @@ from pydantic import BaseModel, Field
 from turnlog.agent.answering.asking import (
     AgentSwitched,
     Answered,
-    Asked,
     PhaseChanged,
     Piece,
     PlanShown,
+    QuestionStored,
     Restarted,
     Seen,
     Solved,
@@ -149,7 +149,7 @@ TEAM_EVENTS: dict[type, str] = {
 
 def _event(piece: Piece) -> tuple[str, Any]:
     match piece:
-        case Asked(seq=seq):
+        case QuestionStored(seq=seq):
             return "started", {"seq": seq}
         case Seen():
             return "context", piece

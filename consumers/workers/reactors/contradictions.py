@@ -25,10 +25,10 @@ from turnlog.agent.memory.upkeep.contradictions import (
     request_verdicts,
     resolve,
 )
-from turnlog.agent.models.budget import ledger
 from turnlog.agent.models.cached_calls import Owner, key_of, once
 from turnlog.agent.models.errors import ModelError, ModelRefused
 from turnlog.agent.models.protocol import ChatModel, Usage
+from turnlog.agent.models.spending_limit import ledger
 from turnlog.agent.retry_later import RetryLater
 from turnlog.agent.runtime import Runtime
 from turnlog.consumers.workers.durable_consumer import Delivery

@@ -17,12 +17,12 @@ from turnlog.agent.conversations.summarising.derive import Derived, Deriver, Mod
 from turnlog.agent.conversations.summarising.facts import ThreadFacts, texts
 from turnlog.agent.conversations.summarising.results import NAME as LEDGER
 from turnlog.agent.conversations.summarising.results import derivation, failure_metered, usage_metered
-from turnlog.agent.models.budget import ledger
 from turnlog.agent.models.cached_calls import forget_answers
 from turnlog.agent.models.errors import BreakerOpen, ModelError
 from turnlog.agent.models.factory import Models
 from turnlog.agent.models.offline_tasks import PROVIDER as OFFLINE
 from turnlog.agent.models.protocol import Usage
+from turnlog.agent.models.spending_limit import ledger
 from turnlog.agent.retry_later import RetryLater
 from turnlog.agent.runtime import Runtime
 from turnlog.consumers.workers.durable_consumer import Delivery

@@ -12,11 +12,11 @@ from turnlog.agent.conversations.summarising.facts import is_still_there, load, 
 from turnlog.agent.conversations.summarising.plan import Facts, Plan, plan
 from turnlog.agent.conversations.summarising.results import NAME as NAME
 from turnlog.agent.conversations.summarising.results import RoundResult, history_pruned, summary_written, topics_tagged
-from turnlog.agent.models.budget import ledger
 from turnlog.agent.models.cached_calls import forget_answers
 from turnlog.agent.models.factory import Models
 from turnlog.agent.models.offline_tasks import PROVIDER as OFFLINE
 from turnlog.agent.models.protocol import Usage
+from turnlog.agent.models.spending_limit import ledger
 from turnlog.agent.recall.embedding.embedder import BATCH, embed_chunks, embedding_ledger
 from turnlog.agent.recall.embedding.pending import pending_chunks
 from turnlog.agent.retry_later import RetryLater

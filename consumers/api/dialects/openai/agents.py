@@ -8,14 +8,14 @@ from uuid import uuid5
 from turnlog.agent.answering.asking import (
     AgentSwitched,
     Answered,
-    Asked,
     Continued,
     PlanShown,
+    QuestionStored,
     ToolReturned,
     ToolUsed,
     ask,
 )
-from turnlog.agent.answering.completions import Begun, CompletionRequest, Piece, Reasoned, Text, label_first
+from turnlog.agent.answering.completions import AnswerIds, CompletionRequest, Piece, Reasoned, Text, label_first
 from turnlog.agent.answering.pieces import Shown
 from turnlog.agent.answering.request import answer_id
 from turnlog.agent.answering.turns import add_turns, turn_of
@@ -86,8 +86,8 @@ async def complete_by_agent(caller: Principal, wanted: CompletionRequest, agent:
     request = answer_id(turn_id, "request")
     async with aclosing(asked) as pieces:
         async for piece in pieces:
-            if isinstance(piece, Asked):
-                yield Begun(answer_id(request, "answer"), piece.thread, answer_id(request, "receipt"))
+            if isinstance(piece, QuestionStored):
+                yield AnswerIds(answer_id(request, "answer"), piece.thread, answer_id(request, "receipt"))
             for step in steps.said(piece):
                 yield Reasoned(step)
             if said := text.said(piece):
@@ -103,7 +103,7 @@ class _Steps:
     def __init__(self) -> None:
         self._thought = ""
 
-    def said(self, piece: Shown | Asked | Answered) -> list[str]:
+    def said(self, piece: Shown | QuestionStored | Answered) -> list[str]:
         """Returns what to say now."""
         match piece:
             case PlanShown(agent=agent, thought=thought):

@@ -14,7 +14,7 @@ from pydantic import BeforeValidator
 
 from turnlog.agent.answering.client_tasks import is_client_task
 from turnlog.agent.answering.completions import (
-    Begun,
+    AnswerIds,
     CompletionRequest,
     MemoryMode,
     Person,
@@ -98,19 +98,19 @@ ByHeaders = Annotated[ConversationHeaders, Depends(conversation_headers)]
 class Started:
     """An answer whose question is stored."""
 
-    begun: Begun
+    ids: AnswerIds
     running: Running[Piece]
     request: Request
     memory: MemoryMode
 
     @property
     def headers(self) -> dict[str, str]:
-        about = {"X-Turnlog-Thread": self.begun.thread, "X-Turnlog-Receipt": self.begun.receipt}
+        about = {"X-Turnlog-Thread": self.ids.thread, "X-Turnlog-Receipt": self.ids.receipt}
         about |= {"X-Turnlog-Memory": self.memory}
         return {name: str(value) for name, value in about.items() if value is not None}
 
     async def pieces(self) -> AsyncGenerator[Piece]:
-        """Yields what follows `begun`. An answer that is not stored ends with its reader, at the model's server too."""
+        """Yields what follows the ids. An answer that is not stored ends with its reader, at the model's server too."""
         has_ended = False
         try:
             async with aclosing(self.running.read(1)) as pieces:
@@ -118,13 +118,13 @@ class Started:
                     has_ended = isinstance(piece, Completion)
                     yield piece
         finally:
-            if self.begun.receipt is None and not has_ended:
+            if self.ids.receipt is None and not has_ended:
                 self.running.task.cancel()
 
     async def whole(self) -> Completion:
         """Returns the answer when it is recorded. Raises ModelError."""
         leaving = None
-        if self.begun.receipt is None:
+        if self.ids.receipt is None:
             leaving = asyncio.create_task(cancel_when_left(self.request, self.running.task))
         try:
             async with aclosing(self.pieces()) as pieces:
@@ -198,7 +198,7 @@ async def start(
         running = streams.run(pieces, digest, id_)
     async with aclosing(running.read()) as numbered:
         _, first = await anext(numbered)
-    return Started(cast(Begun, first), running, request, wanted.memory)
+    return Started(cast(AnswerIds, first), running, request, wanted.memory)
 
 
 async def _digest(request: Request, caller: Principal) -> bytes:

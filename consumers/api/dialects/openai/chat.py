@@ -93,7 +93,7 @@ class _Chunks:
     def __init__(self, started: Started, model: str, tools: Sequence[Mapping[str, Any]]) -> None:
         self._started, self._custom = started, custom_tools(tools)
         self._custom_calls: set[int] = set()  # their indexes
-        self._base = {"id": f"chatcmpl-{started.begun.id.hex}", "created": int(time.time()), "model": model}
+        self._base = {"id": f"chatcmpl-{started.ids.id.hex}", "created": int(time.time()), "model": model}
 
     async def whole(self) -> dict[str, Any]:
         made = await self._started.whole()

@@ -113,7 +113,7 @@ class _Answer:
     """A response while it is made. output: the items so far, in the order in which they began."""
 
     def __init__(self, started: Started, body: ResponsesBody, model: str) -> None:
-        self._started, self._id = started, id_part(started.begun.id, started.begun.thread)
+        self._started, self._id = started, id_part(started.ids.id, started.ids.thread)
         self._base: dict[str, Any] = {
             "id": f"resp_{self._id}",
             "object": "response",
@@ -122,8 +122,8 @@ class _Answer:
             "incomplete_details": None,
             "model": body.model or model,
             **echoed_fields(body.model_dump()),
-            "store": started.begun.receipt is not None,
-            "conversation": {"id": started.begun.thread} if body.conversation else None,
+            "store": started.ids.receipt is not None,
+            "conversation": {"id": started.ids.thread} if body.conversation else None,
         }
         self._custom = {str(tool.get("name")) for tool in body.tools if tool.get("type") == "custom"}
         self._output: list[dict[str, Any]] = []

@@ -10,7 +10,7 @@ from helpers.sample_events import SOURCE
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnlog.agent.privacy.erasure.string_search import Needles, Searched, candidates, chosen, words_of
+from turnlog.agent.privacy.erasure.string_search import Searched, SearchStrings, candidates, chosen, words_of
 from turnlog.events.contracts import (
     CheckpointSaved,
     EntitiesFound,
@@ -34,17 +34,17 @@ WRITTEN = {
 
 @pytest.mark.parametrize("form", WRITTEN)
 def test_every_form_is_found(form: str) -> None:
-    assert Needles([SECRET]).within(b"before " + WRITTEN[form].encode() + b" after") == {0: 1}
+    assert SearchStrings([SECRET]).within(b"before " + WRITTEN[form].encode() + b" after") == {0: 1}
 
 
 def test_what_is_almost_it_is_not_found() -> None:
-    assert Needles([SECRET]).within(SECRET[:-1].encode() + b"?" + SECRET[1:].encode()) == {}
+    assert SearchStrings([SECRET]).within(SECRET[:-1].encode() + b"?" + SECRET[1:].encode()) == {}
 
 
 def test_a_string_that_parts_divide_is_found_once() -> None:
     data = b"a" * 50 + SECRET.encode() + b"b" * 50
     for size in (1, 7, 30, 64):
-        searched = Searched(Needles([SECRET, "nowhere to be found"]))
+        searched = Searched(SearchStrings([SECRET, "nowhere to be found"]))
         for at in range(0, len(data), size):
             searched.add(data[at : at + size])
             searched.flush()
@@ -55,9 +55,9 @@ def test_a_string_that_parts_divide_is_found_once() -> None:
 def test_it_finds_what_a_plain_search_finds(strings: list[str], seed: int) -> None:
     chance = random.Random(seed)
     data = "".join(chance.choice([*strings, "…", "x"]) for _ in range(12)).encode(errors="replace")
-    needles = Needles([one for one in strings if one.isprintable()])
-    found = needles.within(data)
-    for number, one in enumerate(needles.strings):
+    search_strings = SearchStrings([one for one in strings if one.isprintable()])
+    found = search_strings.within(data)
+    for number, one in enumerate(search_strings.strings):
         if one.encode(errors="replace") in data:
             assert number in found
 
@@ -105,7 +105,7 @@ def test_numbers_of_a_person_count_whatever_is_around_them() -> None:
 
 
 def test_what_was_found_is_shown_masked() -> None:
-    searched = Searched(Needles([SECRET, "对花生过敏", "nowhere to be found"]))
+    searched = Searched(SearchStrings([SECRET, "对花生过敏", "nowhere to be found"]))
     searched.add(f"{SECRET} 对花生过敏".encode())
     searched.flush()
     assert searched.masked == ["An…r (26 characters)", "对… (5 characters)"]

@@ -1,4 +1,4 @@
-"""The reactors' hourly budget, in Postgres so that it holds across restarts and workers."""
+"""The reactors' hourly spending limit, in Postgres, so that it holds across restarts and workers."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ WINDOW = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
+class SpendingLimit:
     """Limits for a sliding hour. Zero calls or zero tokens allow only one call in an otherwise idle window."""
 
     calls_per_hour: int
@@ -27,7 +27,7 @@ class Spent(NamedTuple):
     calls: int = 1
 
 
-def allowed_at(budget: Budget, spent: Iterable[Spent], now: datetime, estimate: int) -> datetime:
+def allowed_at(limit: SpendingLimit, spent: Iterable[Spent], now: datetime, estimate: int) -> datetime:
     """Returns the earliest time, `now` or later, at which a call of about `estimate` tokens may start if nothing else
     is spent.
 
@@ -36,28 +36,28 @@ def allowed_at(budget: Budget, spent: Iterable[Spent], now: datetime, estimate: 
     """
     left = [one for one in spent if one.at > now - WINDOW]
     at = now
-    while left and not _fits(budget, left, estimate):
+    while left and not _fits(limit, left, estimate):
         at = left.pop(0).at + WINDOW
     return at
 
 
-def _fits(budget: Budget, spent: list[Spent], estimate: int) -> bool:
+def _fits(limit: SpendingLimit, spent: list[Spent], estimate: int) -> bool:
     calls, tokens = sum(one.calls for one in spent), sum(one.tokens for one in spent)
-    return calls < budget.calls_per_hour and tokens + estimate <= budget.tokens_per_hour
+    return calls < limit.calls_per_hour and tokens + estimate <= limit.tokens_per_hour
 
 
 MAX_WAIT_S = 600.0
 
 
 class Ledger:
-    """One reactor's budget: `admit` before each model call, booked after it. budget None: no limit."""
+    """Holds one reactor to its limit: `admit` before each model call, `book` after it. limit None: unlimited."""
 
-    def __init__(self, reactor: str, budget: Budget | None) -> None:
-        self._reactor, self._budget = reactor, budget
+    def __init__(self, reactor: str, limit: SpendingLimit | None) -> None:
+        self._reactor, self._limit = reactor, limit
 
     async def admit(self, conn: Connection, estimate: int) -> None:
         """Raises RetryLater until a call of about `estimate` tokens fits into the sliding hour."""
-        if self._budget is None:
+        if self._limit is None:
             return
         now = datetime.now(UTC)
         rows = await conn.execute(
@@ -65,7 +65,7 @@ class Ledger:
             "ORDER BY spent_at",
             (self._reactor, now - WINDOW),
         )
-        at = allowed_at(self._budget, [Spent(*row) for row in await rows.fetchall()], now, estimate)
+        at = allowed_at(self._limit, [Spent(*row) for row in await rows.fetchall()], now, estimate)
         if at > now:
             seconds = max(1.0, (at - now).total_seconds())
             raise RetryLater(
@@ -85,5 +85,5 @@ class Ledger:
 def ledger(reactor: str, settings: Settings, is_local: bool) -> Ledger:
     """Returns the ledger of a reactor. is_local: the model runs on this machine at no cost."""
     return Ledger(
-        reactor, None if is_local else Budget(settings.budget_calls_per_hour, settings.budget_tokens_per_hour)
+        reactor, None if is_local else SpendingLimit(settings.budget_calls_per_hour, settings.budget_tokens_per_hour)
     )

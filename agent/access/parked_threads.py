@@ -1,4 +1,4 @@
-"""Appends settings, keys and agents: behind a parked event of their thread they would change nothing."""
+"""Appends settings, keys and agents, unless an event of their thread is parked: then they would change nothing."""
 
 from collections.abc import Sequence
 
