@@ -282,14 +282,14 @@ def fields_by_rules(settings: Settings, text: str, at: datetime) -> dict[str, An
 
 
 async def check_no_secret(runtime: Runtime, tenant: str, user: str, content: str) -> None:
-    """Raises InvalidMemory for a content with a secret, unless the user or the settings allow it."""
+    """Raises InvalidMemory for a content with a secret, unless the settings allow it and the user does not forbid it."""
     if not holds_secret(content):
         return
     async with runtime.pool.connection() as conn:
         if not await remembers_secrets(conn, tenant, user, runtime.settings.remember_secrets):
             raise InvalidMemory(
                 "a memory holds no password, key or number of a card, because it goes to models; "
-                "the user's preference secrets=keep or MEMORY_REMEMBER_SECRETS=true allows it"
+                "MEMORY_REMEMBER_SECRETS=true allows it, unless the user's preference is secrets=mask or refuse"
             )
 
 

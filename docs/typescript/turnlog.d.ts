@@ -6315,7 +6315,7 @@ export interface components {
          *
          *     enable_memory False: nothing is extracted from what the user says, and no memory goes into a prompt.
          *     secrets: whether the user's turns with a password, a key or the number of a card or of a person are refused, stored
-         *     with it masked, or kept, and then remembered too.
+         *     with it masked, or kept; kept ones are remembered where the operator allows it.
          */
         UserPreferences: {
             /** Communication Style */

@@ -73,11 +73,10 @@ async def test_a_person_decides_what_happens_to_secrets(face: Face) -> None:
         await thread.add("assistant", "Your password is hunter22")  # an answer is not refused: its question is there
         await memory.set_preferences("ann", secrets="mask")
         await thread.add("user", "My wifi password is swordfish.")
-        with pytest.raises(TurnlogError, match="secrets=keep"):
-            await memory.remember("ann", "My wifi password is swordfish.")
         await memory.set_preferences("ann", secrets="keep")
         await thread.add("user", "My PIN is 4712.")
-        await memory.remember("ann", "My wifi password is swordfish.")
+        with pytest.raises(TurnlogError, match="MEMORY_REMEMBER_SECRETS"):  # the operator does not allow it
+            await memory.remember("ann", "My wifi password is swordfish.")
         assert [turn.content for turn in await thread.messages()] == [
             "My PIN is 4711.",
             "Your password is ****",

@@ -156,6 +156,8 @@ async def test_who_asks_to_remember_learns_what_came_of_it(offline: Play) -> Non
         assert await ask(stage, "I remember that the bin was full. Do you remember it?") is None
     async with offline("projectors", remember_secrets=True) as stage:
         assert await ask(stage, "Remember that my PIN is 4411.") == Remembered("en", ("my PIN is 4411",))
+        await set_preferences(stage.runtime, "default", "ann", {"secrets": "mask"})  # stricter than the operator
+        assert await ask(stage, "Remember that my PIN is 4411.") == Remembered("en", why_not="secret")
     async with offline("projectors", extract=False) as stage:
         assert await ask(stage, "记住他叫小明") == Remembered("zh", why_not="off")
 

@@ -153,13 +153,15 @@ async def zone_of(conn: Connection, tenant: str, user: str, default: tzinfo) -> 
     return zone_or((await preferences_set(conn, tenant, memory_thread(user))).timezone, default)
 
 
-async def remembers_secrets(conn: Connection, tenant: str, user: str, default: bool) -> bool:
-    """Returns whether memories of a user may hold secrets, as the user wants it, else the default."""
-    return keeps_secrets(await preferences_set(conn, tenant, memory_thread(user)), default)
+async def remembers_secrets(conn: Connection, tenant: str, user: str, allowed: bool) -> bool:
+    """Returns whether memories of a user may hold secrets."""
+    return keeps_secrets(await preferences_set(conn, tenant, memory_thread(user)), allowed)
 
 
-def keeps_secrets(preferences: UserPreferences, default: bool) -> bool:
-    return default if preferences.secrets is None else preferences.secrets == "keep"
+def keeps_secrets(preferences: UserPreferences, allowed: bool) -> bool:
+    """Returns whether memories may hold secrets. allowed: by the operator; a person can forbid it, but not allow it,
+    because the operator decides which models the memories go to."""
+    return allowed and preferences.secrets in (None, "keep")
 
 
 async def is_memory_off(conn: Connection, tenant: str, thread: str) -> bool:
