@@ -282,7 +282,7 @@ def fields_by_rules(settings: Settings, text: str, at: datetime) -> dict[str, An
 
 
 async def check_no_secret(runtime: Runtime, tenant: str, user: str, content: str) -> None:
-    """Raises InvalidMemory for a content with a secret, unless the settings allow it and the user does not forbid it."""
+    """Raises InvalidMemory for a content with a secret, unless the settings allow it and the user does not object."""
     if not holds_secret(content):
         return
     async with runtime.pool.connection() as conn:

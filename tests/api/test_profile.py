@@ -31,7 +31,8 @@ async def test_each_line_has_its_quote_and_turn_and_is_the_same_through_every_fa
             assert TypeAdapter(Profile).dump_python(await memory.profile("ann"), mode="json") == shown
         (read,) = (await mcp.read_resource("turnlog://profile/now")).contents
         assert json.loads(read.text) == shown
-        (of_bob,) = (await bob.read_resource("turnlog://profile/now")).contents
+        (listed,) = (await bob.list_resources()).resources
+        (of_bob,) = (await bob.read_resource(listed.uri)).contents
         assert json.loads(of_bob.text)["text"] == ""
 
 

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ResourceError, ToolError
-from mcp.types import ToolAnnotations
+from mcp.types import Resource, ToolAnnotations
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from pydantic_core import to_json
 
@@ -37,6 +37,7 @@ CALLER = "turnlog.caller"
 PATIENCE_S = 60.0
 MOST_TURNS = 100
 MOST_MEMORIES = 100
+PROFILE_TYPE = "application/json"
 READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 ADDS = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
 DROPS = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=False)
@@ -227,6 +228,15 @@ class _Tools:
             return to_json(await profiles.profile(*who.person, moment, for_model=True)).decode()
 
 
+class _Server(MCPServer):
+    """Lists the profile of now as a resource: a client's picker shows no templates. It is read through the template,
+    because the library gives resources without parameters no Context, and so no caller."""
+
+    async def list_resources(self) -> list[Resource]:
+        about = "Who the user is, in at most 400 tokens"
+        return [Resource(uri="turnlog://profile/now", name="profile", description=about, mime_type=PROFILE_TYPE)]
+
+
 def make_server(fixed: Principal | None = None) -> MCPServer:
     """Returns the server with its tools. fixed: who calls on stdio."""
     tools = _Tools(fixed)
@@ -242,11 +252,8 @@ def make_server(fixed: Principal | None = None) -> MCPServer:
         )
     ]
     with _untouched_root_logger():
-        server = MCPServer(
-            "turnlog", title="turnlog: memory of conversations", version=version("turnlog"), tools=offered
-        )
-    # A template, because the library gives resources without parameters no Context, and so no caller.
-    add = server.resource("turnlog://profile/{as_of}", name="profile", mime_type="application/json")
+        server = _Server("turnlog", title="turnlog: memory of conversations", version=version("turnlog"), tools=offered)
+    add = server.resource("turnlog://profile/{as_of}", name="profile", mime_type=PROFILE_TYPE)
     add(_with_clear_errors(tools.profile, ResourceError))
     return server
 
