@@ -131,6 +131,86 @@ CATEGORIES: Mapping[str, Category] = {
     "wrong-expected-version": "unknown",
 }
 
+# Why a request failed, for a person who reads Chinese; other codes have the text of their category.
+_WHY_ZH: Mapping[str, str] = {
+    "token-expired": "登录已过期，请重新登录",
+    "unauthenticated": "令牌或密钥无效，请重新登录",
+    "forbidden": "没有权限做这件事",
+    "not-found": "没有找到，可能已被删除，或不属于你",
+    "agent-disabled": "这个智能体已停用",
+    "answer-cancelled": "回答在有内容之前已被停止",
+    "ambiguous-conflict": "这句话可能指多个待回答的问题，请说得更具体",
+    "ambiguous-memory": "这些词可能指多条记忆，请说得更具体",
+    "cut-in-a-call": "不能在工具调用与其结果之间分开",
+    "entity-exists": "已有这个类型和名称的实体",
+    "memories-parked": "记忆的一个事件未能应用，需要先由运维处理",
+    "name-taken": "这个名称已被使用",
+    "not-under-way": "没有正在生成的回答",
+    "rows-not-in-log": "数据库比日志更新，需要先由运维处理",
+    "subscriber-exists": "已有这个名称的订阅者",
+    "thread-exists": "已有这个会话",
+    "thread-parked": "会话的一个事件未能应用，需要先由运维处理",
+    "webhook-exists": "已有这个 webhook",
+    "receipt-gone": "上下文的收据已过期，请重新获取上下文",
+    "event-too-large": "内容太大，无法存储",
+    "bad-cursor": "翻页标记无效，请从头读取列表",
+    "bad-query": "查询无效",
+    "future-event-version": "事件来自更新的 turnlog 版本，请先升级",
+    "idempotency-key-reused": "这个幂等键已用于另一个请求",
+    "import-failed": "文件无法导入",
+    "invalid-agent": "智能体的设置无效",
+    "invalid-entity": "实体无效",
+    "invalid-event": "内容为空或无效",
+    "invalid-filter": "筛选条件无效",
+    "invalid-grant": "不能授予这些权限",
+    "invalid-grouping": "不能这样分组",
+    "invalid-id": "标识无效",
+    "invalid-limit": "限额无效",
+    "invalid-memory": "记忆的内容无效：为空、太长，或附加数据不合规",
+    "invalid-memory-request": "对记忆的请求无效",
+    "invalid-preference": "偏好无效",
+    "invalid-recall": "检索请求无效",
+    "memory-not-in-use": "这条记忆已不再使用，不能更改",
+    "no-age": "没有给出时长",
+    "not-per-thread": "这个读模型不能只为一个会话重建",
+    "nothing-chosen": "没有选择任何内容",
+    "nothing-named": "没有指明是哪一个",
+    "nothing-to-revert": "没有可还原的更早版本",
+    "question-settled": "这个问题已经解决",
+    "refused-target": "不允许访问这个地址",
+    "secret-refused": "内容中有密码或密钥之类的秘密，未存储",
+    "invalid-words": "要涂去的词语无效",
+    "strings-too-short": "要搜索的词语太短",
+    "text-too-long": "文字太长",
+    "unknown-event-type": "未知的事件类型",
+    "unsigned-event": "事件没有签名",
+    "unsupported_parameter": "不支持这个参数",
+    "window-too-small": "模型的上下文窗口太小",
+    "wrong-receipt": "收据不属于这个请求",
+    "model-no-embeddings": "模型服务器不提供向量",
+    "model-not-an-api": "配置的地址不是模型服务器",
+    "model-refused": "模型服务器拒绝了请求，请检查密钥和模型名称",
+    "archive-damaged": "归档文件已损坏",
+    "archive-missing": "归档文件不在了",
+    "missing-extra": "服务器没有安装这项功能所需的包",
+    "job-under-way": "同类任务正在运行，请等它结束",
+    "rebuild-running": "重建正在运行，请等它结束",
+    "rebuild-stopped": "重建已停止",
+    "write-under-way": "同一个请求正在处理中",
+    "wrong-expected-version": "会话在此期间有了新内容，请刷新后再试",
+    "wrong-origin": "不允许这个网站访问服务器",
+    "wrong-host": "服务器不使用这个主机名",
+    "body-too-slow": "请求内容未及时到达",
+    "body-too-large": "请求内容太大",
+    "headers-too-large": "请求头太大",
+    "bad-form": "请在表单中只发送一个文件",
+    "bad-format": "没有这种导入格式",
+    "invalid-request": "请求中有字段无效",
+    "invalid-value": "请求中有数据库无法保存的值",
+    "too-slow": "数据库处理这个请求太久，请减少一次的数量",
+    "method-not-allowed": "这个地址不支持这种请求",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class _Row:
@@ -200,6 +280,11 @@ _ENDED: dict[str, dict[Locale, str]] = {
 def category_of(code: str) -> Category:
     """Returns the category of an error code that prevented an answer."""
     return CATEGORIES.get(code, "unknown")
+
+
+def why_zh(code: str) -> str:
+    """Returns why a request failed with this code, in a sentence for a person who reads Chinese."""
+    return _WHY_ZH.get(code) or _TABLE[category_of(code)].zh
 
 
 def fallback_of(error: TurnlogError, locale: Locale) -> Fallback:

@@ -31,6 +31,21 @@ class Tier:
     items: tuple[Item, ...]
 
 
+# The reasons of remarks, for a person who reads Chinese.
+REASONS_ZH: Mapping[str, str] = {
+    "older than what fits into the budget": "比预算能容纳的更早",
+    "larger than tier 2's whole share": "大于第二层的全部份额",
+    "nothing but thinking or empty blocks": "只有思考或空内容",
+    "second result for the same call": "同一调用的第二个结果",
+    "second result for the same call left out": "省略了同一调用的第二个结果",
+    "result without its call, shown as text": "没有对应调用的结果，按文字显示",
+    "call without a result, given a placeholder": "没有结果的调用，以占位内容代替",
+    "condensed, since it holds the latest user message and is too large": "含最新的用户消息但太大，已压缩",
+    "cut in the middle: larger than the whole budget": "大于全部预算，从中间截断",
+    "no room beside the latest user message": "最新的用户消息之外没有空间",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Remarks:
     """Turns that were left out, or not shown as stored, for one reason."""

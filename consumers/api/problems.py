@@ -4,6 +4,7 @@ import logging
 import secrets
 import traceback
 from collections.abc import Mapping
+from contextvars import ContextVar
 from http import HTTPStatus
 from typing import Any
 
@@ -19,7 +20,7 @@ from starlette.requests import HTTPConnection
 from starlette.routing import Match
 
 from turnlog.agent.answering.asking import NoAnswer
-from turnlog.agent.answering.fallback import REFUSALS, Category, Locale, fallback_of, locale_of
+from turnlog.agent.answering.fallback import REFUSALS, Category, Locale, fallback_of, locale_of, why_zh
 from turnlog.agent.models.errors import ModelError
 from turnlog.consumers.api.idempotency import Repeated
 from turnlog.consumers.api.paths import route_template
@@ -29,6 +30,7 @@ logger = logging.getLogger("turnlog.api")
 MEDIA_TYPE = "application/problem+json"
 METHODS = ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")
 RETRY_S = 5
+reader_language: ContextVar[Locale] = ContextVar("reader_language", default="en")  # Accept-Language of the request
 
 # Every code that a request can meet. A code of someone else's error class is one of this server: 500.
 STATUS: Mapping[str, int] = {
@@ -90,7 +92,8 @@ STATUS: Mapping[str, int] = {
 
 
 class Problem(BaseModel):
-    """The body of every error. retryAfter: seconds. errors: which fields of the request are wrong.
+    """The body of every error. title: why, in Chinese, where Accept-Language asks for it; the status' name elsewhere.
+    retryAfter: seconds. errors: which fields of the request are wrong.
     candidates: `id` and `content` of the memories that the given words may mean.
 
     message, category, suggestions, shouldRetry, action: for a person, where no answer came; in the language of the
@@ -134,10 +137,13 @@ def problem(
     *,
     retry_after: float | None = None,
     headers: Mapping[str, str] | None = None,
+    cause: str | None = None,
     **more: Any,
 ) -> JSONResponse:
-    """Returns a response with a new id. A 503 without retry_after may be repeated after RETRY_S."""
-    body = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": detail}
+    """Returns a response with a new id. A 503 without retry_after may be repeated after RETRY_S. cause: the code that
+    says more than `code` why."""
+    title = why_zh(cause or code) if reader_language.get() == "zh" else HTTPStatus(status).phrase
+    body = {"type": "about:blank", "title": title, "status": status, "detail": detail}
     body |= {"code": code, "id": new_id(), **more}
     sent = dict(headers or {})
     if retry_after is None and status == HTTPStatus.SERVICE_UNAVAILABLE:
@@ -178,7 +184,8 @@ def problem_of(error: TurnlogError, locale: Locale | None = None) -> JSONRespons
         again = said.should_retry and (status >= 500 or status == HTTPStatus.TOO_MANY_REQUESTS)
         shown |= {"suggestions": list(said.suggestions), "shouldRetry": again}
         retry = said.retry_after_s if again or status == HTTPStatus.PAYMENT_REQUIRED else None
-        return problem(status, error.code, str(error), retry_after=retry, **shown)
+        cause = getattr(error, "cause", None)
+        return problem(status, error.code, str(error), retry_after=retry, cause=cause, **shown)
     more: dict[str, Any] = {"candidates": list(named)} if (named := getattr(error, "candidates", ())) else {}
     return problem(status, error.code, str(error), retry_after=retry_after(error), **more)
 

@@ -12,8 +12,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from turnlog.agent import metrics
+from turnlog.agent.answering.fallback import locale_of
 from turnlog.consumers.api.dialects.openai.errors import for_path
-from turnlog.consumers.api.problems import Refused, problem, unexpected
+from turnlog.consumers.api.problems import Refused, problem, reader_language, unexpected
 from turnlog.events.texts import valid_json
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -47,6 +48,8 @@ class RequestLimits:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             return await self._app(scope, receive, send)
+        headers = Headers(scope=scope)
+        reader_language.set(locale_of(headers.get("accept-language")))
         refusal = self._refusal(scope)
         if refusal is not None and scope["type"] == "http":
             return await for_path(scope["path"], problem(*refusal))(scope, receive, send)
@@ -54,7 +57,6 @@ class RequestLimits:
             return await send({"type": "websocket.close", "code": 1008, "reason": refusal[2]})
         if scope["type"] == "websocket":
             return await self._app(scope, receive, send)
-        headers = Headers(scope=scope)
         who = headers.get("authorization", ""), headers.get("x-turnlog-user", "")
         if who[0] and self._running[who] >= MOST_REQUESTS:
             metrics.WAITING_REFUSALS.labels("requests").inc()

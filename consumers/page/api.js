@@ -1,11 +1,14 @@
 // The public HTTP API, and nothing else: requests, pages of lists, streams of server-sent events.
-import { session, signOut } from "./session.js";
+import { language, session, signOut } from "./session.js";
 
-/** What the server refused, as it says it (RFC 9457). */
+/** What the server refused, as it says it (RFC 9457): in Chinese its title says why, in English its detail. */
 export class Problem extends Error {
   /** @param {number} status @param {any} body */
   constructor(status, body) {
-    super(body?.detail || body?.title || `HTTP ${status}`);
+    const fields = (body?.errors ?? []).map((/** @type {any} */ each) => each.where.at(-1)).join(", ");
+    const why = language.get() === "zh" ? `${body?.title ?? ""}${fields && `：${fields}`}` : body?.detail || body?.title;
+    const isForPerson = body?.message && (body.shouldRetry || body.category !== "unknown"); // otherwise it only refers to the detail
+    super((isForPerson ? body.message : why) || `HTTP ${status}`);
     this.status = status;
     this.code = body?.code ?? "";
     this.retryAfter = body?.retry_after ?? null;
@@ -48,6 +51,7 @@ export async function send(method, address, { query, body, signal, headers } = {
     headers: {
       ...(token ? { Authorization: `Bearer ${token}` } : {}),
       ...(body === undefined ? {} : { "Content-Type": "application/json" }),
+      "Accept-Language": language.get(),
       "X-Turnlog-Timezone": Intl.DateTimeFormat().resolvedOptions().timeZone || "UTC",
       ...headers,
     },

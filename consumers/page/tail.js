@@ -5,7 +5,7 @@ import { events } from "./api.js";
 export const MOST = 2000; // events that the tab keeps
 const AGAIN_MS = 2000;
 const DRAW_MS = 100; // events that come together are drawn together
-const QUIET_MS = 700; // after which a stream without an event has none to send for now
+const QUIET_MS = 700; // after which a stream is open and has no event to send for now
 
 /**
  * Follows a stream of events and keeps the newest. waiting: those that came while it was paused. settled: they came, or
@@ -34,7 +34,7 @@ export function useTail(address, query, paused = false) {
     let drawing = false;
     const follow = async () => {
       while (!signal.aborted) {
-        const quiet = setTimeout(() => signal.aborted || change({ settled: true }), QUIET_MS);
+        const quiet = setTimeout(() => signal.aborted || change({ settled: true, error: null }), QUIET_MS);
         try {
           for await (const { data } of events("GET", address, { query, headers: last ? { "Last-Event-ID": String(last) } : {}, signal })) {
             last = data.seq;

@@ -6,7 +6,7 @@ import pytest
 from helpers.api import Api
 from helpers.browser import signed_in
 from helpers.stage import MemoryServer
-from playwright.async_api import Browser, expect
+from playwright.async_api import Browser, Route, expect
 
 
 async def test_an_answer_is_seen_token_by_token_and_opens_what_the_model_saw(
@@ -67,6 +67,54 @@ async def test_who_stops_reading_finds_the_whole_answer_later(browser: Browser, 
         goes_on.set()
         await page.get_by_role("button", name="Show it").click()
         await expect(answer).to_have_text("one two three four five")
+
+
+async def test_a_question_is_asked_once_more_after_a_refusal_and_a_lost_connection(
+    browser: Browser, api: Api, model: MemoryServer
+) -> None:
+    async def lose(route: Route) -> None:
+        await route.fetch()
+        await route.abort()
+
+    async def questions() -> list[str]:
+        turns = (await ann.get("/api/threads/dogs/turns")).json()["items"]
+        return [turn["content"] for turn in turns if turn["role"] == "user"]
+
+    agent, stream = "/admin/ai-agent/agents/orchestrator/toggle", "**/answers/stream"
+    async with api.client() as ann, api.client("root", role="admin") as root:
+        await root.put(agent, json={"enabled": False})
+        async with signed_in(browser, api, "#/threads/dogs", language="zh") as page:
+            await page.get_by_role("textbox", name="输入消息").fill("What is my dog called?")
+            await page.keyboard.press("Enter")
+            await expect(page.get_by_role("alert")).to_contain_text("这个智能体已停用")
+            await expect(page.locator(".turn.user")).to_have_count(1)
+            await expect(page.locator(".turn.assistant")).to_have_count(0)
+
+            await root.put(agent, json={"enabled": True})
+            model.reply("Sesame.")
+            await page.route(stream, lose)
+            await page.get_by_role("button", name="重试").click()
+            await expect(page.get_by_role("alert")).to_contain_text("服务器没有响应")
+            await page.unroute(stream, lose)
+            await page.get_by_role("button", name="重试").click()
+            await expect(page.get_by_role("alert")).to_have_count(0)
+            await expect(page.locator(".turn.assistant .markdown")).to_have_text("Sesame.")
+            await expect(page.locator(".turn.user")).to_have_count(1)
+        assert await questions() == ["What is my dog called?"]
+
+
+async def test_a_question_whose_answer_failed_is_asked_anew(browser: Browser, api: Api, model: MemoryServer) -> None:
+    model.fail(400)
+    async with signed_in(browser, api, "#/threads/dogs") as page:
+        await page.get_by_role("textbox", name="Write a message").fill("What is my dog called?")
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_role("alert")).to_contain_text("scripted failure")
+        await expect(page.locator(".cursor")).to_have_count(0)
+        model.reply("Sesame.")
+        await page.get_by_role("button", name="Try again").click()
+        await expect(page.locator(".turn.assistant .markdown")).to_have_text("Sesame.")
+        await expect(page.get_by_role("alert")).to_have_count(0)
+        await expect(page.locator(".turn.user")).to_have_count(2)
 
 
 @pytest.mark.nightly  # a redaction waits for servers

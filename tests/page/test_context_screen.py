@@ -48,3 +48,12 @@ async def test_a_context_is_explored_by_window_and_moment_and_two_answers_are_co
         second = page.locator(".compare-sides section").nth(1)
         await expect(second).to_contain_text("Who comes along?")
         await expect(page.locator(".compare-sides section").nth(0)).not_to_contain_text("Who comes along?")
+
+
+async def test_a_chinese_reader_reads_why_a_turn_was_left_out(browser: Browser, api: Api) -> None:
+    async with api.client() as ann:
+        turns = [{"role": ("user", "assistant")[at % 2], "content": f"turn {at} {LONG}"} for at in range(24)]
+        await ann.post("/api/threads/trip/turns", json={"turns": turns})
+    async with signed_in(browser, api, "#/threads/trip/context", language="zh") as page:
+        await page.get_by_role("button", name="2K", exact=True).click()
+        await expect(page.locator(".remarks")).to_contain_text("比预算能容纳的更早")

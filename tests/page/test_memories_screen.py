@@ -40,6 +40,18 @@ async def test_a_corrected_memory_is_what_the_next_answer_is_made_from(
         await expect(detail.locator(".memory-content")).to_have_text("Ann's corgi is called Sesame.")
 
 
+async def test_a_chinese_reader_reads_why_an_edit_is_refused(browser: Browser, api: Api) -> None:
+    async with api.client() as ann:
+        await ann.post("/api/memories", json={"content": "Ann's corgi is called Sesame."})
+    async with signed_in(browser, api, "#/memories", language="zh") as page:
+        await page.locator(".memory-row").click()
+        await page.get_by_role("button", name="编辑").click()
+        await page.get_by_role("dialog").get_by_role("textbox").fill("word " * 2_000)
+        await page.get_by_role("button", name="保存").click()
+        await expect(page.get_by_text("记忆的内容无效")).to_be_visible()
+        await expect(page.locator(".memory-content")).to_have_text("Ann's corgi is called Sesame.")
+
+
 async def test_a_question_is_settled_and_a_memory_rated_and_forgotten(browser: Browser, api: Api) -> None:
     async with api.client() as ann:
         for content in ("My birthday is 3 May 2008.", "My birthday is 4 May 2008."):

@@ -2,6 +2,8 @@
 
 import ast
 import functools
+import json
+import re
 from pathlib import Path
 
 import pytest
@@ -9,9 +11,13 @@ from psycopg.errors import QueryCanceled
 from psycopg_pool import PoolTimeout
 from starlette.requests import Request
 
-from turnlog.agent.answering.fallback import CATEGORIES, REFUSALS, category_of
+from turnlog.agent.answering.asking import NoAnswer
+from turnlog.agent.answering.fallback import CATEGORIES, REFUSALS, category_of, why_zh
+from turnlog.agent.context.receipt import REASONS_ZH
+from turnlog.agent.context.selection import OVER_BUDGET, TOO_LARGE
+from turnlog.agent.context.turns import SAYS_NOTHING
 from turnlog.consumers.api.dialects.openai.errors import CODES, response_of
-from turnlog.consumers.api.problems import STATUS, Refused, Stopping, problem, problem_of
+from turnlog.consumers.api.problems import STATUS, Refused, Stopping, problem, problem_of, reader_language
 from turnlog.consumers.workers.answering import FINAL
 from turnlog.events.errors import TurnlogError
 from turnlog.projectors.engine.lag import NotProjectedInTime
@@ -102,6 +108,29 @@ def test_every_code_has_words_for_a_person_on_purpose() -> None:
         "add them to one table of agent/answering/fallback.py"
     )
     assert CATEGORIES.keys() & REFUSALS == set()
+
+
+def test_every_code_says_why_in_chinese() -> None:
+    unsaid = [code for code in {*STATUS, *REFUSALS} if why_zh(code) == why_zh("unknown")]
+    assert sorted(unsaid) == [
+        "error",
+        "internal-error",
+        "model-bad-answer",
+        "model-empty-answer",
+        "model-malformed",
+        "no-answer",
+    ]
+    token = reader_language.set("zh")
+    try:
+        assert json.loads(bytes(problem_of(NoAnswer("x", "thread-parked")).body))["title"] == why_zh("thread-parked")
+    finally:
+        reader_language.reset(token)
+
+
+def test_every_reason_to_leave_a_turn_out_has_chinese_words() -> None:
+    sources = "".join(path.read_text() for path in (ROOT / "agent/context").glob("*.py") if path.name != "receipt.py")
+    written = re.findall(r'Remark\([\w.\[\]]+, "([^"]+)"', sources)
+    assert len(written) > 5 and {*written, SAYS_NOTHING, OVER_BUDGET, TOO_LARGE} == REASONS_ZH.keys()
 
 
 def test_every_end_of_an_answer_has_words_for_a_person() -> None:

@@ -14,13 +14,14 @@ from turnlog.agent.answering.context import AnswerBasis, SignedBasis, context_as
 from turnlog.agent.answering.receipts import GivenReceipts
 from turnlog.agent.answering.turns import NewTurn, ShownTurn, WrongReceipt, shown
 from turnlog.agent.context import Context, Remarks, Tier, WindowShares, shares_of
+from turnlog.agent.context.receipt import REASONS_ZH
 from turnlog.agent.conversations.ownership import append_as_owner
 from turnlog.agent.conversations.threads import thread_version
 from turnlog.agent.conversations.transcript import transcript
 from turnlog.consumers.api.bodies import FINITE, JsonObject, Tokens
 from turnlog.consumers.api.pages import Cursor, Limit, Page, cursor_of, place_of
 from turnlog.consumers.api.principal import Principal, Reader, WriteId, Writer
-from turnlog.consumers.api.problems import Problem, Refused
+from turnlog.consumers.api.problems import Problem, Refused, reader_language
 from turnlog.consumers.api.routes.threads import VERSIONED, ThreadId, tag_of
 from turnlog.events.contracts import ParticipantRole, TurnOrigin, UsageMetered
 from turnlog.events.errors import WrongExpectedVersion
@@ -155,8 +156,8 @@ class ContextMade(BaseModel):
     """A context for a model. messages: for the OpenAI chat API, system prompt first. budget: tokens of the tiers. seq:
     of the log as it was seen. receipt: send its id with the answer's turn, or all of it where the id is null or no
     longer known; null for a moment of the past. degraded: why older turns were sought without vectors. shares: of the
-    window. remarks: turns that were left out or altered, by reason. matches: whether an answer's receipt says the same;
-    null without one."""
+    window. remarks: turns that were left out or altered, by reason, in the
+    language of Accept-Language. matches: whether an answer's receipt says the same; null without one."""
 
     messages: list[dict[str, Any]]
     tiers: list[Tier]
@@ -171,7 +172,10 @@ class ContextMade(BaseModel):
     @classmethod
     def of(cls, made: Context, system_prompt: str | None, **more: Any) -> "ContextMade":
         shown: dict[str, Any] = {"messages": made.messages, "tiers": list(made.tiers), "budget": made.budget}
-        shown |= {"shares": shares_of(made, bool(system_prompt)), "remarks": list(made.receipt.remarks)}
+        remarks = list(made.receipt.remarks)
+        if reader_language.get() == "zh":
+            remarks = [replace(each, reason=REASONS_ZH.get(each.reason, each.reason)) for each in remarks]
+        shown |= {"shares": shares_of(made, bool(system_prompt)), "remarks": remarks}
         return cls(**shown, seq=made.receipt.as_of_seq, **more)
 
 

@@ -127,7 +127,7 @@ export default {
     by_agent: "Tokens by agent", task: "Task", text: "Text", planned: "Planned calls", call: "Call", after: "After", to: "To {agent}",
   },
   events: {
-    type: "Type of events", every: "Every type", count: { one: "{n} event", other: "{n} events" }, live: "Live", pause: "Pause", go_on: "Go on", waiting: "{n} more since",
+    type: "Type of events", every: "Every type", count: { one: "{n} event", other: "{n} events" }, live: "Live", broken: "Connection lost", pause: "Pause", go_on: "Go on", waiting: "{n} more since",
     newest: "the newest {n} events", earlier: "Show earlier ones", none_of_tenant: "Whatever happens in this tenant arrives here.",
     none: "No events yet", none_about: "Whatever happens in this conversation arrives here.", detail: "Event", tree: "Causes and effects", cause: "cause",
     rows: "Rows that came from this", no_rows: "No row of a read model of yours names this event.", row_count: { one: "{n} row", other: "{n} rows" }, cut: "Later events were not searched for effects: there are too many.", of_tenant: "What is stored for all conversations of the tenant, as it arrives.", in_chat: "Show in chat", in_context: "Context at this moment",
@@ -136,7 +136,7 @@ export default {
     about: "How the log, the read models and the models are doing.", now: "Now", usage: "Usage and cost", activity: "Activity",
     lag: "Read models behind the log", furthest: "Furthest behind", stalled: "Stalled", parked: "Parked events", to_embed: "Texts to embed", partition: "Partition {n}", behind: { one: "{n} event", other: "{n} events" },
     current: "up to date", parked_n: "{n} parked", rebuilt: "rebuilt: {share}", letters: "Dead letters", no_letters: "No event was left out: every read model could apply all of them.",
-    event: "Event", read_model: "Read model", error: "Error", since: "Since", retry: "Retry", retry_all: "Retry all", retried: "{n} applied, {left} still parked", drop: "Drop", dropped: "Dropped",
+    event: "Event", read_model: "Read model", error: "Error", reasons: { poison: "It cannot be applied:", behind: "An earlier event of its conversation could not be applied" }, since: "Since", retry: "Retry", retry_all: "Retry all", retried: "{n} applied, {left} still parked", drop: "Drop", dropped: "Dropped",
     drop_title: "Drop event {seq}?", drop_about: "The read model goes on without it. The log keeps the event.",
     rebuild: "Rebuild", rebuild_about: "Makes rows again from the log, in place; reading goes on meanwhile.", every: "Every read model", done: "Done", runs: "Runs",
     jobs: "Regular work", job: "Job", due: "Due", last: "Last run", did: "What it did", never: "not yet", errors: { one: "{n} error", other: "{n} errors" },

@@ -127,7 +127,7 @@ export default {
     by_agent: "各智能体的词元", task: "任务", text: "文本", planned: "计划的调用", call: "调用", after: "在此之后", to: "移交给 {agent}",
   },
   events: {
-    type: "事件类型", every: "所有类型", count: "{n} 个事件", live: "实时", pause: "暂停", go_on: "继续", waiting: "此后又有 {n} 个",
+    type: "事件类型", every: "所有类型", count: "{n} 个事件", live: "实时", broken: "连接中断", pause: "暂停", go_on: "继续", waiting: "此后又有 {n} 个",
     newest: "最新 {n} 个事件", earlier: "显示更早的", none_of_tenant: "此租户中发生的一切都会出现在这里。",
     none: "还没有事件", none_about: "此会话中发生的一切都会出现在这里。", detail: "事件", tree: "原因与结果", cause: "原因",
     rows: "由此产生的行", no_rows: "你的读模型中没有引用此事件的行。", row_count: "{n} 行", cut: "之后的事件太多，没有再查找结果。", of_tenant: "租户所有会话中存储的内容，实时到达。", in_chat: "在对话中显示", in_context: "此刻的上下文",
@@ -136,7 +136,7 @@ export default {
     about: "日志、读模型和语言模型的状况。", now: "现在", usage: "用量与费用", activity: "活动",
     lag: "读模型落后于日志", furthest: "最大落后", stalled: "停滞", parked: "搁置的事件", to_embed: "待嵌入文本", partition: "分区 {n}", behind: "{n} 个事件",
     current: "已是最新", parked_n: "搁置 {n}", rebuilt: "已重建：{share}", letters: "死信", no_letters: "没有遗漏事件：所有读模型都已全部应用。",
-    event: "事件", read_model: "读模型", error: "错误", since: "时间", retry: "重试", retry_all: "全部重试", retried: "已应用 {n} 个，仍搁置 {left} 个", drop: "丢弃", dropped: "已丢弃",
+    event: "事件", read_model: "读模型", error: "错误", reasons: { poison: "无法应用：", behind: "同一会话中更早的事件无法应用" }, since: "时间", retry: "重试", retry_all: "全部重试", retried: "已应用 {n} 个，仍搁置 {left} 个", drop: "丢弃", dropped: "已丢弃",
     drop_title: "丢弃事件 {seq}？", drop_about: "读模型将跳过它继续。日志仍保留此事件。",
     rebuild: "重建", rebuild_about: "从日志就地重新生成数据行；期间仍可读取。", every: "所有读模型", done: "完成", runs: "运行中",
     jobs: "定期任务", job: "任务", due: "下次", last: "上次运行", did: "结果", never: "尚未", errors: "{n} 个错误",

@@ -1,6 +1,6 @@
 // A job of the server: followed to its end, and shown meanwhile.
 import { html } from "../html.js";
-import { events, path } from "../api.js";
+import { Problem, events, path } from "../api.js";
 import { t } from "../i18n.js";
 import { Meter } from "./bars.js";
 import { Failure } from "./common.js";
@@ -16,7 +16,7 @@ export async function followed(begun, onChange) {
 
 /** How far a job is. @param {{job: any}} props */
 export function Progress({ job }) {
-  if (job.state === "failed") return html`<${Failure} error=${new Error(job.error?.detail ?? job.error?.title ?? "")} />`;
+  if (job.state === "failed") return html`<${Failure} error=${new Problem(job.error?.status ?? 500, job.error)} />`;
   const share = job.state === "done" ? 1 : job.total ? job.done / job.total : 0;
   return html`<div role="status"><${Meter} label=${t(job.state === "done" ? "operation.done" : "operation.runs")} value=${share} kind=${job.state === "done" ? "good" : "accent"}
     text=${job.state === "done" ? percent(1) : job.total ? percent(share) : number(job.done)} /></div>`;

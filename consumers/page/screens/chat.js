@@ -1,7 +1,7 @@
 // A conversation: its turns, a question whose answer streams in, and what the model saw for each answer.
 import { html, useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../html.js";
-import { events, get, path, post } from "../api.js";
-import { language, may } from "../session.js";
+import { Problem, events, get, path, post } from "../api.js";
+import { may } from "../session.js";
 import { t } from "../i18n.js";
 import { Empty, Failure, Loading } from "../parts/common.js";
 import { Icon } from "../parts/icons.js";
@@ -14,7 +14,8 @@ import { Turns, spoken } from "../parts/turns.js";
 const PAGE = 60;
 const NEAR_END = 80; // pixels from the end, in which the view follows the answer
 
-/** @typedef {{question: string, began: string, blocks: import("../parts/turns.js").Block[], agent: string | null, error: Error | null, seq: number | null, stopped: boolean}} Live */
+/** @typedef {{question: string, began: string, blocks: import("../parts/turns.js").Block[], agent: string | null, error: Error | null, seq: number | null, stopped: boolean, key: string, failed: boolean}} Live
+ * key: the question sent again with it is asked once. failed: the answer ended with an error, so it has to be asked for anew. */
 
 /** @param {{thread: string, query: Record<string, string>}} props */
 export default function Chat({ thread, query }) {
@@ -29,15 +30,17 @@ export default function Chat({ thread, query }) {
   const { frame, follow } = useFollowing([turns, live], wanted);
   useEffect(() => () => aborter.current?.abort(), [thread]);
 
-  const read = async (/** @type {string} */ method, /** @type {string} */ address, /** @type {any} */ body) => {
+  const read = async (/** @type {string} */ method, /** @type {string} */ address, /** @type {any} */ more = {}) => {
     aborter.current = new AbortController();
     cancelled.current = false;
     follow();
     try {
-      const options = { body, signal: aborter.current.signal, headers: { "Accept-Language": language.get() } };
-      for await (const event of events(method, address, options)) {
+      for await (const event of events(method, address, { ...more, signal: aborter.current.signal })) {
         if (event.event === "error" && cancelled.current) break;
-        if (event.event === "error") throw new Error(event.data.message || event.data.detail);
+        if (event.event === "error") {
+          setLive((/** @type {any} */ before) => before && { ...before, failed: true });
+          throw new Problem(event.data.status, event.data);
+        }
         setLive((/** @type {any} */ before) => before && withEvent(before, event));
       }
       await readNewest();
@@ -52,10 +55,12 @@ export default function Chat({ thread, query }) {
     }
     threadChanged.set(threadChanged.get() + 1);
   };
-  const ask = (/** @type {string} */ message) => {
-    setLive({ question: message, began: new Date().toISOString(), blocks: [], agent: null, error: null, seq: null, stopped: false });
-    return read("POST", path`/api/threads/${thread}/answers/stream`, { message });
+  const ask = (/** @type {string} */ message, key = newKey(), /** @type {number | null} */ seq = null) => {
+    setLive({ question: message, began: new Date().toISOString(), blocks: [], agent: null, error: null, seq, stopped: false, key, failed: false });
+    return read("POST", path`/api/threads/${thread}/answers/stream`, { body: { message }, headers: { "Idempotency-Key": key } });
   };
+  /** After a refusal or a lost connection this is the same request, which finds the answer that was made meanwhile. */
+  const askAgain = (/** @type {Live} */ { question, key, seq, failed }) => (failed ? ask(question) : ask(question, key, seq));
   /** Ends the answer with what was said so far; where the server cannot do that, only the reading ends. */
   const stop = async () => {
     const reading = aborter.current;
@@ -72,7 +77,7 @@ export default function Chat({ thread, query }) {
   };
   const continueReading = () => {
     setLive((/** @type {any} */ before) => before && { ...before, blocks: [], stopped: false });
-    return read("GET", path`/api/threads/${thread}/answers/${live?.seq}`, undefined);
+    return read("GET", path`/api/threads/${thread}/answers/${live?.seq}`);
   };
   const running = live !== null && !live.error && !live.stopped;
   const shown = live ? [...withoutQuestion(said, live), ...liveTurns(live)] : said;
@@ -87,7 +92,7 @@ export default function Chat({ thread, query }) {
             : !shown.length && !error ? html`<${Empty} icon="chat" title=${t("chat.none")}>${t("chat.none_about")}<//>` : null}
           <${Turns} turns=${shown} markedSeq=${wanted} onSeen=${(/** @type {any} */ turn) => setSeen(seen?.key === turn.key ? null : turn)} seenKey=${seen?.key}
             onRedact=${may("erase") ? (/** @type {any} */ turn) => setRedacted(turn.seq) : undefined} />
-          ${live?.error && html`<${Failure} error=${live.error} retry=${() => live.seq === null ? ask(live.question) : setLive(null)} />`}
+          ${live?.error && html`<${Failure} error=${live.error} retry=${() => askAgain(live)} />`}
           ${live?.stopped && html`<p class="stopped" role="status">${t("chat.stopped")} ${live.seq !== null && html`<button class="button small" onClick=${continueReading}>${t("chat.show_answer")}</button>`}</p>`}
           ${newer && html`<button class="button small older" onClick=${readNewest}>${t("chat.newest")}</button>`}
         </div>
@@ -134,6 +139,9 @@ function Composer({ running, onAsk, onStop }) {
     <p class="faint small">${t("chat.keys")}</p>
   </form>`;
 }
+
+/** crypto.randomUUID is missing where the page comes without TLS from another machine. */
+const newKey = () => [...crypto.getRandomValues(new Uint32Array(4))].map((each) => each.toString(36)).join("-");
 
 /** Returns the newest turns, or those around a sequence, and functions that read more of them.
  * @param {string} thread @param {number | null} wanted */

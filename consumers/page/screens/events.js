@@ -36,7 +36,7 @@ export default function EventsScreen({ thread }) {
         <option value="">${t("events.every")}</option>${types.map((each) => html`<option key=${each} value=${each}>${each}</option>`)}</select>
         <span class="muted small number">${t(items.length === MOST ? "events.newest" : "events.count", { n: shown.length })}</span>
         ${earlier && items.length < MOST && html`<button class="button small" onClick=${earlier}>${t("events.earlier")}</button>`}</div>
-      <div class="row">${paused ? html`<${Badge} tone="warn">${t("events.waiting", { n: waiting })}<//>` : html`<${Badge} tone="good">${t("events.live")}<//>`}
+      <div class="row">${paused && !error ? html`<${Badge} tone="warn">${t("events.waiting", { n: waiting })}<//>` : error ? html`<${Badge} tone="bad">${t("events.broken")}<//>` : html`<${Badge} tone="good">${t("events.live")}<//>`}
         <button class="button" aria-pressed=${paused} onClick=${() => setPaused(!paused)}><${Icon} name=${paused ? "play" : "pause"} />${t(paused ? "events.go_on" : "events.pause")}</button></div></div>
     <${Failure} error=${error} />
     ${!shown.length ? !error && (!settled ? html`<${Loading} lines=${8} />` : html`<${Empty} icon="events" title=${t("events.none")}>${t(thread ? "events.none_about" : "events.none_of_tenant")}<//>`) : html`<div class="memory-columns ${event ? "with-detail" : ""}">

@@ -93,7 +93,7 @@ function Letters({ letters, onChange }) {
       : html`<${Table} label=${t("operation.letters")} items=${letters} keyOf=${(/** @type {any} */ letter) => `${letter.seq}/${letter.projection}`} columns=${[
         [t("operation.event"), (/** @type {any} */ letter) => html`<span class="number">${letter.seq}</span> <code>${letter.event_type}</code>`],
         [t("operation.read_model"), (/** @type {any} */ letter) => letter.projection],
-        [t("operation.error"), (/** @type {any} */ letter) => html`<span dir="auto">${clip(letter.error, 240) || letter.reason}</span>`],
+        [t("operation.error"), (/** @type {any} */ letter) => html`${named("operation.reasons", letter.reason)}${letter.reason === "poison" && html` <code class="faint" dir="auto">${clip(letter.error, 240)}</code>`}`],
         [t("operation.since"), (/** @type {any} */ letter) => html`<span class="nowrap"><${Time} time=${letter.parked_at}>${ago(letter.parked_at)}<//></span>`],
         ["", (/** @type {any} */ letter) => (letter.status !== "parked" ? html`<${Badge}>${t("operation.dropped")}<//>` : html`<span class="row nowrap">
           <button class="button small" disabled=${busy} onClick=${() => retry(letter.seq)}>${t("operation.retry")}</button>
