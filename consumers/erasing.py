@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from turnlog.agent.privacy.erasure.plan import ErasureReach, Step, silent_step
+from turnlog.agent.privacy.erasure.erasure_plan import ErasureReach, Step, silent_step
 from turnlog.agent.privacy.erasure.scanning import files_below
 from turnlog.agent.settings import Settings
 from turnlog.consumers.servers.background import log_path

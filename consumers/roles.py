@@ -12,7 +12,7 @@ from nats.js.api import DeliverPolicy
 
 from turnlog.agent import metrics
 from turnlog.agent.answering.request import AGENT
-from turnlog.agent.memory.extraction.run import NAME as EXTRACTION
+from turnlog.agent.memory.extraction.extraction_run import NAME as EXTRACTION
 from turnlog.agent.models.errors import ModelError
 from turnlog.agent.models.lanes import telling_other_processes
 from turnlog.agent.models.protocol import Embedder
@@ -21,7 +21,7 @@ from turnlog.agent.operations.breakers import sharing_breakers
 from turnlog.agent.operations.gauges import measuring
 from turnlog.agent.operations.jobs.job import keep_jobs
 from turnlog.agent.operations.jobs.job_states import all_jobs
-from turnlog.agent.operations.processes import registered
+from turnlog.agent.operations.role_processes import registered
 from turnlog.agent.recall.embedding.embedder import embed_pending
 from turnlog.agent.runtime import Runtime
 from turnlog.consumers.runtime import projecting, row_security, throttle_connections

@@ -28,7 +28,7 @@ from helpers.slow_callbacks import SlowCallbacks
 from helpers.stage import MemoryServer
 from nats.js.errors import NotFoundError
 
-from turnlog.agent.access.throttle import admission, shares
+from turnlog.agent.access.throttle import admission, fair_share
 from turnlog.agent.conversations.sessions import bucket, levels, tail
 from turnlog.agent.models import calls
 from turnlog.agent.operations.jobs import caches
@@ -147,7 +147,7 @@ def long_patience(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     found by their vectors, copies of sessions in the bucket and requests that are counted. A test of the other case
     shortens the time itself."""
     if "unit" not in request.path.parts:
-        for module in (admission, shares, bucket, tail, caches):
+        for module in (admission, fair_share, bucket, tail, caches):
             monkeypatch.setattr(module, "PATIENCE_S", 30.0)
         monkeypatch.setattr(levels, "POSTGRES_PATIENCE_S", 30.0)
         for module in ("conversation", "conversation_context"):

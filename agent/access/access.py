@@ -29,7 +29,7 @@ from turnlog.agent.access.identity import (
 from turnlog.agent.access.presented_keys import PREFIX, identified, is_revoked
 from turnlog.agent.access.secret import secret_of
 from turnlog.agent.access.tickets import Tickets, sign_in_tickets
-from turnlog.agent.access.tokens import OWN_ISSUER, OwnIssuer, expiry, peek, text_claim, verified, wrong_type
+from turnlog.agent.access.web_tokens import OWN_ISSUER, OwnIssuer, expiry, peek, text_claim, verified, wrong_type
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.settings import InvalidSetting, Settings
 from turnlog.events.errors import InvalidToken

@@ -11,7 +11,7 @@ from turnlog.agent.access.identity import ROLES, Forbidden, Identity, InvalidGra
 from turnlog.agent.access.parked_threads import append_unless_parked
 from turnlog.agent.access.presented_keys import digest_of, new_key
 from turnlog.agent.access.secret import secret_of
-from turnlog.agent.access.tokens import OwnIssuer
+from turnlog.agent.access.web_tokens import OwnIssuer
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.settings import Settings
 from turnlog.events.contracts import ApiKeyCreated, ApiKeyRevoked, Event

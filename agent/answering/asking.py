@@ -10,7 +10,6 @@ from uuid import UUID
 
 from pydantic import ValidationError
 
-from turnlog.agent.answering.agents import check_answers
 from turnlog.agent.answering.fallback import Locale as Locale
 from turnlog.agent.answering.fallback import category_of, ended_early, fallback_of
 from turnlog.agent.answering.pieces import AgentSwitched as AgentSwitched
@@ -25,6 +24,7 @@ from turnlog.agent.answering.pieces import ToolReturned as ToolReturned
 from turnlog.agent.answering.pieces import ToolUsed as ToolUsed
 from turnlog.agent.answering.request import AGENT, FAILURE, Question, answer_id, question_events
 from turnlog.agent.answering.request import ask as append_question
+from turnlog.agent.answering.single_agent import check_answers
 from turnlog.agent.answering.thread_turns import in_turn
 from turnlog.agent.context.plain_text import content_text
 from turnlog.agent.conversations.ownership import append_as_owner, check_not_deleted, own_thread

@@ -16,7 +16,7 @@ from uuid_utils.compat import uuid7
 from turnlog.agent.access.idempotency import last_try, note_try
 from turnlog.agent.access.identity import Role
 from turnlog.agent.access.throttle.admission import admitted
-from turnlog.agent.access.throttle.shares import in_share
+from turnlog.agent.access.throttle.fair_share import in_share
 from turnlog.agent.answering.client_tasks import ends_with_a_prompt
 from turnlog.agent.answering.context import AnswerBasis, context_of
 from turnlog.agent.answering.pieces import Round

@@ -18,7 +18,7 @@ from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.chunks.lookup import Scope
 from turnlog.projectors.models.conversation.speech import RECALL_TOOL
 from turnlog.projectors.models.memories.lookup import StoredMemory, preferences_set
-from turnlog.projectors.models.memories.search import MemoryScope
+from turnlog.projectors.models.memories.memory_candidates import MemoryScope
 
 SCHEMA: dict[str, Any] = {
     "type": "function",

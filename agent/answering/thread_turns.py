@@ -18,7 +18,7 @@ import psycopg
 from psycopg_pool import PoolTimeout
 
 from turnlog.agent import metrics
-from turnlog.agent.access.throttle.shares import TooManyWaiting
+from turnlog.agent.access.throttle.fair_share import TooManyWaiting
 from turnlog.agent.answering.request import FAILURE, answer_id
 from turnlog.agent.conversations.locks import SharedLocks
 from turnlog.agent.runtime import Runtime

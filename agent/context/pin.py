@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from turnlog.agent.context.cut import cut_middle
+from turnlog.agent.context.message_units import Form, Piece, Remark, Unit, piece_tokens, render, unit_tokens
 from turnlog.agent.context.tokens import TokenCounter
-from turnlog.agent.context.turns import Form, Piece, Remark, Unit, piece_tokens, render, unit_tokens
 from turnlog.agent.context.wire import Wire
 
 

@@ -8,8 +8,8 @@ from uuid import UUID
 
 from pydantic_core import to_json
 
+from turnlog.agent.context.message_units import Remark
 from turnlog.agent.context.pin import Item
-from turnlog.agent.context.turns import Remark
 from turnlog.agent.context.wire import Wire
 from turnlog.events.contracts import AnswerReceipt, KnownOfUser, ReceiptSettings, ReceiptTier, Span, TurnSpans
 from turnlog.events.contracts.derived import MOST_CHUNKS

@@ -7,6 +7,17 @@ from typing import NamedTuple
 
 from turnlog.agent.context.digest import ROLE, Digest, digest
 from turnlog.agent.context.inputs import ContextInput
+from turnlog.agent.context.message_units import (
+    SAYS_NOTHING,
+    Form,
+    Remark,
+    Turns,
+    Unit,
+    group,
+    is_plain,
+    piece_tokens,
+    unit_tokens,
+)
 from turnlog.agent.context.pin import Item, Shown, Shrunk, latest_user, show, shrink
 from turnlog.agent.context.receipt import (
     Context,
@@ -19,17 +30,6 @@ from turnlog.agent.context.receipt import (
 )
 from turnlog.agent.context.selection import Pin, Selection, Shares, Weights, select
 from turnlog.agent.context.tokens import REPLY_PRIMING, TokenCounter, counter_for
-from turnlog.agent.context.turns import (
-    SAYS_NOTHING,
-    Form,
-    Remark,
-    Turns,
-    Unit,
-    group,
-    is_plain,
-    piece_tokens,
-    unit_tokens,
-)
 from turnlog.agent.context.window import Budget, budget_for, window_for
 from turnlog.agent.context.wire import Wire, WireOptions
 from turnlog.events.contracts import TurnSpans, spans_of

@@ -4,7 +4,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from turnlog.agent.context.turns import cuts
+from turnlog.agent.context.message_units import cuts
 from turnlog.agent.conversations.archive.restoring import restored_if_archived
 from turnlog.agent.conversations.past import Moment, before_the_first_turn, moment
 from turnlog.agent.runtime import Runtime

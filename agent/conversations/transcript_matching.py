@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from turnlog.agent.context.client_texts import without_additions
+from turnlog.agent.context.message_units import cuts
 from turnlog.agent.context.plain_text import content_text
-from turnlog.agent.context.turns import cuts
 from turnlog.agent.context.wire import called, message_content
 from turnlog.agent.conversations.archive.restoring import restored_if_archived
 from turnlog.agent.conversations.blocks import content_of

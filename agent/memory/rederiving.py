@@ -17,8 +17,8 @@ from uuid_utils.compat import uuid7
 from turnlog.agent.conversations.archive.restoring import restored_of_user
 from turnlog.agent.memory.deciding.writing import Decided, MemoryWriter, Place, Rows
 from turnlog.agent.memory.extraction.evidence import roles
+from turnlog.agent.memory.extraction.extraction_run import extraction_of, locked
 from turnlog.agent.memory.extraction.rederive import Difference, difference, replacement_events
-from turnlog.agent.memory.extraction.run import extraction_of, locked
 from turnlog.agent.memory.extraction.stages import UserConversation
 from turnlog.agent.models.factory import make_models
 from turnlog.agent.retry_later import at_once

@@ -19,7 +19,7 @@ from prometheus_client import REGISTRY
 from pydantic import TypeAdapter
 
 from turnlog.agent import metrics
-from turnlog.agent.operations.processes import AWAY, processes
+from turnlog.agent.operations.role_processes import AWAY, processes
 from turnlog.agent.recent_traces import Trace, latest
 from turnlog.agent.runtime import Runtime
 from turnlog.events.subjects import PROCESSES

@@ -9,7 +9,7 @@ from turnlog.agent.models.errors import NoEmbeddings
 from turnlog.agent.models.factory import make_embedder
 from turnlog.agent.models.nano_e5 import check_installed
 from turnlog.agent.operations.lag import embedding_backlog
-from turnlog.agent.operations.processes import BLOCKED_S, LoopState, blocked_s, deaths, faults, processes
+from turnlog.agent.operations.role_processes import BLOCKED_S, LoopState, blocked_s, deaths, faults, processes
 from turnlog.agent.privacy.keys.kek import InvalidKek, WrongKek, keks_of
 from turnlog.agent.privacy.keys.key_admin import uses
 from turnlog.agent.runtime import Runtime

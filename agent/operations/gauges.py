@@ -22,7 +22,7 @@ from turnlog.agent.memory.deciding.policy import Policy
 from turnlog.agent.operations.all_processes import Reply, ask_processes
 from turnlog.agent.operations.breakers import list_breakers
 from turnlog.agent.operations.lag import projection_lag
-from turnlog.agent.operations.processes import deaths, faults, processes
+from turnlog.agent.operations.role_processes import deaths, faults, processes
 from turnlog.agent.runtime import Runtime
 from turnlog.events.errors import OtherLog, TurnlogError
 from turnlog.events.heartbeats import Heartbeat

@@ -10,7 +10,7 @@ from psycopg_pool import PoolTimeout
 
 from turnlog.agent.operations.breakers import list_breakers
 from turnlog.agent.operations.lag import projection_lag
-from turnlog.agent.operations.processes import deaths, faults, processes
+from turnlog.agent.operations.role_processes import deaths, faults, processes
 from turnlog.agent.runtime import Runtime
 from turnlog.events.errors import TurnlogError
 

@@ -12,9 +12,9 @@ from turnlog.agent.memory.entities import clear_entities, list_entities
 from turnlog.agent.memory.memory_changes import forget_all
 from turnlog.agent.memory.sanitiser.sanitise import SanitiseLevel, sanitise_json
 from turnlog.agent.privacy.erasure import erase, rows
+from turnlog.agent.privacy.erasure.erasure_plan import ErasureReach, ErasureScope, Plan, planned
+from turnlog.agent.privacy.erasure.erasure_receipt import Receipt
 from turnlog.agent.privacy.erasure.event_scan import person_of
-from turnlog.agent.privacy.erasure.plan import ErasureReach, ErasureScope, Plan, planned
-from turnlog.agent.privacy.erasure.receipt import Receipt
 from turnlog.agent.privacy.export import clean_messages, user_export
 from turnlog.agent.runtime import Runtime
 from turnlog.events.contracts import Event, ThreadDeleted

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from turnlog.agent import metrics
 from turnlog.agent.memory.dates.dates import Dated, dates_in
 from turnlog.agent.memory.deciding.policy import SEED, Policy, importance_now, score, tier_of
-from turnlog.agent.memory.roles import role_words
+from turnlog.agent.memory.role_words import role_words
 from turnlog.agent.models.errors import ModelError
 from turnlog.agent.recall.search import EMBEDDING_PATIENCE_S, QueryEmbedder
 from turnlog.agent.runtime import Runtime
@@ -21,7 +21,7 @@ from turnlog.events import tracing
 from turnlog.events.local_time import local
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.memories.lookup import StoredMemory, memories_by_id
-from turnlog.projectors.models.memories.search import (
+from turnlog.projectors.models.memories.memory_candidates import (
     Candidate,
     MemoryQuery,
     MemoryScope,

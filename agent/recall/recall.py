@@ -29,7 +29,7 @@ from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.chunks.lookup import Scope, topics_in, with_parents
 from turnlog.projectors.models.conversation.thread_lookup import is_there
 from turnlog.projectors.models.memories.lookup import StoredMemory, is_memory_off, zone_of
-from turnlog.projectors.models.memories.search import MemoryScope
+from turnlog.projectors.models.memories.memory_candidates import MemoryScope
 
 TOPICS_NAMED = 20
 TURN_READS = ("vectors", "thread_activity", "archives")

@@ -24,7 +24,7 @@ from turnlog.projectors.models.memories.lookup import (
     memories_for_any_question,
     preferences_set,
 )
-from turnlog.projectors.models.memories.search import MemoryScope
+from turnlog.projectors.models.memories.memory_candidates import MemoryScope
 
 NONE = Preferences()
 EVERYTHING = 100  # memories for a question for all of them

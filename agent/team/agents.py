@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from uuid_utils.compat import uuid7
 
 from turnlog.agent.access.parked_threads import append_unless_parked
-from turnlog.agent.answering.agents import DEFAULT_AGENT, PATIENCE_S
+from turnlog.agent.answering.single_agent import DEFAULT_AGENT, PATIENCE_S
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.team.configured import choose, server_team, team_of_tenant
 from turnlog.agent.team.teams import Agent

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from turnlog.agent import metrics
-from turnlog.agent.answering.agents import DEFAULT_AGENT, AgentDisabled
 from turnlog.agent.answering.recall_tool import SCHEMA
+from turnlog.agent.answering.single_agent import DEFAULT_AGENT, AgentDisabled
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.settings import team_secret
 from turnlog.agent.team.http_tools import HttpTools

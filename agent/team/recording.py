@@ -7,7 +7,6 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from turnlog.agent.answering.agents import DEFAULT_AGENT
 from turnlog.agent.answering.pieces import (
     AgentSwitched,
     PhaseChanged,
@@ -20,6 +19,7 @@ from turnlog.agent.answering.pieces import (
 )
 from turnlog.agent.answering.record import Author
 from turnlog.agent.answering.request import answer_id
+from turnlog.agent.answering.single_agent import DEFAULT_AGENT
 from turnlog.agent.models.protocol import Completion
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.team.configured import RoutedBy

@@ -13,7 +13,7 @@ from uuid_utils.compat import uuid7
 from turnlog.agent.access.access import Access
 from turnlog.agent.access.idempotency import Write
 from turnlog.agent.access.identity import Forbidden, Identity, Role, Unauthenticated
-from turnlog.agent.access.throttle.shares import in_share
+from turnlog.agent.access.throttle.fair_share import in_share
 from turnlog.agent.conversations.ownership import claimed, own_thread
 from turnlog.agent.runtime import Runtime
 from turnlog.consumers.api import idempotency

@@ -15,7 +15,7 @@ from fastapi import Depends, Request
 from fastapi.sse import ServerSentEvent
 
 from turnlog.agent.access.throttle.admission import admitted
-from turnlog.agent.access.throttle.shares import in_share
+from turnlog.agent.access.throttle.fair_share import in_share
 from turnlog.agent.answering.asking import NoAnswer, Piece, QuestionStored, ask
 from turnlog.agent.answering.fallback import Locale
 from turnlog.agent.team.agents import check_agent

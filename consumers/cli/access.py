@@ -12,7 +12,7 @@ from turnlog.agent.settings import Settings
 from turnlog.consumers.cli.console import BadOption, Result, check_given
 from turnlog.consumers.cli.options import commands, group
 from turnlog.consumers.cli.runner import Runtime, command
-from turnlog.consumers.cli.tables import table
+from turnlog.consumers.cli.text_tables import table
 
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 User = Annotated[str, typer.Option("--user", "-u", help="The user that it acts for.")]

@@ -11,7 +11,7 @@ from turnlog.agent.team import agents as agents_of_tenant
 from turnlog.consumers.cli.console import BadOption, Result
 from turnlog.consumers.cli.options import commands, group
 from turnlog.consumers.cli.runner import Runtime, command, listed
-from turnlog.consumers.cli.tables import table
+from turnlog.consumers.cli.text_tables import table
 
 if TYPE_CHECKING:
     from turnlog.projectors.models.operations.agents import AgentRow

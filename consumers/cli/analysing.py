@@ -15,7 +15,7 @@ from turnlog.agent.operations import analysis
 from turnlog.consumers.cli.console import Result, minute, warn
 from turnlog.consumers.cli.options import commands
 from turnlog.consumers.cli.runner import Runtime, command
-from turnlog.consumers.cli.tables import Table
+from turnlog.consumers.cli.text_tables import Table
 
 if TYPE_CHECKING:
     from turnlog.agent.operations.activity import HourOfType

@@ -11,7 +11,7 @@ from turnlog.consumers.cli.console import Result, warn
 from turnlog.consumers.cli.options import commands
 from turnlog.consumers.cli.rendering import context_lines, past_document, past_lines
 from turnlog.consumers.cli.runner import Runtime, command
-from turnlog.consumers.cli.tables import table
+from turnlog.consumers.cli.text_tables import table
 
 Thread = Annotated[str, typer.Argument()]
 

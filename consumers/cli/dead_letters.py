@@ -13,7 +13,7 @@ from turnlog.consumers.cli.confirming import Yes, confirm
 from turnlog.consumers.cli.console import LAST_SEQ, Result, pretty
 from turnlog.consumers.cli.options import commands, group
 from turnlog.consumers.cli.runner import Runtime, command
-from turnlog.consumers.cli.tables import table
+from turnlog.consumers.cli.text_tables import table
 
 Seq = Annotated[int, typer.Argument(min=1, max=LAST_SEQ)]
 Only = Annotated[

@@ -10,7 +10,7 @@ from turnlog.agent.memory import entities
 from turnlog.consumers.cli.console import BadOption, Result
 from turnlog.consumers.cli.options import commands, group
 from turnlog.consumers.cli.runner import Runtime, command, listed
-from turnlog.consumers.cli.tables import table
+from turnlog.consumers.cli.text_tables import table
 from turnlog.events.contracts.base import is_undated
 
 User = Annotated[str, typer.Option("--user", "-u", help="Whose.")]

@@ -17,8 +17,8 @@ from turnlog.consumers.cli.progress_bars import progress
 from turnlog.consumers.cli.runner import Runtime, command
 
 if TYPE_CHECKING:
-    from turnlog.agent.privacy.erasure.plan import Plan
-    from turnlog.agent.privacy.erasure.receipt import Receipt
+    from turnlog.agent.privacy.erasure.erasure_plan import Plan
+    from turnlog.agent.privacy.erasure.erasure_receipt import Receipt
 
 MOST_NAMED = 20
 _STRINGS = "Name a text file in UTF-8 with a string a line, or leave --strings out; nothing was erased"

@@ -13,7 +13,7 @@ from turnlog.consumers.cli.options import commands, group
 from turnlog.consumers.cli.progress_bars import progress
 from turnlog.consumers.cli.remembering import InvalidTime
 from turnlog.consumers.cli.runner import Runtime, command, listed
-from turnlog.consumers.cli.tables import table
+from turnlog.consumers.cli.text_tables import table
 
 NAMES = ("decay", "compaction", "archive", "caches")
 JobName = Annotated[

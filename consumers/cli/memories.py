@@ -14,7 +14,7 @@ from turnlog.consumers.cli.console import Result, json_object, warn
 from turnlog.consumers.cli.options import commands, group
 from turnlog.consumers.cli.remembering import User, history_lines, memory_text, time_of
 from turnlog.consumers.cli.runner import Runtime, command, listed
-from turnlog.consumers.cli.tables import short_ids, table
+from turnlog.consumers.cli.text_tables import short_ids, table
 from turnlog.events.contracts import MemoryKind
 
 _WAITING = "{turns} of {user} not read yet: `turnlog up` looks for memories in them, or `turnlog extract --user {user}`"

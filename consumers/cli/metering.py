@@ -9,7 +9,7 @@ from turnlog.agent.operations import usage as usages
 from turnlog.consumers.cli.console import Result, spent_text
 from turnlog.consumers.cli.options import commands
 from turnlog.consumers.cli.runner import Runtime, command
-from turnlog.consumers.cli.tables import table
+from turnlog.consumers.cli.text_tables import table
 
 Key = Literal["user", "agent", "model", "day", "month"]
 

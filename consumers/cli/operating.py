@@ -8,12 +8,12 @@ from pydantic_core import to_jsonable_python
 
 from turnlog.agent.counting import counted
 from turnlog.agent.operations import lag as lags
-from turnlog.agent.operations import processes, read_models
+from turnlog.agent.operations import read_models, role_processes
 from turnlog.consumers.cli.console import BadOption, Result
 from turnlog.consumers.cli.options import Tenant, commands
 from turnlog.consumers.cli.progress_bars import progress
 from turnlog.consumers.cli.runner import Runtime, command
-from turnlog.consumers.cli.tables import table
+from turnlog.consumers.cli.text_tables import table
 
 if TYPE_CHECKING:
     from turnlog.projectors.engine.lag import Lag
@@ -33,7 +33,7 @@ async def lag(rt: Runtime) -> Result:
     """How far each projection is behind the log, and what has no vector yet. Exit 1 when a projection is stalled, or a
     process has died and nobody plays its roles.
     """
-    died = processes.deaths(await processes.processes(rt))
+    died = role_processes.deaths(await role_processes.processes(rt))
     found, backlog = await lags.projection_lag(rt), await lags.embedding_backlog(rt)
     document = {
         "projections": [to_jsonable_python(one) | {"behind": one.behind} for one in found],

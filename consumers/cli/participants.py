@@ -9,7 +9,7 @@ from turnlog.agent.conversations import participants, threads
 from turnlog.consumers.cli.console import Result, check_known
 from turnlog.consumers.cli.options import commands, group
 from turnlog.consumers.cli.runner import Runtime, command
-from turnlog.consumers.cli.tables import table
+from turnlog.consumers.cli.text_tables import table
 
 ROLES = ("member", "reader")
 Thread = Annotated[str, typer.Argument(help="The conversation's id.")]

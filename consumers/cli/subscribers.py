@@ -10,7 +10,7 @@ from turnlog.consumers import subscribing
 from turnlog.consumers.cli.console import Result
 from turnlog.consumers.cli.options import commands, group
 from turnlog.consumers.cli.runner import Runtime, command
-from turnlog.consumers.cli.tables import table
+from turnlog.consumers.cli.text_tables import table
 
 Name = Annotated[str, typer.Argument(help="The subscriber's name: letters, digits, '_' and '-'.")]
 

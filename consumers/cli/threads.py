@@ -14,7 +14,7 @@ from turnlog.consumers.cli.console import LAST_SEQ, Result
 from turnlog.consumers.cli.options import commands, group
 from turnlog.consumers.cli.rendering import MESSAGE_COLUMNS
 from turnlog.consumers.cli.runner import Runtime, command, listed
-from turnlog.consumers.cli.tables import table
+from turnlog.consumers.cli.text_tables import table
 
 Thread = Annotated[str, typer.Argument(help="The conversation's id.")]
 Label = Annotated[str | None, typer.Option(help="Its name for people.")]

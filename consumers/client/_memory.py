@@ -29,7 +29,7 @@ from turnlog.agent.operations.importing import (
     prepare_import,
 )
 from turnlog.agent.privacy import personal_data
-from turnlog.agent.privacy.erasure.receipt import Receipt
+from turnlog.agent.privacy.erasure.erasure_receipt import Receipt
 from turnlog.agent.privacy.personal_data import Clearing, Parts
 from turnlog.agent.recall.profile import TOKENS, Profile, profile
 from turnlog.agent.recall.recall import Found, recall

@@ -110,7 +110,7 @@ def connect(url: str, *, key: str, patience_s: float = 10.0) -> Opening:
 @contextlib.asynccontextmanager
 async def _opened(settings: Settings, tenant: str, roles: Sequence[str]) -> "AsyncIterator[Memory]":
     from turnlog._memory import Memory
-    from turnlog.agent.operations.processes import CLIENT
+    from turnlog.agent.operations.role_processes import CLIENT
     from turnlog.consumers.roles import playing
     from turnlog.consumers.runtime import in_own_thread, opened
     from turnlog.events.subjects import check_tenant

@@ -33,7 +33,7 @@ from turnlog.agent.memory.memories import ALL, Extraction, MemoryFilter, MemoryV
 from turnlog.agent.memory.memory_changes import Edited, Forgotten, MemoryInput
 from turnlog.agent.operations.importers import ImportFailed
 from turnlog.agent.operations.importing import ImportReport
-from turnlog.agent.privacy.erasure.receipt import Receipt
+from turnlog.agent.privacy.erasure.erasure_receipt import Receipt
 from turnlog.agent.privacy.personal_data import Clearing
 from turnlog.agent.privacy.redaction.redact import RedactionPreview, RedactionReceipt
 from turnlog.agent.recall.best_turns import Recalled

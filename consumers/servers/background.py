@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import psutil
 import psycopg
 
-from turnlog.agent.operations.processes import forget_killed
+from turnlog.agent.operations.role_processes import forget_killed
 from turnlog.agent.private_files import open_private, private_folder
 from turnlog.agent.settings import Settings
 from turnlog.consumers.servers import servers

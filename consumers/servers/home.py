@@ -11,7 +11,7 @@ from pathlib import Path
 
 from turnlog.agent.private_files import open_private, private_folder
 from turnlog.consumers.servers.errors import ServerStartFailed, folder_errors
-from turnlog.consumers.servers.identity import Identity
+from turnlog.consumers.servers.server_user import Identity
 
 
 def write_private(path: Path, text: str, identity: Identity | None) -> None:

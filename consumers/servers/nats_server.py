@@ -13,9 +13,9 @@ from pathlib import Path
 from turnlog.consumers.servers.binaries import nats_binary
 from turnlog.consumers.servers.errors import ServerStartFailed
 from turnlog.consumers.servers.home import write_private
-from turnlog.consumers.servers.identity import Identity, hand_over, let_reach, let_run
 from turnlog.consumers.servers.nats_config import ACCOUNT, USER, NatsAddress, read_address, render
 from turnlog.consumers.servers.processes import Launched, alive, end, launch, running, wait_until
+from turnlog.consumers.servers.server_user import Identity, hand_over, let_reach, let_run
 
 
 class Answer(Enum):

@@ -20,8 +20,8 @@ import psycopg
 from turnlog.consumers.servers.binaries import POSTGRES_MAJOR, postgres_binaries, postgres_trees
 from turnlog.consumers.servers.errors import ServerStartFailed
 from turnlog.consumers.servers.home import write_private
-from turnlog.consumers.servers.identity import Identity, hand_over, let_reach, let_run
 from turnlog.consumers.servers.processes import Launched, alive, cmdline, end, launch, parent, running, wait_until
+from turnlog.consumers.servers.server_user import Identity, hand_over, let_reach, let_run
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  (a size is asked, nothing is written)
 ENOUGH_SHARED_MEMORY = 1024 * 1024 * 1024

@@ -18,7 +18,7 @@ import psutil
 
 from turnlog.agent.private_files import open_private
 from turnlog.consumers.servers.errors import ServerStartFailed, ServerStopFailed
-from turnlog.consumers.servers.identity import Identity
+from turnlog.consumers.servers.server_user import Identity
 
 POLL_SECONDS = 0.03
 # The caller's environment (PGPORT, PGOPTIONS, LC_ALL, ...) must not change how a server behaves.

@@ -14,12 +14,12 @@ from turnlog.agent.private_files import close_files
 from turnlog.agent.settings import Settings
 from turnlog.consumers.servers.errors import ServerStartFailed, ServerStopFailed, folder_errors
 from turnlog.consumers.servers.home import Home, hold_lease, home_at, is_leased, locked
-from turnlog.consumers.servers.identity import Identity, server_identity
 from turnlog.consumers.servers.nats_config import USER, NatsAddress
 from turnlog.consumers.servers.nats_server import NAME as NATS
 from turnlog.consumers.servers.nats_server import NatsServer
 from turnlog.consumers.servers.postgres_server import PostgresServer, socket_folder, url_at
 from turnlog.consumers.servers.processes import running
+from turnlog.consumers.servers.server_user import Identity, server_identity
 
 START_TIMEOUT_S = 60.0  # covers a crash recovery
 

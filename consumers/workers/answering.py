@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
-from turnlog.agent.answering.agents import AgentDisabled, answering_agent
 from turnlog.agent.answering.cancelling import AnswerCancelled, said_so_far, until_cancelled
 from turnlog.agent.answering.pieces import Progress, Round
 from turnlog.agent.answering.prepare import READS, ContextRequest, Prepared, prepare, reading
@@ -17,6 +16,7 @@ from turnlog.agent.answering.recall_tool import SCHEMA, MemoriesOf, ToolResult, 
 from turnlog.agent.answering.record import Answer, Author, answer_of, record
 from turnlog.agent.answering.request import FAILURE, answer_id
 from turnlog.agent.answering.run import ToolLoop, Tools, check_not_empty, run
+from turnlog.agent.answering.single_agent import AgentDisabled, answering_agent
 from turnlog.agent.context import WindowTooSmall
 from turnlog.agent.context.plain_text import content_text
 from turnlog.agent.conversations.archive.restoring import restored_if_archived

@@ -9,7 +9,7 @@ from helpers.callers import socket
 from helpers.stage import MemoryServer
 
 import turnlog
-from turnlog.agent.answering.agents import AgentDisabled
+from turnlog.agent.answering.single_agent import AgentDisabled
 from turnlog.agent.team.agents import switch_agent
 from turnlog.events.errors import NotFound
 

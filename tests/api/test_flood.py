@@ -15,8 +15,8 @@ from helpers.callers import mcp_of, socket
 from helpers.openai_server import OpenAIServer
 from prometheus_client import REGISTRY
 
-from turnlog.agent.access.throttle import admission, shares
-from turnlog.agent.access.throttle.shares import AT_ONCE, in_share
+from turnlog.agent.access.throttle import admission, fair_share
+from turnlog.agent.access.throttle.fair_share import AT_ONCE, in_share
 from turnlog.agent.answering.turns import NewTurn, add_turns
 from turnlog.consumers.api import request_limits
 
@@ -114,7 +114,7 @@ async def test_more_requests_than_one_credential_may_have_under_way_are_refused_
 async def test_reads_of_one_user_take_turns_and_too_many_are_refused(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shares, "WAITING", 1)
+    monkeypatch.setattr(fair_share, "WAITING", 1)
     async with (
         serve() as api,
         api.client() as ann,
@@ -126,7 +126,7 @@ async def test_reads_of_one_user_take_turns_and_too_many_are_refused(
         for _ in range(AT_ONCE):
             await running.enter_async_context(in_share(api.runtime, "default", "ann", "reads"))
         waiting = asyncio.create_task(ann.get("/api/threads"))
-        while api.runtime.cached(shares.Shares)["default", "ann", "reads"].requests <= AT_ONCE:
+        while api.runtime.cached(fair_share.Shares)["default", "ann", "reads"].requests <= AT_ONCE:
             await asyncio.sleep(0.01)
         refused = await ann.get("/api/threads/t/turns")
         assert (refused.status_code, refused.json()["code"]) == (429, "too-many-waiting")
@@ -137,7 +137,7 @@ async def test_reads_of_one_user_take_turns_and_too_many_are_refused(
             assert (await anext(server_events(response)))["event"] == "turn_recorded"
         await running.aclose()
         assert (await waiting).status_code == 200
-        assert api.runtime.cached(shares.Shares) == {}
+        assert api.runtime.cached(fair_share.Shares) == {}
 
 
 async def test_embeddings_are_throttled_like_answers_and_another_user_goes_on(serve: Serve) -> None:

@@ -13,8 +13,8 @@ from turnlog.agent.recall.memory_search import MemoryRecall
 from turnlog.projectors.engine.database import connect
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.memories.entities import ENTITIES
+from turnlog.projectors.models.memories.memory_candidates import MemoryScope
 from turnlog.projectors.models.memories.projection import MEMORIES, NEIGHBOUR_INDEXES
-from turnlog.projectors.models.memories.search import MemoryScope
 
 QUESTIONS = 60
 

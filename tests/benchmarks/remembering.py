@@ -7,8 +7,8 @@ from turnlog.agent.answering.recall_tool import SCHEMA
 from turnlog.agent.answering.thread_context import context_settings
 from turnlog.agent.context import Context, ContextInput, Summary, build_context, counter_for
 from turnlog.agent.conversations.summarising.derive import Deriver
+from turnlog.agent.conversations.summarising.due_work import Facts, plan
 from turnlog.agent.conversations.summarising.facts import texts
-from turnlog.agent.conversations.summarising.plan import Facts, plan
 from turnlog.agent.models.cached_calls import Owner
 from turnlog.agent.models.offline_tasks import MODEL, OfflineTextTasks
 from turnlog.agent.models.spending_limit import Ledger

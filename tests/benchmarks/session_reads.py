@@ -8,7 +8,7 @@ from tests.benchmarks.contexts import turns
 from tests.benchmarks.measuring import Row, milliseconds, ms, quantile, seconds
 from tests.benchmarks.stand import Stand, following
 from turnlog.agent.conversations.sessions.levels import Level
-from turnlog.agent.conversations.sessions.memory import ShortTermMemory
+from turnlog.agent.conversations.sessions.session_memory import ShortTermMemory
 from turnlog.agent.conversations.sessions.sessions import Sessions
 from turnlog.agent.conversations.sessions.value import MemoryQueryRequest
 from turnlog.agent.runtime import Pool

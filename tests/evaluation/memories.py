@@ -20,7 +20,7 @@ from pgvector import HalfVector
 from tests.benchmarks.conversations import DEFAULT_FOLDER, Conversations
 from tests.benchmarks.stand import Stand, fill, project, standing
 from turnlog.agent.memory.dates.dates import dates_in
-from turnlog.agent.memory.roles import role_words
+from turnlog.agent.memory.role_words import role_words
 from turnlog.agent.recall.memory_search import DEFAULT, Weights, fused, memory_query
 from turnlog.events.contracts import (
     EntitiesFound,
@@ -36,8 +36,8 @@ from turnlog.projectors.engine.database import connect
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.chunks.chunking import Chunk
 from turnlog.projectors.models.memories.entities import ENTITIES
+from turnlog.projectors.models.memories.memory_candidates import Candidate, MemoryScope, candidates, thread_size
 from turnlog.projectors.models.memories.projection import MEMORIES
-from turnlog.projectors.models.memories.search import Candidate, MemoryScope, candidates, thread_size
 
 from .locomo import Conversation, Question, load
 from .vectors import Vectors, vectors_path

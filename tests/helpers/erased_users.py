@@ -6,7 +6,7 @@ from typing import Any
 from helpers.stage import Stage
 
 from turnlog.agent.models.factory import make_models
-from turnlog.agent.privacy.erasure.receipt import Receipt
+from turnlog.agent.privacy.erasure.erasure_receipt import Receipt
 from turnlog.agent.privacy.personal_data import erase_person, plan_erasure
 from turnlog.agent.recall.embedding.embedder import embed_pending
 from turnlog.consumers.erasing import erasure_reach

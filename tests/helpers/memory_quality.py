@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from turnlog.agent.memory.extraction.run import extraction_of
+from turnlog.agent.memory.extraction.extraction_run import extraction_of
 from turnlog.agent.memory.extraction.stages import UserConversation
 from turnlog.agent.models.factory import make_models
 from turnlog.agent.operations.importers import events, read

@@ -5,7 +5,7 @@ from typing import Any
 from helpers.servers import eventually
 from helpers.stage import Stage
 
-from turnlog.agent.conversations.sessions.memory import ShortTermMemory
+from turnlog.agent.conversations.sessions.session_memory import ShortTermMemory
 from turnlog.agent.conversations.sessions.value import (
     MemoryContext,
     MemoryCreateRequest,

@@ -15,7 +15,7 @@ from turnlog.agent.access.access import Access
 from turnlog.agent.access.api_keys import create_key, list_keys, revoke_key
 from turnlog.agent.access.identity import Forbidden, TokenExpired, Unauthenticated
 from turnlog.agent.access.secret import ALGORITHM, secret_of
-from turnlog.agent.access.tokens import LEEWAY_S
+from turnlog.agent.access.web_tokens import LEEWAY_S
 from turnlog.agent.privacy.personal_data import erase_person, plan_erasure
 from turnlog.agent.runtime import Runtime
 from turnlog.consumers.erasing import erasure_reach

@@ -18,7 +18,7 @@ from helpers.servers import eventually, running_projector
 from helpers.stage import player, wait_until_idle
 from nats.js.api import ConsumerConfig
 
-from turnlog.agent.memory.extraction.run import NAME as EXTRACTION
+from turnlog.agent.memory.extraction.extraction_run import NAME as EXTRACTION
 from turnlog.agent.models.lanes import lane_of, telling_other_processes
 from turnlog.agent.privacy.keys.user_keys import KeyTable, Owner
 from turnlog.agent.runtime import Runtime

@@ -13,7 +13,7 @@ from helpers.openai_server import OpenAIServer
 import turnlog
 from turnlog._opening import Opening
 from turnlog.agent.access.identity import Forbidden
-from turnlog.agent.answering.agents import AgentDisabled
+from turnlog.agent.answering.single_agent import AgentDisabled
 from turnlog.agent.team.agents import InvalidAgent
 from turnlog.events.errors import NotFound
 

@@ -55,8 +55,8 @@ from turnlog.events.contracts import (
 )
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.memories.lookup import memories_as_of
+from turnlog.projectors.models.memories.memory_candidates import MemoryScope
 from turnlog.projectors.models.memories.projection import MEMORIES
-from turnlog.projectors.models.memories.search import MemoryScope
 from turnlog.projectors.models.registry import BY_NAME
 from turnlog.projectors.rebuild.rebuild import rebuild_several
 

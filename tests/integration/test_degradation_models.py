@@ -10,7 +10,7 @@ from helpers.sample_events import turn
 from helpers.stage import MemoryServer, Play, Stage, player
 
 from turnlog.agent.context import counter_for
-from turnlog.agent.conversations.sessions.memory import ShortTermMemory
+from turnlog.agent.conversations.sessions.session_memory import ShortTermMemory
 from turnlog.agent.conversations.sessions.value import MemoryCreateRequest, MemoryQueryRequest, MemoryWriteRequest
 from turnlog.agent.models import calls
 from turnlog.agent.models.calls import Breaker

@@ -13,7 +13,7 @@ from helpers.stage import Stage, on_stage
 from uuid_utils.compat import uuid7
 
 from turnlog.agent.conversations.sessions import bucket, levels
-from turnlog.agent.conversations.sessions.memory import ShortTermMemory
+from turnlog.agent.conversations.sessions.session_memory import ShortTermMemory
 from turnlog.agent.conversations.sessions.sessions import Sessions
 from turnlog.agent.conversations.sessions.tail import from_log
 from turnlog.agent.conversations.sessions.value import MemoryCreateRequest, MemoryQueryRequest, MemoryWriteRequest

@@ -17,7 +17,7 @@ from helpers.embedded_home import environment, pids, said, say, socket_folder
 from helpers.servers import processes_left_in
 
 from turnlog.consumers.servers import postgres_server, start
-from turnlog.consumers.servers.identity import hand_over, let_reach, server_identity
+from turnlog.consumers.servers.server_user import hand_over, let_reach, server_identity
 
 
 async def test_nobody_else_can_read_a_file_of_the_home_or_reach_the_socket(

@@ -19,9 +19,9 @@ from turnlog.agent.answering.thread_context import Transcripts
 from turnlog.agent.conversations.sessions.sessions import Sessions
 from turnlog.agent.operations.tailing import tail
 from turnlog.agent.privacy.erasure import erase as erasing
+from turnlog.agent.privacy.erasure.erasure_plan import Plan
+from turnlog.agent.privacy.erasure.erasure_receipt import Receipt
 from turnlog.agent.privacy.erasure.event_scan import OnProgress
-from turnlog.agent.privacy.erasure.plan import Plan
-from turnlog.agent.privacy.erasure.receipt import Receipt
 from turnlog.agent.privacy.erasure.scanning import Scan, scan_buckets, scan_files, scan_stream, scan_tables
 from turnlog.agent.privacy.erasure.string_search import SearchStrings
 from turnlog.agent.privacy.personal_data import erase_person, plan_erasure

@@ -19,7 +19,7 @@ from turnlog.agent.conversations.sessions.sessions import Sessions
 from turnlog.agent.memory.deciding.service import Memories
 from turnlog.agent.operations.jobs.archiving import archive_cold
 from turnlog.agent.privacy.erasure import erase as erasing
-from turnlog.agent.privacy.erasure.plan import StringsTooShort
+from turnlog.agent.privacy.erasure.erasure_plan import StringsTooShort
 from turnlog.agent.privacy.erasure.scanning import Scan, scan_buckets
 from turnlog.agent.privacy.erasure.string_search import SearchStrings
 from turnlog.events.contracts import (

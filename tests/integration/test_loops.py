@@ -20,11 +20,11 @@ from nats.js import JetStreamContext
 from nats.js.api import DeliverPolicy
 from prometheus_client import REGISTRY
 
-from turnlog.agent.operations import processes as of_processes
+from turnlog.agent.operations import role_processes
 from turnlog.agent.operations.checkup import checkup
 from turnlog.agent.operations.gauges import measure, measuring
 from turnlog.agent.operations.log_identity import rebuild_from_log
-from turnlog.agent.operations.processes import deaths, processes
+from turnlog.agent.operations.role_processes import deaths, processes
 from turnlog.agent.settings import Settings
 from turnlog.consumers.servers import background
 from turnlog.consumers.workers import app
@@ -273,7 +273,7 @@ async def test_a_process_that_died_is_missed_until_another_one_plays_its_roles(s
             await conn.execute(
                 "INSERT INTO processes (id, name, host, pid, started_at, roles, loops, beat_at) "
                 "VALUES (%(id)s, %(name)s, %(host)s, %(pid)s, 0, ARRAY['agent'], '[]', clock_timestamp())",
-                {**died, "host": of_processes._host()},
+                {**died, "host": role_processes._host()},
             )
         found = await ann.get("/health/ready")
         assert (found.status_code, found.json()["died"]) == (

@@ -31,9 +31,9 @@ from turnlog.events.log import Log
 from turnlog.events.subjects import memory_thread
 from turnlog.projectors.engine.engine import Runner
 from turnlog.projectors.engine.writer import Connection
-from turnlog.projectors.models.memories import search as memory_search
+from turnlog.projectors.models.memories import memory_candidates
 from turnlog.projectors.models.memories.lookup import StoredMemory
-from turnlog.projectors.models.memories.search import (
+from turnlog.projectors.models.memories.memory_candidates import (
     WHOLE_UP_TO,
     MemoryQuery,
     MemoryScope,
@@ -359,8 +359,8 @@ async def test_memories_that_were_erased_since_they_were_counted_are_not_found(d
 async def test_in_a_large_thread_each_way_of_looking_finds_its_own(
     ann: Remembering, monkeypatch: pytest.MonkeyPatch, counted: int, rare: int
 ) -> None:
-    monkeypatch.setattr(memory_search, "COUNT_UP_TO", counted)
-    monkeypatch.setattr(memory_search, "RARE_UP_TO", rare)
+    monkeypatch.setattr(memory_candidates, "COUNT_UP_TO", counted)
+    monkeypatch.setattr(memory_candidates, "RARE_UP_TO", rare)
     count = WHOLE_UP_TO + 300
     many = [f"common words here number{n}" for n in range(count)]
     asked = datetime(2020, 3, 5, tzinfo=UTC)

@@ -11,7 +11,7 @@ from turnlog.events.contracts import Event
 from turnlog.events.log import Log
 from turnlog.events.subjects import memory_thread
 from turnlog.projectors.engine.writer import Connection
-from turnlog.projectors.models.memories.search import MemoryScope
+from turnlog.projectors.models.memories.memory_candidates import MemoryScope
 
 pytestmark = pytest.mark.usefixtures("running_projectors")
 

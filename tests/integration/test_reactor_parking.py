@@ -12,7 +12,7 @@ from helpers.extraction import append_texts, stored_memories
 from helpers.servers import eventually
 from helpers.stage import Play, Stage, player
 
-from turnlog.agent.memory.extraction.run import NAME as EXTRACTION
+from turnlog.agent.memory.extraction.extraction_run import NAME as EXTRACTION
 from turnlog.agent.models.errors import ModelUnavailable
 from turnlog.agent.operations.dead_letters import (
     DeadLetter,

@@ -9,7 +9,7 @@ from helpers.extraction import ExtractingServer, memory, user_turn
 from helpers.servers import rows
 
 from turnlog.agent.memory.deciding.service import Memories
-from turnlog.agent.memory.extraction.run import extraction_of, locked
+from turnlog.agent.memory.extraction.extraction_run import extraction_of, locked
 from turnlog.agent.memory.extraction.stages import UserConversation
 from turnlog.agent.memory.memory_changes import fields_by_rules
 from turnlog.agent.memory.rederiving import Compared, all_shadows, compare, derive, drop, promote

@@ -15,7 +15,7 @@ from turnlog.agent.recall.memory_block import memory_line
 from turnlog.agent.recall.recall import recall
 from turnlog.consumers.cli.remembering import source_line
 from turnlog.consumers.cli.rendering import MESSAGE_COLUMNS
-from turnlog.consumers.cli.tables import table
+from turnlog.consumers.cli.text_tables import table
 from turnlog.consumers.workers.reactors.extraction import NAME
 from turnlog.projectors.models.chunks.projection import VECTORS
 from turnlog.projectors.models.conversation.messages import MESSAGES

@@ -25,7 +25,7 @@ from turnlog.agent.operations.archives import (
     list_cold_conversations,
     restore_conversation,
 )
-from turnlog.agent.privacy.erasure.plan import StringsTooShort
+from turnlog.agent.privacy.erasure.erasure_plan import StringsTooShort
 from turnlog.agent.privacy.keys.kek import InvalidKek
 from turnlog.agent.privacy.keys.key_status import key_status, rewrap_keys, rotate_key
 from turnlog.agent.privacy.personal_data import (

@@ -30,7 +30,7 @@ from turnlog.agent.operations.importers.imported import Defaults
 from turnlog.agent.operations.importers.reader import events, read
 from turnlog.agent.operations.importing import ImportRequest, import_conversations, prepare_import
 from turnlog.agent.runtime import Runtime
-from turnlog.consumers.api.dialects.openai.items import messages_of
+from turnlog.consumers.api.dialects.openai.response_items import messages_of
 from turnlog.consumers.langgraph import TurnlogSaver
 from turnlog.consumers.langgraph.checkpoint.messages import turn_of as langchain_turn_of
 from turnlog.events.contracts import Event, Recorded, TurnRecorded

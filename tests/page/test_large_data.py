@@ -12,8 +12,8 @@ from helpers.browser import signed_in
 from helpers.sample_events import MAY_8, derivation, event, memory_event, memory_of, turn
 from playwright.async_api import Browser, Page, expect
 
+from turnlog.agent.conversations.summarising.due_work import Facts, plan
 from turnlog.agent.conversations.summarising.facts import load
-from turnlog.agent.conversations.summarising.plan import Facts, plan
 from turnlog.agent.conversations.summarising.results import history_pruned
 from turnlog.events.contracts import Event, SummaryWritten
 

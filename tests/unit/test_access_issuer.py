@@ -22,7 +22,7 @@ from jwt.algorithms import ECAlgorithm
 from turnlog.agent.access import access as module
 from turnlog.agent.access.access import MAX_BYTES, outside_issuer
 from turnlog.agent.access.identity import Identity, IssuerUnavailable, TokenExpired, Unauthenticated
-from turnlog.agent.access.tokens import peek
+from turnlog.agent.access.web_tokens import peek
 from turnlog.agent.settings import InvalidSetting, Settings, load_settings
 
 KEY, OTHER = generate_private_key(SECP256R1()), generate_private_key(SECP256R1())

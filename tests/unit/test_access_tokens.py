@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from turnlog.agent.access.identity import Forbidden, InvalidGrant, TokenExpired, Unauthenticated, granted
 from turnlog.agent.access.secret import Secret, secret_of
-from turnlog.agent.access.tokens import MAX_CHARS, OwnIssuer, peek
+from turnlog.agent.access.web_tokens import MAX_CHARS, OwnIssuer, peek
 from turnlog.agent.settings import InvalidSetting, load_settings
 
 SECRET = secret_of(load_settings(api_secret="0123456789abcdef" * 2))

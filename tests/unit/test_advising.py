@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnlog.agent.team.advising.dates import planned
+from turnlog.agent.team.advising.applicant import Profile
+from turnlog.agent.team.advising.deadlines import planned
 from turnlog.agent.team.advising.essays import review, words
 from turnlog.agent.team.advising.forum import matching, popularity
-from turnlog.agent.team.advising.profile import Profile
 from turnlog.agent.team.advising.sample import (
     Deadline,
     School,

@@ -3,9 +3,9 @@
 from helpers.context_messages import assistant, roles, text, thinking, tool, tool_result, tool_use, user
 from helpers.openai_validation import validate_openai_messages
 
+from turnlog.agent.context.message_units import NO_RESULT, ORPHAN, Form, Turns, group
 from turnlog.agent.context.pin import show
 from turnlog.agent.context.tokens import counter_for
-from turnlog.agent.context.turns import NO_RESULT, ORPHAN, Form, Turns, group
 from turnlog.agent.context.wire import Wire
 
 COUNTER = counter_for("gpt-4o")

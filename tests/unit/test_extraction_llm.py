@@ -19,8 +19,8 @@ from turnlog.agent.memory.extraction.by_model import (
     find_passage,
     model_text,
 )
-from turnlog.agent.memory.extraction.candidates import candidates, entities, without_repeats
 from turnlog.agent.memory.extraction.findings import ExtractionResult
+from turnlog.agent.memory.extraction.proposals import candidates, entities, without_repeats
 from turnlog.agent.memory.extraction.rules import load_rules
 from turnlog.agent.memory.extraction.stages import Batch, next_batch
 from turnlog.agent.models.openai_chat import OpenAIChat

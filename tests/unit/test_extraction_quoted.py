@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from helpers.extraction import contents
 
+from turnlog.agent.context.message_units import ORPHAN
 from turnlog.agent.context.titles import TITLES
-from turnlog.agent.context.turns import ORPHAN
 from turnlog.agent.models.prompts import DOUBT
 
 ROOT = Path(__file__).parents[2]

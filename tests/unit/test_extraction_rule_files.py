@@ -53,8 +53,8 @@ def test_other_rules_are_another_version(tmp_path: Path) -> None:
 
 def test_other_code_that_applies_the_rules_is_another_version(monkeypatch: pytest.MonkeyPatch) -> None:
     before = load_rules().version
-    assert "subjects" in APPLIED_BY["turnlog.agent.memory.extraction"]
-    less = {name: [one for one in modules if one != "subjects"] for name, modules in APPLIED_BY.items()}
+    assert "fact_subjects" in APPLIED_BY["turnlog.agent.memory.extraction"]
+    less = {name: [one for one in modules if one != "fact_subjects"] for name, modules in APPLIED_BY.items()}
     monkeypatch.setattr("turnlog.agent.memory.extraction.rules.APPLIED_BY", less)
     _code.cache_clear()
     assert load_rules().version != before

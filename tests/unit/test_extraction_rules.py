@@ -7,7 +7,7 @@ from helpers.dated_claims import decided
 from helpers.extraction import FIRST_TURN_AT, apply_rules, contents, extractor_turn, found, rejection_reasons
 
 from turnlog.agent.memory.extraction.by_rules import Extractor
-from turnlog.agent.memory.extraction.candidates import candidates
+from turnlog.agent.memory.extraction.proposals import candidates
 from turnlog.agent.memory.extraction.rules import load_rules
 
 

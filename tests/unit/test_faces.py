@@ -68,7 +68,7 @@ ASKED_FOR = {
         "lag",
         "log_identity",
         "model_checkup",
-        "processes",
+        "role_processes",
         "read_models",
         "tailing",
         "usage",

@@ -8,7 +8,7 @@ import pytest
 from helpers.cli_process import CHATGPT
 
 from turnlog.agent.operations.importers import FORMATS, Defaults, ImportFailed, detect_format
-from turnlog.agent.operations.importers.files import EXAMPLES
+from turnlog.agent.operations.importers.source_files import EXAMPLES
 from turnlog.agent.operations.importing import ImportReport, ImportRequest, check_import, prepare_import
 
 

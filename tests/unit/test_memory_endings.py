@@ -6,7 +6,7 @@ from helpers.extraction import apply_rules
 from turnlog.agent.memory.deciding.conflicts import decide
 from turnlog.agent.memory.deciding.memory_state import MemoryState
 from turnlog.agent.memory.deciding.writing import Place
-from turnlog.agent.memory.extraction.candidates import candidates
+from turnlog.agent.memory.extraction.proposals import candidates
 from turnlog.events.contracts.base import END_OF_TIME
 
 ENDS = (

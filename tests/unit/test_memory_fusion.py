@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnlog.agent.recall.memory_search import DEFAULT, fused
-from turnlog.projectors.models.memories.search import Candidate
+from turnlog.projectors.models.memories.memory_candidates import Candidate
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 PLAIN = Candidate(

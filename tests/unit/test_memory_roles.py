@@ -2,7 +2,7 @@
 
 import pytest
 
-from turnlog.agent.memory.roles import role_words
+from turnlog.agent.memory.role_words import role_words
 
 MEET = [
     ("王芳的孩子几岁了？", {"儿子", "女儿", "son", "daughter", "kid"}, {"妈妈", "朋友"}),

@@ -7,7 +7,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from turnlog.agent.memory.extraction.by_rules import Extractor
-from turnlog.agent.memory.extraction.candidates import candidates
+from turnlog.agent.memory.extraction.proposals import candidates
 from turnlog.agent.memory.extraction.rules import load_rules
 from turnlog.events.contracts import Memory
 

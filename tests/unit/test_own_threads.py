@@ -5,8 +5,8 @@ from helpers.every_contract import EVERY_CONTRACT
 from helpers.sample_events import event
 
 from turnlog.agent.operations.jobs.job_states import all_jobs
+from turnlog.agent.privacy.erasure.erasure_receipt import receipt_thread
 from turnlog.agent.privacy.erasure.event_scan import Person
-from turnlog.agent.privacy.erasure.receipt import receipt_thread
 from turnlog.agent.settings import Settings
 from turnlog.events.codec import decode, encode
 from turnlog.events.contracts import EventData

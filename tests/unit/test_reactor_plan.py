@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnlog.agent.conversations.summarising.derive import PIECE_TEXTS, PIECE_TOKENS, pieces
+from turnlog.agent.conversations.summarising.due_work import KEPT, Facts, Plan, plan, prune_through
 from turnlog.agent.conversations.summarising.facts import texts
-from turnlog.agent.conversations.summarising.plan import KEPT, Facts, Plan, plan, prune_through
 from turnlog.agent.settings import Settings
 from turnlog.projectors.models.conversation.message import Message
 

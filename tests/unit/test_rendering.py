@@ -8,7 +8,7 @@ from turnlog.agent.context import ContextInput, Summary, build_context
 from turnlog.agent.operations.usage import Usage
 from turnlog.consumers.cli.metering import usage_table
 from turnlog.consumers.cli.rendering import BAR, MESSAGE_COLUMNS, context_lines
-from turnlog.consumers.cli.tables import table
+from turnlog.consumers.cli.text_tables import table
 from turnlog.projectors.models.conversation.message import Message
 
 

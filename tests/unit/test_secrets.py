@@ -4,8 +4,8 @@ import pytest
 from helpers.extraction import apply_rules, extractor_turn
 
 from turnlog.agent.memory.extraction.by_rules import Extractor
-from turnlog.agent.memory.extraction.candidates import without_secrets
 from turnlog.agent.memory.extraction.explicit import asks_to_keep_a_secret
+from turnlog.agent.memory.extraction.proposals import without_secrets
 from turnlog.agent.memory.extraction.rules import load_rules
 
 SECRETS = (

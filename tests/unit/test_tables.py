@@ -6,9 +6,9 @@ from collections.abc import Callable
 import pytest
 from rich.cells import cell_len
 
-from turnlog.consumers.cli import console, tables
+from turnlog.consumers.cli import console, text_tables
 from turnlog.consumers.cli.console import Words
-from turnlog.consumers.cli.tables import Table, short_ids, table
+from turnlog.consumers.cli.text_tables import Table, short_ids, table
 
 SAID = "好的，已经记住：上海，GPA 3.8，简短回答，花生过敏。我们可以从匹配的学校开始看，也可以先整理活动与奖项，再决定。"
 PLAIN = "I am allergic to peanuts, so please keep that in mind for every restaurant that you recommend to me."
@@ -22,7 +22,7 @@ def printed(monkeypatch: pytest.MonkeyPatch, width: int | None, rows: list[tuple
     """Returns the lines of the table on a terminal of this many columns; width None: in a pipe."""
     file = io.StringIO()
     words = Words(file=file, force_terminal=width is not None, width=width, no_color=True, highlight=False)
-    for module in (console, tables):
+    for module in (console, text_tables):
         monkeypatch.setattr(module, "out", words)
     console.say(map(str, table(rows, COLUMNS).lines))
     return file.getvalue().splitlines()
@@ -80,5 +80,5 @@ def test_numbers_are_aligned_to_the_right_and_keep_their_heads_under_a_row(monke
         "ann            $0.0043     903 ms",
         "林薇            $12.50  12,004 ms",
     ]
-    monkeypatch.setattr(tables, "out", Words(file=io.StringIO(), force_terminal=True, width=24, no_color=True))
+    monkeypatch.setattr(text_tables, "out", Words(file=io.StringIO(), force_terminal=True, width=24, no_color=True))
     assert [str(line) for line in heads][:3] == ["USER  NOTHING     COST", "ann            $0.0043", "    time 903 ms"]

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 from pydantic import ValidationError
 
-from turnlog.agent.conversations.sessions.memory import ShortTermMemory
+from turnlog.agent.conversations.sessions.session_memory import ShortTermMemory
 from turnlog.agent.conversations.sessions.value import (
     InvalidMemoryRequest,
     MemoryContext,

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from turnlog.agent.conversations.summarising.derive import Derived, Deriver, ModelCall
+from turnlog.agent.conversations.summarising.due_work import Plan
 from turnlog.agent.conversations.summarising.facts import ThreadFacts
-from turnlog.agent.conversations.summarising.plan import Plan
 from turnlog.agent.models.errors import BreakerOpen, ModelError, ModelRefused
 from turnlog.agent.models.offline_tasks import MODEL as EXTRACTIVE
 from turnlog.agent.models.protocol import Usage

@@ -17,9 +17,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from turnlog.agent.memory.deciding.policy import first_importance
 from turnlog.agent.memory.extraction.evidence import is_question, own_words, statements
+from turnlog.agent.memory.extraction.fact_subjects import is_about_a_role
 from turnlog.agent.memory.extraction.findings import ExtractionResult, Finding, Rejection, Turn
 from turnlog.agent.memory.extraction.rules import RuleSet
-from turnlog.agent.memory.extraction.subjects import is_about_a_role
 from turnlog.agent.models.errors import EmptyAnswer
 from turnlog.agent.models.json_text import json_value
 from turnlog.agent.models.prompts import data, language_rule, prompt_hash

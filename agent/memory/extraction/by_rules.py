@@ -15,11 +15,11 @@ import regex
 from turnlog.agent.memory.deciding.policy import first_importance
 from turnlog.agent.memory.extraction.evidence import MAX_SENTENCE, Statement, not_taken_back, statements
 from turnlog.agent.memory.extraction.explicit import Request, kind_of, requests
+from turnlog.agent.memory.extraction.fact_subjects import Subject, owner, role_name
 from turnlog.agent.memory.extraction.findings import ExtractionResult, Finding, Rejection, Turn
 from turnlog.agent.memory.extraction.normalisers import NORMALISERS
 from turnlog.agent.memory.extraction.readings import Reading, readings
 from turnlog.agent.memory.extraction.rules import Compiled, Pattern, Rule, RuleSet
-from turnlog.agent.memory.extraction.subjects import Subject, owner, role_name
 from turnlog.agent.memory.extraction.validators import VALIDATORS
 from turnlog.events.contracts import Entity
 from turnlog.projectors.models.memories.text import normal

@@ -11,12 +11,12 @@ from uuid import UUID
 from turnlog.agent.memory.deciding.outcomes import Outcome, What, preview
 from turnlog.agent.memory.deciding.writing import MemoryWriter, Place
 from turnlog.agent.memory.extraction.by_rules import Extractor
-from turnlog.agent.memory.extraction.candidates import candidates, without_secrets
 from turnlog.agent.memory.extraction.evidence import MAX_TURN, evidence, roles
 from turnlog.agent.memory.extraction.explicit import asks_to_keep_a_secret, requests
+from turnlog.agent.memory.extraction.extraction_run import extraction_of, locked
 from turnlog.agent.memory.extraction.findings import ExtractionResult, Finding, Rejection
+from turnlog.agent.memory.extraction.proposals import candidates, without_secrets
 from turnlog.agent.memory.extraction.rules import load_rules
-from turnlog.agent.memory.extraction.run import extraction_of, locked
 from turnlog.agent.memory.extraction.stages import UserConversation
 from turnlog.agent.models.factory import make_models
 from turnlog.agent.models.language import is_chinese

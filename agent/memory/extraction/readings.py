@@ -12,8 +12,8 @@ from typing import Any, Literal, NamedTuple
 
 import regex
 
+from turnlog.agent.memory.extraction.fact_subjects import EN_KIN, SOMEBODY, ZH_KIN, Subject, named_relative
 from turnlog.agent.memory.extraction.rules import parts
-from turnlog.agent.memory.extraction.subjects import EN_KIN, SOMEBODY, ZH_KIN, Subject, named_relative
 
 _PLAIN = str.maketrans("’\t\u00a0\u3000", "'   ")  # place for place
 _ADVERBS = regex.compile(

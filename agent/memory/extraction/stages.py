@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from turnlog.agent.memory.extraction.by_model import model_text
-from turnlog.agent.memory.extraction.candidates import candidates, entities
 from turnlog.agent.memory.extraction.findings import ExtractionResult, Turn
+from turnlog.agent.memory.extraction.proposals import candidates, entities
 from turnlog.events.contracts import Derivation, EventData, MemoriesExtracted, Memory
 
 ANOTHER_SPEAKER = "another-speaker"

@@ -1,7 +1,5 @@
 """Conversations in and out: foreign files become turns (`read`), turns become files (`export_*`)."""
 
-from turnlog.agent.operations.importers.export import export_jsonl, export_openai
-from turnlog.agent.operations.importers.files import Format, check_unpacked, detect_format
 from turnlog.agent.operations.importers.imported import (
     Defaults,
     ImportedMemory,
@@ -14,6 +12,8 @@ from turnlog.agent.operations.importers.imported import (
     import_id,
 )
 from turnlog.agent.operations.importers.reader import FORMATS, events, read
+from turnlog.agent.operations.importers.source_files import Format, check_unpacked, detect_format
+from turnlog.agent.operations.importers.transcript_export import export_jsonl, export_openai
 
 __all__ = [
     "FORMATS",

@@ -6,16 +6,6 @@ from typing import get_args
 
 from turnlog.agent.operations.importers.chatgpt import read_chatgpt
 from turnlog.agent.operations.importers.claude import read_claude
-from turnlog.agent.operations.importers.files import (
-    DAMAGED,
-    EXAMPLES,
-    Format,
-    Part,
-    detect_format,
-    is_blank,
-    looks_like,
-    opened,
-)
 from turnlog.agent.operations.importers.imported import (
     Defaults,
     ImportedMemory,
@@ -34,6 +24,16 @@ from turnlog.agent.operations.importers.librechat import read_librechat
 from turnlog.agent.operations.importers.mem0 import read_mem0
 from turnlog.agent.operations.importers.open_webui import read_open_webui
 from turnlog.agent.operations.importers.openai import read_openai
+from turnlog.agent.operations.importers.source_files import (
+    DAMAGED,
+    EXAMPLES,
+    Format,
+    Part,
+    detect_format,
+    is_blank,
+    looks_like,
+    opened,
+)
 from turnlog.agent.operations.importers.zep import read_zep
 from turnlog.events.contracts import Event, EventData, ThreadOpened
 

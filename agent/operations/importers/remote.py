@@ -11,8 +11,8 @@ from uuid import UUID
 import httpx2
 import psycopg
 
-from turnlog.agent.operations.importers.files import Format
 from turnlog.agent.operations.importers.imported import MALFORMED, ImportFailed
+from turnlog.agent.operations.importers.source_files import Format
 
 PAGE, TIMEOUT_S = 100, 60
 Pairs = Iterable[tuple[str, Any]]

@@ -17,9 +17,9 @@ from turnlog.agent.answering.receipts import GivenReceipts
 from turnlog.agent.conversations.archive.files import files_of
 from turnlog.agent.conversations.sessions.bucket import Bucket
 from turnlog.agent.privacy.erasure import rows
+from turnlog.agent.privacy.erasure.erasure_plan import ErasureScope, Plan, decoded
+from turnlog.agent.privacy.erasure.erasure_receipt import SOURCE, Receipt, receipt_event
 from turnlog.agent.privacy.erasure.event_scan import Person, Place, are_of, named_threads, place_of, places, traces
-from turnlog.agent.privacy.erasure.plan import ErasureScope, Plan, decoded
-from turnlog.agent.privacy.erasure.receipt import SOURCE, Receipt, receipt_event
 from turnlog.agent.privacy.erasure.scanning import Scan, scan_buckets, scan_files, scan_stream, scan_tables
 from turnlog.agent.privacy.erasure.unsealed import Ending, is_late, must_go, quotes, without_derived
 from turnlog.agent.privacy.keys import key_admin

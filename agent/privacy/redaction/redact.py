@@ -22,8 +22,8 @@ from turnlog.agent.conversations.archive.restoring import restored_if_archived
 from turnlog.agent.conversations.sessions.bucket import Bucket
 from turnlog.agent.privacy.erasure import rows
 from turnlog.agent.privacy.erasure.erase import REDACTION
+from turnlog.agent.privacy.erasure.erasure_plan import ErasureReach
 from turnlog.agent.privacy.erasure.event_scan import Person
-from turnlog.agent.privacy.erasure.plan import ErasureReach
 from turnlog.agent.privacy.erasure.scanning import Scan, scan_buckets, scan_files, scan_stream, scan_tables
 from turnlog.agent.privacy.erasure.string_search import SearchStrings, text_hashes
 from turnlog.agent.privacy.redaction.striking import InvalidWords, Strike, is_derived, may_spell, strike_of, struck

@@ -1,12 +1,12 @@
 """The bundled team: five agents that advise applicants to universities, with 32 tools over fictional sample data."""
 
-from turnlog.agent.team.advising import cases, dates, essays, forum, profile, schools, web
+from turnlog.agent.team.advising import applicant, cases, deadlines, essays, forum, schools, web
 from turnlog.agent.team.advising.web import sample_pages as sample_pages
 from turnlog.agent.team.tools import Registry, registry_of
 
 TOOLS = (
-    profile.get_profile,
-    profile.update_profile,
+    applicant.get_profile,
+    applicant.update_profile,
     schools.search_schools,
     schools.get_school_details,
     schools.compare_schools,
@@ -18,13 +18,13 @@ TOOLS = (
     schools.recommend_schools,
     schools.analyze_admission_chance,
     cases.search_cases,
-    dates.get_deadlines,
-    dates.create_timeline,
-    dates.get_personal_events,
-    dates.create_personal_event,
-    profile.get_assessment_results,
-    profile.interpret_assessment,
-    profile.suggest_activities_from_assessment,
+    deadlines.get_deadlines,
+    deadlines.create_timeline,
+    deadlines.get_personal_events,
+    deadlines.create_personal_event,
+    applicant.get_assessment_results,
+    applicant.interpret_assessment,
+    applicant.suggest_activities_from_assessment,
     forum.search_forum_posts,
     forum.get_popular_discussions,
     forum.answer_forum_question,

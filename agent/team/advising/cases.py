@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from turnlog.agent.team.advising.profile import Profile, profile_of
+from turnlog.agent.team.advising.applicant import Profile, profile_of
 from turnlog.agent.team.advising.sample import NOTE, Case, cases, find_case, find_school
 from turnlog.agent.team.advising.schools import chance
 from turnlog.agent.team.tools import Mistake, Use, tool

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from turnlog.agent.team.advising.profile import Profile, profile_of
+from turnlog.agent.team.advising.applicant import Profile, profile_of
 from turnlog.agent.team.advising.sample import NOTE, Round, School, find_school, schools
 from turnlog.agent.team.tools import Mistake, Use, tool
 

@@ -20,8 +20,8 @@ from turnlog.agent.access.identity import Identity, Unauthenticated
 from turnlog.agent.access.presented_keys import PREFIX
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.settings import Settings
-from turnlog.consumers.api.mcp import signing_in
-from turnlog.consumers.api.mcp.signing_in import SCOPES, Client, SignIns, may_register
+from turnlog.consumers.api.mcp import authorization_server
+from turnlog.consumers.api.mcp.authorization_server import SCOPES, Client, SignIns, may_register
 from turnlog.consumers.api.problems import language_of
 
 RESOURCE = "/.well-known/oauth-protected-resource"
@@ -188,7 +188,7 @@ class _Server:
         if refusal is not None:
             code, reason = refusal
             return self._back(request, uri, query.get("state"), error=code, error_description=reason)
-        wanted = signing_in.Request(
+        wanted = authorization_server.Request(
             client_id=query["client_id"],
             redirect_uri=uri,
             redirect_uri_provided_explicitly="redirect_uri" in query,
@@ -196,7 +196,7 @@ class _Server:
             scopes=scopes,
             state=query.get("state"),
             resource=resource,
-            until=time.time() + signing_in.REQUEST_S,
+            until=time.time() + authorization_server.REQUEST_S,
         )
         return self._page(request, self._sign_ins.ask(wanted), wanted)
 
@@ -245,7 +245,9 @@ class _Server:
         _, is_link, ticket = credential.rpartition("#ticket=")
         return await (access.sign_in_tickets.redeem(ticket) if is_link else access.identify(credential))
 
-    def _page(self, request: Request, text: str, asked: signing_in.Request, wrong: str | None = None) -> Response:
+    def _page(
+        self, request: Request, text: str, asked: authorization_server.Request, wrong: str | None = None
+    ) -> Response:
         words, client = WORDS[_language(request)], self._sign_ins.client(asked.client_id)
         uri = urlsplit(asked.redirect_uri)
         origin = f"{uri.scheme}://{uri.netloc}" if uri.scheme in ("http", "https") else f"{uri.scheme}:"

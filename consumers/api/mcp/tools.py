@@ -17,7 +17,7 @@ from mcp.types import Resource, ToolAnnotations
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from pydantic_core import to_json
 
-from turnlog.agent.access.throttle.shares import in_share
+from turnlog.agent.access.throttle.fair_share import in_share
 from turnlog.agent.answering.context import context_as_of, context_of
 from turnlog.agent.answering.recall_tool import UNSURE
 from turnlog.agent.conversations import threads

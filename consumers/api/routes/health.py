@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request, Response
 
 from turnlog.agent.access.access import Access
 from turnlog.agent.operations.lag import projection_lag, stuck_reactors
-from turnlog.agent.operations.processes import deaths, faults, processes
+from turnlog.agent.operations.role_processes import deaths, faults, processes
 from turnlog.events.errors import OtherLog
 from turnlog.projectors.engine.lag import READ_WHILE_REBUILT
 

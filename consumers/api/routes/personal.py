@@ -16,13 +16,13 @@ from pydantic import BaseModel, Field
 from starlette.datastructures import UploadFile
 
 from turnlog.agent.access.identity import Forbidden
-from turnlog.agent.access.throttle.shares import in_share
+from turnlog.agent.access.throttle.fair_share import in_share
 from turnlog.agent.conversations.ownership import check_not_deleted
 from turnlog.agent.memory.sanitiser.sanitise import SanitiseLevel
 from turnlog.agent.operations.importers import FORMATS, Defaults, ImportFailed
 from turnlog.agent.operations.importing import ImportRequest, check_import, import_conversations, prepare_import
 from turnlog.agent.privacy import personal_data
-from turnlog.agent.privacy.erasure.receipt import Receipt
+from turnlog.agent.privacy.erasure.erasure_receipt import Receipt
 from turnlog.agent.privacy.personal_data import Clearing, Parts, StoredOfPerson
 from turnlog.agent.privacy.redaction.redact import (
     RedactionPreview,

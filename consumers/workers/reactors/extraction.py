@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import psycopg
 
 from turnlog.agent.memory.extraction.evidence import roles
-from turnlog.agent.memory.extraction.run import NAME, extraction_of, locked
+from turnlog.agent.memory.extraction.extraction_run import NAME, extraction_of, locked
 from turnlog.agent.memory.extraction.stages import UserConversation
 from turnlog.agent.models.errors import BreakerOpen, ModelError, ModelRefused
 from turnlog.agent.models.factory import Models

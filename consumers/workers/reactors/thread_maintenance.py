@@ -8,8 +8,8 @@ stored even if another step failed; pruning waits until every step has succeeded
 from turnlog.agent.context import counter_for
 from turnlog.agent.conversations.archive.restoring import restored_if_archived
 from turnlog.agent.conversations.summarising.derive import PIECE_TEXTS, Deriver
+from turnlog.agent.conversations.summarising.due_work import Facts, Plan, plan
 from turnlog.agent.conversations.summarising.facts import is_still_there, load, texts
-from turnlog.agent.conversations.summarising.plan import Facts, Plan, plan
 from turnlog.agent.conversations.summarising.results import NAME as NAME
 from turnlog.agent.conversations.summarising.results import RoundResult, history_pruned, summary_written, topics_tagged
 from turnlog.agent.models.cached_calls import forget_answers

@@ -12,7 +12,7 @@ from turnlog.agent.conversations import threads
 from turnlog.agent.conversations.transcript import transcript
 from turnlog.consumers.api.bodies import FINITE, JsonObject
 from turnlog.consumers.api.dialects.openai.errors import OpenAIRoute
-from turnlog.consumers.api.dialects.openai.items import Item, item_of, messages_of
+from turnlog.consumers.api.dialects.openai.response_items import Item, item_of, messages_of
 from turnlog.consumers.api.pages import cursor_of, place_of
 from turnlog.consumers.api.principal import Place, Principal, Reader, WriteId, Writer
 from turnlog.consumers.api.routes.threads import ThreadId

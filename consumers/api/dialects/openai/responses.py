@@ -17,7 +17,7 @@ from turnlog.agent.models.protocol import CUT_OFF, ENDED_HERE, CallPiece, ChatRe
 from turnlog.consumers.api.bodies import JsonObject
 from turnlog.consumers.api.dialects.openai.begin import ByHeaders, ConversationHeaders, Started, own_fields, start
 from turnlog.consumers.api.dialects.openai.errors import OpenAIRoute, Unusable
-from turnlog.consumers.api.dialects.openai.items import id_part, messages_of, place_in, tools_of
+from turnlog.consumers.api.dialects.openai.response_items import id_part, messages_of, place_in, tools_of
 from turnlog.consumers.api.principal import Asker, WriteId
 from turnlog.consumers.api.streams import STREAM
 

@@ -15,7 +15,7 @@ from turnlog.agent.conversations.transcript import costs_of
 from turnlog.agent.models.protocol import Usage
 from turnlog.consumers.api.bodies import JsonObject
 from turnlog.consumers.api.dialects.openai.errors import OpenAIRoute, Unusable
-from turnlog.consumers.api.dialects.openai.items import compacted, id_part, item_of, messages_of, place_in
+from turnlog.consumers.api.dialects.openai.response_items import compacted, id_part, item_of, messages_of, place_in
 from turnlog.consumers.api.dialects.openai.responses import echoed_fields, usage_of
 from turnlog.consumers.api.principal import Asker, Place, Principal, Reader, WriteId, Writer
 from turnlog.consumers.api.streams import throttled

@@ -11,7 +11,7 @@ from typing import Any
 import regex
 
 from turnlog.agent.memory.extraction.validators import person_name
-from turnlog.agent.memory.roles import ROLES, SEPARATE
+from turnlog.agent.memory.role_words import ROLES, SEPARATE
 from turnlog.projectors.models.memories.text import name_key, normal
 
 _ONE_PERSON = {"mother", "father", "wife", "husband", "partner", "significant other", "girlfriend", "boyfriend"}

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from turnlog.agent.context.turns import cuts
+from turnlog.agent.context.message_units import cuts
 from turnlog.agent.settings import Settings
 from turnlog.projectors.models.conversation.message import Message
 

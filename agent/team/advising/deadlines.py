@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from turnlog.agent.team.advising.profile import profile_of
+from turnlog.agent.team.advising.applicant import profile_of
 from turnlog.agent.team.advising.sample import NOTE, Deadline, Round, deadlines, find_school
 from turnlog.agent.team.tools import Mistake, Use, tool
 

@@ -22,9 +22,9 @@ from turnlog.agent.memory.extraction.by_model import (
     model_text,
 )
 from turnlog.agent.memory.extraction.by_rules import Extractor
-from turnlog.agent.memory.extraction.candidates import without_repeats, without_secrets
 from turnlog.agent.memory.extraction.evidence import MAX_TURN, evidence, not_taken_back, roles
 from turnlog.agent.memory.extraction.findings import ExtractionResult, Turn
+from turnlog.agent.memory.extraction.proposals import without_repeats, without_secrets
 from turnlog.agent.memory.extraction.quoted import takes_back
 from turnlog.agent.memory.extraction.rules import RuleSet, load_rules
 from turnlog.agent.memory.extraction.stages import (

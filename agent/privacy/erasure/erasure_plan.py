@@ -10,8 +10,8 @@ from psycopg.rows import TupleRow
 
 from turnlog.agent.conversations.archive.files import files_of
 from turnlog.agent.privacy.erasure import rows
+from turnlog.agent.privacy.erasure.erasure_receipt import found_in, last_receipt
 from turnlog.agent.privacy.erasure.event_scan import Person, Place, Traces, are_of, places, tokens, traces
-from turnlog.agent.privacy.erasure.receipt import found_in, last_receipt
 from turnlog.agent.privacy.erasure.scanning import searched_copy
 from turnlog.agent.privacy.erasure.string_search import (
     KEY_BYTES,
