@@ -99,6 +99,7 @@ class Memory(LoopBound):
         max_tokens: int | None = None,
         kinds: Sequence[MemoryKind] = (),
         min_importance: float = 0.0,
+        keyword_only: bool = False,
     ) -> Found:
         """Returns the k turns of a thread, or of all threads of a user, that the query is about; with a user, k
         memories too.
@@ -106,7 +107,8 @@ class Memory(LoopBound):
         By meaning, words, names and dates; `degraded` says why vectors took no part. topic: only turns with it, and no
         memories; speaker: only turns of somebody with this name, or of this user, and no memories. as_of: only
         memories, those that held then; history: memories that ended too. kinds, min_importance: only memories, of
-        these kinds and of that current importance. Raises BadQuery, NotFound, InvalidMemory.
+        these kinds and of that current importance. keyword_only: compares words alone, no vectors. Raises BadQuery,
+        NotFound, InvalidMemory.
         """
         asked = {
             "thread": thread,
@@ -116,6 +118,7 @@ class Memory(LoopBound):
             "as_of": as_of,
             "history": history,
             "max_tokens": max_tokens,
+            "keyword_only": keyword_only,
         }
         return await self._recall(query, user, asked | {"kinds": list(kinds), "min_importance": min_importance})
 

@@ -28,9 +28,11 @@ export function named(group, code) {
   return typeof words === "string" ? words : code;
 }
 
-/** Returns the name of an agent; those that the bundled team brings are named in the page's language.
+/** Returns the name of an agent. Those that the bundled team brings are named in the page's language; the one that answers
+ * without a team, which nobody has named, is the assistant.
  * @param {{type: string, name: string}} agent */
-export const agentName = ({ type, name }) => (name === found(zh, `access.bundled.${type}`) ? named("access.bundled", type) : name);
+export const agentName = ({ type, name }) => (name === found(zh, `access.bundled.${type}`) ? named("access.bundled", type)
+  : name === "orchestrator" ? t("chat.assistant") : name);
 
 /** @param {any} value */
 const shown = (value) => (typeof value === "number" ? value.toLocaleString(language.get()) : String(value));

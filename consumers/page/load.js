@@ -116,8 +116,5 @@ const agents = store(/** @type {any[]} */ ([]));
 export function useAgentNames() {
   const known = useStore(agents);
   useEffect(() => { get("/api/agents").then(agents.set, () => {}); }, []);
-  return (type) => {
-    const agent = known.find((each) => each.type === type);
-    return agent ? agentName(agent) : type;
-  };
+  return (type) => agentName(known.find((each) => each.type === type) ?? { type, name: type });
 }

@@ -1,5 +1,9 @@
 """Memories: corrected with an effect on the next answer, settled, rated, reverted, forgotten; entities; recall."""
 
+import asyncio
+from typing import Any
+
+import pytest
 from helpers.api import Api
 from helpers.browser import signed_in
 from helpers.stage import MemoryServer
@@ -109,3 +113,33 @@ async def test_recall_says_why_a_passage_came_up_and_how_to_ask_again(browser: B
         await expect(page.locator(".code")).to_contain_text("turnlog.connect(")
         await hit.get_by_role("link", name="Event").click()
         await expect(page.locator(".turn.marked")).to_contain_text("My corgi is called Sesame.")
+
+
+async def test_a_question_copied_as_python_asks_what_the_page_asked(
+    browser: Browser, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with api.client() as ann:
+        turns = [{"role": "user", "content": f"The corgi slept in tram {n}."} for n in range(4)]
+        await ann.post("/api/threads/dogs/turns", json={"turns": turns})
+        for content in ("My corgi is called Sesame.", "I prefer corgis to trams."):
+            await ann.post("/api/memories", json={"content": content})
+    monkeypatch.setenv("TURNLOG_TOKEN", api.token())
+    async with signed_in(browser, api, "#/recall") as page:
+        for options in ("k=3&keywords=1&thread=dogs", "history=1&kind=PREFERENCE"):
+            async with page.expect_response("**/api/recall") as answered:
+                await page.evaluate(
+                    "where => { location.hash = where }", f"#/recall?q=the+%22corgi%22+of+Ann&{options}"
+                )
+            shown = await (await answered.value).json()
+            await page.get_by_role("button", name="Python").click()
+            names: dict[str, Any] = {}
+            await asyncio.to_thread(exec, await page.locator(".code code").last.inner_text(), names)
+            recalled = names["recalled"]
+            assert [(str(each.chunk_id), each.score) for each in recalled.turns] == [
+                (each["chunk_id"], each["score"]) for each in shown["items"]
+            ]
+            assert [(str(each.memory.id), each.relevance) for each in recalled.memories] == [
+                (each["id"], each["relevance"]) for each in shown["memories"]
+            ]
+            assert (recalled.degraded, recalled.memories_degraded) == (shown["degraded"], shown["memories_degraded"])
+            assert shown["items"] or shown["memories"], options

@@ -12,6 +12,12 @@ from turnlog.agent.models.calls import ResilientClient
 from turnlog.consumers.workers.analytics import analytics
 from turnlog.events.subjects import publish_subject
 
+# How many hours the axis of a plot has, by its ends.
+HOURS = """caption => {
+  const [first, last] = [...caption.querySelectorAll("time")].map(end => Date.parse(end.dateTime));
+  return (last - first) / 3_600_000 + 1;
+}"""
+
 
 async def test_events_arrive_are_filtered_and_show_what_followed_from_them(browser: Browser, api: Api) -> None:
     async with api.client() as ann, signed_in(browser, api, "#/threads/t/events") as page:
@@ -97,8 +103,10 @@ async def test_activity_is_plotted_with_its_sums_and_named_in_both_languages(bro
             spoken = plots.filter(has_text="Turns per hour")
             await expect(spoken.locator(".legend li")).to_have_text(["User1", "Assistant2"])
             await expect(spoken.get_by_role("row").filter(has_text="User: 1Assistant: 2")).to_have_count(1)
-            await page.get_by_role("button", name="Day").click()
-            await expect(spoken.get_by_role("row")).to_have_count(24)
+            for span, hours in (("Day", 24), ("Week", 168)):
+                await page.get_by_role("button", name=span).click()
+                await expect(page.get_by_role("button", name=span)).to_have_attribute("aria-pressed", "true")
+                assert await spoken.locator("caption").evaluate(HOURS) == hours
 
             await page.evaluate("location.hash = '#/access'")
             await expect(page.get_by_role("button", name="Change Coordinator")).to_be_visible()
@@ -132,6 +140,10 @@ async def test_operators_change_an_agent_by_keyboard_and_take_it_back(browser: B
         await expect(dialog).to_have_count(0)
         again = (await root.get("/admin/ai-agent/agents/essay")).json()
         assert again | {"updatedAt": None} == before
+        of_no_team = (
+            "import('/page/i18n.js').then(words => words.agentName({type: 'orchestrator', name: 'orchestrator'}))"
+        )
+        assert await page.evaluate(of_no_team) == "助手"
 
 
 async def test_a_person_takes_a_copy_and_is_erased_with_a_receipt(browser: Browser, api: Api) -> None:

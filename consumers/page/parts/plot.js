@@ -10,7 +10,7 @@ const DAY_S = 86_400;
 const COUNTS = [1, 2, 5].flatMap((first) => Array.from({ length: 12 }, (_, zeros) => first * 10 ** zeros)).sort((a, b) => a - b);
 
 /**
- * times: seconds since 1970, `step` apart where nothing is missing: what is missing is 0. least: steps that are shown. kind: a colour as of `bar-…`. shown: writes a value.
+ * times: seconds since 1970, `step` apart where nothing is missing: what is missing is 0. least: steps that are shown, the last of them now. kind: a colour as of `bar-…`. shown: writes a value.
  * @param {{title: string, times: number[], step: number, least: number, series: {label: string, kind: string, values: number[]}[], shown: (value: number) => string, bars?: boolean, whole?: boolean}} props whole: counts, without fractions
  */
 export function Plot({ title, times: known, step, least, series: given, shown, bars = false, whole = true }) {
@@ -34,11 +34,12 @@ export function Plot({ title, times: known, step, least, series: given, shown, b
     observer.observe(element);
     return () => { observer.disconnect(); plot.destroy(); };
   }, [JSON.stringify([times, series]), isDark(), language.get()]);
+  const ends = [times[0], times[times.length - 1]].map((seconds) => html`<time datetime=${new Date(seconds * 1000).toISOString()}>${moment(seconds * 1000)}</time>`);
   return html`<figure class="card plot" ref=${frame}>
     <figcaption class="row apart"><h3>${title}</h3>
       <ul class="legend">${series.map(({ label, kind, values }) => html`<li key=${kind}><i class="swatch bar-${kind}" data-colour=${kind} /><span>${label}</span><b class="number">${shown(values.reduce((sum, value) => sum + value, 0))}</b></li>`)}</ul></figcaption>
     <div class="plot-area" aria-hidden="true" />
-    <table class="sr"><caption>${title}</caption><tbody>${times.map((time, at) => html`<tr key=${time}><th scope="row">${moment(time * 1000)}</th>${series.map(({ label, values }) => html`<td key=${label}>${label}: ${shown(values[at])}</td>`)}</tr>`)}</tbody></table>
+    <table class="sr"><caption>${title}, ${ends[0]} – ${ends[1]}</caption><tbody>${times.map((time, at) => series.some(({ values }) => values[at]) && html`<tr key=${time}><th scope="row">${moment(time * 1000)}</th>${series.map(({ label, values }) => html`<td key=${label}>${label}: ${shown(values[at])}</td>`)}</tr>`)}</tbody></table>
   </figure>`;
 }
 
@@ -49,10 +50,10 @@ function tick(time, before, step) {
   return before !== undefined && date(before) === date(time) ? clock(time * 1000) : `${clock(time * 1000)}\n${date(time)}`;
 }
 
-/** Returns every step from the first time to the last, with 0 where nothing is known. @param {number[]} known
+/** Returns at least so many steps up to now, with 0 where nothing is known. @param {number[]} known
  * @param {{label: string, kind: string, values: number[]}[]} series @param {number} step @param {number} least */
 function filled(known, series, step, least) {
-  const last = known.at(-1) ?? Math.floor(Date.now() / 1000 / step) * step;
+  const last = Math.max(known.at(-1) ?? 0, Math.floor(Date.now() / 1000 / step) * step);
   const first = Math.min(known[0] ?? last, last - (least - 1) * step);
   const times = Array.from({ length: Math.round((last - first) / step) + 1 }, (_, at) => first + at * step);
   const places = new Map(known.map((time, at) => [time, at]));

@@ -86,9 +86,10 @@ export function CallCard({ call }) {
 function Turn({ turn, agentOf, marked, onSeen, seen, onRedact }) {
   const mine = turn.role === "user";
   const speaker = turn.name || (mine ? t("chat.you") : turn.role === "assistant" ? t("chat.assistant") : named("chat.roles", turn.role));
+  const agent = turn.agent && agentOf(turn.agent);
   return html`<article class="turn ${turn.role} ${marked ? "marked" : ""}" data-seq=${turn.seq}>
     <header><b dir="auto">${speaker}</b>
-      ${turn.agent && html`<${Badge} tone="accent" title=${t("chat.agent")}>${agentOf(turn.agent)}<//>`}
+      ${agent && agent !== speaker && html`<${Badge} tone="accent" title=${t("chat.agent")}>${agent}<//>`}
       ${mine && turn.origin && turn.origin !== "person" && html`<${Badge} title=${t("chat.origin_about")}>${named("chat.origins", turn.origin)}<//>`}
       <span class="turn-time faint small"><${Time} time=${turn.time}>${clock(turn.time)}<//></span>
       ${onSeen && turn.role === "assistant" && !turn.live && html`<button class="button small quiet turn-seen" aria-pressed=${seen} onClick=${() => onSeen(turn)}><${Icon} name="eye" />${t("chat.saw")}</button>`}

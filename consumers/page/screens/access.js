@@ -78,10 +78,7 @@ function Agents() {
   const agents = useLoad((signal) => get("/admin/ai-agent/agents", { signal }), []);
   const [changing, setChanging] = useState(/** @type {any} */ (null));
   const [write, busy] = useWrite();
-  const nameOf = (/** @type {string} */ type) => {
-    const agent = agents.value.find((/** @type {any} */ each) => each.type === type);
-    return agent ? agentName(agent) : type;
-  };
+  const nameOf = (/** @type {string} */ type) => agentName(agents.value.find((/** @type {any} */ each) => each.type === type) ?? { type, name: type });
   const show = (/** @type {any} */ changed) => agents.set(agents.value.map((/** @type {any} */ each) => (each.type === changed.type ? changed : each)));
   const turn = (/** @type {any} */ agent) => write(async () => show(await put(path`/admin/ai-agent/agents/${agent.type}/toggle`, { body: { enabled: !agent.enabled } })));
   return html`<section class="stack tight"><h2>${t("access.agents")}</h2><${Failure} error=${agents.error} retry=${agents.reload} />

@@ -165,9 +165,9 @@ function Activity() {
   const every = () => true;
   return html`<div class="row apart"><p class="muted">${t("operation.activity_about")}</p><${Segments} label=${t("operation.span")} value=${hours} onChange=${setHours} options=${[["24", t("operation.day")], ["168", t("operation.week")], ["720", t("operation.month")]]} /></div>
     ${!times.length ? html`<p class="card muted">${t("operation.no_activity")}</p>` : html`<div class="plots">
-      <${Plot} title=${t("operation.events_hour")} times=${times} step=${3600} least=${24} bars series=${[{ label: t("screens.events"), kind: "3", values: series(every, "events") }]} shown=${short} />
-      <${Plot} title=${t("operation.turns_hour")} times=${times} step=${3600} least=${24} bars series=${[{ label: t("chat.roles.user"), kind: "memory", values: series((row) => row.role === "user", "events") }, { label: t("chat.roles.assistant"), kind: "2", values: series((row) => row.role === "assistant", "events") }]} shown=${short} />
-      <${Plot} title=${t("operation.tokens_hour")} times=${times} step=${3600} least=${24} bars series=${[{ label: t("runs.tokens_in"), kind: "2", values: series(every, "tokens_in") }, { label: t("runs.tokens_out"), kind: "tools", values: series(every, "tokens_out") }]} shown=${short} />
-      <${Plot} title=${t("operation.errors_hour")} times=${times} step=${3600} least=${24} bars series=${[{ label: t("operation.failed"), kind: "bad", values: series(every, "errors") }]} shown=${short} />
+      <${Plot} title=${t("operation.events_hour")} times=${times} step=${3600} least=${Number(hours)} bars series=${[{ label: t("screens.events"), kind: "3", values: series(every, "events") }]} shown=${short} />
+      <${Plot} title=${t("operation.turns_hour")} times=${times} step=${3600} least=${Number(hours)} bars series=${[{ label: t("chat.roles.user"), kind: "memory", values: series((row) => row.role === "user", "events") }, { label: t("chat.roles.assistant"), kind: "2", values: series((row) => row.role === "assistant", "events") }]} shown=${short} />
+      <${Plot} title=${t("operation.tokens_hour")} times=${times} step=${3600} least=${Number(hours)} bars series=${[{ label: t("runs.tokens_in"), kind: "2", values: series(every, "tokens_in") }, { label: t("runs.tokens_out"), kind: "tools", values: series(every, "tokens_out") }]} shown=${short} />
+      <${Plot} title=${t("operation.errors_hour")} times=${times} step=${3600} least=${Number(hours)} bars series=${[{ label: t("operation.failed"), kind: "bad", values: series(every, "errors") }]} shown=${short} />
     </div>`}`;
 }

@@ -46,7 +46,7 @@ export default function Recall({ query }) {
             ${value.memories.length ? value.memories.map((/** @type {any} */ memory) => html`<${Remembered} key=${memory.id} memory=${memory} />`)
               : html`<p class="muted">${t("recall.no_memories")}</p>`}</section>
         </div>
-        <${Commands} body=${{ query: asked, k: options.k, ...(options.keyword_only ? { keyword_only: true } : {}), ...(options.history ? { history: true } : {}), ...(options.thread ? { thread: options.thread } : {}), explain: true }} />
+        <${Commands} body=${{ query: asked, k: options.k, ...(options.keyword_only ? { keyword_only: true } : {}), ...(options.history ? { history: true } : {}), ...(options.kinds.length ? { kinds: options.kinds } : {}), ...(options.thread ? { thread: options.thread } : {}), explain: true }} />
       </div>`}
   </section>`;
 }
@@ -114,7 +114,7 @@ function Remembered({ memory }) {
 function Commands({ body }) {
   const [way, setWay] = useState("curl");
   const json = JSON.stringify(body);
-  const { query, explain: _, keyword_only: __, ...rest } = body; // the last two are for people who look
+  const { query, explain: _, ...rest } = body; // the client always asks for the parts of scores
   const more = Object.entries(rest).map(([name, value]) => `, ${name}=${value === true ? "True" : JSON.stringify(value)}`).join("");
   const text = way === "curl"
     ? `curl -s ${location.origin}/api/recall \\\n  -H "Authorization: Bearer $TURNLOG_TOKEN" \\\n  -H "Content-Type: application/json" \\\n  -d '${json.replaceAll("'", `'\\''`)}'`
