@@ -16,7 +16,6 @@ from turnlog.events.errors import NotFound
 from turnlog.events.publish import Key
 from turnlog.events.subjects import memory_thread, parse_stored, thread_token
 from turnlog.projectors.engine.duplicates import first_seqs
-from turnlog.projectors.engine.projection import Projection
 from turnlog.projectors.models.registry import PROJECTIONS
 
 MOST_READ = 2_000  # later events that are looked at: effects come soon
@@ -57,9 +56,32 @@ async def event_relations(runtime: Runtime, tenant: str, thread: str, user: str,
     place = parse_stored(line.stored.subject)
     if (place.tenant, place.thread_token) != (tenant, thread_token(thread)):
         raise NotFound(f"thread {thread!r} has no event at sequence {seq}")
-    causes = await _causes(runtime, line, place.partition, tenant, thread, readers)
-    effects, cut = await _effects(runtime, line, tenant, thread, readers)
-    rows = await _rows(runtime, line, tenant, (thread, memory_thread(user)), user)
+    return await _related(runtime, line, thread, readers, user, user)
+
+
+async def event_relations_for_operator(runtime: Runtime, tenant: str, user: str, seq: int) -> EventRelations:
+    """Returns what belongs to an event of any thread of the operator's tenant. Personal fields of other people stay
+    sealed, and of rows there are only ids and numbers. Raises NotFound, LogUnavailable."""
+    readers = frozenset({user})
+    line = await line_at(runtime.log, seq, readers)
+    place, body = parse_stored(line.stored.subject), line.body or {}
+    if place.tenant != tenant:
+        raise NotFound(f"the tenant has no event at sequence {seq}")
+    thread = body.get("thread")
+    if not isinstance(thread, str) or thread_token(thread) != place.thread_token:  # nobody can decode it
+        return EventRelations(line.document(), [], [], cut=False, rows=[])
+    return await _related(runtime, line, thread, readers, body.get("user") or user, None)
+
+
+async def _related(
+    runtime: Runtime, line: Line, thread: str, readers: frozenset[str], about: str, user: str | None
+) -> EventRelations:
+    """about: the user in whose memories rows are looked for. user: who reads rows about themselves in full; None is an
+    operator."""
+    place = parse_stored(line.stored.subject)
+    causes = await _causes(runtime, line, place.partition, place.tenant, thread, readers)
+    effects, cut = await _effects(runtime, line, place.tenant, thread, readers)
+    rows = await _rows(runtime, line, place.tenant, (thread, memory_thread(about)), user)
     return EventRelations(line.document(), _documents(causes), _documents(effects), cut, rows)
 
 
@@ -100,21 +122,23 @@ async def _effects(
     return effects, False
 
 
-async def _rows(runtime: Runtime, line: Line, tenant: str, threads: tuple[str, str], user: str) -> list[RowsOfEvent]:
+async def _rows(
+    runtime: Runtime, line: Line, tenant: str, threads: tuple[str, str], user: str | None
+) -> list[RowsOfEvent]:
     values = {"tenant": tenant, "threads": list(threads), "user": user, "seq": line.stored.seq, "id": _id_of(line)}
     values["source"] = json.dumps([{"event_id": str(values["id"])}])
     named = list[RowsOfEvent]()
     async with runtime.pool.connection() as conn:
         for projection in PROJECTIONS:
             for table in projection.tables:
-                if query := _query(projection, table):
+                if query := _query(table, is_operator=user is None):
                     rows = [row for (row,) in await (await conn.execute(query.encode(), values)).fetchall()]
                     if rows:
                         named.append(RowsOfEvent(projection.name, table.name, rows))
     return named
 
 
-def _query(projection: Projection, table: sa.Table) -> str | None:
+def _query(table: sa.Table, *, is_operator: bool) -> str | None:
     """Returns the query for the rows of a table that name an event, None where none can."""
     columns = table.columns.keys()
     conditions = [f"{name} = %(seq)s" for name in _SEQS if name in columns]
@@ -123,8 +147,10 @@ def _query(projection: Projection, table: sa.Table) -> str | None:
     conditions += ["sources @> %(source)s::jsonb"] if "sources" in columns else []
     if not conditions:
         return None
-    hidden = ",".join(column.name for column in table.columns if _is_internal(column))
-    whose = "AND (user_id IS NULL OR user_id = %(user)s)" if "user_id" in columns else ""
+    hidden = ",".join(
+        column.name for column in table.columns if _is_internal(column) or (is_operator and not _is_number(column))
+    )
+    whose = "" if is_operator or "user_id" not in columns else "AND (user_id IS NULL OR user_id = %(user)s)"
     return (
         f"SELECT to_jsonb(t) - '{{{hidden}}}'::text[] FROM {table.name} t WHERE tenant = %(tenant)s "
         f"AND thread_id = ANY(%(threads)s) AND ({' OR '.join(conditions)}) {whose} LIMIT {MOST}"
@@ -134,6 +160,11 @@ def _query(projection: Projection, table: sa.Table) -> str | None:
 def _is_internal(column: sa.Column[Any]) -> bool:
     """Returns whether nobody reads the column: bytes, vectors, and what its table declares so."""
     return isinstance(column.type, sa.LargeBinary | HALFVEC) or bool(column.info.get("internal"))
+
+
+def _is_number(column: sa.Column[Any]) -> bool:
+    """Returns whether the column has an id or a number, and nothing that a person said."""
+    return isinstance(column.type, sa.Integer | sa.Uuid) or column.name in ("thread_id", "user_id")
 
 
 def _id_of(line: Line) -> UUID | None:

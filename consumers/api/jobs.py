@@ -104,10 +104,10 @@ class Jobs:
     def of(self, caller: Principal) -> list[Job]:
         return [job for job in self._jobs.values() if job.owner == (caller.tenant, caller.user)]
 
-    def drop(self, caller: Principal, kind: str) -> None:
-        """Forgets what jobs of this kind made for the caller."""
-        for job in self.of(caller):
-            if job.status.kind == kind:
+    def drop_exports(self, tenant: str, user: str) -> None:
+        """Forgets exports about a user, whose key is the user, whoever made them."""
+        for job in list(self._jobs.values()):
+            if (job.owner[0], job.status.kind, job.key) == (tenant, "export", user):
                 self._drop(job)
 
     def _drop(self, job: Job) -> None:

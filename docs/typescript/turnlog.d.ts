@@ -1585,6 +1585,27 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/operations/events/{seq}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Show Tenant Event
+         * @description Returns an event of any conversation of the tenant with its causes, its effects, and the ids and numbers of the
+         *     rows that name it; what other people said stays sealed.
+         */
+        get: operations["show_tenant_event"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/import": {
         parameters: {
             query?: never;
@@ -3478,8 +3499,8 @@ export interface components {
          * @description A context for a model. messages: for the OpenAI chat API, system prompt first. budget: tokens of the tiers. seq:
          *     of the log as it was seen. receipt: send its id with the answer's turn, or all of it where the id is null or no
          *     longer known; null for a moment of the past. degraded: why older turns were sought without vectors. shares: of the
-         *     window. remarks: turns that were left out or altered, by reason. matches: whether an answer's receipt says the same;
-         *     null without one.
+         *     window. remarks: turns that were left out or altered, by reason, in the
+         *     language of Accept-Language. matches: whether an answer's receipt says the same; null without one.
          */
         ContextMade: {
             /** Messages */
@@ -5025,7 +5046,8 @@ export interface components {
         };
         /**
          * Problem
-         * @description The body of every error. retryAfter: seconds. errors: which fields of the request are wrong.
+         * @description The body of every error. title: why, in Chinese, where Accept-Language asks for it; the status' name elsewhere.
+         *     retryAfter: seconds. errors: which fields of the request are wrong.
          *     candidates: `id` and `content` of the memories that the given words may mean.
          *
          *     message, category, suggestions, shouldRetry, action: for a person, where no answer came; in the language of the
@@ -10905,6 +10927,51 @@ export interface operations {
             };
         };
     };
+    show_tenant_event: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
+            };
+            path: {
+                seq: number;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["EventRelations"];
+                };
+            };
+            /** @description Client Error */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Server Error */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     import_file: {
         parameters: {
             query?: {
@@ -10969,7 +11036,10 @@ export interface operations {
     };
     export: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description Another user's, for operators of the tenant. */
+                user?: string | null;
+            };
             header?: {
                 /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
                 "idempotency-key"?: string | null;
@@ -11061,7 +11131,10 @@ export interface operations {
     };
     erase: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description Another user's, for operators of the tenant. */
+                user?: string | null;
+            };
             header?: {
                 /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
                 "idempotency-key"?: string | null;
@@ -11266,6 +11339,8 @@ export interface operations {
                 includeMemories?: boolean;
                 includeConversations?: boolean;
                 includeEntities?: boolean;
+                /** @description Another user's, for operators of the tenant. */
+                user?: string | null;
             };
             header?: {
                 /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
@@ -12547,6 +12622,8 @@ export interface operations {
                 includeMemories?: boolean;
                 includeConversations?: boolean;
                 includeEntities?: boolean;
+                /** @description Another user's, for operators of the tenant. */
+                user?: string | null;
             };
             header?: {
                 /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */

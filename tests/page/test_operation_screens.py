@@ -59,6 +59,27 @@ async def test_operators_follow_the_events_of_all_conversations(browser: Browser
         await expect(rows.last).to_contain_text("Said in u")
 
 
+async def test_operators_see_what_followed_from_another_persons_event_but_not_what_was_said(
+    browser: Browser, api: Api
+) -> None:
+    async with api.client() as ann:
+        said = {"message": "My corgi is called Sesame."}
+        assert (await ann.post("/api/threads/t/answers", json=said)).status_code == 201
+        request = (await ann.get("/api/threads/t/turns")).json()["items"][0]["seq"] + 1
+        assert (await ann.get(f"/api/operations/events/{request}")).status_code == 403
+    async with signed_in(browser, api, "#/events", user="root", role="admin") as page:
+        await page.locator(".event-row").filter(has_text="answer_requested").click()
+        detail = page.get_by_role("complementary", name="Event")
+        await expect(detail.locator(".event-tree ul .event-node").first).to_be_visible()
+        await detail.locator(".event-tree").get_by_role("button", name="turn_recorded").first.click()
+        rows = detail.get_by_role("region", name="Rows that came from this")
+        await expect(rows).to_contain_text("What other people said stays sealed")
+        await rows.get_by_text("messages", exact=True).click()
+        await expect(rows.locator("details[open] pre")).to_contain_text(f'"seq": {request - 1}')
+        await expect(rows.locator("details[open] pre")).to_contain_text('"user_id": "ann"')
+        await expect(detail).not_to_contain_text("Sesame")
+
+
 async def test_operators_see_lag_rebuild_and_plots_and_turn_agents_off(browser: Browser, api: Api) -> None:
     async with api.client("root", role="admin") as root:
         await root.post("/api/threads/t/answers", json={"message": "Hello"})
@@ -162,6 +183,37 @@ async def test_a_person_takes_a_copy_and_is_erased_with_a_receipt(browser: Brows
         await page.get_by_role("dialog").get_by_role("button", name="Erase everything").click()
         receipt = page.get_by_role("region", name="Receipt")
         await expect(receipt).to_contain_text("Nothing left")
+
+
+async def test_operators_give_another_person_a_copy_and_erase_them_with_a_receipt(browser: Browser, api: Api) -> None:
+    async with api.client() as ann, api.client("bob") as bob:
+        for client, content in ((ann, "Ann's corgi is called Sesame."), (bob, "Bob's cat is called Pepper.")):
+            assert (await client.post("/api/memories", json={"content": content})).status_code == 201
+        for address in ("export", "erase"):
+            assert (await bob.post(f"/api/{address}?user=ann", json={})).status_code == 403, address
+        assert (await bob.delete("/api/user-data?user=ann&includeMemories=true")).status_code == 403
+        async with signed_in(browser, api, "#/privacy", user="root", role="admin") as page:
+            await page.get_by_role("combobox", name="Another person").fill("ann")
+            await page.keyboard.press("Enter")
+            await expect(page.get_by_role("heading", name="Stored of ann")).to_be_visible()
+            await expect(page.locator(".tile").filter(has_text="Memories")).to_contain_text("1")
+            await page.get_by_role("button", name="Create the file").click()
+            async with page.expect_download() as begun:
+                await page.get_by_role("link", name="Save the file").click()
+            copy = (await (await begun.value).path()).read_text()
+            assert "Sesame" in copy and "Pepper" not in copy
+
+            erase, dialog = page.get_by_role("button", name="Erase everything"), page.get_by_role("dialog")
+            await erase.click()
+            await dialog.get_by_role("textbox").fill("root")
+            await dialog.get_by_role("button", name="Erase everything").click()
+            await expect(page.get_by_text("That is another user name; nothing was erased.")).to_be_visible()
+            await erase.click()
+            await dialog.get_by_role("textbox").fill("ann")
+            await dialog.get_by_role("button", name="Erase everything").click()
+            await expect(page.get_by_role("region", name="Receipt")).to_contain_text("Nothing left")
+        assert (await ann.get("/api/memories")).json()["items"] == []
+        assert len((await bob.get("/api/memories")).json()["items"]) == 1
 
 
 async def test_operators_read_the_memories_of_another_person_and_change_nothing(browser: Browser, api: Api) -> None:

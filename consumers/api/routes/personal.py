@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable
+from collections.abc import AsyncIterable, AsyncIterator, Iterable
 from contextlib import aclosing, nullcontext
 from functools import partial
 from hashlib import sha256
@@ -37,7 +37,7 @@ from turnlog.consumers.api.problems import Refused
 from turnlog.consumers.api.routes.threads import Seq, ThreadId
 from turnlog.consumers.erasing import erasure_reach
 from turnlog.events.errors import NotFound
-from turnlog.events.progress import OnProgress, no_progress
+from turnlog.events.progress import no_progress
 from turnlog.events.subjects import check_conversation
 
 router = APIRouter(prefix="/api", tags=["personal data"])
@@ -148,16 +148,18 @@ async def _chunks(file: UploadFile) -> AsyncIterator[bytes]:
 
 
 @router.post("/export", status_code=202)
-async def export(body: Export, caller: Eraser, request: Request) -> JobStatus:
+async def export(body: Export, caller: Eraser, request: Request, user: OfUser = None) -> JobStatus:
     """Begins to write all that is stored of the caller; when its job is done, GET /api/export/{job} has it."""
+    *_, person = caller.person_named(user)
 
     async def work(job: Job) -> None:
         job.file = TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 (the job keeps it)
-        async with aclosing(exported(caller, SanitiseLevel[body.level.upper()], job.report)) as pieces:
+        about = (caller.system, caller.tenant, person, SanitiseLevel[body.level.upper()])
+        async with aclosing(personal_data.export_person(*about, job.report)) as pieces:
             async for piece in pieces:
                 job.file.write(piece)
 
-    return jobs_of(request).begin(caller, "export", work).status
+    return jobs_of(request).begin(caller, "export", work, person).status
 
 
 @router.get("/export/{job}", response_class=StreamingResponse)
@@ -170,18 +172,18 @@ async def exported_file(_: Eraser, job: OwnJob) -> StreamingResponse:
 
 
 @router.post("/erase", status_code=202)
-async def erase(body: Erasure, caller: Eraser, request: Request) -> JobStatus:
+async def erase(body: Erasure, caller: Eraser, request: Request, user: OfUser = None) -> JobStatus:
     """Begins to destroy the caller's keys and everything of the caller in every read model, cache, archive and what is
     readable in the log. It cannot be undone. The job's result is a receipt."""
-    jobs = jobs_of(request)
+    jobs, (*_, person) = jobs_of(request), caller.person_named(user)
 
     async def work(job: Job) -> Receipt:
-        jobs.drop(caller, "export")
+        jobs.drop_exports(caller.tenant, person)
         runtime, reach = caller.system, erasure_reach(caller.system.settings, lambda _: nullcontext(job.report))
-        plan = await personal_data.plan_erasure(runtime, caller.tenant, caller.user, reach)
+        plan = await personal_data.plan_erasure(runtime, caller.tenant, person, reach)
         return await personal_data.erase_person(runtime, plan, reach, body.reason)
 
-    return jobs.begin(caller, "erase", work).status
+    return jobs.begin(caller, "erase", work, person).status
 
 
 class Redaction(BaseModel):
@@ -237,15 +239,16 @@ async def stored(caller: Reader, user: OfUser = None) -> StoredOfPerson:
 
 @router.delete("/user-data")
 async def clear(
-    caller: Eraser, includeMemories: bool = False, includeConversations: bool = False, includeEntities: bool = False
+    caller: Eraser,
+    includeMemories: bool = False,
+    includeConversations: bool = False,
+    includeEntities: bool = False,
+    user: OfUser = None,
 ) -> Clearing:
     """Removes these parts from every read model. The log keeps the events: only an erasure makes them unreadable."""
+    *_, person = caller.person_named(user)
     parts = Parts(includeMemories, includeConversations, includeEntities)
-    return await personal_data.clear_person(caller.system, caller.tenant, caller.user, parts)
-
-
-def exported(caller: Principal, level: SanitiseLevel, on_progress: OnProgress = no_progress) -> AsyncGenerator[str]:
-    return personal_data.export_person(caller.system, caller.tenant, caller.user, level, on_progress)
+    return await personal_data.clear_person(caller.system, caller.tenant, person, parts)
 
 
 def as_file(pieces: AsyncIterable[str] | Iterable[str]) -> StreamingResponse:

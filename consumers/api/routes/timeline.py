@@ -8,18 +8,18 @@ from datetime import datetime
 from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import StringConstraints, TypeAdapter
 
 from turnlog.agent.access.identity import Unauthenticated
 from turnlog.agent.conversations.threads import ThreadMarks, marks_of
 from turnlog.agent.conversations.transcript import blocks_of, transcript_in_parts
-from turnlog.agent.operations.event_relations import EventRelations, event_relations
+from turnlog.agent.operations.event_relations import EventRelations, event_relations, event_relations_for_operator
 from turnlog.agent.operations.tailing import Line, tail
 from turnlog.consumers.api.pages import Cursor, Limit
 from turnlog.consumers.api.principal import Operator, Place, Principal, Reader, Watcher
-from turnlog.consumers.api.routes.threads import ThreadId, list_threads
+from turnlog.consumers.api.routes.threads import Seq, ThreadId, list_threads
 from turnlog.consumers.api.streams import OF_FEW, until
 
 router = APIRouter(prefix="/api", tags=["timeline"])
@@ -106,7 +106,7 @@ async def thread_events(
 
 
 @router.get("/threads/{thread}/events/{seq}")
-async def show_event(thread: ThreadId, seq: Annotated[int, Path(ge=1, le=_ALL)], caller: Reader) -> EventRelations:
+async def show_event(thread: ThreadId, seq: Seq, caller: Reader) -> EventRelations:
     """Returns an event of the conversation with the events that it came from, those that came from it, and the rows of
     read models that name it."""
     _, tenant, thread = await caller.owns(thread)
@@ -128,6 +128,13 @@ async def tenant_events(
     async with aclosing(watch(request, caller, lines)) as events:
         async for event in events:
             yield event
+
+
+@router.get("/operations/events/{seq}", tags=["operations"])
+async def show_tenant_event(seq: Seq, caller: Operator) -> EventRelations:
+    """Returns an event of any conversation of the tenant with its causes, its effects, and the ids and numbers of the
+    rows that name it; what other people said stays sealed."""
+    return await event_relations_for_operator(caller.system, caller.tenant, caller.user, seq)
 
 
 async def watch(request: Request, caller: Principal, lines: AsyncGenerator[Line]) -> AsyncGenerator[ServerSentEvent]:

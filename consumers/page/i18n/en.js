@@ -130,7 +130,7 @@ export default {
     type: "Type of events", every: "Every type", count: { one: "{n} event", other: "{n} events" }, live: "Live", broken: "Connection lost", pause: "Pause", go_on: "Go on", waiting: "{n} more since",
     newest: "the newest {n} events", earlier: "Show earlier ones", none_of_tenant: "Whatever happens in this tenant arrives here.",
     none: "No events yet", none_about: "Whatever happens in this conversation arrives here.", detail: "Event", tree: "Causes and effects", cause: "cause",
-    rows: "Rows that came from this", no_rows: "No row of a read model of yours names this event.", row_count: { one: "{n} row", other: "{n} rows" }, cut: "Later events were not searched for effects: there are too many.", of_tenant: "What is stored for all conversations of the tenant, as it arrives.", in_chat: "Show in chat", in_context: "Context at this moment",
+    rows: "Rows that came from this", no_rows: "No row of a read model of yours names this event.", no_rows_of_other: "No row of a read model names this event.", of_other: "What other people said stays sealed, so of their rows you see only ids and numbers.", row_count: { one: "{n} row", other: "{n} rows" }, cut: "Later events were not searched for effects: there are too many.", of_tenant: "What is stored for all conversations of the tenant, as it arrives.", in_chat: "Show in chat", in_context: "Context at this moment",
   },
   operation: {
     about: "How the log, the read models and the models are doing.", now: "Now", usage: "Usage and cost", activity: "Activity",
@@ -149,11 +149,11 @@ export default {
     events_hour: "Events per hour", turns_hour: "Turns per hour", tokens_hour: "Tokens per hour", errors_hour: "Errors per hour",
   },
   privacy: {
-    about: "What turnlog stores of you, and how to take it with you or end it.", stored: "Stored of {user}", kinds: { conversations: "Conversations", memories: "Memories", entities: "Entities", runs: "Runs", preferences: "Preferences" }, tokens: "Tokens used",
-    export: "Export", export_about: "Writes all that is stored of you into one JSON file.", masked: "How much is masked", levels: { light: "Little masked", moderate: "Contacts masked", full: "All masked" }, make: "Create the file", save: "Save the file",
+    about: "What turnlog stores of you, and how to take it with you or end it.", about_other: "What turnlog stores of {user}: give them a copy, or erase them at their request.", you: "you", stored: "Stored of {user}", kinds: { conversations: "Conversations", memories: "Memories", entities: "Entities", runs: "Runs", preferences: "Preferences" }, tokens: "Tokens used",
+    export: "Export", export_about: "Writes all that is stored of {user} into one JSON file.", masked: "How much is masked", levels: { light: "Little masked", moderate: "Contacts masked", full: "All masked" }, make: "Create the file", save: "Save the file",
     clear: "Clear", clear_title: "Clear {names}?", clear_about: "Removes these parts from every read model. The log keeps the events until you erase everything.", cleared: "Cleared",
-    erase: "Erase everything", erase_title: "Erase everything of you", erase_about: "Destroys your keys, so that nothing of you in the log can be read, and removes you from every read model, cache and archive. A scan then looks for what is left, and gives a receipt.",
-    erase_sure: "This cannot be undone. Type {user} to go on.", name: "Your user name", wrong_name: "That is not your user name; nothing was erased.",
+    erase: "Erase everything", erase_title: "Erase everything of {user}", erase_about: "Destroys the keys that open what was said, so that nobody can read it in the log, and removes {user} from every read model, cache and archive. A scan then looks for what is left, and gives a receipt.",
+    erase_sure: "This cannot be undone. Type {user} to go on.", name: "User name", wrong_name: "That is another user name; nothing was erased.",
     receipt: "Receipt", nothing_left: "Nothing left", left: "Something is left", keys: "Keys destroyed", searched: "Texts searched for", found: "Found", removed: "Removed", scanned: "Scanned", place: "Place",
   },
   redact: {

@@ -130,7 +130,7 @@ export default {
     type: "事件类型", every: "所有类型", count: "{n} 个事件", live: "实时", broken: "连接中断", pause: "暂停", go_on: "继续", waiting: "此后又有 {n} 个",
     newest: "最新 {n} 个事件", earlier: "显示更早的", none_of_tenant: "此租户中发生的一切都会出现在这里。",
     none: "还没有事件", none_about: "此会话中发生的一切都会出现在这里。", detail: "事件", tree: "原因与结果", cause: "原因",
-    rows: "由此产生的行", no_rows: "你的读模型中没有引用此事件的行。", row_count: "{n} 行", cut: "之后的事件太多，没有再查找结果。", of_tenant: "租户所有会话中存储的内容，实时到达。", in_chat: "在对话中显示", in_context: "此刻的上下文",
+    rows: "由此产生的行", no_rows: "你的读模型中没有引用此事件的行。", no_rows_of_other: "读模型中没有引用此事件的行。", of_other: "他人说的话保持加密，因此他们的行只显示标识和数字。", row_count: "{n} 行", cut: "之后的事件太多，没有再查找结果。", of_tenant: "租户所有会话中存储的内容，实时到达。", in_chat: "在对话中显示", in_context: "此刻的上下文",
   },
   operation: {
     about: "日志、读模型和语言模型的状况。", now: "现在", usage: "用量与费用", activity: "活动",
@@ -149,11 +149,11 @@ export default {
     events_hour: "每小时事件", turns_hour: "每小时消息", tokens_hour: "每小时词元", errors_hour: "每小时错误",
   },
   privacy: {
-    about: "turnlog 保存了你的哪些数据，以及如何带走或清除。", stored: "{user} 的数据", kinds: { conversations: "会话", memories: "记忆", entities: "实体", runs: "运行", preferences: "偏好" }, tokens: "已用词元",
-    export: "导出", export_about: "把你的全部数据写入一个 JSON 文件。", masked: "遮盖程度", levels: { light: "少量遮盖", moderate: "遮盖联系方式", full: "全部遮盖" }, make: "生成文件", save: "保存文件",
+    about: "turnlog 保存了你的哪些数据，以及如何带走或清除。", about_other: "turnlog 保存的 {user} 的数据：应其要求给出副本或抹除。", you: "你", stored: "{user} 的数据", kinds: { conversations: "会话", memories: "记忆", entities: "实体", runs: "运行", preferences: "偏好" }, tokens: "已用词元",
+    export: "导出", export_about: "把{user}的全部数据写入一个 JSON 文件。", masked: "遮盖程度", levels: { light: "少量遮盖", moderate: "遮盖联系方式", full: "全部遮盖" }, make: "生成文件", save: "保存文件",
     clear: "清除", clear_title: "清除{names}？", clear_about: "从每个读模型中删除这些部分。在全部抹除之前，日志仍保留事件。", cleared: "已清除",
-    erase: "全部抹除", erase_title: "抹除你的全部数据", erase_about: "销毁你的密钥，使日志中的内容无法读取，并把你从每个读模型、缓存和归档中删除。随后扫描残留并给出收据。",
-    erase_sure: "此操作无法撤销。输入 {user} 以继续。", name: "你的用户名", wrong_name: "用户名不符，未抹除任何内容。",
+    erase: "全部抹除", erase_title: "抹除{user}的全部数据", erase_about: "销毁解开所说内容的密钥，使日志中的内容无法读取，并把{user}从每个读模型、缓存和归档中删除。随后扫描残留并给出收据。",
+    erase_sure: "此操作无法撤销。输入 {user} 以继续。", name: "用户名", wrong_name: "用户名不符，未抹除任何内容。",
     receipt: "收据", nothing_left: "没有残留", left: "仍有残留", keys: "销毁的密钥", searched: "搜索的文本", found: "发现", removed: "已删除", scanned: "已扫描", place: "位置",
   },
   redact: {

@@ -5,6 +5,7 @@ import { get, path } from "../api.js";
 import { t } from "../i18n.js";
 import { useEscape, useLoad } from "../load.js";
 import { href } from "../router.js";
+import { session } from "../session.js";
 import { MOST, useTail } from "../tail.js";
 import { Badge, Empty, Failure, Head, IconButton, Json, Loading } from "../parts/common.js";
 import { clip, clock, moment } from "../parts/format.js";
@@ -41,7 +42,7 @@ export default function EventsScreen({ thread }) {
     <${Failure} error=${error} />
     ${!shown.length ? !error && (!settled ? html`<${Loading} lines=${8} />` : html`<${Empty} icon="events" title=${t("events.none")}>${t(thread ? "events.none_about" : "events.none_of_tenant")}<//>`) : html`<div class="memory-columns ${event ? "with-detail" : ""}">
       <${WindowedList} className="card-list" items=${shown} height=${ROW} row=${row} keyOf=${(/** @type {any} */ each) => each.seq} label=${t("screens.events")} follow=${!paused && !event} />
-      ${event && html`<${Detail} key=${event.seq} event=${event} items=${items} thread=${thread ?? event.event?.thread} onOpen=${setChosen} />`}</div>`}
+      ${event && html`<${Detail} key=${event.seq} event=${event} items=${items} thread=${thread ?? event.event?.thread} ofTenant=${!thread} onOpen=${setChosen} />`}</div>`}
   </section>`;
 }
 
@@ -74,9 +75,20 @@ function gistOf(event) {
   return clip(Object.entries(data).filter(([, value]) => value !== null && value !== "").map(([name, value]) => `${name}: ${typeof value === "object" ? JSON.stringify(value) : value}`).join(" · "));
 }
 
-/** @param {{event: any, items: any[], thread: string, onOpen: (event: any) => void}} props */
-function Detail({ event, items, thread, onOpen }) {
-  const { value: related, error } = useLoad((signal) => get(path`/api/threads/${thread}/events/${event.seq}`, { signal }), [thread, event.seq]);
+/** Reads what belongs to an event: in full for its own person, for operators the ids and numbers of others' rows too.
+ * @param {any} event @param {string} thread @param {boolean} ofTenant @param {AbortSignal} signal */
+async function relationsOf(event, thread, ofTenant, signal) {
+  const forOperator = async () => ({ ...await get(path`/api/operations/events/${event.seq}`, { signal }), ofOther: true });
+  if (ofTenant && event.event?.user !== session.get()?.caller.user) return forOperator();
+  return get(path`/api/threads/${thread}/events/${event.seq}`, { signal }).catch((error) => {
+    if (ofTenant && [403, 404].includes(error.status)) return forOperator();
+    throw error;
+  });
+}
+
+/** @param {{event: any, items: any[], thread: string, ofTenant: boolean, onOpen: (event: any) => void}} props */
+function Detail({ event, items, thread, ofTenant, onOpen }) {
+  const { value: related, error } = useLoad((signal) => relationsOf(event, thread, ofTenant, signal), [thread, event.seq]);
   const around = useMemo(() => withRelated(items, related), [items, related]);
   const byId = useMemo(() => new Map(around.map((each) => [each.event?.id, each])), [around]);
   const before = causesOf(event, byId);
@@ -91,7 +103,8 @@ function Detail({ event, items, thread, onOpen }) {
       ${related?.cut && html`<p class="muted small">${t("events.cut")}</p>`}</section>
     <${Failure} error=${/** @type {any} */ (error)?.status === 404 ? null : error} />
     ${related && html`<section class="stack tight" aria-label=${t("events.rows")}><h3>${t("events.rows")}</h3>
-      ${!related.rows.length && html`<p class="muted small">${t("events.no_rows")}</p>`}
+      ${related.ofOther && html`<p class="muted small">${t("events.of_other")}</p>`}
+      ${!related.rows.length && html`<p class="muted small">${t(related.ofOther ? "events.no_rows_of_other" : "events.no_rows")}</p>`}
       ${related.rows.map((/** @type {any} */ of) => html`<details key=${of.table}><summary><b>${of.table}</b> <span class="muted small">${t("events.row_count", { n: of.rows.length })}${of.table === of.read_model ? "" : ` · ${t("operation.read_model")}: ${of.read_model}`}</span></summary><${Json} value=${of.rows} /></details>`)}</section>`}
     <${Json} value=${event.event} />
   </aside>`;

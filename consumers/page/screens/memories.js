@@ -12,6 +12,7 @@ import { Icon } from "../parts/icons.js";
 import { Graph } from "../parts/graph.js";
 import { WindowedList } from "../parts/list.js";
 import { Memory } from "../parts/memory.js";
+import { Person } from "../parts/person.js";
 import { may, session } from "../session.js";
 
 const KINDS = ["FACT", "PREFERENCE", "DECISION", "SUMMARY", "FEEDBACK"];
@@ -39,16 +40,6 @@ export default function Memories({ query }) {
     ${view === "entities" ? html`<${Graph} key=${user} user=${user} />`
       : html`<${List} key=${`${round}/${user}`} user=${user} selected=${query.memory ?? null} onChanged=${changed} />`}
   </section>`;
-}
-
-/** For operators: whose memories are read. The people with usage are suggested. @param {{user?: string, onChoose: (user: string) => void}} props */
-function Person({ user, onChoose }) {
-  const [typed, setTyped] = useState(user ?? "");
-  const { value: people } = useLoad((signal) => get("/api/operations/usage", { query: { by: "user" }, signal }), []);
-  const choose = (/** @type {any} */ event) => { event.preventDefault(); if (typed.trim() !== (user ?? "")) onChoose(typed.trim()); };
-  return html`<form class="row person" onSubmit=${choose}>
-    <input list="people" dir="auto" value=${typed} placeholder=${t("memories.person")} aria-label=${t("memories.person")} onInput=${(/** @type {any} */ event) => setTyped(event.target.value)} onChange=${choose} />
-    <datalist id="people">${(people ?? []).slice(0, 500).map((/** @type {any} */ row) => row.key && html`<option key=${row.key} value=${row.key} />`)}</datalist></form>`;
 }
 
 /** @param {{user?: string, selected: string | null, onChanged: () => void}} props */

@@ -1,35 +1,44 @@
-// What is stored of the person who is signed in: how much of what, a copy of it, clearing parts of it, erasing all.
+// What is stored of the person who is signed in, or for operators of another one: how much of what, a copy of it, clearing parts of it, erasing all.
 import { html, useState } from "../html.js";
 import { get, path, post, remove, send } from "../api.js";
 import { t } from "../i18n.js";
 import { useLoad } from "../load.js";
-import { session } from "../session.js";
+import { go } from "../router.js";
+import { may, session } from "../session.js";
 import { Badge, Failure, Head, Loading, Segments, Tile, useWrite } from "../parts/common.js";
 import { confirm, prompt } from "../parts/dialog.js";
 import { moment, number, short } from "../parts/format.js";
 import { Icon } from "../parts/icons.js";
 import { Progress, followed } from "../parts/job.js";
 import { Table } from "../parts/list.js";
+import { Person } from "../parts/person.js";
 
 const PARTS = [["includeMemories", "memories"], ["includeConversations", "conversations"], ["includeEntities", "entities"]];
 const COUNTS = ["conversations", "memories", "entities", "runs", "preferences"];
 
-export default function Privacy() {
-  const stored = useLoad((signal) => get("/api/user-data", { signal }), []);
-  const user = session.get()?.caller.user ?? "";
+/** @param {{query: Record<string, string>}} props */
+export default function Privacy({ query }) {
+  const own = session.get()?.caller.user ?? "";
+  const user = query.user && query.user !== own ? query.user : undefined;
+  const stored = useLoad((signal) => get("/api/user-data", { query: { user }, signal }), [user]);
   return html`<section class="screen">
-    <${Head} title=${t("screens.privacy")} about=${t("privacy.about")} />
+    <${Head} title=${t("screens.privacy")} about=${user ? t("privacy.about_other", { user }) : t("privacy.about")}>
+      ${may("operate") && html`<${Person} key=${user} user=${user} onChoose=${(/** @type {string} */ chosen) => go(["privacy"], { user: chosen })} />`}<//>
     <${Failure} error=${stored.error} retry=${stored.reload} />
-    ${!stored.value ? html`<${Loading} />` : html`<section class="stack tight"><h2>${t("privacy.stored", { user })}</h2><div class="tiles">
+    ${!stored.value ? html`<${Loading} />` : html`<section class="stack tight"><h2>${t("privacy.stored", { user: user ?? own })}</h2><div class="tiles">
       ${COUNTS.map((name) => html`<${Tile} key=${name} label=${t(`privacy.kinds.${name}`)} value=${number(stored.value[name])} />`)}
       <${Tile} label=${t("privacy.tokens")} value=${short(stored.value.tokens_in + stored.value.tokens_out)} title=${t("runs.tokens_in_out", { in: stored.value.tokens_in, out: stored.value.tokens_out })} /></div></section>`}
-    <${Export} />
-    <${Clear} onChange=${stored.reload} />
-    <${Erase} user=${user} onDone=${stored.reload} />
+    <${Export} key=${`export ${user}`} user=${user} />
+    <${Clear} key=${`clear ${user}`} user=${user} onChange=${stored.reload} />
+    <${Erase} key=${`erase ${user}`} user=${user} name=${user ?? own} onDone=${stored.reload} />
   </section>`;
 }
 
-function Export() {
+/** @param {string | undefined} user */
+const named = (user) => user ?? t("privacy.you");
+
+/** @param {{user?: string}} props user: another person */
+function Export({ user }) {
   const [level, setLevel] = useState("moderate");
   const [job, setJob] = useState(/** @type {any} */ (null));
   const [file, setFile] = useState(/** @type {string | null} */ (null));
@@ -37,26 +46,26 @@ function Export() {
   const make = () => write(async () => {
     if (file) URL.revokeObjectURL(file);
     setFile(null);
-    const done = await followed(await post("/api/export", { body: { level } }), setJob);
+    const done = await followed(await post("/api/export", { query: { user }, body: { level } }), setJob);
     if (done.state !== "done") return;
     setFile(URL.createObjectURL(await (await send("GET", path`/api/export/${done.id}`)).blob()));
   });
-  return html`<section class="card stack tight"><h2>${t("privacy.export")}</h2><p class="muted">${t("privacy.export_about")}</p>
+  return html`<section class="card stack tight"><h2>${t("privacy.export")}</h2><p class="muted">${t("privacy.export_about", { user: named(user) })}</p>
     <div class="row"><${Segments} label=${t("privacy.masked")} value=${level} onChange=${setLevel} options=${["light", "moderate", "full"].map((each) => [each, t(`privacy.levels.${each}`)])} />
       <button class="button" disabled=${busy} onClick=${make}>${t("privacy.make")}</button>
       ${file && html`<a class="button primary" href=${file} download="turnlog-export.json">${t("privacy.save")}</a>`}</div>
     ${job && html`<${Progress} job=${job} />`}</section>`;
 }
 
-/** @param {{onChange: () => void}} props */
-function Clear({ onChange }) {
+/** @param {{user?: string, onChange: () => void}} props */
+function Clear({ user, onChange }) {
   const [parts, setParts] = useState(/** @type {Record<string, boolean>} */ ({}));
   const [write, busy] = useWrite();
   const chosen = PARTS.filter(([name]) => parts[name]);
   const clear = async () => {
     const names = chosen.map(([, kind]) => t(`privacy.kinds.${kind}`)).join(", ");
     if (!(await confirm({ title: t("privacy.clear_title", { names }), text: t("privacy.clear_about"), action: t("privacy.clear"), danger: true }))) return;
-    await write(() => remove("/api/user-data", { query: Object.fromEntries(chosen.map(([name]) => [name, true])) }), t("privacy.cleared"));
+    await write(() => remove("/api/user-data", { query: { user, ...Object.fromEntries(chosen.map(([name]) => [name, true])) } }), t("privacy.cleared"));
     onChange();
   };
   return html`<section class="card stack tight"><h2>${t("privacy.clear")}</h2><p class="muted">${t("privacy.clear_about")}</p>
@@ -64,20 +73,20 @@ function Clear({ onChange }) {
       <button class="button" disabled=${busy || !chosen.length} onClick=${clear}>${t("privacy.clear")}</button></div></section>`;
 }
 
-/** @param {{user: string, onDone: () => void}} props */
-function Erase({ user, onDone }) {
+/** @param {{user?: string, name: string, onDone: () => void}} props name: to be typed */
+function Erase({ user, name, onDone }) {
   const [job, setJob] = useState(/** @type {any} */ (null));
   const [wrong, setWrong] = useState(false);
   const [write, busy] = useWrite();
   const erase = async () => {
-    const typed = await prompt({ title: t("privacy.erase_title"), text: t("privacy.erase_sure", { user }), label: t("privacy.name"), action: t("privacy.erase"), danger: true });
+    const typed = await prompt({ title: t("privacy.erase_title", { user: named(user) }), text: t("privacy.erase_sure", { user: name }), label: t("privacy.name"), action: t("privacy.erase"), danger: true });
     if (typed === null) return;
-    setWrong(typed.trim() !== user);
-    if (typed.trim() !== user) return;
-    await write(async () => { await followed(await post("/api/erase", { body: {} }), setJob); });
+    setWrong(typed.trim() !== name);
+    if (typed.trim() !== name) return;
+    await write(async () => { await followed(await post("/api/erase", { query: { user }, body: {} }), setJob); });
     onDone();
   };
-  return html`<section class="card stack tight danger-zone"><h2>${t("privacy.erase_title")}</h2><p class="muted">${t("privacy.erase_about")}</p>
+  return html`<section class="card stack tight danger-zone"><h2>${t("privacy.erase_title", { user: named(user) })}</h2><p class="muted">${t("privacy.erase_about", { user: named(user) })}</p>
     <div class="row"><button class="button danger" disabled=${busy} onClick=${erase}>${t("privacy.erase")}</button>${wrong && html`<span class="tone-bad" role="alert">${t("privacy.wrong_name")}</span>`}</div>
     ${job && (job.state === "done" ? html`<${Receipt} receipt=${job.result} />` : html`<${Progress} job=${job} />`)}</section>`;
 }
