@@ -1,1 +1,1 @@
-"""What is done with the read models: contexts, recall, memory, sessions, privacy, importers, and the use cases."""
+"""Uses the read models: contexts, recall, memory, sessions, privacy, importers, and the use cases."""

@@ -1,1 +1,1 @@
-"""Who makes a request: credentials in, a verified Identity out. No HTTP here."""
+"""Turns the credential of a request into a verified Identity. No HTTP here."""

@@ -1,5 +1,5 @@
-"""Access: from the credential of a request to an Identity, and tickets. Tokens of an external issuer, such as a
-company's identity provider, are verified with the public keys that it serves.
+"""Verifies the credential of a request, which gives an Identity, and issues tickets. Tokens of an external issuer, such
+as a company's identity provider, are verified with the public keys that it serves.
 """
 
 import asyncio
@@ -96,7 +96,7 @@ class KeySet:
 
 
 def _keys(body: bytes) -> dict[str, jwt.PyJWK]:
-    """Returns only public keys for signatures: a symmetric key has an algorithm that is not allowed."""
+    """Returns only public keys for signatures, because algorithms of symmetric keys are not allowed."""
     document = from_json(body)
     keys = document.get("keys") if isinstance(document, dict) else None
     if not isinstance(keys, list):
@@ -109,7 +109,7 @@ def _keys(body: bytes) -> dict[str, jwt.PyJWK]:
 
 
 class OutsideIssuer:
-    """One issuer that the settings name, with the audience that its tokens for turnlog have."""
+    """The issuer that the settings name, with the audience of its tokens for turnlog."""
 
     def __init__(self, issuer: str, audience: str, keys: KeySet, settings: Settings) -> None:
         self.name, self._audience, self._keys, self._settings = issuer, audience, keys, settings
@@ -155,8 +155,8 @@ def _is_safe(url: str) -> bool:
 
 
 def _role(claims: Mapping[str, Any], name: str) -> Role:
-    """Returns the highest role that the claim has, a text or a list of texts; "user" without the claim, and where it
-    has none that turnlog knows. Raises Unauthenticated."""
+    """Returns the highest role in the claim, which is a text or a list of texts; "user" without the claim or without a
+    role that turnlog knows. Raises Unauthenticated."""
     names = _texts(claims, name) if name in claims else []
     return max((role for role in ROLES if role in names), key=ROLES.index, default="user")
 
@@ -190,7 +190,7 @@ class Access:
         self._runtime = runtime
         self._secret = secret_of(runtime.settings)
         self._own = OwnIssuer(self._secret)
-        # Nothing but time ends a token of turnlog's own, and a client sends the same one with every request.
+        # turnlog's own tokens end only when they expire, and a client sends the same one with every request.
         self._verified: LRUCache[tuple[str, str | None], Identity] = LRUCache(REMEMBERED)
         self._outside = outside_issuer(runtime.settings)
         self._tickets = Tickets(runtime.log, runtime.settings.replicas)
@@ -202,8 +202,8 @@ class Access:
         return self._secret.jwks
 
     async def identify(self, credential: str, act_as: str | None = None, resource: str | None = None) -> Identity:
-        """Returns who a credential stands for. credential: a token or an API key, as after `Bearer `. act_as: another
-        user that the request names. resource: the address of the request, if tokens are made for it alone.
+        """Returns the identity that a credential proves. credential: a token or an API key, as after `Bearer `. act_as:
+        another user that the request names. resource: the address of the request, if tokens are made for it alone.
 
         An identity that acts as another user has no role or scope over others' data.
 
@@ -217,7 +217,8 @@ class Access:
         return self.digest_of(b"document\0" + document).hex()
 
     def digest_of(self, what: bytes) -> bytes:
-        """Returns 32 bytes that only a process with the same secret can make. what: begins with its purpose."""
+        """Returns 32 bytes that only a process with the same secret can make. what: the bytes to digest, which begin
+        with their purpose."""
         return hmac.digest(self._secret.pepper, what, "sha256")
 
     async def issue_ticket(self, identity: Identity) -> str:
@@ -231,7 +232,7 @@ class Access:
         return identity
 
     async def check(self, identity: Identity) -> None:
-        """Checks again a credential that was verified before, for connections that stay open for long.
+        """Re-checks a credential, for long-lived connections.
 
         Raises Unauthenticated, TokenExpired.
         """
@@ -257,7 +258,7 @@ class Access:
         raise Unauthenticated(f"no tokens are accepted from issuer {found.issuer[:80]!r}")
 
     async def _with_valid_key(self, identity: Identity) -> Identity:
-        """Returns the identity of a token, unless the API key that it was made of was revoked. Raises
+        """Returns the identity of a token, unless the API key that it was made from is revoked. Raises
         Unauthenticated."""
         if identity.key_id is not None:
             await self.check(identity)

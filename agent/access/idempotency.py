@@ -1,4 +1,4 @@
-"""Writes that are sent again with the same Idempotency-Key: one of them happens, all of them get its answer.
+"""Carries out a write once when it is repeated with the same Idempotency-Key; every repetition gets the same answer.
 
 Where the key gives events their ids, the log stores a repeated write once by itself. This adds what the log cannot do:
 the answer of the first write, and a refusal of the same key with another body.
@@ -22,7 +22,7 @@ KEPT = timedelta(hours=48)
 LEASE_S, WAIT_S = 15.0, 60.0
 FIRST_POLL_S, MAX_POLL_S = 0.01, 0.25
 _NONCE = 12
-# Nothing is lost but the answers of the last moment when Postgres crashes, so the commit does not wait for the disk.
+# The commit does not wait for the disk: a crash of Postgres loses only the answers of the last moment.
 _BEGIN = """
 WITH fast AS MATERIALIZED (SELECT set_config('synchronous_commit', 'off', true))
 INSERT INTO repeatable_writes AS w (tenant, id, user_id, request, begun_at, held_until)
@@ -47,7 +47,7 @@ EXPIRED = "DELETE FROM repeatable_writes WHERE begun_at < %(before)s"
 
 
 class KeyReused(TurnlogError):
-    """The Idempotency-Key came with another body before."""
+    """The Idempotency-Key was used before with another body."""
 
     code = "idempotency-key-reused"
 
@@ -72,7 +72,7 @@ class Write:
 
 
 async def begin_write(runtime: Runtime, write: Write, *, joins: bool = False) -> bytes | None:
-    """Returns the answer of the write if it was done before; waits for one under way. None: the caller does the write,
+    """Returns the answer if the write was done before; waits while it is under way. None: the caller does the write,
     and ends it with `keep_answer` or `give_up`.
 
     joins: one that is sent again meanwhile finds what is under way by itself, so it does not wait here.
@@ -115,13 +115,15 @@ async def keep_answer(runtime: Runtime, write: Write, answer: bytes) -> None:
 
 
 async def give_up(runtime: Runtime, write: Write) -> None:
-    """Gives the key back after a write that failed and changed nothing: the next one with the key is carried out."""
+    """Releases the key after a write that failed and changed nothing, so that the next write with the key is carried
+    out."""
     async with _pool(runtime).connection() as conn:
         await conn.execute(_GIVE_UP, {"tenant": write.tenant, "id": write.id})
 
 
 async def note_try(runtime: Runtime, tenant: str, user: str, request: bytes, answer: UUID, thread: str) -> None:
-    """Notes what a client library's retry of the request finds. request: its SHA-256, in place of a key."""
+    """Records the answer's id and conversation for a client library's retry. request: the SHA-256 of the request, in
+    place of a key."""
     given = {"tenant": tenant, "id": UUID(bytes=request[:16]), "user": user, "request": request}
     async with _pool(runtime).connection() as conn:
         await conn.execute(_NOTE_TRY, {**given, "answer": answer.bytes + thread.encode()})
@@ -143,5 +145,5 @@ def _opened(write: Write, sealed: bytes) -> bytes:
 
 
 def _pool(runtime: Runtime) -> Pool:
-    """Returns the pool of the system: a tenant's connections may only read."""
+    """Returns the system's pool, because a tenant's connections may only read."""
     return (runtime.system or runtime).pool

@@ -45,7 +45,7 @@ class IssuerUnavailable(TurnlogError):
 
 
 class Forbidden(TurnlogError):
-    """The credential is valid, and lacks the scope or role that the message names."""
+    """The credential is valid, but lacks the scope or role that the message names."""
 
     code = "forbidden"
 
@@ -70,16 +70,16 @@ class Identity:
     zone: str | None = None
 
     def require(self, scope: str, role: Role | None = None) -> None:
-        """Checks that the identity has a scope. role: exactly this one is needed too. Raises Forbidden, which names
-        what is missing."""
+        """Checks that the identity has a scope. role: the identity must also have exactly this role. Raises Forbidden,
+        which names what is missing."""
         if scope not in self.scopes:
             raise Forbidden(f"this needs the scope {scope!r}, and the credential of {self.user!r} does not have it")
         if role is not None and self.role != role:
             raise Forbidden(f"this needs the role {role!r}, and {self.user!r} has {self.role!r}")
 
     def acting_as(self, user: str) -> "Identity":
-        """Returns what this identity is while it acts for a user of its tenant: for another one than its own, without
-        role or scope over others' data. Raises Forbidden, InvalidToken."""
+        """Returns the identity that acts for a user of its tenant; if that is another user, it has no role or scope
+        over others' data. Raises Forbidden, InvalidToken."""
         if user == self.user:
             return self
         if self.key_id is None or ACT_AS_USER not in self.scopes:
@@ -94,7 +94,7 @@ class Identity:
         )
 
     def check_grants(self, grant: "Identity") -> None:
-        """Refuses a grant that may do more than this identity, or for longer. Raises Forbidden, InvalidToken."""
+        """Refuses a grant with more rights than this identity, or a later expiry. Raises Forbidden, InvalidToken."""
         holder = self.acting_as(grant.user)
         if grant.tenant != self.tenant:
             raise Forbidden("a credential cannot be made for another tenant")
@@ -111,8 +111,8 @@ class Identity:
 def granted(
     tenant: str, user: str, role: str, scopes: Collection[str] | None, expires_at: datetime | None, *, key: bool
 ) -> Identity:
-    """Returns what a new token (or, with `key`, an API key) is to say. scopes: None is all that a token of the role can
-    have.
+    """Returns the identity for a new token or, with `key`, for an API key. scopes: None is all that a token of the role
+    can have.
 
     Raises InvalidGrant, InvalidToken.
     """
@@ -130,5 +130,5 @@ def granted(
 
 
 def scopes_of(role: Role) -> frozenset[str]:
-    """Returns all that a token of this role can have."""
+    """Returns all scopes that a token of this role can have."""
     return OWN_DATA | {OPERATE, KEYS} if role == "admin" else OWN_DATA

@@ -1,4 +1,4 @@
-"""Limits of a tenant's users: what they are, changing them, what one user has left."""
+"""Shows and changes the limits of a tenant's users, and returns what one user has left."""
 
 from collections.abc import Mapping
 from uuid import UUID
@@ -63,8 +63,8 @@ async def change_limits(
 async def usage_left(
     runtime: Runtime, tenant: str, user: str, role: Role = "user", thread: str | None = None, agent: str | None = None
 ) -> list[Guard]:
-    """Returns every limit of the user with what is used and left; those of a conversation and an agent where they are
-    given.
+    """Returns every limit of the user with the used and the remaining amount; with a conversation or an agent, also its
+    limits.
 
     Raises InvalidToken.
     """
@@ -77,7 +77,7 @@ async def usage_left(
 
 
 async def reset_rate(runtime: Runtime, tenant: str, user: str) -> None:
-    """Empties the user's windows; requests under way keep their slots, and the quota is as it was.
+    """Empties the user's windows; running requests keep their slots, and the quota is unchanged.
 
     Raises InvalidToken.
     """

@@ -1,4 +1,4 @@
-"""API keys `tl_<id>_<secret>`: made, recognised, and noted as used.
+"""Makes and recognises API keys `tl_<id>_<secret>`, and records their use.
 
 A key's row holds an HMAC over its secret and all that it may do. So neither the rows nor the log open anything, and
 whoever can publish events can neither make a key nor change what one may do.
@@ -48,7 +48,8 @@ def digest_of(key: str, grant: Identity, pepper: bytes) -> str:
 
 
 async def identified(pool: Pool, key: str, pepper: bytes) -> Identity:
-    """Returns who the key stands for. Its row is read each time: a revoked key is refused as soon as its row says so.
+    """Returns the identity that the key stands for. Its row is read each time: a revoked key is refused as soon as its
+    row says so.
 
     Raises Unauthenticated, TokenExpired.
     """
@@ -82,8 +83,8 @@ async def is_revoked(pool: Pool, tenant: str, key_id: str) -> bool:
 
 
 async def spend_refresh(pool: Pool, key: Identity, used: int) -> Literal["spent", "just spent", "replayed"]:
-    """Counts a refresh of the sign-in that a key stands for. used: how many refreshes there were when its refresh token
-    was made. Only the newest token is spent, and of two requests at one instant one spends it. A token that was spent
+    """Counts a refresh of the sign-in that a key stands for. used: the number of refreshes when the refresh token was
+    made. Only the newest token is spent, and of two requests at one instant one spends it. A token that was spent
     within the last minute may be a client's second request."""
     async with pool.connection() as conn:
         place = (key.tenant, key.key_id)

@@ -34,7 +34,7 @@ class Secret:
     @property
     def jwks(self) -> dict[str, list[dict[str, Any]]]:
         """Returns the public key as a JSON Web Key Set (RFC 7517)."""
-        from jwt.algorithms import OKPAlgorithm  # loads slowly, and who projects needs only `events`
+        from jwt.algorithms import OKPAlgorithm  # loads slowly, and a projector needs only `events`
 
         public = OKPAlgorithm.to_jwk(self.signing.public_key(), as_dict=True)
         return {"keys": [{**public, "kid": self.kid, "alg": ALGORITHM, "use": "sig"}]}

@@ -1,4 +1,4 @@
-"""Programs of a tenant that read its log from NATS with a credential of their own: make, list, remove.
+"""Creates, lists and removes subscribers: programs of a tenant that read its log from NATS with their own credential.
 
 The durable in JetStream is the record of a subscriber, and NATS keeps its password: turnlog does not.
 """
@@ -19,21 +19,21 @@ from turnlog.events.subjects import DOMAIN, STREAM, check_tenant, subscriber_dur
 
 logger = logging.getLogger("turnlog.agent")
 
-# Lets a durable's subscriber connect with this password, or no longer with None. Returns what is left to configure by
-# hand where the servers are not turnlog's own, None when it is done.
+# Lets a durable's subscriber connect with this password; None revokes it. Returns what must be configured by hand where
+# the servers are not turnlog's own, else None.
 Admit = Callable[[str, str | None], Awaitable[str | None]]
 
 
 class SubscriberExists(TurnlogError):
-    """The tenant has a subscriber of this name already."""
+    """The tenant already has a subscriber of this name."""
 
     code = "subscriber-exists"
 
 
 @dataclass(frozen=True, slots=True)
 class NewSubscriber:
-    """A new subscriber. user, password: for NATS. domain: of JetStream, as clients call it. to_configure: by hand, at
-    nats-server."""
+    """A new subscriber. user, password: its NATS credential. domain: the JetStream domain that clients name.
+    to_configure: settings to add to nats-server by hand."""
 
     name: str
     tenant: str
@@ -47,8 +47,8 @@ class NewSubscriber:
 
 @dataclass(frozen=True, slots=True)
 class SubscriberInfo:
-    """A subscriber and how far it has read. position: the last sequence up to which all is acknowledged. pending:
-    events that were not delivered yet."""
+    """A subscriber and how far it has read. position: everything up to this sequence is acknowledged. pending: how many
+    events are not delivered yet."""
 
     name: str
     durable: str
@@ -67,8 +67,8 @@ class RemovedSubscriber:
 async def create_subscriber(
     runtime: Runtime, tenant: str, name: str, admit: Admit, from_now: bool = False
 ) -> NewSubscriber:
-    """Creates a durable on the tenant's events, and a password that is valid for it only. from_now: earlier events are
-    skipped.
+    """Creates a durable on the tenant's events, and a password that is valid only for this durable. from_now: earlier
+    events are skipped.
 
     Raises InvalidToken, SubscriberExists, LogUnavailable, and what admit raises: then there is no durable either.
     """
@@ -94,7 +94,7 @@ async def create_subscriber(
 
 
 async def _undo(runtime: Runtime, durable: str) -> None:
-    """Removes a durable whose password nobody got. A failure is only logged: the error before it says more."""
+    """Removes a durable whose password was not handed out. A failure is only logged: the error before it says more."""
     try:
         with nats_errors(f"the durable {durable} without a password was not removed"):
             await runtime.log.nc.jetstream().delete_consumer(STREAM, durable)
@@ -119,7 +119,8 @@ async def list_subscribers(runtime: Runtime, tenant: str) -> list[SubscriberInfo
 
 
 async def remove_subscriber(runtime: Runtime, tenant: str, name: str, admit: Admit) -> RemovedSubscriber:
-    """Its position is lost, and it can no longer connect. Raises InvalidToken, NotFound, LogUnavailable."""
+    """Removes a subscriber: its position is lost, and it can no longer connect. Raises InvalidToken, NotFound,
+    LogUnavailable."""
     durable = subscriber_durable(tenant, name)
     with nats_errors(f"NATS did not remove the durable {durable}"):
         try:

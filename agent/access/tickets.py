@@ -1,4 +1,4 @@
-"""Tickets, each good once: for a WebSocket, where a browser can send no header, and for a link to the web page.
+"""Single-use tickets: for a WebSocket, because a browser cannot send a header there, and for a link to the web page.
 
 A ticket is random text; its claims are in a JetStream bucket whose entries end by themselves, under its digest.
 """
@@ -25,7 +25,7 @@ _IDENTITIES = TypeAdapter(Identity)
 
 
 class Tickets:
-    """Issued by one process and redeemed by any. Raises LogUnavailable when NATS does not answer."""
+    """Tickets that one process issues and any process redeems. Raises LogUnavailable when NATS does not answer."""
 
     def __init__(
         self, log: Log, replicas: int, bucket: str = TICKET_BUCKET, seconds: int = TICKET_S, use: str = "WebSockets"
@@ -42,7 +42,7 @@ class Tickets:
         return ticket
 
     async def redeem(self, ticket: str) -> Identity:
-        """Returns who the ticket was made for, and deletes it. Raises Unauthenticated."""
+        """Returns the identity that the ticket was made for, and deletes the ticket. Raises Unauthenticated."""
         key = _digest(ticket)
         try:
             kv = await self._bucket()

@@ -20,7 +20,7 @@ MAX_TTL = timedelta(days=366)
 
 @dataclass(frozen=True, slots=True)
 class Unverified:
-    """What a token says of itself; only good for finding the key that proves it. kid: "" if it names none."""
+    """The unverified content of a token, used only to find the key that verifies it. kid: "" if it names none."""
 
     issuer: str
     kid: str
@@ -42,8 +42,8 @@ def peek(token: str) -> Unverified:
 def verified(
     token: str, key: Any, algorithms: Sequence[str], issuer: str, audience: str | Sequence[str]
 ) -> Mapping[str, Any]:
-    """Returns the claims; those of REQUIRED have the types of RFC 7519, 4.1. algorithms: all that this issuer may sign
-    with. Raises Unauthenticated, TokenExpired."""
+    """Returns the claims; those of REQUIRED have the types of RFC 7519, 4.1. algorithms: those that this issuer may
+    sign with. Raises Unauthenticated, TokenExpired."""
     options: Any = {"require": REQUIRED, "enforce_minimum_key_length": True}
     try:
         claims = jwt.decode(
@@ -108,8 +108,8 @@ class OwnIssuer:
         return jwt.encode(claims, self._secret.signing, ALGORITHM, {"kid": self._secret.kid})
 
     def verify(self, token: str, resource: str | None = None) -> Identity:
-        """Returns who the token names. resource: an address whose own tokens are accepted too (RFC 8707). Raises
-        Unauthenticated, TokenExpired."""
+        """Returns the identity that the token names. resource: an address whose own tokens are accepted too (RFC 8707).
+        Raises Unauthenticated, TokenExpired."""
         audiences = [AUDIENCE] if resource is None else [AUDIENCE, resource]
         claims = verified(token, self._public, [ALGORITHM], OWN_ISSUER, audiences)
         tenant, scopes = text_claim(claims, "tenant"), frozenset(text_claim(claims, "scope").split())

@@ -40,7 +40,7 @@ logger = logging.getLogger("turnlog.agent")
 RECORD = "turnlog_webhook"
 _UNICAST, _6TO4 = ip_network("2000::/3"), ip_network("2002::/16")
 TYPES = ("turn_recorded", "memory_recorded", "memory_forgotten", "thread_deleted", "user_erased")
-REDACTED = "event_redacted"  # says what replaces an event that was perhaps not sent yet
+REDACTED = "event_redacted"  # names the replacement of an event that was perhaps not sent yet
 TIMEOUT_S = 15.0
 # Seconds until the next attempt; after the last one an event is a failure, a day and a half after the first.
 BACK_OFF_S = (5, 30, 120, 600, 3_600, 14_400, 43_200, 64_800)
@@ -53,13 +53,13 @@ CREATE TABLE IF NOT EXISTS turnlog_webhooks.failures (
 
 
 class WebhookExists(TurnlogError):
-    """The tenant has a webhook of this name already."""
+    """The tenant already has a webhook of this name."""
 
     code = "webhook-exists"
 
 
 class RefusedTarget(TurnlogError):
-    """The URL is not one that turnlog may send to."""
+    """turnlog may not send to this URL."""
 
     code = "refused-target"
 
@@ -74,7 +74,7 @@ class CannotBeSent(NotDelivered):
 
 @dataclass(frozen=True, slots=True)
 class _About:
-    """Settings of a webhook. types: of the events that are sent. content: whether with what users said, which is
+    """Settings of a webhook. types: the types of events to send. content: whether to send users' words, which are
     encrypted in the log."""
 
     name: str
@@ -92,15 +92,15 @@ class Webhook(_About):
 
 @dataclass(frozen=True, slots=True)
 class NewWebhook(_About):
-    """A new webhook. secret: for verifying signatures; it is shown this once."""
+    """A new webhook. secret: for verifying signatures; it is shown only once."""
 
     secret: str
 
 
 @dataclass(frozen=True, slots=True)
 class WebhookInfo(_About):
-    """A webhook and what is still to be sent. pending: events that were not sent yet. retrying: that wait for their
-    next attempt. failures: for a person."""
+    """A webhook and its unsent events. pending: how many were not sent yet. retrying: how many wait for their next
+    attempt. failures: how many were given up and need a person."""
 
     pending: int
     retrying: int
@@ -167,7 +167,7 @@ async def remove_webhook(runtime: Runtime, tenant: str, name: str) -> str:
 
 
 async def list_failures(runtime: Runtime, tenant: str, name: str | None = None) -> list[Failure]:
-    """Returns events that were given up, in the order of the log, 1,000 at most."""
+    """Returns at most 1,000 events that were given up, in the order of the log."""
     query = (
         "SELECT webhook, seq, error, failed_at FROM turnlog_webhooks.failures WHERE tenant = %s "
         "AND coalesce(webhook = %s, true) ORDER BY seq, webhook LIMIT 1000"
@@ -176,7 +176,7 @@ async def list_failures(runtime: Runtime, tenant: str, name: str | None = None) 
 
 
 async def retry_failure(runtime: Runtime, tenant: str, name: str, seq: int) -> bool:
-    """Sends a given-up event again, now; returns whether the target took it. Raises NotFound, LogUnavailable."""
+    """Sends a given-up event again now; returns whether the target accepted it. Raises NotFound, LogUnavailable."""
     info = await _durable(runtime, webhook_durable(tenant, name))
     if info is None:
         raise _unknown(name)
@@ -272,8 +272,8 @@ def secret_text(settings: Settings, tenant: str, hook: Webhook) -> str:
 
 
 async def pinned(settings: Settings, url: str) -> httpx2.URL:
-    """Returns the URL with an address of its host, so that its name cannot mean another one in a moment. All of its
-    addresses are allowed. Raises RefusedTarget, InvalidSetting.
+    """Returns the URL with the checked address in place of the host name, so that a later DNS answer cannot change the
+    target. All of its addresses are allowed. Raises RefusedTarget, InvalidSetting.
 
     Public addresses are, by https; others, and http, only in TURNLOG_WEBHOOK_NETWORKS.
     """
@@ -334,13 +334,13 @@ async def _durable(runtime: Runtime, durable: str) -> ConsumerInfo | None:
 
 
 async def _forget(runtime: Runtime, tenant: str, name: str, seq: int) -> bool:
-    """Returns whether there was such a failure."""
+    """Forgets a failure; returns whether it existed."""
     query = "DELETE FROM turnlog_webhooks.failures WHERE tenant = %s AND webhook = %s AND seq = %s RETURNING seq"
     return bool(await _rows(runtime, query, (tenant, name, seq)))
 
 
 async def _rows(runtime: Runtime, statement: LiteralString, values: Sequence[object]) -> list[tuple[Any, ...]]:
-    """Returns what a statement on the failures returns; their table is made at the first use."""
+    """Returns the rows of a statement on the failures; their table is created at first use."""
     async with runtime.pool.connection() as conn, conn.transaction():
         found = await (await conn.execute("SELECT to_regclass('turnlog_webhooks.failures')")).fetchone()
         if found == (None,):

@@ -1,1 +1,1 @@
-"""The agent as a consumer: a request on the log is answered exactly once."""
+"""Answers each request on the log exactly once."""

@@ -1,4 +1,5 @@
-"""One question to turnlog's agent: the pieces of its answer as they come, then the answer of record from the log."""
+"""Asks turnlog's agent one question; yields the pieces of the answer as they come, then the recorded answer from the
+log."""
 
 import asyncio
 import contextlib
@@ -39,7 +40,7 @@ from turnlog.projectors.engine.parking import ThreadParked, first_parked, refuse
 from turnlog.projectors.models.conversation.message import message_by_event
 from turnlog.projectors.models.conversation.speech import OFFLINE_MODEL
 
-MORE_S = 10.0  # than the answer's own time: until it is taken up and recorded
+MORE_S = 10.0  # added to the answer's own time, for pick-up and recording
 LOOK_AGAIN_S = 1.0
 RUN_STEPS = ("run_planned", "run_tool_called", "run_tool_answered", "run_delegated", "run_solved")
 Steps = asyncio.Queue[ProgressStep | None]  # None: nothing came for a while
@@ -66,7 +67,7 @@ class NoAnswer(TurnlogError):
 
 @dataclass(frozen=True, slots=True)
 class QuestionStored:
-    """The question is on the log. seq: of the request for its answer, which `follow` takes. thread: the id of its
+    """The question is on the log. seq: of the request for its answer, for `follow`. thread: the id of its
     conversation."""
 
     seq: int
@@ -75,8 +76,8 @@ class QuestionStored:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The answer as it is on the log. finish_reason: why the model ended, such as `length`, where it was heard.
-    suggestions: what the person may ask next, where a team answered."""
+    """The answer as it is on the log. finish_reason: why the model ended, such as `length`, if the stream said so.
+    suggestions: next questions, if a team answered."""
 
     thread: str
     question_id: UUID
@@ -89,11 +90,11 @@ class Answered:
 
     @property
     def is_offline(self) -> bool:
-        """Returns whether it was made of quotes, without a language model."""
+        """Returns whether the answer consists of quotes, without a language model."""
         return self.model == OFFLINE_MODEL
 
     def note(self, locale: Locale) -> str | None:
-        """Returns what a person reads after an answer that turnlog ended early; None after a whole answer."""
+        """Returns the note to show after an answer that turnlog ended early; None after a whole answer."""
         return ended_early(self.finish_reason, locale)
 
 
@@ -114,14 +115,14 @@ async def ask(
 ) -> AsyncGenerator[Piece]:
     """Appends the question, then yields the answer: `QuestionStored`, text and tools as they come, `Answered` last.
 
-    It is appended after the answers of the thread that are asked for already. thread: with a user, their name of it,
-    too; one without events becomes the user's. admission: of the throttle, entered before the question is appended.
+    The question is appended after the answers of the thread that were requested before. thread: its id or, with a user,
+    also their name for it; a thread without events becomes the user's. admission: the throttle's, entered before the
+    question is appended.
 
-    Needs a running agent (consumers.roles, or `turnlog up`). A caller that stops early loses no answer: it is recorded
-    all the same. agent: the type of the one that answers; None is the default one. turn_id: of the question; one that
-    is asked again with it is asked once. Raises NoAnswer, InvalidEvent for a blank question, AgentDisabled, NotFound
-    for an unknown agent or a conversation that was deleted, also before the answer, InvalidToken,
-    TooManyWaiting, LogUnavailable.
+    Needs a running agent (consumers.roles, or `turnlog up`). If the caller stops early, the answer is still recorded.
+    agent: the type of agent that answers; None is the default. turn_id: of the question; a repeated question with the
+    same id is asked once. Raises NoAnswer, InvalidEvent for a blank question, AgentDisabled, NotFound for an unknown
+    agent or a conversation that was deleted, also before the answer, InvalidToken, TooManyWaiting, LogUnavailable.
     """
     _check(tenant, thread, text, user)
     await check_answers(runtime, tenant, agent)
@@ -150,13 +151,13 @@ async def ask(
 
 
 async def follow(runtime: Runtime, tenant: str, thread: str, seq: int) -> AsyncGenerator[Piece]:
-    """Yields what is still to come of the answer to a question that was asked before, at least `Answered`.
+    """Yields the remaining pieces of the answer to an earlier question, at least `Answered`.
 
     seq: as `QuestionStored` has it. Raises NotFound where the thread has no such request, NoAnswer.
     """
     request = await question_at(runtime, tenant, thread, seq)
     async with _progress(runtime, request) as arrived:
-        await runtime.log.nc.flush()  # the subscription has begun
+        await runtime.log.nc.flush()  # ensures that the subscription has begun
         arrived.put_nowait(None)  # the answer may be there already
         yield QuestionStored(seq, thread)
         async for piece in _follow(runtime, request, seq, arrived):
@@ -176,8 +177,8 @@ async def question_at(runtime: Runtime, tenant: str, thread: str, seq: int) -> E
 
 @contextlib.asynccontextmanager
 async def _progress(runtime: Runtime, request: Event) -> AsyncIterator[Steps]:
-    """Yields the steps of the request's answer from the next NATS message on, as one connection's are handled in order.
-    Other messages are ignored: anything may be on the wire."""
+    """Yields a queue of the steps of the request's answer, from the next NATS message on; messages of one connection
+    are handled in order. Malformed messages are ignored."""
     arrived = Steps()
 
     async def on_message(message: Any) -> None:
@@ -213,7 +214,7 @@ async def _follow(runtime: Runtime, request: Event, seq: int, arrived: Steps) ->
 async def _pieces(runtime: Runtime, request: Event, seq: int, arrived: Steps) -> AsyncGenerator[Piece]:
     """Yields the pieces of the answer as they arrive. The progress may be lost, the log may not: now and then the log
     is asked whether the answer is there."""
-    shown = ""  # text since the last tool, as the answer of record begins there
+    shown = ""  # text since the last tool, because the recorded answer begins there
     began, end, is_heard = False, None, False
     loop = asyncio.get_running_loop()
     patience_s = runtime.settings.answer_timeout_s + MORE_S
@@ -311,7 +312,7 @@ async def _recorded(runtime: Runtime, request: Event, seq: int) -> Answered | No
 
 
 async def _check_failure(runtime: Runtime, request: Event, seq: int) -> None:
-    """Raises NoAnswer where the agent recorded why there is no answer."""
+    """Raises NoAnswer if the agent recorded a failure."""
     failure, place = answer_id(request.id, FAILURE), (request.tenant, request.thread)
     async for stored in runtime.log.read_thread(*place, seq, types=("usage_metered",)):
         if stored.event.id == failure and isinstance(stored.event.data, UsageMetered):
@@ -325,7 +326,7 @@ def locale_of_text(text: str) -> Locale:
 
 
 class Continued:
-    """The text of an answer for a face that cannot take back what it showed.
+    """The text of an answer for a face that cannot retract shown text.
 
     After a restart it keeps the new text as long as that repeats what was shown, and goes on from there. Only a text
     that differs is given again, after `notice`.
@@ -336,15 +337,15 @@ class Continued:
         self._again: str | None = None
 
     def said(self, piece: Piece) -> str:
-        """Returns what to show now."""
+        """Returns the text to show now."""
         match piece:
             case Text(text):
                 return self._add(text)
             case Restarted():
                 self._again = ""
-            case ToolUsed():  # what comes after a tool is a text of its own
+            case ToolUsed():  # text after a tool stands by itself
                 self._shown, self._again = "", None
-            case Answered():  # a new text may be only the beginning of the first
+            case Answered():  # after a restart the text may be a prefix of the first
                 again, self._again = self._again, None
                 return "" if again is None or again == self._shown else self._notice + again
         return ""

@@ -1,4 +1,4 @@
-"""Ends an answer under way when the person who asked does not want the rest."""
+"""Stops a running answer when the person who asked does not want the rest."""
 
 import asyncio
 import contextlib
@@ -21,25 +21,25 @@ from turnlog.events.contracts import Event
 from turnlog.events.errors import TurnlogError
 from turnlog.events.subjects import cancel_subject
 
-PATIENCE_S = 10.0  # until a worker takes up the question
+PATIENCE_S = 10.0  # how long to wait for a worker to take up the question
 LOOK_AGAIN_S = 0.2
 CONFIRMED_S = 2.0
 
 
 class AnswerCancelled(TurnlogError):
-    """The person who asked stopped the answer before any of it was said."""
+    """The person who asked stopped the answer before its first word."""
 
     code = "answer-cancelled"
 
 
 class NotUnderWay(TurnlogError):
-    """Nobody makes the answer now: it has ended, or no worker has begun it."""
+    """No worker makes the answer now: it has ended or was not begun."""
 
     code = "not-under-way"
 
 
 async def cancel_answer(runtime: Runtime, tenant: str, thread: str, seq: int) -> None:
-    """Ends the answer under way to a question; what was said so far is recorded as the answer.
+    """Stops the running answer to a question; the text so far is recorded as the answer.
 
     seq: as `QuestionStored` has it. Raises NotFound where the thread has no such question, NotUnderWay.
     """
@@ -60,7 +60,7 @@ async def cancel_answer(runtime: Runtime, tenant: str, thread: str, seq: int) ->
 
 @contextlib.asynccontextmanager
 async def until_cancelled(nc: Client, request: Event) -> AsyncIterator[None]:
-    """Ends the block as soon as `cancel_answer` is called for the request. Raises AnswerCancelled then."""
+    """Cancels the block as soon as `cancel_answer` is called for the request. Raises AnswerCancelled then."""
     scope = asyncio.timeout(None)
 
     async def on_message(message: Msg) -> None:
@@ -83,7 +83,7 @@ async def until_cancelled(nc: Client, request: Event) -> AsyncIterator[None]:
 def said_so_far(
     runtime: Runtime, prepared: Prepared | None, progress: Progress, model: str | None
 ) -> Completion | None:
-    """Returns the answer that was cancelled, None where nothing was said. Its tokens are estimated, since the model
+    """Returns the text so far of a cancelled answer; None if there is none. Its tokens are estimated, since the model
     says how many they were only at its end."""
     text, chat = "".join(progress.said), runtime.models.chat
     if prepared is None or not text.strip():

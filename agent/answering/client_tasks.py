@@ -1,4 +1,4 @@
-"""Requests that a chat program makes for itself beside a conversation, such as for a title: nobody said their words."""
+"""Recognises requests that a chat program makes for itself, such as for a title: they contain no person's words."""
 
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -43,7 +43,7 @@ def task_prompts() -> Sequence[TaskPrompt]:
 
 
 def is_client_task(messages: Sequence[Wire], task_header: str | None = None) -> bool:
-    """Returns whether a request comes from a chat program itself, by its header or by a prompt that only such a program
+    """Returns whether a request is a chat program's own, judged by its header or by a prompt that only such a program
     writes.
 
     A person's own words are not a task because they look like one: a prompt counts where its program puts it, as a
@@ -59,7 +59,7 @@ def is_client_task(messages: Sequence[Wire], task_header: str | None = None) -> 
 
 
 def ends_with_a_prompt(message: Wire) -> bool:
-    """Returns whether the chat program wrote the end of a message, such as the request for a summary, sent again."""
+    """Returns whether a message ends with a chat program's prompt, such as its request for a summary."""
     return any(prompt.of == "last" and prompt.matches(_last_block(message)) for prompt in task_prompts())
 
 

@@ -1,5 +1,5 @@
-"""A completion with memory: the caller's new messages, the context of their conversation, the configured model's answer
-with the caller's own tools, and its record on the log."""
+"""Makes a completion with memory: stores the caller's new messages, builds their context, asks the model with the
+caller's own tools, and records the answer."""
 
 import asyncio
 import contextlib
@@ -58,7 +58,7 @@ logger = logging.getLogger("turnlog.answers")
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """Who asks, as the credential says."""
+    """The person who asks, as the credential names them."""
 
     tenant: str
     user: str
@@ -88,14 +88,14 @@ class CompletionRequest:
 
     @property
     def is_alone(self) -> bool:
-        """Returns whether the model gets the messages alone."""
+        """Returns whether the model gets only the request's messages."""
         is_whole = self.behind is None and self.history != "none"
         return self.memory == "off" or (self.is_task and is_whole)
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerIds:
-    """The model is about to be called. thread, receipt: of the answer's record; None when nothing is stored."""
+    """The ids of an answer, yielded before the model is called. thread, receipt: None when nothing is stored."""
 
     id: UUID
     thread: str | None
@@ -104,7 +104,7 @@ class AnswerIds:
 
 @dataclass(frozen=True, slots=True)
 class Reasoned:
-    """A step of an agent's run, in words for whoever follows it."""
+    """A step of an agent's run, as text for people who follow it."""
 
     text: str
 
@@ -192,7 +192,7 @@ async def complete_once(
 
 
 async def _recorded(runtime: Runtime, tenant: str, answer: UUID, thread: str) -> Completion | None:
-    """Returns the answer as the log has it; it does not say what it cost and how it ended."""
+    """Returns the answer as recorded on the log, without its cost and finish reason."""
     async with runtime.reading("messages", of=(tenant, thread)) as conn:
         turn = await message_by_event(conn, tenant, thread, answer)
     if turn is None:
@@ -208,7 +208,7 @@ async def _recorded(runtime: Runtime, tenant: str, answer: UUID, thread: str) ->
 async def _in_turn(
     runtime: Runtime, person: Person, wanted: CompletionRequest, thread: str, ends_at: float
 ) -> AsyncIterator[RequestPlace]:
-    """Yields the place of the request once the answers before it are made, or at once where it goes on a fork."""
+    """Yields the place of the request after the earlier answers are made; at once if it continues on a fork."""
 
     async def fork() -> RequestPlace | None:
         place = await _place(runtime, person, wanted)
@@ -246,7 +246,7 @@ async def _prepared(runtime: Runtime, person: Person, wanted: CompletionRequest,
 
 
 async def _continued(runtime: Runtime, person: Person, wanted: CompletionRequest, place: RequestPlace) -> _Prepared:
-    """Stores the new messages, on a fork where the conversation went on otherwise, and builds the context."""
+    """Stores the new messages, on a fork if the conversation continued differently, and builds the context."""
     prompt, given = split_prompt(wanted.messages)
     known = len(given) - len(place.new)
     turns = [
@@ -294,8 +294,8 @@ async def label_first(runtime: Runtime, tenant: str, thread: str) -> None:
 
 
 async def _looked_up(runtime: Runtime, person: Person, wanted: CompletionRequest, place: RequestPlace) -> _Prepared:
-    """Returns what a completion is made from without a write: what the conversation has and the client did not send,
-    and the person's memories."""
+    """Returns a completion's messages without a write: stored turns that the client did not send, and the person's
+    memories."""
     prompt, given = split_prompt(wanted.messages)
     question = content_text(given[-1].get("content") or "") if given[-1].get("role") == "user" else None
     is_alone = len(given) == 1 and question is not None
@@ -327,7 +327,7 @@ async def _looked_up(runtime: Runtime, person: Person, wanted: CompletionRequest
 async def _record(
     runtime: Runtime, person: Person, wanted: CompletionRequest, prepared: _Prepared, made: Round
 ) -> None:
-    """Records the answer with its receipt and usage; where nothing is stored the usage alone, for the quota.
+    """Records the answer with its receipt and usage; if nothing is stored, only the usage, for the quota.
 
     Nothing is stored in a conversation that was deleted meanwhile.
     """

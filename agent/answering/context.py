@@ -1,4 +1,4 @@
-"""What a model should see of a conversation: now, with the basis of a receipt, or at a moment of the past."""
+"""Builds the context of a conversation: the present one, with the basis of a receipt, or a past one."""
 
 import contextlib
 from collections.abc import AsyncIterator, Sequence
@@ -31,8 +31,8 @@ READS_OF_MEMORIES = ("memories", "entities")
 
 @dataclass(frozen=True, slots=True)
 class SignedBasis(AnswerBasis):
-    """As it goes to a client and comes back. signature: of the server, so that nothing in it is changed. id: may come
-    back in its place for a while; None where the server does not keep it."""
+    """The basis of a receipt in the form in which a client gets it and sends it back. signature: the server's, which
+    reveals changes. id: may be sent back in its place for a while; None if the server does not keep it."""
 
     signature: str = ""
     id: UUID | None = None
@@ -54,7 +54,8 @@ async def context_of(
     answer_tokens: int | None = None,
     through: int | None = None,
 ) -> Prepared:
-    """Returns the context of a thread now. query: a user message at its end, unless the thread ends with just that.
+    """Returns the context of a thread now. query: a user message to put at its end, unless the thread already ends with
+    it.
 
     through: the sequence of the last turn to show, without a query, where others may append meanwhile.
 
@@ -99,7 +100,7 @@ async def context_of(
 async def context_as_of(
     runtime: Runtime, tenant: str, thread: str, seq: int, *, query: str | None = None, window: int | None = None
 ) -> RebuiltContext:
-    """Returns the context as of a sequence of the log, with what its answer's receipt says, if one was made there.
+    """Returns the context as of a sequence of the log, with the settings of the receipt if an answer was made there.
 
     Raises NotFound, WindowTooSmall, InvalidToken.
     """
@@ -112,14 +113,14 @@ async def context_as_of(
 async def _ready(
     runtime: Runtime, tenant: str, thread: str, reads: tuple[str, ...]
 ) -> AsyncIterator[tuple[Connection, int]]:
-    """Yields a connection, and the thread's last sequence, which the read models have; a thread in the archive is
-    restored."""
+    """Yields a connection and the thread's last sequence, after the read models have applied it; restores an archived
+    thread."""
     head = await runtime.wait_until_thread_projected(tenant, thread, reads, without=READ_WHILE_REBUILT)
     async with reading(runtime) as conn:
         if not await restored_if_archived(runtime, conn, tenant, thread):
             yield conn, head
             return
-    # It takes a connection of its own: none is held meanwhile.
+    # The wait takes its own connection, so none is held meanwhile.
     head = await runtime.wait_until_thread_projected(tenant, thread, reads, without=READ_WHILE_REBUILT)
     async with reading(runtime) as conn:
         yield conn, head
@@ -127,7 +128,7 @@ async def _ready(
 
 @dataclass(frozen=True, slots=True)
 class ReceiptFound:
-    """A receipt with the sequence, thread and time of its event; a fork's are also those of its shared past."""
+    """A receipt with the sequence, thread and time of its event."""
 
     seq: int
     thread: str
@@ -136,8 +137,8 @@ class ReceiptFound:
 
 
 async def list_receipts(runtime: Runtime, tenant: str, thread: str, since: int = 1) -> list[ReceiptFound]:
-    """Returns receipts from a sequence of the log on, oldest first. Raises NotFound for an unknown thread,
-    InvalidToken."""
+    """Returns receipts from a sequence of the log on, oldest first; for a fork also those of its shared past. Raises
+    NotFound for an unknown thread, InvalidToken."""
     check_tenant(tenant)
     check_id("thread", thread)
     await runtime.wait_until_projected(names=("messages",))

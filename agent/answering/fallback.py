@@ -1,4 +1,4 @@
-"""Texts shown in place of a failed answer, by kind of error, in Chinese and English."""
+"""Texts to show in place of a failed answer, by kind of error, in Chinese and English."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ Category = Literal["timeout", "rate_limit", "quota", "circuit_open", "network", 
 
 @dataclass(frozen=True, slots=True)
 class Fallback:
-    """The message to a person who gets no answer. message, suggestions: in the language asked for. status: of HTTP.
+    """The message to a person who gets no answer. message, suggestions: in the requested language. status: of HTTP.
     retry_after_s: None is unknown. action: what helps instead."""
 
     category: Category
@@ -25,7 +25,7 @@ class Fallback:
     action: str | None = None
 
 
-# Status of HTTP of errors where asking again does not help: the request, its conversation or the setup must change.
+# HTTP status of errors where a repeated question does not help: the request, its conversation or the setup must change.
 REFUSALS: Mapping[str, int] = {
     "token-expired": 401,
     "unauthenticated": 401,
@@ -85,7 +85,7 @@ REFUSALS: Mapping[str, int] = {
     "model-not-an-api": 502,
     "model-refused": 502,
 }
-# Every other code that a request can meet.
+# Categories of all other error codes.
 CATEGORIES: Mapping[str, Category] = {
     "model-timed-out": "timeout",
     "rate-limited": "rate_limit",
@@ -214,7 +214,7 @@ _WHY_ZH: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """The fallback of one category of errors. status: of HTTP. retry_after_s: where the error itself does not say."""
+    """The fallback of one category of errors. status: HTTP status. retry_after_s: used if the error itself has none."""
 
     status: int
     zh: str
@@ -288,7 +288,7 @@ def why_zh(code: str) -> str:
 
 
 def fallback_of(error: TurnlogError, locale: Locale) -> Fallback:
-    """Returns what to tell a person whose question failed. The error may have `cause`, the code of its cause, and
+    """Returns the message for a person whose question failed. The error may have `cause`, the code of its cause, and
     `retry_after_s`."""
     code = getattr(error, "cause", None) or error.code
     if code in REFUSALS:
@@ -307,11 +307,11 @@ def fallback_of(error: TurnlogError, locale: Locale) -> Fallback:
 
 
 def ended_early(finish_reason: str | None, locale: Locale) -> str | None:
-    """Returns what a person reads after an answer that turnlog ended early; None after a whole answer."""
+    """Returns the note to show after an answer that turnlog ended early; None after a whole answer."""
     said = _ENDED.get(finish_reason or "")
     return None if said is None else said[locale]
 
 
 def locale_of(languages: str | None) -> Locale:
-    """Returns the language of the header Accept-Language, which has languages in the order of preference."""
+    """Returns the preferred supported language of the header Accept-Language."""
     return "zh" if (languages or "").strip().lower().startswith("zh") else "en"

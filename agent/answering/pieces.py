@@ -1,4 +1,4 @@
-"""The pieces of an answer while it is made: one set for every face, which maps them to events of its own.
+"""The pieces of an answer while it is made; each face maps them to its own events.
 
 A process that only asks gets them as messages of core NATS, each a ProgressStep as JSON.
 """
@@ -26,9 +26,9 @@ from turnlog.events.contracts import (
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What the model is given with the question. tiers: {"tier", "tokens", "limit", "turns"} each; memories: ids of
-    long-term memories; dropped: how many turns are left out. degraded: which rows are incomplete, while they are
-    rebuilt."""
+    """The context that the model gets with the question. tiers: {"tier", "tokens", "limit", "turns"} each; memories:
+    ids of long-term memories; dropped: how many turns are left out. degraded: which rows are incomplete during a
+    rebuild."""
 
     tiers: list[dict[str, Any]]
     memories: list[str]
@@ -55,8 +55,8 @@ class ToolUsed:
 
 @dataclass(frozen=True, slots=True)
 class ToolReturned:
-    """A tool has returned. result: as the model gets it; is_error: it says what is wrong with the call. is_followed:
-    the next piece is the result of another tool, which returned at about the same time; they are recorded together."""
+    """A tool has returned. result: as the model gets it; is_error: the result describes an error of the call.
+    is_followed: the next piece is another tool's result, which is recorded together with this one."""
 
     id: str
     name: str
@@ -68,13 +68,13 @@ class ToolReturned:
 
 @dataclass(frozen=True, slots=True)
 class Restarted:
-    """The answer starts again: the text so far is void."""
+    """The answer restarts: the text so far is void."""
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One call of the model and the results of the agent's tools that it asked for; without results it is the last.
-    agent: of a team, None where one agent makes the whole answer."""
+    """One call of the model and the results of the tools that it requested; the last round has no results. agent: the
+    team's agent; None if one agent makes the whole answer."""
 
     completion: Completion
     results: tuple[tuple[ToolCall, ToolResult], ...] = ()
@@ -94,8 +94,8 @@ class PhaseChanged:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """An agent has planned. thought: what the model said beside its calls; after: by a call's id, the ids of those that
-    it waits for. A plan that is an answer is followed by its text."""
+    """An agent has made a plan. thought: the model's text beside its calls; after: by a call's id, the ids of the calls
+    that it waits for. A plan that is an answer is followed by its text."""
 
     agent: str
     thought: str
@@ -105,7 +105,7 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class PlanShown:
-    """A plan as people see it."""
+    """A plan in the form shown to people."""
 
     agent: str
     thought: str
@@ -113,7 +113,7 @@ class PlanShown:
 
 @dataclass(frozen=True, slots=True)
 class AgentSwitched:
-    """Another agent takes the question over. task: what it is asked to do."""
+    """Another agent takes over the question. task: its instructions."""
 
     agent: str
     to: str
@@ -122,9 +122,9 @@ class AgentSwitched:
 
 @dataclass(frozen=True, slots=True)
 class Solved:
-    """A run of a team has ended. chain: the agents that had the question; tools: that were called, in the order of the
-    plans. milliseconds: spent in each phase, over all agents. routed: no model chose the first agent. suggestions: what
-    the person may ask next."""
+    """A run of a team has ended. chain: the agents that handled the question; tools: the called ones, in the order of
+    the plans. milliseconds: per phase, over all agents. routed: the first agent was chosen without a model.
+    suggestions: next questions."""
 
     message: str
     chain: tuple[str, ...]
@@ -143,7 +143,7 @@ Kind = Literal[
 
 
 class ProgressStep(BaseModel):
-    """A step of an answer under way. Never stored: the final answer is the event in the log."""
+    """A step of a running answer. Never stored: the final answer is the event in the log."""
 
     kind: Kind
     text: str = ""
@@ -191,7 +191,7 @@ class Progress:
         await self.nc.publish(self.subject, body.encode(errors="replace"))
 
     async def show(self, piece: Piece | Seen) -> None:
-        """Publishes a piece of the answer, which `piece_of` makes of the step again."""
+        """Publishes a piece of the answer as a step; `piece_of` turns it back into the piece."""
         match piece:
             case Seen():
                 await self.tell("context", context=asdict(piece))
@@ -217,14 +217,14 @@ class Progress:
             case Round():
                 self.said.clear()
             case CallPiece():
-                pass  # a subscriber sees whole calls
+                pass  # subscribers see only whole calls
 
 
 Shown = Seen | Text | ToolUsed | ToolReturned | Restarted | PhaseChanged | PlanShown | AgentSwitched | Solved
 
 
 def piece_of(step: ProgressStep) -> Shown | None:
-    """Returns the piece that a step shows; None for the end, errors, and a step that lacks what its kind has."""
+    """Returns the piece that a step shows; None for the end, errors, and incomplete steps."""
     match step:
         case ProgressStep(kind="context", context=Seen() as seen):
             return seen
@@ -249,10 +249,11 @@ def piece_of(step: ProgressStep) -> Shown | None:
 
 
 def piece_of_event(data: EventData, answer: str) -> Shown | None:
-    """Returns the piece that a step of a run on the log shows. answer: the run's. None for a run that has failed."""
+    """Returns the piece that a recorded step of a run shows. answer: the run's answer. None for a run that has
+    failed."""
     match data:
         case RunPlanned(model="rules"):
-            return None  # a fixed answer, which nobody planned
+            return None  # a fixed answer without a plan
         case RunPlanned():
             return PlanShown(data.agent, data.plan)
         case RunToolCalled():

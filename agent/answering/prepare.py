@@ -1,4 +1,4 @@
-"""Prepares an answer: what the model gets of a conversation and of what is known of its user.
+"""Prepares an answer: builds the model's context from the conversation and the user's memories.
 
 Memories are searched on a connection of their own while the conversation is read.
 """
@@ -38,12 +38,12 @@ from turnlog.projectors.models.conversation.thread_lookup import Overview, threa
 from turnlog.projectors.models.memories.lookup import keeps_secrets, preferences_set
 
 READS = ("messages", "checkpoints", "summaries", "topics", "vectors")
-READING = 8  # contexts that are prepared at once, each with up to two of the pool's 16 connections
+READING = 8  # contexts prepared at once; each takes up to two of the pool's 16 connections
 
 
 @dataclass(frozen=True, slots=True)
 class ContextRequest:
-    """What a context is made for.
+    """The request for a context.
 
     question: what memories and older turns are sought for. query: a question that is not on the log yet, shown last.
     as_of_seq: the last event to show, which the read models have applied; None shows all, with `query`. turn_id: of the
@@ -98,8 +98,7 @@ class AnswerBasis:
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """A context, ready for a model. context: messages for the OpenAI chat API, tiers, budget and window in tokens.
-    degraded: why the context may lack something, as where older turns were sought without vectors; None when nothing is
-    missing."""
+    degraded: why the context may be incomplete, such as a search without vectors; None when nothing is missing."""
 
     context: Context
     receipt: AnswerBasis
@@ -107,7 +106,7 @@ class Prepared:
 
     @property
     def seen(self) -> Seen:
-        """Returns the piece that tells who asked what the model gets."""
+        """Returns the piece that shows the asker the model's context."""
         context = self.context
         tiers = [
             {"tier": tier.tier, "tokens": tier.tokens, "limit": tier.limit, "turns": len(tier.items)}
@@ -118,13 +117,14 @@ class Prepared:
 
 @asynccontextmanager
 async def reading(runtime: Runtime) -> AsyncIterator[Connection]:
-    """Yields a connection to prepare with; at most READING at once, so that each gets its second one for memories."""
+    """Yields a connection for `prepare`, to at most READING contexts at once, so that each can get its second one for
+    memories."""
     async with runtime.cached(_turns_to_read), runtime.pool.connection() as conn:
         yield conn
 
 
 async def prepare(runtime: Runtime, conn: Connection, request: ContextRequest) -> Prepared:
-    """Builds the context; the read models have applied what it needs, and `conn` is one of `reading`.
+    """Builds the context. The read models must have applied its events, and `conn` must come from `reading`.
 
     Raises NotFound when the thread has no messages or has not reached as_of_seq, WindowTooSmall.
     """
@@ -171,7 +171,7 @@ async def prepare(runtime: Runtime, conn: Connection, request: ContextRequest) -
             basis = replace(basis, notes=(*request.notes, *known))
         return Prepared(context, basis, "; ".join(reasons) or None)
     finally:
-        searching.cancel()  # useless if the thread could not be read
+        searching.cancel()  # not needed if the thread could not be read
 
 
 async def _memory_block(runtime: Runtime, request: ContextRequest, thread: Overview) -> MemoryBlock:
@@ -208,8 +208,8 @@ async def _memory_block(runtime: Runtime, request: ContextRequest, thread: Overv
 
 @dataclass(slots=True)
 class _OlderTurns:
-    """Finds the turns that the question is about, best first. degraded: why vectors took no part, once they were
-    sought."""
+    """Finds the turns that the question is about, best first. degraded: after a search, why it was made without
+    vectors."""
 
     runtime: Runtime
     conn: Connection

@@ -1,4 +1,4 @@
-"""recall_memory: the tool the model may call for what is not in its window."""
+"""recall_memory: the tool with which the model searches outside its window."""
 
 import json
 from dataclasses import dataclass, replace
@@ -47,8 +47,8 @@ UNSURE = "probably none of these answers it; if so, say that you do not know it"
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """The result of a call of recall_memory. text: sent to the model; chunks: for the receipt; memories: named in the
-    text, so they count as read.
+    """The result of a call of recall_memory. text: sent to the model; chunks: for the receipt; memories: those in the
+    text, which count as read.
 
     is_error: the tool was not used as it can be, and the text says how.
     """

@@ -1,4 +1,4 @@
-"""Receipts of answers: those of a thread, the context of any of them rebuilt, and those that clients were given."""
+"""Lists receipts of a thread's answers, rebuilds their contexts, and keeps the receipts that clients were given."""
 
 import contextlib
 import logging
@@ -38,7 +38,7 @@ logger = logging.getLogger("turnlog.receipts")
 
 @dataclass(frozen=True, slots=True)
 class RebuiltContext:
-    """A context of the past. receipt: the recorded one, if there was an answer at that sequence.
+    """A past context. receipt: the recorded one, if there was an answer at that sequence.
 
     matches: whether the hash equals that of the recorded context; None if there is nothing to compare.
     forgotten: long-term memories in the recorded context that were forgotten since, so that it cannot match.
@@ -64,8 +64,8 @@ async def rebuilt(
     query: str | None = None,
     window: int | None = None,
 ) -> RebuiltContext:
-    """Returns the context as of a sequence, with the model, window, prompt and settings of its answer, if there was
-    one.
+    """Returns the context as of a sequence, with the model, window, prompt and settings of the answer made there, if
+    any.
 
     window overrides the recorded value, query is added at the end; then nothing is compared. Receipts of v1 have no
     prompt and no settings: the present ones are used. Raises NotFound, WindowTooSmall, as thread_context.
@@ -165,7 +165,8 @@ async def _block(
 
 
 async def receipts(conn: Connection, log: Log, tenant: str, thread: str, since: int = 1) -> list[Received]:
-    """Returns the receipts of a thread from a sequence of the log on, in order, those of a fork's shared past first."""
+    """Returns the receipts of a thread in order, from a sequence of the log on; for a fork, those of its shared past
+    come first."""
     found: list[Received] = []
     for owner, through in await parents(conn, tenant, thread):
         if since <= through:
@@ -174,7 +175,7 @@ async def receipts(conn: Connection, log: Log, tenant: str, thread: str, since: 
 
 
 async def receipt_at(conn: Connection, log: Log, tenant: str, thread: str, as_of_seq: int) -> Received | None:
-    """Returns the receipt of the answer made as of a sequence; of several, the newest."""
+    """Returns the newest receipt of an answer made as of a sequence."""
     owner = next((name for name, through in await parents(conn, tenant, thread) if as_of_seq <= through), thread)
     found = await _of(log, tenant, owner, as_of_seq)
     return next((one for one in reversed(found) if one[1].as_of_seq == as_of_seq), None)
@@ -201,13 +202,13 @@ def _as_then(settings: Settings, receipt: AnswerReceipt | None) -> Settings:
 
 
 class ReceiptGone(TurnlogError):
-    """A receipt was named by an id that the server does not have, or no longer."""
+    """The server does not have, or no longer has, a receipt with this id."""
 
     code = "receipt-gone"
 
 
 class GivenReceipts:
-    """Receipts that a server gave with a context, so that a client hands back their ids alone.
+    """Keeps receipts given with contexts, so that a client hands back only their ids.
 
     They are kept by one process and found by any, under the tenant and user that they were given to, in a JetStream
     bucket in memory whose entries end by themselves. It is a cache: after an entry is gone, the client sends the

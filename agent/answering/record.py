@@ -1,4 +1,4 @@
-"""Records an answer: turns, receipt and usage are one atomic batch, whose ids follow from the request."""
+"""Records an answer: turns, receipt and usage are one atomic batch, whose ids derive from the request."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Author:
-    """Whose events an answer's are. zone: of their times, None for this machine's."""
+    """The author of an answer's events. zone: time zone of their times; None: this machine's."""
 
     source: str
     tenant: str
@@ -54,9 +54,9 @@ class Author:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """To be recorded. turns: the agent's and its tools', in order; usages: of the calls of models. answer_ids: of the
-    turns, where they are on the log already. request_id: of the event that asked; None is the turn that is answered.
-    chunks: that tools fetched after the context was built."""
+    """An answer to record. turns: the agent's and its tools', in order; usages: of the model calls. answer_ids: of the
+    turns, if they are already on the log. request_id: of the requesting event; None: the turn that is answered. chunks:
+    those that tools fetched after the context was built."""
 
     author: Author
     basis: "AnswerBasis"
@@ -76,8 +76,7 @@ def answer_of(
     id_of: Callable[[str], UUID],
     request_id: UUID | None = None,
 ) -> Answer:
-    """Returns the answer that `run` made in these rounds. id_of: the id of the event that is this part of the
-    answer."""
+    """Returns the answer that `run` made in these rounds. id_of: returns the event id for a part of the answer."""
     cause = request_id or basis.turn_id
     turns, usages = list[Event](), list[Event]()
     for number, made in enumerate(rounds):
@@ -105,8 +104,8 @@ def answer_of(
 async def record(
     runtime: Runtime, answer: Answer, *, expected: int | None = None, is_repeatable: bool = False
 ) -> list[Appended]:
-    """Appends turns, receipt and usages, and returns where they are, in this order; a query that is not on the log yet
-    is appended before them, as the user's turn.
+    """Appends turns, receipt and usages in this order and returns their places; a query that is not on the log yet is
+    appended first, as the user's turn.
 
     expected: the thread's version. is_repeatable: another attempt may have recorded this answer in other words;
     nothing is appended then, and nothing returned. Raises NotFound where the conversation was deleted after the
@@ -146,7 +145,7 @@ async def _is_removed(log: Log, basis: "AnswerBasis") -> bool:
 
 
 def _with_question(basis: "AnswerBasis", seq: int) -> "AnswerBasis":
-    """Returns the basis with the question's sequence in place of the one that the context gave it.
+    """Returns the basis with the question's real sequence in place of the context's provisional one.
 
     It is a span of its own, because other turns may have come before it meanwhile.
     """

@@ -1,4 +1,4 @@
-"""Asking for an answer: the user's turn and the request for its answer are one atomic batch on the log."""
+"""Requests an answer: the user's turn and the request for its answer are one atomic batch on the log."""
 
 import uuid
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from turnlog.events.log import Log
 from turnlog.events.texts import storable
 
 SOURCE = "turnlog/chat"
-FAILURE = "failure-1"  # the id part of the event that says why there is no answer
+FAILURE = "failure-1"  # the id part of the event that records a failed answer
 AGENT = "agent"  # the name of the consumer that answers, in its dead letters
 
 
@@ -35,7 +35,7 @@ class QuestionEvents:
 
 
 def question_events(question: Question, turn_id: UUID | None = None) -> QuestionEvents:
-    """Returns the question's turn and the request for its answer. turn_id: a question that is asked again with it is
+    """Returns the question's turn and the request for its answer. turn_id: a repeated question with the same id is
     stored once."""
     now = now_there()
     about = {"source": SOURCE, "tenant": question.tenant, "thread": question.thread, "user": question.user}

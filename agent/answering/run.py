@@ -1,4 +1,4 @@
-"""Runs an answer: calls the model until its policy, which says what is asked and done in between, has the answer."""
+"""Runs an answer: a policy chooses each call of the model, and acts in between, until it has the answer."""
 
 import json
 import time
@@ -19,8 +19,8 @@ MAX_ROUNDS = 4
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """The next call of the model. known: what it answers, where that is known; it is not called then. whole: as one
-    answer, not as a stream. phase: told before the call."""
+    """The next call of the model. known: its answer if already known, in place of the call. whole: as one answer, not
+    as a stream. phase: shown before the call."""
 
     request: ChatRequest
     known: Completion | None = None
@@ -29,18 +29,18 @@ class Ask:
 
 
 class Policy(Protocol):
-    """How an answer is made: the model alone, a loop with tools, ReWOO."""
+    """A way to make an answer: the model alone, a loop with tools, ReWOO."""
 
     async def ask(self) -> Ask | None:
-        """Returns the next call of the model, None once there is the answer."""
+        """Returns the next call of the model; None when the answer is complete."""
         ...
 
     def shows(self, piece: Text | CallPiece | Restarted) -> bool:
-        """Takes notice of a piece that the model just said; returns whether it is a piece of the answer already."""
+        """Notes a piece that the model just said; returns whether it belongs to the answer."""
         ...
 
     def take(self, made: Completion) -> AsyncGenerator[Piece]:
-        """Does what the model wants done, such as calls of tools, and yields its pieces, with a Round at the end."""
+        """Carries out the model's requests, such as tool calls, and yields their pieces, with a Round at the end."""
         ...
 
 
@@ -67,8 +67,7 @@ async def run(model: ChatModel, policy: Policy) -> AsyncGenerator[Piece]:
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """The agent's own tools. schemas: as the OpenAI API takes them. run: returns what is wrong with a call as its
-    result."""
+    """The agent's own tools. schemas: in OpenAI's format. run: returns an error of a call as its result."""
 
     schemas: Sequence[Mapping[str, Any]]
     run: Callable[[ToolCall], Awaitable[ToolResult]]
@@ -76,7 +75,7 @@ class Tools:
 
 @dataclass(slots=True)
 class ToolLoop:
-    """Calls the model, and again with the results of the tools that it asks for, until there is text.
+    """Calls the model repeatedly, with the results of the tools that it requests, until it returns text.
 
     Without tools of the agent there is one round: the request's own tools are run by whoever sent it. The last of
     MAX_ROUNDS gets no tools of the agent, so that the model must answer with text.
@@ -121,7 +120,8 @@ class ToolLoop:
 async def _streamed(
     model: ChatModel, request: ChatRequest
 ) -> AsyncGenerator[Text | CallPiece | Restarted | Completion]:
-    """Yields the pieces of one call, at last the completion; tool calls that came whole at the end are pieces too."""
+    """Yields the pieces of one call and finally the completion; tool calls that came whole at the end are pieces
+    too."""
     came = False
     async for delta in model.stream(request):
         if delta.restarted:
@@ -138,7 +138,7 @@ async def _streamed(
 
 
 def round_messages(text: str, made: Sequence[tuple[ToolCall, ToolResult]]) -> list[dict[str, Any]]:
-    """Returns the messages of a round, with which the model is called again. text: what it said beside its calls.
+    """Returns the messages of a round for the next call of the model. text: the model's text beside its calls.
 
     Arguments that are not JSON are replaced: models produce them, and some servers refuse them in the history.
     """

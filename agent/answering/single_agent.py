@@ -10,7 +10,7 @@ from turnlog.events.errors import NotFound, TurnlogError
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.operations.agents import AgentRow, agents_of
 
-DEFAULT_AGENT = "orchestrator"  # answers where no agent is named; every tenant has it
+DEFAULT_AGENT = "orchestrator"  # the default agent, which every tenant has
 PATIENCE_S = 2.0
 
 
@@ -21,7 +21,7 @@ class AgentDisabled(TurnlogError):
 
 
 async def answering_agent(conn: Connection, tenant: str, type_: str | None) -> AgentRow:
-    """Returns the agent that answers a request, with what its tenant set for it. type_: None is the default agent.
+    """Returns the agent that answers a request, with its tenant's settings. type_: None is the default agent.
 
     Raises NotFound, AgentDisabled.
     """
@@ -44,5 +44,5 @@ async def check_answers(runtime: Runtime, tenant: str, type_: str | None) -> Non
             try:
                 await answering_agent(conn, tenant, type_)
             except NotFound:
-                if runtime.settings.team is None:  # a team has agents that no tenant has changed
+                if runtime.settings.team is None:  # a team has agents without a tenant's changes
                     raise

@@ -1,4 +1,4 @@
-"""From the read models to a context: a thread's messages, summary and topics, in two queries."""
+"""Builds a thread's context from its messages, summary and topics in the read models, in two queries."""
 
 import asyncio
 import contextlib
@@ -48,7 +48,7 @@ class Transcripts:
         self._threads.clear()
 
     async def state(self, conn: Connection, tenant: str, thread: str, now: Overview) -> list[Message]:
-        """Returns the turns of the thread's state, oldest first; the list is the caller's own."""
+        """Returns the turns of the thread's state, oldest first, as a new list."""
         known = [m for m in self._threads.get((tenant, thread), ()) if now.pruned_through < m.seq <= now.last_seq]
         newest = known[-1].seq if known else now.pruned_through
         if newest < now.last_seq:
@@ -161,7 +161,7 @@ async def _with_relevant(
     relevant: Sequence[int] | FindRelevant,
     block: MemoryBlock,
 ) -> Context:
-    """Returns the context in which relevant turns come first; a function is called only where not everything fits."""
+    """Returns the context with relevant turns first; their search is called only if not everything fits."""
     if isinstance(relevant, Sequence):
         pruned = await _pruned(conn, tenant, thread, relevant, now)
         given = replace(given, messages=[*pruned, *given.messages], relevant=relevant)
@@ -181,7 +181,7 @@ async def _with_relevant(
 
 
 async def _computed(given: ContextInput, compute: Callable[[], T]) -> T:
-    """Computes in a thread where many turns would keep the event loop, and with it everybody else, for long. It is one
+    """Computes in a thread if many turns would block the event loop for long. It is one
     thread: after each call into the system the loop waits until every computing thread gave up the interpreter."""
     if len(given.messages) <= MANY_TURNS:
         return compute()

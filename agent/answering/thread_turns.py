@@ -1,4 +1,4 @@
-"""Answers of one conversation are made one after the other, so that each sees those before.
+"""Makes the answers of one conversation one after the other, so that each sees the earlier ones.
 
 Requests of one process wait in the order in which they came; of several processes, an advisory lock of Postgres lets
 one at a time. It ends with the connection of its process, so a killed one holds up nobody. Who waits is woken by a
@@ -52,7 +52,7 @@ async def in_turn(
     patience_s: float,
     instead: Callable[[], Awaitable[T | None]] = nothing_instead,
 ) -> AsyncIterator[T | None]:
-    """Runs the block after the answers of the thread that were begun before it, and yields None.
+    """Runs the block after the earlier answers of the thread, and yields None.
 
     instead: called while the request waits, after each change of the thread; what it returns is yielded at once, and
     the block runs without its turn. Raises TooManyWaiting where WAITING others wait already, or after patience_s.
@@ -91,7 +91,7 @@ async def in_turn(
 
 @contextlib.asynccontextmanager
 async def first_of(runtime: Runtime, tenant: str, name: str) -> AsyncIterator[None]:
-    """Lets `in_turn` of the same name wait for the block, which waits for nothing itself."""
+    """Runs the block at once; `in_turn` of the same name waits for it."""
     async with contextlib.AsyncExitStack() as held:
         held.push_async_callback(tell_waiting, runtime, tenant, name)
         await _locked(runtime.cached(_Queues).locks, f"{tenant}/{name}", held)
@@ -99,8 +99,8 @@ async def first_of(runtime: Runtime, tenant: str, name: str) -> AsyncIterator[No
 
 
 async def tell_waiting(runtime: Runtime, tenant: str, thread: str) -> None:
-    """Wakes those who wait for their turn in the thread."""
-    with contextlib.suppress(Exception):  # a closed or lost connection: they look again
+    """Wakes the requests that wait for their turn in the thread."""
+    with contextlib.suppress(Exception):  # after a lost connection they look again by themselves
         await runtime.log.nc.publish(THREAD_TURNS, f"{tenant}/{thread}".encode())
 
 
@@ -142,7 +142,7 @@ async def _is_answered_now(runtime: Runtime, tenant: str, thread: str) -> bool:
 
 
 async def _locked(locks: SharedLocks, name: str, held: contextlib.AsyncExitStack) -> bool:
-    """Takes the lock unless another process has it; `held` gives it back. Without Postgres the order is this
+    """Takes the lock unless another process has it; `held` releases it. Without Postgres the order is this
     process's alone: a question that is refused is lost to its user."""
     async with contextlib.AsyncExitStack() as attempt:
         try:

@@ -39,7 +39,7 @@ PART = 500
 
 
 class WrongReceipt(InvalidEvent):
-    """A receipt was handed back with a turn that it cannot belong to."""
+    """The receipt cannot belong to the turn that it came with."""
 
     code = "wrong-receipt"
 
@@ -71,15 +71,15 @@ class NewTurn:
 
 @dataclass(frozen=True, slots=True)
 class ShownTurn(Message):
-    """A turn as people and programs are shown it. quoted: the parts of a person's text that are somebody else's words,
-    as (start, end) in characters; blocks of text are joined by line breaks."""
+    """A turn in the form shown to people and programs. quoted: parts of a person's text that are somebody else's words,
+    as (start, end) in characters; text blocks are joined by line breaks."""
 
     quoted: list[tuple[int, int]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """Turns that were appended. turns: one for each. version: the sequence of the last event that was stored with them,
+    """Turns that were appended. turns: one entry for each. version: the sequence of the last event stored with them,
     which the next append may expect."""
 
     turns: list[Appended]
@@ -113,7 +113,7 @@ async def add_turns(
     receipt: "AnswerBasis | None" = None,
     usage: UsageMetered | None = None,
 ) -> Added:
-    """Appends the turns in order; the result has one entry per turn, with `duplicate` for an id that was stored.
+    """Appends the turns in order; the result has one entry per turn, with `duplicate` for an id that was stored before.
 
     expected: the thread's last sequence as the caller knows it, 0 for a new thread. receipt: of the context that the
     turns answer; it is stored in one atomic batch with them. Where the context had a query that was not on the log,
@@ -144,7 +144,7 @@ async def add_turns(
 
 
 def _said_by(speaker: str | None, author: Author, turn: NewTurn, cause: UUID | None) -> Event:
-    """Returns a turn as the speaker's own, whose name it has; without one as the author's."""
+    """Returns the turn attributed to the speaker whose name it has; without a name, to the author."""
     data = _data(turn)
     if speaker is not None and data.role == "user":
         author, data = replace(author, user=speaker), data.of(turn.name)
@@ -171,11 +171,11 @@ def turn_of(message: Mapping[str, Any]) -> NewTurn:
 
 
 async def _append(runtime: Runtime, events: Sequence[Event], expected: int | None) -> list[Appended]:
-    """Appends in parts of MAX_BATCH, each in the user's pace."""
+    """Appends in parts of MAX_BATCH, each at the user's pace."""
     done: list[Appended] = []
     for part in (events[at : at + MAX_BATCH] for at in range(0, len(events), MAX_BATCH)):
         async with in_pace(runtime, part):
-            if len(part) == 1:  # shares a disk sync with concurrent appends
+            if len(part) == 1:  # a single append shares a disk sync with concurrent ones
                 done.append(await runtime.log.append(part[0], None if done else expected))
             else:
                 done += await runtime.log.append_many(part, None if done else expected)

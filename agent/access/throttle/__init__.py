@@ -1,1 +1,1 @@
-"""The throttle: who may ask for an answer now, by requests at once, requests in a time, and quota."""
+"""The throttle admits requests for answers by concurrency, rate and quota."""

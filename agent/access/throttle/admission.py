@@ -1,4 +1,4 @@
-"""Admits one request: a slot among those at once, a place in each window, and quota left.
+"""Admits one request if a slot is free, each window has room, and quota is left.
 
 Postgres counts for all processes, and a request that it cannot count in time is refused. Only while nobody takes
 connections there, each process counts for itself by the same limits: a question that is refused then is lost to its
@@ -45,7 +45,7 @@ from turnlog.events.subjects import check_place
 from turnlog.events.tasks import cancel
 
 PATIENCE_S = 10.0
-# How long Postgres counts as away before it is asked again, and how long it has to say that it is there.
+# Seconds that Postgres counts as away before it is asked again, and seconds that it has to answer.
 AWAY_S, PING_S = 1.0, 1.5
 RETRY_S = 2.0
 RENEW_S = HELD_S / 3
@@ -60,10 +60,10 @@ Key = tuple[str, ...]
 
 
 class LocalCount:
-    """Counts on in this process while Postgres is away: requests at once, windows of a minute and an hour.
+    """Counts concurrent requests and those of the last minute and hour in this process while Postgres is away.
 
-    Every admitted request of the process is noted, those that Postgres counted too, so that a window does not begin
-    anew when Postgres goes. Tokens and cost cannot be known here. limits: as Postgres said last, by tenant and plan.
+    It notes every admitted request of the process, also those that Postgres counted, so that windows do not restart
+    when Postgres fails. It cannot know tokens and cost. limits: the last ones read from Postgres, by tenant and plan.
     """
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ class LocalCount:
         self._notes = 0
 
     def begin(self, given: Mapping[str, Any], now: datetime) -> None:
-        """Notes an admitted request. given: as of guards.parameters."""
+        """Notes an admitted request. given: parameters as guards.parameters returns them."""
         self._running[_user(given)] += 1
         for key in {key for _, key, _ in _windows(given)}:
             self._admitted.setdefault(key, deque()).append(now)
@@ -87,7 +87,7 @@ class LocalCount:
             del self._running[_user(given)]
 
     def guards(self, given: Mapping[str, Any], now: datetime) -> list[Guard]:
-        """Returns what the process has admitted, beside the limits."""
+        """Returns guards with the limits and with the requests that this process has admitted."""
         plan: Plan = given["plan"]
         limits = {**DEFAULTS[plan], **self.limits.get((given["tenant"], plan), {})}
         running = self._running[_user(given)]
@@ -127,8 +127,8 @@ class NotCounted(TurnlogError):
 
 @dataclass(slots=True)
 class _Throttle:
-    """Of one process. away: nobody takes connections at Postgres, as it was last found; found_until: by
-    time.monotonic(), until when that counts."""
+    """The throttle's state in one process. away: Postgres took no connections at the last check, whose result counts
+    until found_until, by time.monotonic()."""
 
     local: LocalCount = field(default_factory=LocalCount)
     away: bool = False
@@ -161,8 +161,8 @@ def _throttle(_: Runtime) -> _Throttle:
 
 
 async def _takes_connections(database_url: str) -> bool:
-    """Returns whether Postgres takes connections: not while it starts or stops (libpq, PQping). One that is silent for
-    PING_S is there, and slow."""
+    """Returns whether Postgres takes connections, which it does not while it starts or stops (libpq, PQping). One that
+    is silent for PING_S is there, and slow."""
     address = make_conninfo(database_url, connect_timeout=2).encode()
     try:
         async with asyncio.timeout(PING_S):
@@ -210,14 +210,14 @@ async def admitted(
 
 
 async def note_handed_on(runtime: Runtime, tenant: str, user: str, agent: str, id_: UUID) -> None:
-    """Counts a question that was handed to an agent in the agent's window. Its run goes on, the next request may be
+    """Counts a question in the window of the agent that it was handed to. Its run goes on, the next request may be
     refused. id_: the same one counts once."""
     runtime = runtime.system or runtime
     await _change(runtime, HAND_ON, {"id": id_, "tenant": tenant, "user": user, "agent": agent})
 
 
 async def _admit(runtime: Runtime, given: dict[str, Any], clock: Clock) -> bool:
-    """Returns whether Postgres counted the request; if it is away, this process did.
+    """Returns whether Postgres counted the request; False if this process counted it because Postgres is away.
 
     Raises Refused, NotCounted.
     """
@@ -263,7 +263,7 @@ async def _keep(runtime: Runtime, slot: UUID, clock: Clock) -> None:
 
 
 async def _change(runtime: Runtime, sql: str, given: dict[str, Any]) -> None:
-    """Changes the lease, which ends by itself without Postgres."""
+    """Changes the lease; without Postgres it ends by itself."""
     with contextlib.suppress(*FAILURES):
         async with asyncio.timeout(PATIENCE_S), _pool(runtime).connection() as conn:
             await conn.execute(sql.encode(), given)

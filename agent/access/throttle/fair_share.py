@@ -1,4 +1,4 @@
-"""What one user may have this process do at once, so that nobody waits for another one's flood.
+"""Limits how many requests of one user this process runs at once, so that a flood of one user delays nobody else.
 
 The throttle counts answers. Reads, and the way of a request to the throttle, take connections and the processor before
 anything counts them: here a few of one user's run at once, more wait their turn, and too many are refused.
@@ -22,7 +22,7 @@ RETRY_S = 2.0
 
 
 class TooManyWaiting(TurnlogError):
-    """Too many requests of the user wait in this process for others of theirs (429)."""
+    """Too many requests of the user wait in this process for the user's other requests (429)."""
 
     code = "too-many-waiting"
     retry_after_s = RETRY_S
@@ -41,7 +41,7 @@ class Shares(dict[tuple[str, str, Kind], Share]):
 
 @contextlib.asynccontextmanager
 async def in_share(runtime: Runtime, tenant: str, user: str, kind: Kind) -> AsyncIterator[None]:
-    """Runs the block as one of AT_ONCE of the user's in this process, after those that came before it.
+    """Runs the block as one of the user's AT_ONCE requests in this process, in order of arrival.
 
     Raises TooManyWaiting where WAITING others wait already, or after PATIENCE_S.
     """

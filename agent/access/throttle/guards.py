@@ -23,8 +23,8 @@ DEFAULTS: Mapping[Plan, Mapping[LimitName, float]] = {
 }
 QUOTAS: tuple[LimitName, ...] = ("tokens_per_day", "usd_per_month", "embedding_tokens_per_day")
 HELD_S = 30.0
-HANDED_ON = ""  # stands for the conversation of a handed-over question, which is not a new request
-# When a request ends cannot be known; its slot is free at the latest when its lease expires.
+HANDED_ON = ""  # in place of the conversation of a handed-over question, which is not a new request
+# The end of a request is not known; its slot is free at the latest when its lease expires.
 SLOT_RETRY_S = 1.0
 
 
@@ -54,7 +54,7 @@ class Refused(TurnlogError):
 
 
 class TooManyAtOnce(Refused):
-    """As many requests of the user as may run at once are running (429)."""
+    """The user's maximum number of concurrent requests is running (429)."""
 
     code = "too-many-at-once"
 
@@ -66,7 +66,7 @@ class RateLimited(Refused):
 
 
 class QuotaExceeded(Refused):
-    """The user's tokens of the day, of answers or of embeddings, or cost of the month are used up (402)."""
+    """The user's daily tokens for answers or embeddings, or the monthly cost, are used up (402)."""
 
     code = "quota-exceeded"
 
@@ -117,14 +117,14 @@ def _period_end(name: LimitName, now: datetime) -> datetime | None:
     return (midnight.replace(day=1) + timedelta(days=32)).replace(day=1) if name == "usd_per_month" else None
 
 
-# Requests of one user, and those on one conversation, wait for each other: else two would take the last place. Nothing
-# is lost but a few admissions when Postgres crashes, so the commit does not wait for the disk.
+# Requests of one user, and those on one conversation, wait for each other, so that only one takes the last place. The
+# commit does not wait for the disk: a crash of Postgres loses only a few admissions.
 LOCK = f"""
 SELECT set_config('synchronous_commit', 'off', true),
   pg_advisory_xact_lock(hashtextextended(%(tenant)s::text || '/' || %(user)s::text, {LockFor.ASKING_USER:d})),
   pg_advisory_xact_lock(hashtextextended(%(tenant)s::text || '/' || %(thread)s::text, {LockFor.ASKED_THREAD:d}))"""
 
-_EMBEDDINGS = "purpose = 'embedding' AND agent = 'openai'"  # that the user asked for; turnlog's own count as tokens
+_EMBEDDINGS = "purpose = 'embedding' AND agent = 'openai'"  # requested by the user; turnlog's own count as tokens
 
 _GUARDS = f"""
 WITH clock AS MATERIALIZED (SELECT coalesce(%(now)s::timestamptz, clock_timestamp()) AS now),

@@ -1,4 +1,4 @@
-"""How far a user's appended turns may run ahead of the projectors, so that nobody's events wait behind a flood.
+"""Limits how far a user's appended turns run ahead of the projectors, so that a flood delays nobody else's events.
 
 A partition is projected in the order of its log: what one user appends faster than it is projected delays all others.
 """
@@ -24,7 +24,8 @@ _READ = ("messages",)
 
 @dataclass(slots=True)
 class Pace:
-    """What this process appended for a user since all of it was last known to be projected. thread: of the last one."""
+    """Counts the events that this process appended for a user since all were last known to be projected. thread: of the
+    last event."""
 
     events: int = 0
     thread: str = ""
@@ -32,7 +33,7 @@ class Pace:
 
 
 class Paces(LRUCache[tuple[str, str | None, str], Pace]):
-    """By tenant and user; of turns without a user, by tenant and thread."""
+    """The paces by tenant and user; for turns without a user, by tenant and thread."""
 
     def __init__(self, _: Runtime) -> None:
         super().__init__(USERS)
@@ -41,7 +42,7 @@ class Paces(LRUCache[tuple[str, str | None, str], Pace]):
 
 @contextlib.asynccontextmanager
 async def in_pace(runtime: Runtime, events: Sequence[Event]) -> AsyncIterator[None]:
-    """Runs the block, which appends the events of one user, once at most AHEAD of the user's wait for a projector.
+    """Runs the block, which appends events of one user, when at most AHEAD of the user's events wait for a projector.
 
     The user's blocks with several events run one after the other. After PATIENCE_S the block runs anyway: turns are
     stored while Postgres or the projectors are away.
