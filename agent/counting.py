@@ -1,6 +1,6 @@
-"""Numbers of things in messages for people."""
+"""Writes numbers of things in messages for people."""
 
 
 def counted(count: int, one: str, many: str | None = None) -> str:
-    """Returns a number with its noun: 1 thread, 2,400 threads. many: the plural, where it is not made with an "s"."""
+    """Returns a number with its noun: 1 thread, 2,400 threads. many: an irregular plural."""
     return f"{count:,} {one if count == 1 else many or f'{one}s'}"

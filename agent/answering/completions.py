@@ -212,7 +212,7 @@ async def _in_turn(
 
     async def fork() -> RequestPlace | None:
         place = await _place(runtime, person, wanted)
-        if place.after is None and not place.new:  # the thread ends with the turn to answer, and is being answered
+        if place.after is None and not place.new:  # another request is answering the same turn
             return replace(place, after=place.end)
         return place if place.after is not None else None
 

@@ -1,4 +1,5 @@
-"""Requests and questions about the memory itself: to forget something or everything, and what is known. Pure."""
+"""Recognises messages about the memory itself: requests to forget something or everything, and questions about all that
+is known. Pure."""
 
 import re
 
@@ -50,7 +51,8 @@ _EVERYTHING = re.compile(
 
 
 def to_forget(text: str) -> str | None:
-    """Returns what a message wants forgotten, without "my" or 我的; None where it asks for something else, or more."""
+    """Returns the thing that a message asks to forget, without "my" or 我的; None if it asks for something else, or for
+    more."""
     found = _FORGET.match(text)
     if found is None or asks_to_forget_all(text):
         return None
@@ -59,7 +61,7 @@ def to_forget(text: str) -> str | None:
 
 
 def asks_to_forget_all(text: str) -> bool:
-    """Returns whether a message asks to forget all that is known of its user."""
+    """Returns whether a message asks to forget everything about its user."""
     return _FORGET_ALL.match(text) is not None
 
 
@@ -68,5 +70,5 @@ def asks_to_forget(text: str) -> bool:
 
 
 def asks_for_everything(text: str) -> bool:
-    """Returns whether a question asks for everything that is known of the user."""
+    """Returns whether a question asks for everything that is known about the user."""
     return _EVERYTHING.search(text) is not None

@@ -1,11 +1,12 @@
-"""Finds what chat programs put into a person's message: retrieved documents, files, the state of an editor. Pure."""
+"""Finds texts that chat programs put into a person's message: retrieved documents, files, the state of an editor.
+Pure."""
 
 import re
 from collections.abc import Collection, Iterator
 
 Range = tuple[int, int]
 
-# A template up to the person's question, and what it has after that. The last mark counts, for a document may hold one.
+# A template's text before and after the person's question. The last mark counts, because a document may contain one.
 _TEMPLATES = tuple(
     re.compile(pattern, re.DOTALL | re.MULTILINE)
     for pattern in (
@@ -56,7 +57,7 @@ def without_additions(text: str) -> str:
 
 
 def hidden(text: str, ranges: Collection[Range], by: str) -> str:
-    """Returns the text with each character of the ranges but line breaks replaced."""
+    """Returns the text with every character of the ranges replaced, except line breaks."""
     if not ranges:
         return text
     kept = list(text)

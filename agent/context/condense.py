@@ -7,7 +7,8 @@ from turnlog.projectors.models.conversation.message import Message
 
 TOOL_MAX = 200
 MARK = "... (truncated)"
-# Addresses in ChatGPT's exports, which only ChatGPT can open. Imports now keep text instead; older ones are stored.
+# Addresses in ChatGPT's exports, which only ChatGPT can open. Imports now keep text instead, but older imports stored
+# them.
 EXPORT_POINTERS = ("sediment:", "file-service:")
 THINKING_TYPES = frozenset({"thinking", "reasoning", "redacted_thinking"})
 
@@ -44,7 +45,7 @@ def _cut_result(block: dict[str, Any], tool_max: int) -> dict[str, Any]:
 
 
 def _cut_content(content: str | list[dict[str, Any]], tool_max: int) -> str | list[dict[str, Any]]:
-    """Returns a tool result's content: unchanged if it is short text; else its text, cut."""
+    """Returns a tool result's content: short text unchanged, other content as cut text."""
     if not isinstance(content, str) and any(block["type"] == "tool_result" for block in content):
         return _condense_blocks(content, False, tool_max)
     text = result_text(content)

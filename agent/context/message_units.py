@@ -52,7 +52,7 @@ class Remark(NamedTuple):
 
 @dataclass(slots=True)
 class Turns:
-    """The grouped conversation. dropped: messages in no unit; altered: shown in another form."""
+    """The grouped conversation. dropped: messages in no unit; altered: messages shown in another form."""
 
     units: list[Unit] = field(default_factory=list)
     dropped: list[Remark] = field(default_factory=list)
@@ -97,7 +97,7 @@ class _Grouping:
             exchange.extra.append(Piece(message, "tail"))
 
     def _add_mixed(self, message: Message) -> None:
-        """Adds a message with blocks or results to the exchange it answers, else as a unit of its own."""
+        """Adds a message with blocks or results to the exchange that it answers, or as a separate unit."""
         found = results(message)
         shown = self._own_words(message)
         home = self._home(found, must_be_last=bool(shown))
@@ -189,7 +189,7 @@ def render(piece: Piece, form: Form) -> Wire | None:
 
 
 def piece_tokens(piece: Piece, form: Form, counter: TokenCounter) -> int:
-    """Returns a piece's number of tokens in a form; counted once per process, and once for forms that are equal."""
+    """Returns a piece's number of tokens in a form. Each piece is counted once per process, equal forms together."""
     if is_plain(piece.message):
         return counter.once(piece.message, "plain", lambda: counter.wire(render(piece, form) or {}))
 
@@ -203,13 +203,13 @@ def piece_tokens(piece: Piece, form: Form, counter: TokenCounter) -> int:
 
 
 def is_plain(message: Message) -> bool:
-    """Returns whether it is only text, as most turns: one piece, the same in every form."""
+    """Returns whether the unit is one text piece, equal in every form, as most turns are."""
     return isinstance(message.content, str) and not message.tool_calls and message.role != "tool"
 
 
 def unit_tokens(unit: Unit, form: Form, counter: TokenCounter) -> int:
     """Returns the tokens of a unit in a form."""
-    if len(unit.pieces) == 1:  # as of most
+    if len(unit.pieces) == 1:  # the usual case
         return piece_tokens(unit.pieces[0], form, counter)
     return sum(piece_tokens(piece, form, counter) for piece in unit.pieces)
 

@@ -7,7 +7,7 @@ from typing import Any
 from turnlog.projectors.models.conversation.message import Message
 from turnlog.projectors.models.conversation.speech import attributed_to
 
-# A caption has no "[": many beginnings of one are read once each.
+# A caption contains no "[", so repeated beginnings cost linear time.
 _CAPTION = re.compile(r"\[image: (?:an? (?:\w+ )?(?:photo|photograph|photography|picture|image) of )?([^\[\]]*)\]")
 
 
@@ -28,13 +28,13 @@ def said(message: Message, tool_chars: int = 400) -> str:
 
 
 def speaker_of(message: Message) -> str:
-    """Returns to whom the words of a turn are attributed: a name, a role, or `program` and `quoted`."""
+    """Returns the speaker to whom the words of a turn are attributed: a name, a role, `program` or `quoted`."""
     return message.name or attributed_to(message)
 
 
 def with_speakers(messages: list[Message]) -> list[Message]:
-    """Returns the turns of a conversation; where several users speak, each turn of a user without a name gets the
-    user's id as its name."""
+    """Returns the turns of a conversation; if several users speak, an unnamed user's turn gets the user's id as its
+    name."""
     if len({one.user for one in messages if one.role == "user" and one.user is not None}) < 2:
         return messages
     return [replace(one, name=one.user) if one.role == "user" and one.name is None else one for one in messages]

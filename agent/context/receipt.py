@@ -1,4 +1,4 @@
-"""The receipt of a context: exactly what the model saw, from which events, and what was left out."""
+"""The receipt of a context: the exact text that the model saw, its source events, and the turns that were left out."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -48,7 +48,7 @@ REASONS_ZH: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Remarks:
-    """Turns that were left out, or not shown as stored, for one reason."""
+    """Turns that were left out or altered for one reason."""
 
     reason: str
     turns: TurnSpans

@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-STRIDE = 4  # a move frees a quarter of tier 2's share
+STRIDE = 4  # each move of the window frees a quarter of tier 2's share
 
 
 class Weights(NamedTuple):
@@ -25,7 +25,7 @@ class Shares(NamedTuple):
     flow: bool
 
     def middle_room(self, recent_used: int) -> int:
-        """Returns the number of tokens for tier 2: its share, and with `flow` all that tier 3 leaves unused."""
+        """Returns the number of tokens for tier 2: its share and, with `flow`, the tokens that tier 3 leaves unused."""
         rest = self.total - recent_used
         return rest if self.flow else min(self.middle, rest)
 

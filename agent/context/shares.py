@@ -19,8 +19,8 @@ class MessageShare:
 
 @dataclass(frozen=True, slots=True)
 class WindowShares:
-    """All tokens of the window. tools: their schemas. reserve: for the answer. safety: for what counts differently.
-    free: of the budget of the tiers. messages: in the order of the context's messages."""
+    """All tokens of the window. tools: their schemas. reserve: for the answer. safety: a margin for counts that differ.
+    free: unused tokens of the tiers' budget. messages: in the order of the context's messages."""
 
     window: int
     system: int

@@ -37,7 +37,7 @@ from turnlog.projectors.models.conversation.message import Message
 
 
 class Layout(NamedTuple):
-    """Tiers with their messages, and the rest for the receipt."""
+    """Tiers with their messages, and further values for the receipt."""
 
     tiers: list[tuple[Tier, list[Wire]]]
     head: Digest | None
@@ -47,7 +47,7 @@ class Layout(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """One build: the input, values derived from it, and the forms of tier 3 and tier 2."""
+    """The state of one build: the input, values derived from it, and the forms of tier 3 and tier 2."""
 
     given: ContextInput
     counter: TokenCounter
@@ -64,7 +64,7 @@ class Build:
         return [unit_tokens(unit, form, self.counter) for unit in units]
 
     def condense(self, units: Sequence[Unit], full: Sequence[int]) -> list[int]:
-        """Returns the tokens of each unit condensed; of most they are those of its full form."""
+        """Returns the tokens of each condensed unit; for most units they equal those of the full form."""
         return [
             tokens
             if len(unit.pieces) == 1 and is_plain(unit.messages[0])
@@ -107,7 +107,7 @@ def tiered(build: Build, units: list[Unit], full: list[int]) -> Layout:
 
 
 def _relevant(units: Sequence[Unit], seqs: Sequence[int]) -> list[int]:
-    """Returns the units with these turns, in the order of the turns."""
+    """Returns the units that contain these turns, in the order of the turns."""
     if not seqs:
         return []
     of = {message.seq: index for index, unit in enumerate(units) for message in unit.messages}
@@ -187,7 +187,7 @@ def _tier(name: TierName, limit: int, shown: Shown) -> tuple[Tier, list[Wire]]:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What a context is made of before it is known which turns are relevant. full: tokens of the units, unchanged.
+    """The parts of a context that do not depend on which turns are relevant. full: tokens of the units, unchanged.
     whole: the layout with everything unchanged, None if it does not fit."""
 
     build: Build
@@ -204,7 +204,7 @@ class Prepared:
         return self.whole is not None
 
     def with_relevant(self, relevant: Sequence[int], doubt: str | None) -> "Prepared":
-        """Returns the same with other values of `relevant` and `doubt`, see ContextInput."""
+        """Returns a copy with other values of `relevant` and `doubt`, see ContextInput."""
         given = replace(self.build.given, relevant=relevant, doubt=doubt)
         return replace(self, build=replace(self.build, given=given))
 
@@ -290,8 +290,8 @@ def _with_notes(messages: list[Wire], notes: Sequence[Wire]) -> list[Wire]:
 
 
 def _doubt(build: Build, budget: Budget, used: int) -> list[Wire]:
-    """Returns the doubt's message where the turns leave room for it or half of the safety margin holds it: no turn
-    gives way to it."""
+    """Returns the doubt's message if it fits beside the turns or into half of the safety margin, because no turn is
+    dropped for it."""
     if build.given.doubt is None:
         return []
     wire: Wire = {"role": "user", "content": build.given.doubt}

@@ -46,8 +46,8 @@ class Result(NamedTuple):
 
 
 def message_content(message: Mapping[str, Any]) -> Any:
-    """Returns the content of a chat message, also an empty one; without one, the refusal or the transcript of its
-    audio; None where it has none of these. Nothing is converted."""
+    """Returns the content of a chat message, even if empty; without content, the refusal or the transcript of the
+    audio, else None. Nothing is converted."""
     if (content := message.get("content")) is not None:
         return content
     refusal: Any = message.get("refusal")
@@ -55,8 +55,7 @@ def message_content(message: Mapping[str, Any]) -> Any:
 
 
 def with_tool_calls(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Returns messages with a `function_call` and of the role `function`, from before the API had tools, as calls and
-    results.
+    """Converts the legacy field `function_call` and role `function`, which are older than tools, to calls and results.
 
     An id follows from name and arguments, so that a history that is sent again is recognised.
     """
@@ -76,16 +75,16 @@ def with_tool_calls(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, 
 
 
 def called(call: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Returns the name and the arguments of a tool call, of a function or a custom tool (whose arguments are its input,
-    free text); as turnlog writes calls, they stand beside the id."""
+    """Returns the name and the arguments of a tool call; a custom tool's arguments are its free-text input. In
+    turnlog's own format they stand beside the id."""
     about = call.get("function") or call.get("custom") or call
     arguments = about.get("arguments", about.get("input"))
     return about.get("name"), "" if arguments is None else arguments
 
 
 def with_custom_calls(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> list[Any]:
-    """Returns the messages with the calls of custom tools in the form that has them: a turn keeps a call's name and
-    text, and only the request's tools say which of them are custom ones."""
+    """Returns the messages with calls of custom tools in the custom form: stored turns keep only a call's name and
+    text, and the request's tools tell which ones are custom."""
     custom = custom_tools(tools)
     return [_with_custom_calls(one, custom) if custom and one.get("tool_calls") else one for one in messages]
 

@@ -1,4 +1,4 @@
-"""A fork: a new thread that begins with another one's turns up to a sequence, without a copy of them."""
+"""Forks threads: a new thread begins with another one's turns up to a sequence, without copying them."""
 
 import uuid
 from collections.abc import Sequence
@@ -32,8 +32,8 @@ class CutInACall(TurnlogError):
 
 @dataclass(frozen=True, slots=True)
 class Forked:
-    """A new fork. parent, at_seq: the thread whose turns the fork begins with, and the last sequence of them; seq: of
-    the event."""
+    """A new fork. parent, at_seq: the thread whose turns the fork begins with, and the sequence of the last one; seq:
+    of the fork's event."""
 
     thread: str
     parent: str

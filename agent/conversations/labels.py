@@ -1,4 +1,4 @@
-"""The first label of a conversation: what a user said first, in a few words."""
+"""Labels a conversation with a user's first words, shortened."""
 
 import re
 import unicodedata
@@ -16,8 +16,8 @@ from turnlog.events.contracts import Event, ThreadRenamed
 from turnlog.projectors.models.conversation.message import Message
 from turnlog.projectors.models.conversation.thread_lookup import numbered_labels
 
-LABEL_WIDTH = 40  # of a terminal: a Chinese character takes two
-_LABEL_FROM = 100  # turns; the first words of a person are among them, or the label is a number
+LABEL_WIDTH = 40  # columns of a terminal, where a Chinese character takes two
+_LABEL_FROM = 100  # turns to search for a person's first words
 _PIECE = re.compile(r"[^\s\u2e80-\uffef]+|[\u2e80-\uffef]+|\s+")
 
 
@@ -40,7 +40,7 @@ async def _labelled(runtime: Runtime, tenant: str, thread: str) -> str:
     if first is None:
         label, user = await _numbered(runtime, tenant, known.user, turns), known.user
     else:
-        label, user = _shortened(_words(first)), first.user  # whose key seals the label
+        label, user = _shortened(_words(first)), first.user  # the label is sealed with this user's key
     await runtime.log.append(
         Event(source=SOURCE, tenant=tenant, thread=thread, user=user, data=ThreadRenamed(label=label)), expected=head
     )
@@ -54,7 +54,7 @@ async def _numbered(runtime: Runtime, tenant: str, user: str | None, turns: Sequ
 
 
 def _words(turn: Message) -> str:
-    """Returns what a user wrote, on one line; "" for other turns, and for tool results, pictures and signs alone."""
+    """Returns a user's words on one line; "" for other turns, and if there are only tool results, pictures or signs."""
     if turn.role != "user":
         return ""
     texts = turn.content

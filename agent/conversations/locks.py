@@ -1,4 +1,4 @@
-"""Advisory locks of a process that many hold for long, all on one connection."""
+"""Advisory locks for many long holders of one process, all on one connection."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,7 @@ class _Shared:
 
 @dataclass(slots=True)
 class SharedLocks:
-    """Hundreds of answers wait for the model at once, so none has a connection of its own for its lock.
+    """Locks on one shared connection, because hundreds of answers wait for the model at once.
 
     A session may take its own lock twice, so what this process holds is also in `_held`. If the connection is lost,
     its locks are lost; those of a killed process are free at once.

@@ -1,5 +1,5 @@
-"""The owner of a conversation, its participants, and the one that a user means by its name: checked before a thread is
-served.
+"""Checks the owner and participants of a conversation before it is served, and finds the one that a user means by a
+name.
 
 Names are unique in a tenant, and two users may both say "main". The first one's conversation has the name as its id;
 where that id is another's, the name means `other_id` of it, for whoever it is not. A participant has agreed to take
@@ -21,13 +21,13 @@ from turnlog.projectors.models.conversation.thread_lookup import Ownership, is_t
 
 READS = ("thread_activity",)
 T = TypeVar("T")
-ROLES: tuple[ParticipantRole, ...] = get_args(ParticipantRole)  # each may do what those before it may
+ROLES: tuple[ParticipantRole, ...] = get_args(ParticipantRole)  # each role includes the rights of those before it
 _OTHER = re.compile(r"(.*)-of-[0-9a-f]{16}", re.DOTALL)
-_LONGEST = 80  # characters of a name that its other id has as they are
+_LONGEST = 80  # characters of a name that are kept in the other id
 
 
 def other_id(tenant: str, user: str, name: str) -> str:
-    """Returns the id of a user's conversation where the one with this name is another user's."""
+    """Returns the id for a user's conversation when another user's conversation already has its name."""
     if len(name) > _LONGEST:
         name = f"{name[: _LONGEST - 17]}-{_digest(name)}"
     return f"{name}-of-{_digest(tenant, user, name)}"
@@ -54,7 +54,7 @@ async def own_thread(
     user deleted; Forbidden for a participant with a lower role; InvalidToken.
     """
     thread, head = await _found(runtime, tenant, name, user, or_nobody, least)
-    if not head and not begins:  # rows of a log that is no longer connected can be read
+    if not head and not begins:  # rows are readable even if their log is no longer connected
         found = await _ownership(runtime, tenant, thread, user, partition=0)
         if not found.exists or (found.owner != user and not (or_nobody and found.owner is None)):
             raise _unknown(name)
@@ -84,11 +84,11 @@ async def append_as_owner(
             return await append(thread, 0)
         except WrongExpectedVersion:
             if not await runtime.log.thread_head(tenant, thread):
-                raise  # nobody has begun it meanwhile
+                raise  # no other writer has begun it meanwhile
 
 
 async def claimed(runtime: Runtime, tenant: str, name: str, user: str) -> str:
-    """Returns what own_thread does, and opens a conversation without events. Raises NotFound, InvalidToken."""
+    """Returns the id like own_thread, and opens a conversation without events. Raises NotFound, InvalidToken."""
 
     async def claim(thread: str, expected: int | None) -> str:
         if expected == 0:
@@ -99,7 +99,7 @@ async def claimed(runtime: Runtime, tenant: str, name: str, user: str) -> str:
 
 
 async def check_not_deleted(runtime: Runtime, tenant: str, thread: str) -> None:
-    """Refuses a deleted conversation also to a program that sees all users. Raises NotFound, InvalidToken."""
+    """Refuses a deleted conversation, even to a program that sees all users. Raises NotFound, InvalidToken."""
     check_place(tenant, thread)
     if await runtime.log.thread_head_of(tenant, thread, REMOVALS):
         async with runtime.reading(*READS, of=(tenant, thread)) as conn:
@@ -120,7 +120,7 @@ async def _found(
                 raise Forbidden(f"this needs the role {least!r} in the conversation, and {user!r} is its {role}")
             return name, head
     elif (made := _OTHER.fullmatch(name)) is None or other_id(tenant, user, made[1]) == name:
-        return name, 0  # nobody can take the id that a name of another user means
+        return name, 0  # another user cannot have taken this derived id
     other = other_id(tenant, user, name)
     head = await runtime.log.thread_head(tenant, other)
     if head and not await _role(runtime, tenant, other, user, head, named=name):
@@ -137,8 +137,8 @@ async def _role(
     or_nobody: bool = False,
     named: str | None = None,
 ) -> ParticipantRole | None:
-    """Returns what the user is to the thread. head: the thread's last sequence. named: what the user calls it, if not
-    by its id. Raises NotFound where the user has deleted it, or nobody's rows have it.
+    """Returns the user's role in the thread. head: the thread's last sequence. named: the user's name for it, if not
+    its id. Raises NotFound where the user has deleted it, or nobody's rows have it.
 
     A thread keeps its user until it is removed. So rows that lack the latest turns are waited for only where they do
     not name the user, or where a removal is among what they lack.
@@ -155,7 +155,7 @@ async def _role(
         return "owner" if or_nobody and found.owner is None else found.role
     last = (
         removed or head
-    )  # The log knows the owner of a thread that was removed, is parked, or belonged to an erased user.
+    )  # The log still names the owner of a thread that was removed, is parked, or belonged to an erased user.
     async for one in runtime.log.read_thread(tenant, thread, last, last):
         if one.event.user not in (user, None):
             return None

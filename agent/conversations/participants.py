@@ -1,4 +1,5 @@
-"""People in a conversation: its owner shares it with other users, who read it and speak in it under names of their own.
+"""Participants of a conversation: its owner shares it with other users, who read it and speak in it under their own
+names.
 
 A turn belongs to the user whose words it holds: it is encrypted with that user's key, memories of it are that user's,
 and an erasure of that user makes it unreadable, whoever owns the conversation. So a name speaks for a user only after
@@ -44,7 +45,7 @@ class Invitation:
 
 
 async def list_participants(runtime: Runtime, tenant: str, thread: str) -> list[Participant]:
-    """Returns who takes part beside the owner, by user, invitations included. Raises InvalidToken."""
+    """Returns the participants except the owner, by user, including invited ones. Raises InvalidToken."""
     check_place(tenant, thread)
     async with runtime.reading(*READS, of=(tenant, thread)) as conn:
         return await participants_in(conn, tenant, thread)
@@ -68,7 +69,7 @@ async def share_thread(
     agreed: bool = True,
     event_id: UUID | None = None,
 ) -> Participant:
-    """Lets a user take part in a conversation, or changes name and role of one who does.
+    """Shares a conversation with a user, or changes the name and role of a participant.
 
     name: under which turns are the user's; as it is, or the user's id, by default. role: a member reads and appends, a
     reader reads; the owner's own entry only names the owner. agreed: the caller may act for the user; otherwise it is
@@ -102,7 +103,7 @@ async def share_thread(
 async def join_thread(
     runtime: Runtime, tenant: str, thread: str, user: str, name: str | None = None, *, event_id: UUID | None = None
 ) -> Participant:
-    """Accepts an invitation for its user; or changes the name of one who takes part already.
+    """Accepts an invitation for its user, or changes the name of a participant.
 
     thread: the conversation's id. Raises NotFound where the user is not invited, NameTaken, InvalidToken.
     """
@@ -112,7 +113,7 @@ async def join_thread(
 
 
 async def change_role(runtime: Runtime, tenant: str, thread: str, user: str, role: ParticipantRole) -> Participant:
-    """Changes what a participant, or an invited user, may do. Raises NotFound for another user, InvalidToken."""
+    """Changes the role of a participant or an invited user. Raises NotFound for another user, InvalidToken."""
     invited = await _entry(runtime, tenant, thread, user)
     return await share_thread(runtime, tenant, thread, user, name=invited.name, role=role, agreed=False)
 
@@ -126,13 +127,13 @@ async def unshare_thread(
 
 
 async def is_participant(runtime: Runtime, tenant: str, thread: str, user: str) -> bool:
-    """Returns whether another user's conversation has an entry of the user, an invitation included."""
+    """Returns whether the user takes part in, or is invited to, another user's conversation."""
     entries = await list_participants(runtime, tenant, thread)
     return any(one.user == user and one.role != "owner" for one in entries)
 
 
 async def speakers_of(runtime: Runtime, tenant: str, thread: str, user: str, names: Collection[str]) -> dict[str, str]:
-    """Returns whose turns are those that a user appends under these names: name → user. Other names are nobody's.
+    """Returns name → user: who speaks in turns that a user appends under these names. Other names are nobody's.
 
     Raises Forbidden for a name of another user where the user is not the owner.
     """

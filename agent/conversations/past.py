@@ -1,4 +1,4 @@
-"""A thread as it was at a sequence: its turns from `messages`, what was derived from them folded from the log.
+"""Rebuilds a thread as it was at a sequence: its turns from `messages`, and the derived state folded from the log.
 
 The read models hold only the present: one summary, the sum of topics, the last pruning. Each of these is an event, so
 folding the events up to a sequence gives what the read models held then.
@@ -30,7 +30,8 @@ TYPES = ("summary_written", "topics_tagged", "history_pruned", "thread_forked", 
 
 @dataclass(slots=True)
 class Derived:
-    """What was derived from a thread so far. topics: mentions and when last seen; summary_seq: of its event."""
+    """The state derived from a thread so far. topics: mentions and time last seen; summary_seq: sequence of the
+    summary's event."""
 
     summary: ForkedSummary | None = None
     summary_seq: int | None = None
@@ -75,7 +76,7 @@ class Derived:
 
 
 def fold(events: Iterable[Recorded]) -> Derived:
-    """Returns the state that one thread's events make, in order, without removals."""
+    """Returns the state derived from one thread's events, in order, which contain no removals."""
     derived = Derived()
     for recorded in events:
         derived.add(recorded)
@@ -84,7 +85,7 @@ def fold(events: Iterable[Recorded]) -> Derived:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """The thread whose events describe a moment, and up to which sequence: the parent's, for a moment before a fork."""
+    """The thread whose events describe a moment, and their last sequence; before a fork that is the parent."""
 
     thread: str
     seq: int
@@ -108,7 +109,7 @@ async def moment(log: Log, tenant: str, thread: str, seq: int) -> Moment:
 
 
 async def past_state(conn: Connection, log: Log, tenant: str, thread: str, seq: int) -> tuple[Overview, list[Message]]:
-    """Returns the conversation state as of a sequence, and what thread_overview would have returned then.
+    """Returns the conversation state as of a sequence, and thread_overview's result at that time.
 
     The read model `messages` must have applied that sequence. Raises NotFound, as `moment` and before the first turn.
     """
@@ -138,8 +139,8 @@ async def _check_head(log: Log, tenant: str, thread: str, seq: int) -> None:
 
 
 async def _events(log: Log, tenant: str, thread: str, seq: int) -> Sequence[Recorded]:
-    """Returns the events since the last removal, as the projectors apply them: each id once, none that cannot be
-    decoded."""
+    """Returns the events since the last removal as the projectors apply them: each id once, without undecodable
+    ones."""
     found: list[Recorded] = []
     known: set[UUID] = set()
     async for stored in log.read_stored(tenant, thread, types=TYPES):

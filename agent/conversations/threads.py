@@ -1,4 +1,4 @@
-"""Conversations: list, look up, open, rename, delete."""
+"""Lists, shows, opens, renames and deletes conversations."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ _PAGE = 500
 @dataclass(frozen=True, slots=True)
 class ThreadInfo:
     """A conversation in a list. archived: its turns are in a file until somebody reads or continues it. summary: of its
-    older turns. metadata: what the client that opened it keeps with it."""
+    older turns. metadata: the opening client's own data."""
 
     thread: str
     label: str | None
@@ -39,7 +39,7 @@ class ThreadInfo:
 
 @dataclass(frozen=True, slots=True)
 class ThreadMarks:
-    """The marks of a thread in a list. tokens: that models took for its answers. parked: an event of it could not be
+    """The marks of a thread in a list. tokens: used by models for its answers. parked: one of its events could not be
     applied, and later ones wait."""
 
     thread: str
@@ -55,7 +55,7 @@ async def list_threads(
     limit: int = 100,
     after: tuple[datetime, str] | None = None,
 ) -> list[ThreadInfo]:
-    """Conversations of a tenant, or of one user, most recently active first.
+    """Returns conversations of a tenant, or of one user, most recently active first.
 
     after: last_active_at and id of the conversation that the list continues behind. Raises InvalidToken.
     """
@@ -74,8 +74,7 @@ async def find_threads(
     limit: int,
     after: tuple[datetime, str] | None = None,
 ) -> list[ThreadInfo]:
-    """Returns what list_threads does. query: only conversations with it in their label or id, whatever the case of its
-    letters."""
+    """Returns conversations like list_threads. query: text that their label or id must contain, ignoring case."""
     if query is None:
         return await list_threads(runtime, tenant, user, limit, after)
     found: list[ThreadInfo] = []
@@ -89,7 +88,7 @@ async def find_threads(
 
 
 async def marks_of(runtime: Runtime, tenant: str, user: str, threads: Sequence[str]) -> list[ThreadMarks]:
-    """Returns what a list shows beside conversations of a user; unknown ones are left out. Raises InvalidToken."""
+    """Returns the marks that a list shows beside a user's conversations, without unknown ones. Raises InvalidToken."""
     for thread in threads:
         check_place(tenant, thread, user)
     async with runtime.pool.connection() as conn:
@@ -97,7 +96,7 @@ async def marks_of(runtime: Runtime, tenant: str, user: str, threads: Sequence[s
 
 
 async def get_thread(runtime: Runtime, tenant: str, thread: str) -> ThreadInfo:
-    """Returns what is known of a thread. Raises NotFound, InvalidToken."""
+    """Returns the list entry of a thread. Raises NotFound, InvalidToken."""
     check_place(tenant, thread)
     async with runtime.reading(*READS, of=(tenant, thread)) as conn:
         row = await one_thread(conn, tenant, thread)
@@ -124,7 +123,7 @@ async def open_thread(
     must_be_new: bool = False,
     event_id: UUID | None = None,
 ) -> Appended:
-    """Puts a thread without turns into the list; a label, or metadata, replaces that of a thread which is open already.
+    """Opens a thread without turns, so that it is listed; a label or metadata replaces that of an open thread.
 
     A first turn opens its thread too, so this call is optional. must_be_new: raises WrongExpectedVersion for a
     thread id that was ever used. Raises InvalidToken.

@@ -1,4 +1,4 @@
-"""The transcript of a conversation: its turns, what they cost, and how a front-end draws them."""
+"""Reads the transcript of a conversation: its turns, their cost, and their blocks for front-ends."""
 
 import json
 from collections.abc import AsyncIterator, Sequence
@@ -18,8 +18,8 @@ PART = 500
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Turns of a thread, oldest first. more: there are further ones in the direction that was read. version: of the
-    thread when it was read, or a moment before."""
+    """Turns of a thread, oldest first. more: there are further turns in the direction of reading. version: of the
+    thread when it was read, or slightly before."""
 
     turns: list[Message]
     more: bool
@@ -36,7 +36,7 @@ async def transcript(
     before_seq: int | None = None,
     newest: bool = False,
 ) -> Page:
-    """Returns at most `limit` turns between two sequences of the log, both excluded: the oldest of them, or the newest.
+    """Returns at most `limit` turns between two sequences of the log, both excluded: the oldest or the newest ones.
 
     A conversation in the archive is restored first. Raises NotFound for a thread that does not exist, InvalidToken.
     """
@@ -53,8 +53,8 @@ async def transcript(
 async def transcript_in_parts(
     runtime: Runtime, tenant: str, thread: str, after_seq: int = 0
 ) -> AsyncIterator[list[Message]]:
-    """Yields all turns of a conversation after a sequence, oldest first, PART at a time: a long one holds up nobody,
-    and no connection is held between two parts. Raises what transcript raises."""
+    """Yields all turns of a conversation after a sequence, oldest first, PART at a time, so that a long one delays
+    nobody; no connection is held between parts. Raises what transcript raises."""
     more = True
     while more:
         page = await transcript(runtime, tenant, thread, limit=PART, after_seq=after_seq)
@@ -63,13 +63,13 @@ async def transcript_in_parts(
 
 
 async def costs_of(runtime: Runtime, tenant: str, thread: str, turns: Sequence[Message]) -> dict[int, Cost]:
-    """Returns tokens and latency of turns that a transcript gave, by their sequence."""
+    """Returns tokens and latency of a transcript's turns, by sequence."""
     async with runtime.pool.connection() as conn:
         return await costs_at(conn, tenant, thread, [turn.seq for turn in turns])
 
 
 def blocks_of(turn: Message) -> list[dict[str, Any]]:
-    """Returns a turn as a front-end draws it: blocks text, thinking, tool_use, tool_result and others as stored."""
+    """Returns a turn's blocks for a front-end: text, thinking, tool_use, tool_result, and others as stored."""
     blocks: list[dict[str, Any]] = [{"type": "text", "text": turn.content}] if turn.content else []
     if not isinstance(turn.content, str):
         blocks = list(turn.content)

@@ -1,5 +1,5 @@
-"""Messages as clients of the OpenAI API send them, most often with all that was said before: which of them are new,
-and on which conversation. A history that differs from what the conversation has makes a fork."""
+"""Matches messages of OpenAI clients, which mostly send the whole history, with stored conversations: finds the
+conversation and the new messages. A history that differs from what the conversation has makes a fork."""
 
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -24,10 +24,10 @@ Wire = Mapping[str, Any]
 History = Literal["all", "some", "none"]
 READS = ("messages", "thread_activity", "archives")
 SYSTEM = ("system", "developer")
-# Parts that a turn keeps as they are; of others (audio, files) it has a note, so the model gets the caller's own.
+# Parts that a turn keeps unchanged. For others (audio, files) it keeps a note, so the model gets the caller's message.
 KEPT_PARTS = ("text", "image_url")
 CANDIDATES = 8
-TURNS_OF_A_RUN = 20  # the most turns from a question to its answer; a client sees only these two
+TURNS_OF_A_RUN = 20  # the most turns from a question to its answer; a client sees only the question and the answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ def split_prompt(messages: Sequence[Wire]) -> tuple[str | None, Sequence[Wire]]:
 
 
 def with_own_last(messages: list[Any], given: Sequence[Wire]) -> list[Any]:
-    """Returns the messages for a model; the last one as the caller wrote it, where a turn keeps less than that."""
+    """Returns the messages for a model, with the caller's last message if its turn keeps less of it."""
     if given and messages[-1]["role"] == given[-1].get("role"):
         content = given[-1].get("content")
         if isinstance(content, list) and any(part.get("type") not in KEPT_PARTS for part in content):
@@ -59,8 +59,8 @@ def with_own_last(messages: list[Any], given: Sequence[Wire]) -> list[Any]:
 
 
 def unseen(given: Sequence[Wire], known: Sequence[Message]) -> Sequence[Wire] | None:
-    """Returns the messages behind the longest beginning that the thread ends with; None where not even the first one
-    fits."""
+    """Returns the messages after the longest prefix that the thread ends with; None if not even the first message
+    matches."""
     keys, stored = keys_of(given), [keys_of_turn(one) for one in known]
     for shared in range(min(len(keys), len(stored)), 0, -1):
         if all(key in turn for key, turn in zip(keys, stored[-shared:], strict=False)):
@@ -69,7 +69,7 @@ def unseen(given: Sequence[Wire], known: Sequence[Message]) -> Sequence[Wire] | 
 
 
 def shared_run(given: Sequence[str], known: Sequence[Collection[str]]) -> tuple[int, int]:
-    """Returns (count, end): the longest beginning of `given` that is known[end - count : end]; of equal ones the
+    """Returns (count, end) of the longest prefix of `given` that equals known[end - count : end]; among equal ones the
     last."""
     best = (0, 0)
     for start in range(len(known)):
@@ -91,7 +91,7 @@ async def place_of(
     claims: bool = True,
     own_tools: bool = False,
 ) -> RequestPlace:
-    """Returns where a request's messages belong.
+    """Returns the place of a request's messages in a conversation.
 
     thread: as the client names it; None: the conversation is recognised by what the assistant said in `given`.
 
@@ -127,7 +127,8 @@ async def place_of(
 async def place_behind(
     runtime: Runtime, tenant: str, user: str, thread: str, seq: int, new: Sequence[Wire]
 ) -> RequestPlace:
-    """Returns new messages that go on from the turn at a sequence, without those that a failed request has stored.
+    """Returns the place of messages that continue after the turn at a sequence, without those that a failed request has
+    stored.
 
     Raises NotFound.
     """
@@ -184,7 +185,7 @@ async def _best(
 
 
 def keys_of(given: Sequence[Wire]) -> list[str]:
-    """Returns a key for each message, which is among the keys of the turn that it was stored as. Raises InvalidEvent.
+    """Returns a key for each message; the turn that it was stored as has the same key. Raises InvalidEvent.
 
     Chat programs put documents into the last message, and send a person's own words later: those alone count, except in
     the last message: the same question about another document is a new one.
@@ -210,7 +211,7 @@ def _key(message: Wire, words: Callable[[str], str]) -> str:
 
 
 def _call_key(call: Wire) -> list[Any]:
-    """Returns a call in a form that is equal whatever spaces a client writes into the JSON of its arguments."""
+    """Returns a call in a form that does not depend on spaces in the JSON of its arguments."""
     name, arguments = called(call)
     try:
         return [call.get("id"), name, json.loads(arguments or "{}")]
@@ -219,8 +220,8 @@ def _call_key(call: Wire) -> list[Any]:
 
 
 def _dumped(role: Any, name: Any, content: Any, calls: list[Any], call_id: Any, words: Callable[[str], str]) -> str:
-    """Returns a message as one text to compare. name: of the speaker, which tells a user's turns apart; an answer is
-    stored without one. words: what counts of a user's text."""
+    """Returns a message as one text for comparison. name: of the speaker, which distinguishes users' turns; answers are
+    stored without one. words: the part of a user's text that counts."""
     speaker = name if role == "user" and isinstance(name, str) and not is_name_of(name, None) else None
     if isinstance(content, list) and all(block.get("type") == "text" for block in content) and len(content) < 2:
         content = content[0]["text"] if content else ""

@@ -1,4 +1,4 @@
-"""Entities of a user: the people, schools, events and topics that they speak of."""
+"""Reads and changes a user's entities: the people, schools, events and topics that the user speaks of."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ _IDS = UUID("0193b5a2-6d5e-7c1f-9a43-5f0c8e2b7d13")
 
 
 class EntityExists(TurnlogError):
-    """The user has an entity of this type and name already."""
+    """The user already has an entity of this type and name."""
 
     code = "entity-exists"
 
@@ -34,7 +34,7 @@ class InvalidEntity(TurnlogError):
 
 @dataclass(frozen=True, slots=True)
 class EntityInput:
-    """An entity as a person writes it. type: PERSON, SCHOOL, EVENT, TOPIC or another, in any case. attributes: facts by
+    """An entity that a person writes. type: PERSON, SCHOOL, EVENT, TOPIC or another, in any case. attributes: facts by
     name, values are JSON. relations: (type, target), such as ("friend_of", "Mia")."""
 
     type: str
@@ -46,8 +46,8 @@ class EntityInput:
 
 @dataclass(frozen=True, slots=True)
 class EntityFound:
-    """An entity as it is known. relations: {"type", "target"}. sources: the quotes it was found in, none if it was
-    written by hand. mention_count: events that name it, those written by hand too."""
+    """A stored entity. relations: {"type", "target"}. sources: quotes that mention it; empty if written by hand.
+    mention_count: events that name it, including those by hand."""
 
     type: str
     name: str
@@ -61,7 +61,7 @@ class EntityFound:
 
 
 def entity_id(tenant: str, user: str, type_: str, name: str) -> UUID:
-    """Returns an id for clients that need one; turnlog knows an entity by its type and name."""
+    """Returns an id for clients that need one; turnlog identifies an entity by its type and name."""
     return uuid5(_IDS, "\0".join((tenant, user, type_, name)))
 
 
@@ -79,8 +79,8 @@ async def list_entities(
     limit: int = 100,
     after: Mentioned | None = None,
 ) -> list[EntityFound]:
-    """Returns a user's entities, most mentioned first. type_: only these, in any case. after: mention_count,
-    last_seen_at, type and name of the last entity of the page before. Raises InvalidToken."""
+    """Returns a user's entities, most mentioned first. type_: only entities of this type, ignoring case. after:
+    mention_count, last_seen_at, type and name of the previous page's last entity. Raises InvalidToken."""
     check_tenant(tenant)
     thread = memory_thread(user)
     async with runtime.reading(*READS) as conn:
@@ -112,7 +112,7 @@ async def clear_entities(runtime: Runtime, tenant: str, user: str) -> int:
 
 
 async def _write(runtime: Runtime, tenant: str, user: str, given: EntityInput, is_new: bool) -> EntityFound:
-    """Decides on the rows as of the end of the thread, and decides again when another write came first."""
+    """Decides on rows up to the end of the thread, and again if another write came first."""
     event = _event(check_tenant(tenant), user, given)
     async for attempt in deciding_again():
         with attempt:

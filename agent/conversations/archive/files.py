@@ -21,7 +21,7 @@ from turnlog.events.sealing import NONCE_BYTES, Keyring, key_ids_in
 from turnlog.events.subjects import thread_token
 
 COMPRESSION = "zstd"
-# The owner of a tenant's key: no user has this id, so no erasure destroys it.
+# The owner of a tenant's key. No user has this id, so no erasure destroys the key.
 TENANT = ""
 
 
@@ -139,7 +139,7 @@ def read_archive(folder: Path, path: str, sha256: str) -> list[ArchivedRow]:
 
 
 def files_of(folder: Path, tenant: str, threads: Iterable[str]) -> list[str]:
-    """Returns every file of these conversations, also one that a crash left without its event."""
+    """Returns every file of these conversations, including files that a crash left without an event."""
     tokens = {thread_token(thread) for thread in threads}
     every = (folder / tenant).rglob("*") if tokens else ()
     return sorted(str(file.relative_to(folder)) for file in every if file.name.rpartition("-")[0] in tokens)

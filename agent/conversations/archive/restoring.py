@@ -61,7 +61,7 @@ async def restore(log: Log, folder: Path, tenant: str, thread: str) -> int | Non
 
 
 async def _find(log: Log, tenant: str, thread: str) -> _Archived | None:
-    """Returns the archived conversation; None also if the conversation is back already, or was removed since."""
+    """Returns the archived conversation; None if it is not archived, already back, or removed since."""
     seq = await log.thread_head(tenant, thread, "thread_archived")
     if not seq:
         return None
@@ -79,7 +79,8 @@ async def _find(log: Log, tenant: str, thread: str) -> _Archived | None:
 
 
 async def _told_again(log: Log, folder: Path, found: _Archived) -> list[Event]:
-    """Returns all parts. They do not depend on who makes them: events after the first part are left out."""
+    """Appends the missing parts and returns all parts. They do not depend on who makes them: events after the first
+    part are left out."""
     end = found.parts[0].seq if found.parts else found.head + 1
     rows = await _rows(log, folder, found)
     later = [archived_row(stored) for stored in found.since if stored.seq < end]
@@ -123,7 +124,7 @@ def _opened(log: Log, rows: Sequence[ArchivedRow]) -> Iterator[tuple[str | None,
         try:
             event = decode(row.envelope, log.keyring)
         except InvalidEvent:
-            continue  # no projector could apply it
+            continue  # the projectors could not apply it
         envelope = encode(event).decode()
         yield event.user, ArchivedEvent(seq=row.seq, stored_at=row.stored_at, envelope=envelope)
 
@@ -162,7 +163,7 @@ READS = ("archives", "messages", "vectors")
 
 
 async def restored_if_archived(runtime: Runtime, conn: Connection, tenant: str, thread: str) -> bool:
-    """Restores the thread and the archived threads that it is a fork of; one query if there is none.
+    """Restores the thread and its archived ancestors; makes one query if there are none.
 
     Returns when the read models have applied them. Raises LogUnavailable, GapInLog, KeyUnavailable, NotProjectedInTime.
     """

@@ -114,7 +114,7 @@ class Bucket:
         kv = await self._opened()
         try:
             value = _VALUES.validate_json((await kv.get(key)).value or b"")
-        except (KeyNotFoundError, ValidationError):  # a copy by another version is not valid
+        except (KeyNotFoundError, ValidationError):  # copies of other versions are not valid
             return None
         return Copy(value.state, value.through) if value.origin == self._origin else None
 
@@ -136,7 +136,7 @@ class Bucket:
 
 
 class Removals:
-    """Subscribes to the removals of a tenant's threads and purges their copies, read again or not.
+    """Subscribes to the removals of a tenant's threads and purges their copies, even if nobody reads them again.
 
     It purges twice: a process that read the session just before the removal may store a copy after the first time.
     """

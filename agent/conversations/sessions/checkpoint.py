@@ -1,4 +1,4 @@
-"""Where a segment ends: which turns the summary covers, and which stay in full. Pure."""
+"""Decides where a segment ends: which turns the summary covers, and which stay in full. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,8 +15,8 @@ SUMMARY_SHARE = 4
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Where a checkpoint cuts the segment. covered: messages that join the summary, oldest first. kept: how many turns
-    stay in full after it."""
+    """The cut that a checkpoint makes in the segment. covered: messages that join the summary, oldest first. kept: how
+    many turns stay in full after it."""
 
     covered: Sequence[Message]
     kept: int
@@ -25,8 +25,8 @@ class Cut:
 
 
 def automatic_cut(state: SessionState, through_seq: int, rules: SegmentRules, counter: TokenCounter) -> Cut | None:
-    """Returns what a requested checkpoint covers, or None. Turns after through_seq are left out, so that the same
-    request always gives the same summary."""
+    """Returns the cut of a requested checkpoint; None if there is nothing to cover. Turns after through_seq are left
+    out, so that the same request always gives the same summary."""
     turns = turns_of(message for message in _uncovered(state) if message.seq <= through_seq)
     kept = retained(turns, rules.recent_turns, rules, counter)
     cut = _cut(state, turns[: len(turns) - kept], kept)

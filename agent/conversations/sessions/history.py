@@ -78,8 +78,8 @@ def turn_tokens(turn: Turn, counter: TokenCounter) -> int:
 
 
 def retained(turns: Sequence[Turn], recent_turns: int, rules: SegmentRules, counter: TokenCounter) -> int:
-    """Returns how many of the newest turns a checkpoint leaves in full: up to recent_turns, at least one, and no more
-    than half of what the threshold allows, so that the next segment has room."""
+    """Returns how many of the newest turns a checkpoint leaves in full: up to recent_turns, at least one, and at most
+    half of the threshold's tokens, so that the next segment has room."""
     half = int(rules.token_threshold_ratio * rules.model_context_window) // 2
     newest = turns[-max(1, recent_turns) :]
     return _newest([turn_tokens(turn, counter) for turn in newest], half)
@@ -100,7 +100,7 @@ def lines_of(turn: Turn) -> Iterator[Line]:
 
 
 def line_text(line: Line) -> str:
-    """Returns one line, or '' when nothing of it can be shown (thinking alone)."""
+    """Returns one line, or '' if it has nothing to show (only thinking)."""
     said = [words(line[0])]
     for call in calls(line[0]):
         name, arguments = call.wire["function"]["name"], call.wire["function"]["arguments"]

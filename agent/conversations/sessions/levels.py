@@ -1,4 +1,4 @@
-"""A session from the nearest level that has it: memory, bucket, Postgres, and last the log.
+"""Reads a session from the nearest level that has it: memory, bucket, Postgres, and last the log.
 
 Each copy is compared with the end of the log and completed from it. Only while the log is unavailable a copy is
 returned as it is.
@@ -40,7 +40,7 @@ class _Answer(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class FoundSession:
-    """What a level has. copy: None if there is no session; compared: it was compared with the log.
+    """A level's session. copy: None if there is no session; compared: it was compared with the log.
 
     changed: it differs from the copy in the bucket.
     """

@@ -1,4 +1,4 @@
-"""A thread with the turns it shares with its parents if it is a fork, read from the log alone."""
+"""Reads a thread, with the turns that a fork shares with its parents, from the log alone."""
 
 from dataclasses import dataclass
 from uuid import UUID
@@ -14,8 +14,8 @@ TYPES = ("turn_recorded", "thread_forked", "session_created", *sorted(REMOVALS))
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """A thread and what it shares with its parents. turns: of the thread and of its parents, oldest first. user: whose
-    conversation it is, if the log says so. shared_seq: turns up to here are the parents'; 0: the thread is not a
+    """A thread and the turns that it shares with its parents. turns: of the thread and of its parents, oldest first.
+    user: the owner, if the log names one. shared_seq: turns up to here are the parents'; 0: the thread is not a
     fork."""
 
     turns: tuple[Recorded, ...] = ()
@@ -29,7 +29,7 @@ class Lineage:
 
     @property
     def answers(self) -> list[str]:
-        """Returns what the assistant answered, in words."""
+        """Returns the texts of the assistant's answers."""
         data = [turn.event.data for turn in self.turns]
         return [spoken_text(turn) for turn in data if isinstance(turn, TurnRecorded) and is_answer(turn)]
 
@@ -59,8 +59,8 @@ async def lineage(log: Log, tenant: str, thread: str, through_seq: int) -> Linea
 
 
 async def _since_removal(log: Log, tenant: str, thread: str, through_seq: int | None) -> list[Recorded]:
-    """Returns the thread's events since its last removal, each once, as the projectors apply them: one that cannot be
-    decoded is parked and in no read model."""
+    """Returns the thread's events since its last removal as the projectors apply them: each once, without undecodable
+    ones, which are parked."""
     found: dict[UUID, Recorded] = {}
     async for stored in log.read_stored(tenant, thread, through_seq=through_seq, types=TYPES):
         recorded = incoming(stored).recorded

@@ -21,13 +21,13 @@ from turnlog.events.personal_data_caches import holds_words
 from turnlog.events.subjects import watch_subject
 
 KEPT, OWN_IDS = 1_000, 10_000
-# A subscriber gets a message before the stream has stored it: storing it may take this long, atomic batches too.
+# A subscriber gets a message before the stream has stored it; storing it, or its atomic batch, may take this long.
 SUSPECT_S = 3.0
 
 
 @dataclass(slots=True)
 class HotCopy:
-    """A copy in memory. Times are of the monotonic clock, in seconds.
+    """A session's copy in memory. Times are of the monotonic clock, in seconds.
 
     heard_at: when another writer last published on the thread; joined_at: when the subscription began;
     checked_at: when the last comparison with the log began; connection: the number of reconnects at that time.
@@ -41,8 +41,8 @@ class HotCopy:
     checked_at: float = -math.inf
 
     def is_current(self, now: float, connection: int) -> bool:
-        """Returns whether the copy can be used without asking the log: every message since the last check would have
-        been received.
+        """Returns whether the copy can be used without asking the log, because the subscription has covered the time
+        since the last check.
 
         A message on its way when the subscription began is not received, so one more check follows SUSPECT_S later.
         """
@@ -76,7 +76,7 @@ class HotCopies:
         return self._nc.is_connected and held.is_current(time.monotonic(), self._nc.stats["reconnects"])
 
     async def join(self, thread: str) -> HotCopy:
-        """Subscribes to a thread before its copy is read: a message in between makes the copy suspect."""
+        """Subscribes to a thread before its copy is read, so that a message in between makes the copy suspect."""
         if (held := self._held.get(thread)) is not None:
             return held
         held = self._held[thread] = HotCopy(None, time.monotonic(), self._nc.stats["reconnects"])
@@ -106,7 +106,7 @@ class HotCopies:
             held.copy = None
 
     def doubt(self, thread: str) -> None:
-        """Has the copy compared with the log before each use, for SUSPECT_S."""
+        """Makes the copy suspect: for SUSPECT_S it is compared with the log before each use."""
         if (held := self._held.get(thread)) is not None:
             held.heard_at = time.monotonic()
 

@@ -1,4 +1,5 @@
-"""Sessions: the short-term memory of a conversation. One call each; a program that stays uses ShortTermMemory.
+"""Functions of sessions, the short-term memory of a conversation. One call each; a program that stays uses
+ShortTermMemory.
 
 Every function raises NotFound for a conversation without a session, and InvalidToken for an id that cannot be one.
 """
@@ -37,7 +38,7 @@ async def create_session(
     threshold: float | None = None,
     recent_turns: int | None = None,
 ) -> SessionValue:
-    """Begins a session on the turns before it; one that exists begins again without them.
+    """Begins a session that includes the earlier turns; an existing session restarts without them.
 
     user: None is whoever speaks first. window: tokens of the model's window. threshold: the share of it that makes a
     summary due, over 0 to 1. recent_turns: the newest turns that a summary leaves in full. None: the settings'.
@@ -56,7 +57,7 @@ async def create_session(
 
 
 async def create_requested(runtime: Runtime, tenant: str, request: MemoryCreateRequest) -> SessionValue:
-    """Does what create_session does, with all fields of the request."""
+    """Creates a session like create_session, from all fields of the request."""
     async with _memory(runtime, tenant) as memory:
         return await memory.create(request)
 
@@ -67,14 +68,14 @@ async def show_session(runtime: Runtime, tenant: str, conversation: str) -> Sess
 
 
 async def session_context(runtime: Runtime, tenant: str, conversation: str, query: str = "") -> MemoryContext:
-    """Returns the history as a prompt gets it. query: the user's next words, which count too. A summary that is due is
+    """Returns the history for a prompt. query: the user's next words, whose tokens count too. A summary that is due is
     requested."""
     check_id("thread", conversation)
     return await query_memory(runtime, tenant, MemoryQueryRequest(conversation_id=conversation, query=query))
 
 
 async def query_memory(runtime: Runtime, tenant: str, request: MemoryQueryRequest) -> MemoryContext:
-    """Returns what session_context does, with all fields of the request."""
+    """Returns the history like session_context, from all fields of the request."""
     async with _memory(runtime, tenant) as memory:
         return await memory.query_memory_context(request)
 
@@ -88,8 +89,8 @@ async def write_turn(runtime: Runtime, tenant: str, request: MemoryWriteRequest)
 async def change_session(
     runtime: Runtime, tenant: str, conversation: str, changes: SessionChanges | SessionValue
 ) -> SessionValue:
-    """Changes the current agent, slots, intent and pending action, or what is known of the user; a SessionValue
-    replaces these parts, and its others are not looked at: they follow from the conversation.
+    """Changes the current agent, slots, intent and pending action, or the user snapshot. A SessionValue replaces these
+    parts; its other parts are ignored, because they follow from the conversation.
 
     Raises InvalidMemoryRequest for a part that is then not valid.
     """
@@ -113,7 +114,7 @@ async def list_checkpoints(runtime: Runtime, tenant: str, conversation: str) -> 
 async def write_checkpoint(
     runtime: Runtime, tenant: str, conversation: str, summary: str, recent_turns: int | None = None
 ) -> SessionValue:
-    """Ends the segment with this summary of every turn but the last `recent_turns`; None: the session's rule.
+    """Ends the segment with this summary of every turn except the last `recent_turns`; None: the session's rule.
 
     Raises InvalidMemoryRequest for a summary that is empty or too long.
     """
@@ -122,7 +123,7 @@ async def write_checkpoint(
 
 
 async def reset_session(runtime: Runtime, tenant: str, conversation: str) -> SessionValue:
-    """Resets the session: earlier turns leave it, but not the transcript."""
+    """Resets the session: earlier turns leave the session, but stay in the transcript."""
     async with _memory(runtime, tenant) as memory:
         return await memory.reset(conversation)
 

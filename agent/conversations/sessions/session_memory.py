@@ -148,7 +148,7 @@ class ShortTermMemory:
         )
 
     async def checkpoint(self, conversation_id: str, summary: str, recent_turns: int | None = None) -> SessionValue:
-        """Ends the segment with a summary of the caller's own.
+        """Ends the segment with the caller's summary.
 
         The last recent_turns turns stay in full (None: the session's rule). The summary must cover every turn before
         them; with 0, all turns. Raises InvalidMemoryRequest for an empty summary, one over the session's threshold,
@@ -233,7 +233,7 @@ class ShortTermMemory:
             return None
 
     def _ask(self, state: SessionState, rules: SegmentRules, made: History) -> None:
-        """Requests a checkpoint, unless the segment is one turn, which leaves nothing to summarise."""
+        """Requests a checkpoint, unless the segment has only one turn and so nothing to summarise."""
         if len(turns_of(state.segment)) < 2:
             return
         last = state.segment[-1].seq

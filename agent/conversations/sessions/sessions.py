@@ -97,7 +97,7 @@ class Sessions:
         user: None uses the session's. An empty decision appends nothing. Raises NotFound, LogUnavailable,
         WrongExpectedVersion after DECIDING_S, and what decide raises.
         """
-        # one writer of this process at a time: others would only cause retries
+        # one writer of this process at a time, because concurrent ones only cause retries
         async with self._turns.setdefault(thread, asyncio.Lock()):
             try:
                 return await deciding_again()(self._change, thread, decide, user)
@@ -173,7 +173,7 @@ class Sessions:
             return await self._caught_up(thread)
         state = copy.state
         for body, place in zip(bodies, places, strict=True):
-            event = decode(body)  # as every other reader of the log gets it
+            event = decode(body)  # in the form that other readers of the log get
             state = evolve(state, Recorded(event, place.seq, 0, event.time))
         if state is None:
             await self._levels.drop(thread)

@@ -21,7 +21,7 @@ from turnlog.projectors.engine.incoming import incoming
 from turnlog.projectors.models.conversation.message import Message
 from turnlog.projectors.models.sessions.state import HANDLES, SessionState, evolve, message_of
 
-# For one request; for all events of a thread.
+# Seconds for one request, and for all events of a thread.
 PATIENCE_S, LONG_PATIENCE_S = 1.0, 30.0
 # The server refuses a repeated event within its deduplication window; the margin allows for clock differences.
 SURELY_NEW = timedelta(seconds=DUPLICATE_WINDOW_S - 20)
@@ -36,7 +36,7 @@ class Copy:
 
     @property
     def borrows(self) -> bool:
-        """Returns whether it holds turns of other threads. Their removal does not reach this copy, so it is not
+        """Returns whether the copy holds turns of other threads. Their removal does not reach this copy, so it is not
         kept."""
         return self.state is not None and self.state.shared_seq > 0
 
@@ -46,8 +46,8 @@ class Copy:
 
 
 async def follow(log: Log, tenant: str, thread: str, copy: Copy) -> Copy | None:
-    """Returns the copy with all events of its thread applied; None if the copy cannot be used: it is of another log, or
-    its segment must be read again.
+    """Returns the copy with all events of its thread applied; None if it is of another log or its segment must be read
+    again.
 
     Raises LogUnavailable after a short wait, and FutureEventVersion at an event of a newer turnlog.
     """
@@ -97,7 +97,7 @@ async def _with_shared_past(log: Log, state: SessionState) -> SessionState:
 
 
 async def thread_head(log: Log, tenant: str, thread: str) -> int:
-    """Returns what Log.thread_head does, with a short time limit. Raises LogUnavailable."""
+    """Returns Log.thread_head with a short time limit. Raises LogUnavailable."""
     return await _last(log, thread_filter(tenant, thread))
 
 
@@ -143,7 +143,7 @@ def _messages(events: Iterable[Recorded]) -> tuple[Message, ...]:
 
 
 async def _first_ones(log: Log, tenant: str, thread: str, tail: Sequence[Recorded], known: set[UUID]) -> list[Recorded]:
-    """Returns the tail without repeated events, which the read models leave out too.
+    """Returns the tail without repeated events, as the read models do.
 
     Only an event from after the server's deduplication window can be a repeat; then the thread's ids are looked up.
     """
@@ -171,7 +171,7 @@ async def _tail(log: Log, tenant: str, thread: str, after: int, through: int) ->
 
 
 def _decoded(stored: Stored, thread: str) -> Recorded | None:
-    """Returns the event; None for an event that cannot be decoded: the projection parks it until it is dropped.
+    """Returns the event; None if it cannot be decoded, so that the projection parks it.
 
     Raises FutureEventVersion: an event of a newer turnlog must not be skipped, or a change would undo it.
     """

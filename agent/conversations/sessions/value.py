@@ -20,7 +20,7 @@ from turnlog.projectors.models.sessions.state import Mode, SessionState, turns_o
 
 
 class _Part(BaseModel):
-    """Unknown keys are kept, so that other domains can store their own fields."""
+    """A part of the session value that keeps unknown keys, so that other domains can store their own fields."""
 
     model_config = ConfigDict(frozen=True, extra="allow", populate_by_name=True)
 
@@ -38,8 +38,8 @@ class FlowContext(_Part):
 
 
 class WindowMessage(_Part):
-    """A message of the session's window. name: the speaker, where it is not the role. origin: of a user's turn with
-    words of others."""
+    """A message of the session's window. name: the speaker, if it differs from the role. origin: where a user turn's
+    words come from if they are not the user's."""
 
     role: str
     content: str
@@ -48,8 +48,8 @@ class WindowMessage(_Part):
 
 
 class MessageContext(_Part):
-    """The messages of a session. window_messages: the segment's last turns. cached_checkpoint: the checkpoint as a
-    history shows it."""
+    """The messages of a session. window_messages: the segment's last turns. cached_checkpoint: the checkpoint in the
+    form that a history shows."""
 
     summary: str = ""
     window_messages: tuple[WindowMessage, ...] = ()
@@ -98,7 +98,7 @@ class _Request(BaseModel):
 
 
 class MemoryCreateRequest(_Request):
-    """None: the settings' default."""
+    """The request to create a session. None: the settings' default."""
 
     conversation_id: str = Field(min_length=1)
     user_id: Given = None
@@ -126,7 +126,7 @@ class MemoryQueryRequest(_Request):
 
 
 class MemoryContext(_Part):
-    """What a prompt is made of. history: fits the window; full_history: the current segment, whole.
+    """The memory for a prompt. history: fits the window; full_history: the whole current segment.
 
     estimated_tokens: real counts of full_history and query; token_ratio: of the window, above 1 when it overflows.
     """
@@ -162,8 +162,8 @@ class MemoryWriteResult(_Part):
 
 
 def session_value(state: SessionState, recent_turns: int | None = None) -> SessionValue:
-    """Returns the session as clients get it. recent_turns: of the segment in window_messages; None: the session's
-    rule."""
+    """Returns the session in the form that clients get. recent_turns: how many of the segment's turns go into
+    window_messages; None: the session's rule."""
     count = state.rules.recent_turns if recent_turns is None else recent_turns
     snapshot = UserSnapshot.model_validate(state.user_snapshot)
     return SessionValue(
@@ -280,7 +280,7 @@ def parts_changed(before: SessionValue, changed: SessionValue) -> list[EventData
 
 
 def _checked(value: SessionValue) -> SessionValue:
-    """Validates the copy before it is published: model_copy() does not validate."""
+    """Validates the copy before it is published, because model_copy() does not."""
     try:
         return SessionValue.model_validate(value.model_dump(mode="json", warnings=False))
     except (ValidationError, PydanticSerializationError) as error:

@@ -1,4 +1,5 @@
-"""Model work on a thread: summaries and topics, each call cached by its input so that the same input is one call."""
+"""Derives summaries and topics of a thread with a model; calls are cached by their input, so that equal inputs make one
+call."""
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
@@ -58,8 +59,8 @@ class Deriver:
     calls: list[ModelCall] = field(default_factory=list)
 
     async def summary(self, texts: Sequence[str], previous: str) -> Derived:
-        """Returns the rolling summary of the texts and the one before: the old one shrinks to a third when both
-        together exceed the limit, and all of it again if that is not enough; what is still over is cut.
+        """Returns the rolling summary of the texts and the previous summary. If both together exceed the limit, the old
+        one shrinks to a third; if that is not enough, the whole shrinks again; any excess is cut.
 
         Raises ModelError, RetryLater.
         """
@@ -72,7 +73,7 @@ class Deriver:
         return Derived(text, {}, prompt_hash, tuple(self.calls[first:]))
 
     async def topics(self, texts: Sequence[str]) -> Derived:
-        """Topics with their mentions in all the texts. Raises ModelError, RetryLater."""
+        """Returns topics with the number of their mentions in all texts. Raises ModelError, RetryLater."""
         first = len(self.calls)
         found: Counter[str] = Counter()
         prompt_hash = ""
@@ -103,7 +104,7 @@ class Deriver:
 
 
 def pieces(texts: Sequence[str], count: Callable[[str], int]) -> list[list[str]]:
-    """Runs of at most PIECE_TEXTS texts and PIECE_TOKENS tokens: what one call gets. A longer text is cut."""
+    """Yields the input of each call: at most PIECE_TEXTS texts and PIECE_TOKENS tokens. A longer text is cut."""
     made: list[list[str]] = []
     size = PIECE_TOKENS
     for text in texts:

@@ -1,4 +1,4 @@
-"""The state of a thread that the memory reactor works on, loaded from the read models."""
+"""Loads the state of a thread for its maintenance from the read models."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -55,11 +55,11 @@ async def load(conn: Connection, event: Event, partition: int) -> ThreadFacts:
 
 
 async def is_still_there(conn: Connection, thread: ThreadFacts) -> bool:
-    """Returns False when the thread was deleted since it was loaded, or a turn in it was erased."""
+    """Returns False if the thread was deleted, or one of its turns erased, since it was loaded."""
     first, last = thread.messages[0].seq, thread.messages[-1].seq
     return await thread_messages(conn, thread.tenant, thread.thread, first - 1, last) == list(thread.messages)
 
 
 def texts(messages: Sequence[Message]) -> list[str]:
-    """Returns what was said, for summaries and topics: without turns that only repeat what turnlog found."""
+    """Returns the texts of turns for summaries and topics, except turns that only repeat turnlog's findings."""
     return [text for message in messages if not repeats_memory(message) and (text := said(message))]

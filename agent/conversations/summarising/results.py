@@ -1,4 +1,4 @@
-"""Builds the events that the memory reactor writes. Pure except for the clock."""
+"""Builds the events that thread maintenance writes. Pure except for the clock."""
 
 import uuid
 from collections.abc import Iterator, Sequence
@@ -52,8 +52,8 @@ def history_pruned(thread: ThreadFacts, through: int) -> Event:
 
 
 def usage_metered(thread: ThreadFacts, call: ModelCall, purpose: Purpose) -> Event:
-    """Returns the usage's event. Its id is derived from the call, so that a call is counted once, however often its
-    result is stored."""
+    """Returns the event that records a usage. Its id is derived from the call, so that a call is counted once, however
+    often its result is stored."""
     return _event(thread, call.usage.metered(purpose, NAME), uuid.uuid5(uuid.NAMESPACE_OID, f"usage/{call.key.hex()}"))
 
 
@@ -72,8 +72,8 @@ def failure_metered(thread: ThreadFacts, model: Usage, error: ModelError, purpos
 
 
 def derivation(made: Derived, model: Usage, span: Sequence[Message], through: int) -> Derivation:
-    """Returns how a result was made. model: "NAME + offline-extractive" when a part of the text is an extract, made in
-    place of a refused answer."""
+    """Returns the derivation of a result. model: "NAME + offline-extractive" when a part of the text is an extract,
+    made in place of a refused answer."""
     usages = [call.usage for call in made.calls]
     is_extract = any(call.extracted for call in made.calls)
     return Derivation(
@@ -89,8 +89,8 @@ def derivation(made: Derived, model: Usage, span: Sequence[Message], through: in
 
 
 def _result(thread: ThreadFacts, data: EventData, through: int) -> Event:
-    """Returns the result's event. Its id is derived from the input, so that the same result of a second worker is the
-    same event."""
+    """Returns the event that records a result. Its id is derived from the input, so that the same result of a second
+    worker is the same event."""
     name = f"{data.type}/{thread.place}/{thread.messages[0].seq}/{through}"
     return _event(thread, data, uuid.uuid5(uuid.NAMESPACE_OID, name))
 
@@ -123,7 +123,7 @@ class RoundResult:
         except ModelError as error:
             seconds = MODEL_REFUSES_S if isinstance(error, ModelRefused) else error.retry_after_s or MODEL_DOWN_S
             self.problem = RetryLater(seconds, str(error))
-            if not isinstance(error, BreakerOpen):  # then no call was made
+            if not isinstance(error, BreakerOpen):  # with an open breaker no call was made
                 self.events.append(failure_metered(self.thread, model, error, purpose))
         finally:
             self.events += [usage_metered(self.thread, call, purpose) for call in self.deriver.calls[before:]]

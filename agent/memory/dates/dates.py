@@ -47,7 +47,7 @@ def dates_in(text: str, now: datetime, zone: tzinfo = UTC) -> list[Dated]:
 
 
 def _matches(text: str, today: date) -> Iterator[tuple[re.Match[str], DaySpan]]:
-    """Yields each match once, for the first rule that reads it."""
+    """Yields each match once, from the first rule that reads it."""
     left = text
     for rule in (*dates_en.RULES, *dates_zh.RULES):
         for match in rule.pattern.finditer(left):

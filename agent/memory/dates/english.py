@@ -88,7 +88,7 @@ def _near(match: re.Match[str], today: date) -> DaySpan:
 
 
 def _on_the(match: re.Match[str], today: date) -> DaySpan | None:
-    """Returns the latest such day of a month: of this one, of the one before, or of the one before that."""
+    """Returns the latest such day of this month or the two months before it."""
     months = (spans.add_months(today.replace(day=1), -back) for back in range(3))
     found = (spans.on_day(first.year, first.month, int(match["day"])) for first in months)
     return next((one for one in found if one is not None and one.first <= today), None)

@@ -47,7 +47,7 @@ def is_denial(link: Link) -> bool:
 
 
 def only_ends(value: str | None) -> bool:
-    """Returns whether a memory with this value says something only beside the memory that it ends ("(ends bosch)")."""
+    """Returns whether a memory with this value only ends another one ("(ends bosch)")."""
     denial = _DENIAL.fullmatch(value or "")
     return denial is not None and denial["kind"] == "ends"
 
@@ -94,9 +94,9 @@ def links_of(rows: Sequence[StoredMemory]) -> list[Link]:
 
 
 def _held(row: StoredMemory, value: str, after: str | None, edit: bool) -> Link:
-    """Returns the link of a stored memory. after: the value of its successor, None without one that still counts."""
+    """Returns the link of a stored memory. after: the value of its successor; None without a valid successor."""
     present = Interval(memory_id=row.id, valid_to=row.valid_to, replaced_by=row.replaced_by, reason=row.closed_reason)
-    is_merged_away = row.closed_reason == "merged"  # by a merge that was taken back
+    is_merged_away = row.closed_reason == "merged"  # closed by a merge that may have been undone
     otherwise = row.valid_to if after is None and not is_merged_away else None
     return Link(
         *(row.id, value, row.valid_from, _sayings(row, value, after)),
@@ -107,8 +107,8 @@ def _held(row: StoredMemory, value: str, after: str | None, edit: bool) -> Link:
 
 
 def _sayings(row: StoredMemory, value: str, after: str | None) -> tuple[datetime, ...]:
-    """Returns the times when it was said before its successor; later repetitions became a memory of their own when the
-    successor came between."""
+    """Returns the times when it was said before its successor; repetitions after the successor are a separate
+    memory."""
     said = {source.said_at for source in row.sources} | {row.valid_from}
     if row.valid_to is None:
         return tuple(sorted(said))
@@ -121,8 +121,8 @@ def in_order(links: Iterable[Link]) -> list[Link]:
 
 
 def layout(links: Iterable[Link], wins: Wins) -> dict[UUID, Interval]:
-    """Returns the interval of each memory: the holder's ends where the next one wins; one that never wins has an empty
-    one."""
+    """Returns the interval of each memory: it ends where the next memory wins; a memory that never wins has an empty
+    interval."""
     found: dict[UUID, Interval] = {}
     holder: Link | None = None
     for link in in_order(links):

@@ -34,7 +34,7 @@ _TOKEN = re.compile(r"[a-z0-9]+(?:['’][a-z]+)?|[^\W\d_a-z]", re.IGNORECASE)
 _BETWEEN = re.compile(
     r"\b(?:over|than|to|from|before|after|instead of|rather than)\b|胜过|多过|而不是|比(?!起)|更|到|给|教|送|把|被"
 )
-_FRAME = 0.5  # share of the words that two sentences have around the one place in which they differ
+_FRAME = 0.5  # share of words that must be equal around the one place where two sentences differ
 
 
 def value_of(value: str | None, content: str) -> str:
@@ -102,7 +102,7 @@ def numbers(text: str) -> Counter[str]:
 
 
 def negations(text: str) -> int:
-    """Returns number of negations in a normalised text."""
+    """Returns the number of negations in a normalised text."""
     return len(_NEGATION.findall(_NO_NEGATION.sub(" ", text)))
 
 
@@ -129,8 +129,7 @@ def _sides(text: str) -> list[tuple[str, set[str], set[str]]]:
 
 
 def _differ_in_one_place(one: list[str], other: list[str]) -> bool:
-    """Returns whether they have the same beginning and end and differ in between, where the shared part is at least
-    _FRAME."""
+    """Returns whether two sentences differ in one place between equal ends, which are at least _FRAME of the words."""
     most = min(len(one), len(other))
     before = next((n for n in range(most) if one[n] != other[n]), most)
     after = next((n for n in range(most - before) if one[-1 - n] != other[-1 - n]), most - before)

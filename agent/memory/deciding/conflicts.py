@@ -16,7 +16,7 @@ from turnlog.projectors.models.memories.text import content_key
 
 
 def decide(candidate: Memory, held: Sequence[StoredMemory], derivation: Derivation | None = None) -> Decisions:
-    """Returns the events for a candidate; () when it is recorded already from the same source.
+    """Returns the events for a candidate; () if it is already recorded from the same source.
 
     held: every row with the candidate's id, dedupe key or content key, in any status (`memories_with_keys`).
     """
@@ -71,8 +71,8 @@ def _with_value(candidate: Memory, keyed: Sequence[StoredMemory]) -> Memory:
 
 
 def _may_stand_for(candidate: Memory, row: StoredMemory) -> bool:
-    """Returns whether the row was in use when the candidate was said, and has no other key: different keys mean
-    different claims even where the words are equal."""
+    """Returns whether the row was in use when the candidate was said and has no other key; different keys mean
+    different claims even if the words are equal."""
     held = row.status in ("valid", "archived") and (row.expires_at is None or row.expires_at > candidate.valid_from)
     return held and (None in (row.dedupe_key, candidate.dedupe_key) or row.dedupe_key == candidate.dedupe_key)
 

@@ -31,7 +31,7 @@ class MemoryState:
     """Rows of `memories` by id, changed by `apply`."""
 
     def __init__(self, place: Place, rows: Iterable[StoredMemory], at: datetime) -> None:
-        """Holds a place's rows while events are applied. at: the time of the events."""
+        """Takes the rows of a memory thread. at: the time of the events."""
         self._place, self.at = place, at
         self.rows: dict[UUID, StoredMemory] = {row.id: row for row in rows}
 

@@ -67,8 +67,8 @@ SECONDS_A_DAY = 86_400
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How memories fade, and into which tiers they fall. decay_rate: importance a day. freshness_rate: of the
-    exponential, a day. tiers: the least total of each.
+    """The parameters of fading and tiers. decay_rate: importance lost per day. freshness_rate: of the exponential, per
+    day. tiers: the lowest total of each.
 
     floor: what decay leaves. access_boost: importance that an access adds, up to max_access_boost in all.
     """
@@ -174,7 +174,7 @@ def tier_of(total: float, policy: Policy = SEED) -> Tier:
 
 
 def fate(memory: PolicyValues, now: datetime, policy: Policy = SEED) -> Fate:
-    """Returns what the daily job does with a memory. Its age counts from when it was last said, recorded, rated or
+    """Returns the action of the daily job for a memory. Its age counts from when it was last said, recorded, rated or
     read, so that memories of an imported old conversation are not deleted the next night.
 
     A time to live always ends a memory; with the policy disabled nothing else does.
@@ -191,7 +191,7 @@ def fate(memory: PolicyValues, now: datetime, policy: Policy = SEED) -> Fate:
 
 
 def touched_at(memory: PolicyValues) -> datetime:
-    """Returns when it was last said, recorded, rated or read."""
+    """Returns the time when a memory was last said, recorded, rated or read."""
     return max(memory.confirmed_at, memory.importance_at, memory.last_accessed_at or memory.confirmed_at)
 
 

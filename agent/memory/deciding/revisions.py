@@ -67,7 +67,7 @@ def answered(question: Conflict, held: Sequence[StoredMemory], answer: Answer, n
 
 
 def is_over(row: StoredMemory, now: datetime) -> bool:
-    """Returns whether its time to live has ended, even if the daily job has not closed it yet."""
+    """Returns whether the memory has expired, even if the daily job has not closed it yet."""
     return row.expires_at is not None and row.expires_at <= now
 
 
@@ -112,7 +112,7 @@ def archived(row: StoredMemory, reason: str) -> MemoryArchived | None:
 
 
 def reverted(memory_id: UUID, history: Sequence[StoredMemory]) -> MemoriesRevised:
-    """Returns the event that makes an earlier version valid again, without end, and closes what replaced it.
+    """Returns the event that makes an earlier version valid again, without end, and closes its replacements.
 
     history: the memory's chain, as `history` of the lookup returns it. Raises NothingToRevert.
     """
@@ -134,7 +134,7 @@ def reverted(memory_id: UUID, history: Sequence[StoredMemory]) -> MemoriesRevise
 
 
 def _beside(target: StoredMemory, later: Sequence[StoredMemory], rows: dict[UUID, StoredMemory]) -> list[StoredMemory]:
-    """Returns members of merges that the revert closes: they are other claims and become valid again."""
+    """Returns the other members of merges that the revert closes; they are different claims and become valid again."""
     made = {row.id for row in later if row.origin == "compaction" and row.dedupe_key is None}
     members = [row for row in rows.values() if row.replaced_by in made and row.closed_reason == "merged"]
     return [row for row in members if row.id != target.id and row.status == "closed"]

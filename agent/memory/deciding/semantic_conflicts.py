@@ -46,8 +46,8 @@ def resolve_near_duplicate(row: StoredMemory, similar: Sequence[tuple[StoredMemo
 
 
 def duplicate_intervals(row: StoredMemory, other: StoredMemory) -> tuple[Interval, ...]:
-    """Returns the intervals that close one of two similar memories; () if they may not make the same claim, or both are
-    to stay."""
+    """Returns the intervals that close one of two similar memories; () if they cannot make the same claim or both
+    stay."""
     return _keep_one(row, other) if _is_duplicate(row, other) else ()
 
 

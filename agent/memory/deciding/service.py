@@ -203,7 +203,7 @@ class Memories:
         return total
 
     async def revert(self, tenant: str, user: str, memory_id: UUID) -> None:
-        """Makes a closed memory valid again and closes what replaced it; an archived one becomes valid.
+        """Makes a closed memory valid again and closes its replacements; an archived memory becomes valid.
 
         Raises NothingToRevert.
         """
@@ -217,7 +217,7 @@ class Memories:
         await self._on_row(tenant, user, memory_id, changed)
 
     async def answer(self, tenant: str, user: str, conflict_id: UUID, answer: Answer) -> None:
-        """Answers a question: the new memory holds, or the old ones, or both. Raises NotFound, QuestionSettled."""
+        """Answers a question: the new memory, the old ones, or both become valid. Raises NotFound, QuestionSettled."""
 
         async def on(rows: Rows) -> Decided[None]:
             place = (rows.place.tenant, rows.place.thread)
@@ -235,7 +235,7 @@ class Memories:
         await self._writer.write(Place(tenant, user), on)
 
     async def accessed(self, tenant: str, user: str, ids: Iterable[UUID], cause: UUID | None = None) -> None:
-        """Records that memories were read, once per cause. Access reinforces a memory; unknown ids are ignored."""
+        """Records that memories were read, once for each cause. Access reinforces a memory; unknown ids are ignored."""
         place, read = Place(tenant, user), tuple(dict.fromkeys(ids))
         if read:
             event_id = uuid7() if cause is None else uuid5(cause, f"{place.thread}/accessed")

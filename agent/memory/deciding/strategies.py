@@ -1,4 +1,4 @@
-"""The six strategies for conflicts: a candidate and the rows it conflicts with → events. Pure.
+"""The six conflict strategies: each turns a candidate and its conflicting rows into events. Pure.
 
 KEEP_LATEST, KEEP_OLDEST, KEEP_HIGHEST and MERGE compute all intervals again and write the differences, so that the
 result does not depend on the order of arrival.
@@ -107,7 +107,7 @@ def _neighbours(links: Sequence[Link], new: Link) -> tuple[Link | None, Link | N
 def _split(
     candidate: Memory, around: Link, at: datetime, links: Sequence[Link], rows: Sequence[StoredMemory]
 ) -> Decisions:
-    """Splits a memory around the candidate: its sources from `at` on become a memory of their own."""
+    """Splits a memory around the candidate: its sources from `at` on become a separate memory."""
     row = _row(around, rows)
     own = [source for source in row.sources if source.said_at in around.said and source.said_at >= at]
     sources = tuple(sorted(own, key=lambda source: source.said_at))
@@ -139,7 +139,7 @@ def _again(candidate: Memory, link: Link, links: Sequence[Link], rows: Sequence[
 
 def _merge(candidate: Memory, rows: Sequence[StoredMemory]) -> Decisions:
     """Merges the candidate; a repetition confirms its member and the valid merged memory."""
-    chosen = {row.replaced_by for row in rows if row.closed_reason == "reverted"}  # by the user, so no merge of ours
+    chosen = {row.replaced_by for row in rows if row.closed_reason == "reverted"}  # closed by the user, not by a merge
     derived = [row for row in rows if is_merge(row) and row.closed_reason != "reverted" and row.id not in chosen]
     merges = {row.id: row for row in derived}
     links, new = [link for link in links_of(rows) if link.id not in merges], link_of(candidate)
@@ -194,7 +194,7 @@ def _ask_user(candidate: Memory, rows: Sequence[StoredMemory]) -> Decisions:
 
 
 def question(new: str, old: Sequence[str]) -> str:
-    """Returns the question to the user, in the language of the new memory."""
+    """Returns the question for the user, in the language of the new memory."""
     if any("\u4e00" <= letter <= "\u9fff" for letter in new):
         return f"之前记录的是{'、'.join(f'“{one}”' for one in old)}，现在又说“{new}”。以哪个为准？"
     return f"Remembered so far: {' and '.join(f'“{one}”' for one in old)}. New: “{new}”. Which one is right?"
@@ -209,7 +209,7 @@ def _same_value(links: Iterable[Link], new: Link) -> Link | None:
 
 
 def _since(links: Iterable[Link], link: Link, candidate: Memory, row: StoredMemory) -> list[Link]:
-    """Returns the links with one confirmed: it may begin earlier, and its time to live is extended."""
+    """Returns the links after one was confirmed: it may begin earlier, and its expiry moves."""
     longer = max(candidate.valid_from - row.confirmed_at, timedelta(0))
     again = replace(
         link,

@@ -95,7 +95,7 @@ class Decided(Generic[T]):
 
 
 class MemoryWriter:
-    """One per process: its callers wait for each other, so that they do not conflict."""
+    """The writer of memory threads, one per process; its callers take turns, so that they do not conflict."""
 
     def __init__(self, log: Log, pool: Pool, clock: Clock = utc_now) -> None:
         self._log, self._pool, self._clock = log, pool, clock
@@ -113,7 +113,7 @@ class MemoryWriter:
                 return await deciding_again()(self._write, place, decide)
 
     async def read(self, place: Place, look: Callable[[Rows], Awaitable[T]]) -> T:
-        """Returns what `look` returns for rows that are up to date with the log."""
+        """Returns the result of `look` on rows that are up to date with the log."""
         return await self._decide(place, await self._log.thread_head(place.tenant, place.thread), look)
 
     async def append(self, place: Place, events: Sequence[tuple[UUID, EventData]]) -> None:
