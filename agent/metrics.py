@@ -1,4 +1,4 @@
-"""Every Prometheus metric of turnlog, in prometheus_client's registry of the process.
+"""Declares every Prometheus metric of turnlog, in the process's registry of prometheus_client.
 
 No label names a thread, a user or a tenant, nor anything else that a client or a model may choose: their number is
 unbounded. An embedding application that serves its own /metrics serves these too; `served` is for a process that has
@@ -119,12 +119,12 @@ class HasState(Protocol):
 
 
 _breakers: dict[str, WeakSet[HasState]] = {}
-_agents = {ANSWERING}  # with a label of their own; agents that tenants made, and OpenAI's wire, share OTHER
+_agents = {ANSWERING}  # agents with a label of their own; tenants' agents and OpenAI's API share OTHER
 _reads: dict[str, Tally[bool]] = {name: Tally() for name in get_args(Cache)}
 
 
 def name_agents(agents: Iterable[str]) -> None:
-    """Gives agents a label of their own: those of files, which are few, and not those that tenants make."""
+    """Gives agents defined in files, which are few, a label of their own; tenants' agents get none."""
     for agent in agents:
         _agents.add(agent)
         for status in ("success", "error"):
@@ -134,7 +134,7 @@ def name_agents(agents: Iterable[str]) -> None:
 
 
 def _zero() -> None:
-    """Series with known labels exist from the start: the first increase is otherwise invisible to rate()."""
+    """Creates series with known labels at the start, because otherwise rate() cannot see the first increase."""
     name_agents((ANSWERING, OTHER))
     for name in get_args(LimitName):
         REFUSALS.labels(name)
@@ -153,8 +153,8 @@ def _always(_: BaseException) -> bool:
 
 @contextlib.contextmanager
 def answering(agent: str, is_final: Callable[[BaseException], bool] = _always) -> Iterator[Callable[[str], None]]:
-    """Counts and times one try of an answer; the answer itself counts once, with its last try, for the agent that made
-    it: the block may name another one than it was asked of.
+    """Counts and times one try of an answer. The answer counts once, with its last try, for the agent that made it,
+    which the block may change.
 
     is_final: whether an error ends the answer, so that no other try follows.
     """
@@ -232,7 +232,7 @@ def breakers() -> dict[str, BreakerState]:
 
 
 def reset_breakers(service: str) -> None:
-    """Closes those of this process."""
+    """Closes the breakers of this process."""
     for one in list(_breakers.get(service, ())):
         one.reset()
 
@@ -257,7 +257,7 @@ def summary(samples: Iterable[SampleOf]) -> dict[str, Any]:
         count = sum(values(f"{name}_count").values())
         return sum(values(f"{name}_sum").values()) / count if count else None
 
-    rates = [one for one in by_name.get("cache_hit_rate", ()) if one[2]]  # of processes that have read from the cache
+    rates = [one for one in by_name.get("cache_hit_rate", ()) if one[2]]  # only processes that have read from the cache
     return {
         "requests": {
             "total": sum(values("ai_agent_requests_total").values()),
@@ -313,14 +313,14 @@ def checkpoint_ended(trigger: Literal["automatic", "manual"], outcome: Checkpoin
 
 
 class MetricsPortTaken(TurnlogError):
-    """The port of TURNLOG_METRICS_PORT cannot be listened on."""
+    """The port in TURNLOG_METRICS_PORT is not available."""
 
     code = "metrics-port-taken"
 
 
 @contextlib.contextmanager
 def served(port: int | None) -> Iterator[None]:
-    """Serves the process's metrics at http://…:port/metrics while the block runs; None: not at all.
+    """Serves the process's metrics at http://…:port/metrics while the block runs; port None: does not serve them.
 
     Raises MetricsPortTaken.
     """

@@ -120,7 +120,7 @@ async def _found(
                 raise Forbidden(f"this needs the role {least!r} in the conversation, and {user!r} is its {role}")
             return name, head
     elif (made := _OTHER.fullmatch(name)) is None or other_id(tenant, user, made[1]) == name:
-        return name, 0  # another user cannot have taken this derived id
+        return name, 0  # an id that is derived for another user stays theirs
     other = other_id(tenant, user, name)
     head = await runtime.log.thread_head(tenant, other)
     if head and not await _role(runtime, tenant, other, user, head, named=name):

@@ -133,7 +133,7 @@ async def is_participant(runtime: Runtime, tenant: str, thread: str, user: str) 
 
 
 async def speakers_of(runtime: Runtime, tenant: str, thread: str, user: str, names: Collection[str]) -> dict[str, str]:
-    """Returns name → user: who speaks in turns that a user appends under these names. Other names are nobody's.
+    """Returns name → user: the participants who have these names. Other names are nobody's.
 
     Raises Forbidden for a name of another user where the user is not the owner.
     """

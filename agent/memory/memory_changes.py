@@ -1,4 +1,4 @@
-"""Changing memories by hand: remember, edit, rate, archive, revert, forget, answer, undo a compaction.
+"""Changes memories by hand: remember, edit, rate, archive, revert, forget, answer, undo a compaction.
 
 `given` names a memory as in memories.find_memory: its id, the beginning of it, or words that only it has.
 """
@@ -31,7 +31,7 @@ from turnlog.projectors.models.memories.vectors import Compaction, compactions
 from turnlog.projectors.models.terms import terms
 
 MOST_SEARCHED = 10_000
-# Names that people use for the subject of a memory with this key, which states it in other words.
+# Other names that people use for the subject of a memory with this key.
 _ALSO_CALLED = {
     "phone": "phone telephone cell mobile number 电话 电话号码 手机 手机号 手机号码 联系电话",
     "email": "email e-mail mail address 邮箱 邮箱地址 电子邮箱 电子邮件 邮件地址",
@@ -55,7 +55,7 @@ class AmbiguousConflict(TurnlogError):
 
 @dataclass(frozen=True, slots=True)
 class MemoryInput:
-    """A memory as a person gives it. None: the extraction rules read it in the content, or it is the default of its
+    """A memory that a person enters. None: the extraction rules read it in the content, or it is the default of its
     kind. importance: 0 to 1. expires_at: when it ends by itself, with a time zone. metadata: a JSON object of up to
     4,000 bytes, kept with the memory and personal as its words are; no model gets it."""
 
@@ -69,8 +69,8 @@ class MemoryInput:
 
 @dataclass(frozen=True, slots=True)
 class Edited:
-    """An edited memory. memory: the id of the one that holds now; replaced: of the one that was edited, the same if
-    nothing changed."""
+    """An edited memory. memory: the id of the present version; replaced: the id of the edited one, the same if nothing
+    changed."""
 
     memory: UUID
     replaced: UUID
@@ -87,7 +87,7 @@ class Rated:
 
 @dataclass(frozen=True, slots=True)
 class Reverted:
-    """The memory that holds again."""
+    """The memory that is valid again."""
 
     memory: UUID
     content: str
@@ -102,7 +102,7 @@ class ArchivedMemory:
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """The ids of all memories whose content was dropped, those with the same words too."""
+    """The ids of all memories whose content was dropped, including those with the same words."""
 
     forgotten: tuple[UUID, ...]
 
@@ -127,7 +127,7 @@ class ConflictAnswered:
 
 @dataclass(frozen=True, slots=True)
 class UndoneCompaction:
-    """A merge that was taken back. memories: ids of those that hold again; () when it was taken back before."""
+    """An undone merge. memories: ids of those that are valid again; () if it was undone before."""
 
     compaction: UUID
     memories: tuple[UUID, ...]
@@ -150,7 +150,7 @@ async def remember(
 
 
 async def edit_memory(runtime: Runtime, tenant: str, user: str, given: str, content: str) -> Edited:
-    """Stores a new version in the memory's place; the one before stays in the history.
+    """Stores a new version in the memory's place; the previous one stays in the history.
 
     Raises InvalidToken, NotFound, AmbiguousMemory, InvalidMemory, MemoryNotInUse.
     """
@@ -171,7 +171,8 @@ async def rate_memory(runtime: Runtime, tenant: str, user: str, given: str, impo
 
 
 async def archive_memory(runtime: Runtime, tenant: str, user: str, given: str, reason: str) -> ArchivedMemory:
-    """Keeps a memory and no longer recalls it, until it is reverted or said again. reason: at most 500 characters.
+    """Archives a memory: it is kept, but not recalled until it is reverted or said again. reason: at most 500
+    characters.
 
     Raises InvalidToken, NotFound, AmbiguousMemory, InvalidMemory for a bad reason, MemoryNotInUse.
     """
@@ -181,7 +182,7 @@ async def archive_memory(runtime: Runtime, tenant: str, user: str, given: str, r
 
 
 async def revert_memory(runtime: Runtime, tenant: str, user: str, given: str) -> Reverted:
-    """Makes an earlier version hold again and ends what replaced it; an archived memory is in use again.
+    """Makes an earlier version valid again and ends its replacements; an archived memory is in use again.
 
     Raises InvalidToken, NotFound, AmbiguousMemory, NothingToRevert.
     """
@@ -191,7 +192,7 @@ async def revert_memory(runtime: Runtime, tenant: str, user: str, given: str) ->
 
 
 async def forget_memory(runtime: Runtime, tenant: str, user: str, given: str) -> Forgotten:
-    """Drops the content of a memory, and of those that say the same, from every read model. This cannot be undone.
+    """Drops the content of a memory, and of its duplicates, from every read model. This cannot be undone.
 
     Raises InvalidToken, NotFound, AmbiguousMemory.
     """
@@ -200,7 +201,8 @@ async def forget_memory(runtime: Runtime, tenant: str, user: str, given: str) ->
 
 
 async def forget_as_asked(runtime: Runtime, tenant: str, user: str, text: str) -> ForgottenAsAsked | None:
-    """Forgets the memory that a chat message asks to forget, if it names exactly one; None: it asks for no such thing.
+    """Forgets the memory that a chat message asks to forget, if it names exactly one; returns None if it does not ask
+    to forget.
 
     A memory is named by all the words in any form: "that I live in Rome" names "Lives in Rome". Where none has them
     all, the name of the thing and the words in which it was said count too. Raises InvalidToken.
@@ -231,7 +233,7 @@ def _names(row: StoredMemory) -> set[str]:
 
 
 async def forget_all(runtime: Runtime, tenant: str, user: str) -> int:
-    """Drops the content of every memory of a user from every read model, also of those that ended; returns how many.
+    """Drops the content of every memory of a user, including ended ones, from every read model; returns how many.
 
     Turns that were a memory's source are not extracted from again. Raises InvalidToken.
     """
@@ -243,8 +245,8 @@ async def forget_all(runtime: Runtime, tenant: str, user: str) -> int:
 async def answer_conflict(
     runtime: Runtime, tenant: str, user: str, answer: Answer, given: str | None = None
 ) -> ConflictAnswered:
-    """Ends a question: the new memory holds, or the old one, or both. given: the question's id or its beginning; None
-    for the only open one. Raises InvalidToken, NotFound, AmbiguousConflict, QuestionSettled.
+    """Answers a question: the new memory, the old one or both stay valid. given: the question's id or its beginning;
+    None for the only open one. Raises InvalidToken, NotFound, AmbiguousConflict, QuestionSettled.
     """
     question = _the_question(await list_conflicts(runtime, tenant, user, given is not None), given)
     await _memories(runtime).answer(tenant, user, question.conflict_id, answer)
@@ -265,14 +267,14 @@ async def list_compactions(runtime: Runtime, tenant: str, user: str) -> list[Com
 
 
 async def undo_compaction(runtime: Runtime, tenant: str, user: str, compaction: UUID) -> UndoneCompaction:
-    """Makes the members of a compaction hold as before; the job does not merge them again. Raises InvalidToken,
+    """Makes the members of a compaction valid again; the job does not merge them again. Raises InvalidToken,
     NotFound."""
     reopened = await compaction_undone(MemoryWriter(runtime.log, runtime.pool), Place(tenant, user), compaction)
     return UndoneCompaction(compaction, tuple(reopened))
 
 
 def fields_by_rules(settings: Settings, text: str, at: datetime) -> dict[str, Any]:
-    """Returns fields of Memory when the text is exactly one claim that a rule reads, {} otherwise. Raises InvalidRules.
+    """Returns fields of Memory if the text is exactly one claim that a rule recognises, else {}. Raises InvalidRules.
 
     A text that says more gets no key: the rest of it would end with the next claim of that key.
     """

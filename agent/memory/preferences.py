@@ -1,4 +1,4 @@
-"""A user's preferences: how to answer, and whether to remember."""
+"""Reads and sets a user's preferences: how to answer, and whether to remember."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -55,13 +55,13 @@ _NOT = re.compile(r"\b(?:not|no|don['’]t|never|dislike|hate|avoid)\b|不要|�
 
 
 class InvalidPreference(TurnlogError):
-    """A preference has an unknown name, or a value that it cannot have."""
+    """A preference has an unknown name or an invalid value."""
 
     code = "invalid-preference"
 
 
 async def show_preferences(runtime: Runtime, tenant: str, user: str) -> UserPreferences:
-    """Returns preferences set by hand, else as the user said them last; None where there is neither. Raises
+    """Returns the preferences set by hand, else those that the user said last; None for one without either. Raises
     InvalidToken."""
     place = Place(tenant, user)
     async with runtime.reading(*READS, of=(tenant, place.thread)) as conn:
@@ -124,7 +124,7 @@ class Preferred(Protocol):
 
 
 class Preferences(NamedTuple):
-    """A user's preferences. named: set by hand or, where not, as last said. others: all other preferences, most
+    """A user's preferences. named: those set by hand, else those said last. others: all other preferences, most
     recently said first."""
 
     named: UserPreferences = UserPreferences()

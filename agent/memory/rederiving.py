@@ -48,7 +48,7 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,50}\Z")
 
 @dataclass(frozen=True, slots=True)
 class OtherExtractor:
-    """The extractor to use. None: the one in the settings (MEMORY_RULES_FILE, TURNLOG_MODEL,
+    """The extractor of a trial derivation. None: the one in the settings (MEMORY_RULES_FILE, TURNLOG_MODEL,
     MEMORY_EXTRACT_PROMPT_FILE)."""
 
     rules: Path | None = None
@@ -65,7 +65,7 @@ AS_SET = OtherExtractor()
 
 @dataclass(frozen=True, slots=True)
 class Shadow:
-    """Memories that a trial derivation made. shadow: the name that derive was given. users: how many it has."""
+    """A trial derivation's memories. shadow: its name. users: how many users it has."""
 
     shadow: str
     users: int
@@ -129,7 +129,8 @@ async def derive(
 
 
 async def compare(runtime: Runtime, tenant: str, shadow: str) -> list[Compared]:
-    """Returns the differences for every user of the shadow. Raises InvalidToken, NotFound."""
+    """Returns the differences between the shadow and the present memories for each of its users. Raises InvalidToken,
+    NotFound."""
     check_tenant(tenant)
     async with runtime.reading(*READS) as conn:
         run, users = await _the_run(conn, tenant, shadow)
@@ -164,8 +165,8 @@ async def drop(runtime: Runtime, tenant: str, shadow: str) -> int:
 
 
 async def _take_over(writer: MemoryWriter, shadow: Place) -> None:
-    """Writes the new memories in batches, since an append is bounded. Memories that are written already are no longer a
-    difference."""
+    """Writes the new memories in batches, because the size of an append is limited. Memories that are written already
+    are no longer a difference."""
     now, place = datetime.now(UTC), Place(shadow.tenant, shadow.user)
 
     async def decide(rows: Rows) -> Decided[int]:
@@ -196,7 +197,7 @@ async def _difference(conn: Connection, shadow: Place) -> Difference:
 
 
 def _new_run(shadow: str) -> str:
-    """Starts a run with threads of its own: the events of a dropped run are on the log, and the same ids again would be
+    """Starts a run with new threads, because the events of a dropped run are still on the log and the same ids would be
     duplicates.
 
     Raises InvalidToken.

@@ -1,4 +1,4 @@
-"""Words for a person's role to the user (mother, 同事) in both languages, and which of them mean the same. Pure."""
+"""Words for a person's role to the user (mother, 同事) in both languages, with their synonyms. Pure."""
 
 from collections.abc import Iterable
 from functools import cache
@@ -83,7 +83,7 @@ _INCLUDES = {
 
 
 def role_words(question: str) -> list[str]:
-    """Returns other words by which a memory may name the people whom a question names by their role: "kid" → son,
+    """Returns other words for the roles in a question, which memories may use: "kid" → son,
     儿子, …"""
     said = [term.removeprefix("我") if len(term) > 1 else term for term in terms(question)]
     named = [term for term in said if term in _role_terms()]
@@ -107,7 +107,7 @@ def _others(word: str) -> Iterable[str]:
 
 
 def _words(role: str) -> tuple[str, ...]:
-    """Returns the words of a role that are one word."""
+    """Returns the single-word names of a role."""
     return tuple(word for word in (role, *ROLES[role].split()) if " " not in word)
 
 

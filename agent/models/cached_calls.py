@@ -1,4 +1,4 @@
-"""Calls a model once per question: its answer is cached, under its owner, before it is used."""
+"""Calls a model once per question: the answer is cached, under its owner, before it is used."""
 
 import hashlib
 from collections.abc import Awaitable, Callable, Sequence
@@ -35,8 +35,8 @@ def key_of(owner: Owner, model: str, parts: Sequence[str]) -> bytes:
 async def once(
     conn: Connection, ledger: Ledger, owner: Owner, key: bytes, estimate: int, work: Callable[[], Awaitable[Any]]
 ) -> dict[str, Any]:
-    """Returns the key's answer as a plain dict, from the cache or by work() (a dataclass with `usage`) within the
-    budget.
+    """Returns the key's answer as a plain dict, from the cache or from work() (a dataclass with `usage`) within the
+    spending limit.
 
     Raises as `work` does, and RetryLater.
     """
@@ -47,7 +47,7 @@ async def once(
     await ledger.admit(conn, estimate)
     try:
         made = await work()
-    except EmptyAnswer as error:  # no result, but its usage counts
+    except EmptyAnswer as error:  # the call has no result, but its usage counts
         if isinstance(error.usage, Usage):
             await ledger.book(conn, error.usage)
         raise

@@ -1,4 +1,5 @@
-"""Remote calls: a time limit around the breaker around retries (1, 2, 4 s with jitter), one error tree."""
+"""Makes remote calls with a time limit, a circuit breaker and retries (after 1, 2, 4 s with jitter), and maps their
+errors."""
 
 import asyncio
 import random
@@ -27,13 +28,13 @@ from turnlog.agent.models.errors import (
 )
 
 State = Literal["closed", "open", "half-open"]
-MOST_OF_ONE = 2  # failures in a row of one asker that count for all
+MOST_OF_ONE = 2  # how many successive failures of one asker count for all
 FORGOTTEN_S = 300.0
 
 
 @dataclass(slots=True)
 class _Circuit:
-    """The state of one circuit. failures: in a row. passed: trial calls that succeeded."""
+    """The state of one circuit. failures: successive ones. passed: trial calls that succeeded."""
 
     failures: int = 0
     failed_at: float = 0.0
@@ -63,13 +64,13 @@ class Breaker:
         self._name, self._limit, self._open_s, self._trials, self._clock = name, failures, open_s, trials, clock
         self._circuits: dict[str | None, _Circuit] = {}  # None: of all; those without failures are left out
         self._running = 0
-        self.on_change: Callable[[bool], None] | None = None  # told when the circuit of all opens (True) or closes
-        # Told of a failure (True), and of a success that ends failures; whose it was.
+        self.on_change: Callable[[bool], None] | None = None  # called when the common circuit opens (True) or closes
+        # Called after a failure (True) and after a success that ends failures, with the asker.
         self.on_call: Callable[[bool, str | None], None] | None = None
 
     @property
     def state(self) -> State:
-        """Returns the worst of all circuits."""
+        """Returns the worst state of all circuits."""
         states = {self._state(one) for one in self._circuits}
         return "open" if "open" in states else "half-open" if "half-open" in states else "closed"
 
@@ -80,10 +81,10 @@ class Breaker:
         return "open" if self._clock() < found.opened_at + self._open_s else "half-open"
 
     def admit(self, asker: str | None = None) -> None:
-        """Raises BreakerOpen while open, and while the trial calls of half-open are under way."""
+        """Raises BreakerOpen while the circuit is open, and while the trial calls of a half-open one are running."""
         for whose in {None, asker}:
             state = self._state(whose)
-            # Calls of others under way, who are not held back, are no trials of one asker's circuit.
+            # Running calls of other askers, who are not held back, are not trials of one asker's circuit.
             if state == "open" or (state == "half-open" and whose is None and self._running >= self._trials):
                 wait = max(0.0, (self._circuits[whose].opened_at or 0.0) + self._open_s - self._clock())
                 raise BreakerOpen(
@@ -121,7 +122,7 @@ class Breaker:
             self._count(None)
 
     def _count(self, whose: str | None) -> int:
-        """Returns the circuit's failures with this one."""
+        """Counts a failure and returns the circuit's failures."""
         state, found = self._state(whose), self._circuits.setdefault(whose, _Circuit())
         found.failures, found.failed_at = found.failures + 1, self._clock()
         if found.failures >= self._limit and state != "open":
@@ -131,22 +132,22 @@ class Breaker:
         return found.failures
 
     def reset(self) -> None:
-        """Forgets all failures; calls under way still count."""
+        """Forgets all failures; running calls still count."""
         self._circuits = {}
 
     @property
     def failures(self) -> int:
-        """Returns the failures in a row that count for all."""
+        """Returns the number of successive failures that count for all."""
         return self._circuits[None].failures if None in self._circuits else 0
 
     @property
     def open_for_s(self) -> float | None:
-        """Returns for how long the circuit of all has been open, None where it is not."""
+        """Returns the seconds since the common circuit opened; None if it is closed."""
         opened_at = self._circuits[None].opened_at if self._state(None) == "open" else None
         return None if opened_at is None else self._clock() - opened_at
 
     def follow(self, open_for_s: float | None) -> None:
-        """Takes over the circuit of all from another process, where it has been open for so long; None: it closed."""
+        """Takes over the state of the common circuit from another process. None: it closed there."""
         if open_for_s is None:
             self._circuits.pop(None, None)
         elif self._state(None) != "open":
@@ -154,7 +155,7 @@ class Breaker:
             self._circuits[None] = _Circuit(self._limit, opened_at, opened_at)
 
     def follow_call(self, has_failed: bool, asker: str | None) -> None:
-        """Counts a call of another process; its trials while half-open are that process's own."""
+        """Counts a call of another process, except its trials while half-open."""
         if has_failed:
             self._note_failure(asker)
         else:
@@ -167,7 +168,7 @@ class Breaker:
             self.on_change(is_open)
 
     def released(self) -> None:
-        """Ends a call whose end does not show the server's health (cancelled, rate limited)."""
+        """Ends a call that does not show the server's health (cancelled, rate limited)."""
         self._running = max(0, self._running - 1)
 
 
@@ -183,7 +184,7 @@ _FIXES = {
     501: "the server does not do this",
 }
 
-_MODERATED = ("content_filter", "content_policy_violation")  # Azure's code, OpenAI's
+_MODERATED = ("content_filter", "content_policy_violation")  # codes of Azure and OpenAI
 _STATUS_OF_CODE = {"insufficient_quota": 429, "rate_limit_exceeded": 429, **dict.fromkeys(_MODERATED, 400)}
 _MALFORMED = (ValueError, TypeError, LookupError, AttributeError)  # raised where a field is missing or of another type
 
@@ -275,7 +276,7 @@ class ResilientClient:
         call had."""
         limit_s = self.timeout_s if limit_s is None else limit_s
         mapped = self._mapped(error, limit_s)
-        # What came before the call may have left it too little time to tell that the server is silent.
+        # A call that began late may have had too little time to show that the server is silent.
         was_short = isinstance(mapped, ModelTimedOut) and limit_s < self.timeout_s / 2
         if isinstance(mapped, ModelRefused):
             self.breaker.succeeded(asker)  # the server answered: it works, the request is wrong
@@ -333,7 +334,7 @@ def _message(error: openai.APIError) -> str:
 
 
 def _retry_after(error: openai.APIStatusError) -> float | None:
-    """Seconds of the Retry-After header; its date form, rare with model servers, is ignored."""
+    """Returns the seconds of the Retry-After header; its date form, rare with model servers, is ignored."""
     try:
         return max(0.0, float(error.response.headers.get("retry-after", "")))
     except ValueError:

@@ -27,7 +27,7 @@ class ModelUnavailable(ModelError):
 
 
 class ModelRateLimited(ModelUnavailable):
-    """The server has had too many requests for now (429)."""
+    """The server has received too many requests (429)."""
 
     code = "model-rate-limited"
 
@@ -39,7 +39,7 @@ class ModelMalformed(ModelUnavailable):
 
 
 class NotAnAPI(ModelMalformed):
-    """A web page, another server's answer or one without end came in place of the API's; a retry gets the same."""
+    """A web page, another server's answer or an endless one came in place of the API's; retries do not help."""
 
     code = "model-not-an-api"
 
@@ -84,13 +84,13 @@ class ModelQuotaExceeded(ModelRefused):
 
 
 class NoEmbeddings(ModelRefused):
-    """The server makes no embeddings, or none of this model."""
+    """The server has no embeddings, or none of this model."""
 
     code = "model-no-embeddings"
 
 
 class ModelModerated(ModelRefused):
-    """The server's moderation refused what was asked."""
+    """The server's moderation refused the request."""
 
     code = "model-moderated"
 
@@ -99,7 +99,7 @@ _KEY_LIKE = re.compile(r"\b(sk|pk|key|gsk|xai)-[\w*.-]{4,}|(?i:bearer)\s+\S+")
 
 
 def redact(text: str, *secrets: str | None) -> str:
-    """Masks the given secrets and anything shaped like an API key, which servers may echo."""
+    """Masks the given secrets and everything that looks like an API key, because servers may echo them."""
     for secret in filter(None, secrets):
         text = text.replace(secret, "***")
     return _KEY_LIKE.sub("***", text)

@@ -1,4 +1,4 @@
-"""Creates the models of the settings: of an OpenAI-compatible server, or offline ones, whose answers say so."""
+"""Creates the models of the settings: those of an OpenAI-compatible server, or offline ones."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -48,7 +48,7 @@ def make_models(settings: Settings) -> Models:
     embedder, reranker = make_embedder(settings), make_reranker(settings)
     if settings.offline:
         return Models(OfflineChat(count), OfflineTextTasks(count, embedder), embedder, reranker=reranker)
-    # A client each: failing summaries must not open the breaker for answers.
+    # Each has its own client, so that failing summaries do not open the breaker for answers.
     chat, background, extraction = (_chat(settings, count, is_background) for is_background in (False, True, True))
     tasks = LLMTextTasks(background, OfflineTextTasks(count))
     return Models(chat, tasks, embedder, (chat, background, extraction), extraction, reranker)
@@ -75,7 +75,7 @@ def _chat(settings: Settings, count: CountTokens, background: bool) -> "OpenAICh
 
 
 def make_chat(settings: Settings) -> "OpenAIChat | None":
-    """Returns the language model alone, for scheduled jobs; None without one. Close when done."""
+    """Returns the language model for scheduled jobs; None without one. Close when done."""
     return None if settings.offline else _chat(settings, counter_for(settings.model).text, background=True)
 
 

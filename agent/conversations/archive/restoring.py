@@ -79,7 +79,7 @@ async def _find(log: Log, tenant: str, thread: str) -> _Archived | None:
 
 
 async def _told_again(log: Log, folder: Path, found: _Archived) -> list[Event]:
-    """Appends the missing parts and returns all parts. They do not depend on who makes them: events after the first
+    """Returns all parts, even those already stored. Every process makes equal parts, because events after the first
     part are left out."""
     end = found.parts[0].seq if found.parts else found.head + 1
     rows = await _rows(log, folder, found)

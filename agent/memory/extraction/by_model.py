@@ -31,7 +31,7 @@ from turnlog.projectors.models.memories.text import normal
 
 MAX_TOKENS = 2_000
 MAX_CONTENT, MAX_QUOTE, MAX_NAME = 300, 1_000, 100
-MAX_ATTRIBUTES, MAX_RELATIONS, MAX_VALUE, MAX_NUMBER = 10, 10, 200, 1e15  # of one entity, from one answer
+MAX_ATTRIBUTES, MAX_RELATIONS, MAX_VALUE, MAX_NUMBER = 10, 10, 200, 1e15  # limits for one entity of an answer
 TOP_CONFIDENCE, USUAL_CONFIDENCE = 0.9, 0.7
 
 # The task for the model; the file named by MEMORY_EXTRACT_PROMPT_FILE replaces it.
@@ -189,7 +189,7 @@ def model_text(turn: Turn) -> str:
     return _words(turn.text)
 
 
-@lru_cache(maxsize=10_000)  # a growing batch is read again with every turn
+@lru_cache(maxsize=10_000)  # because a growing batch is read again with every turn
 def _words(text: str) -> str:
     lines = (line.strip() for line in own_words(text).splitlines())
     return "\n".join(line for line in lines if line)
@@ -207,8 +207,8 @@ def _json(text: str) -> tuple[list[Any], list[Any]] | None:
 
 
 def accepted_memories(turns: Sequence[Turn], answer: ModelAnswer, keys: dict[str, Strategy]) -> ExtractionResult:
-    """Returns the valid memories of a model's answer as findings, the others as rejections. keys: of attribute_keys().
-    Pure."""
+    """Returns the valid memories of a model's answer as findings, the others as rejections. keys: from
+    attribute_keys(). Pure."""
     findings: list[Finding] = []
     rejections: list[Rejection] = []
     named = list(_entities(turns, answer.entities, rejections))
@@ -282,8 +282,8 @@ def _numbers_said(turn: Turn, content: str) -> bool:
 
 
 def _evidence(turns: Sequence[Turn], quote: str, number: int | None) -> tuple[Turn, str | None]:
-    """Returns the turn with the quote (the named turn is tried first), and the quote as it is written there; None if
-    not found.
+    """Returns the turn with the quote (the named turn is tried first), and the quote as written there; None if not
+    found.
 
     A quote must not join text across a passage that was left out.
     """
@@ -355,7 +355,7 @@ def _attributes(turn: Turn, given: dict[str, Any]) -> Iterator[tuple[str, str | 
     for name, raw in given.items():
         value = " ".join(raw.split()) if isinstance(raw, str) else raw
         is_text = isinstance(value, str) and 0 < len(value) <= MAX_VALUE
-        is_number = isinstance(value, int | float) and abs(value) < MAX_NUMBER  # false of NaN
+        is_number = isinstance(value, int | float) and abs(value) < MAX_NUMBER  # False for NaN
         is_said = isinstance(value, bool) or _numbers_said(turn, str(value))
         if _ATTRIBUTE.fullmatch(name) and (is_text or is_number) and is_said:
             yield name, value

@@ -25,14 +25,14 @@ from turnlog.events.contracts import Entity
 from turnlog.projectors.models.memories.text import normal
 from turnlog.projectors.models.terms import terms
 
-PATTERN_TIMEOUTS_S = (0.05, 0.5)  # first and second try; process time, so other threads count as well
+PATTERN_TIMEOUTS_S = (0.05, 0.5)  # for the first and second try, in process time, which includes other threads
 EXPLICIT_IMPORTANCE, EXPLICIT_CONFIDENCE = 0.95, 1.0
 
 _AND = regex.compile(r",? and |[,，、和]\s*")
 T = TypeVar("T", Finding, Finding | Rejection)
 _CJK = regex.compile(r"[\u3400-\u9fff]")
 _LATIN = regex.compile(r"[A-Za-z]")
-_IN_A_WORD = regex.compile(r"(?<=[a-z])[a-z]", regex.IGNORECASE)  # a value ends here because it is too long
+_IN_A_WORD = regex.compile(r"(?<=[a-z])[a-z]", regex.IGNORECASE)  # a value that ends here was cut for its length
 _CLAUSE_START = regex.compile(
     r"[,，、;；:：()（）—–\-…*]|\b(?:and|but|so|because|since|although|though|while|plus|then)\b"
     r"|而且|但是|所以|因为|不过|并且|同时|但|而",
@@ -97,7 +97,7 @@ class Extractor:
     slow: set[str] = field(default_factory=set)
 
     def extract(self, turns: Iterable[Turn]) -> ExtractionResult:
-        """Reads each turn independently of the others, but for turns that the next one takes back."""
+        """Reads each turn independently, except for turns that the next one takes back."""
         turns = list(turns)
         findings: list[Finding] = []
         rejections: list[Rejection] = []
@@ -116,7 +116,7 @@ class Extractor:
         return found[0] if len(found) == 1 and not says_more else None
 
     def _read(self, turn: Turn, text: str) -> tuple[list[Finding], bool]:
-        """Returns the findings in a text, and whether it says more than they do."""
+        """Returns the findings in a text, and whether the text says more."""
         findings: list[Finding] = []
         rest = text
         for statement in statements(text):
@@ -294,7 +294,7 @@ def _denied(found: Finding, reading: Reading, language: str) -> Finding:
 
 
 def _of_somebody(found: Finding, subject: Subject) -> Finding:
-    """Returns a fact about somebody else: an attribute of their entity, with a key of its own."""
+    """Returns a fact about somebody else: an attribute of their entity, with a separate key."""
     attributes = {found.rule or found.category: found.value}
     relation = {"relation": subject.relation} if subject.relation else {}
     entity = Entity(type="PERSON", name=subject.name, attributes={**relation, **attributes}, sources=(found.source,))
@@ -346,14 +346,14 @@ def _verbatim(turn: Turn, content: str, quote: str) -> Finding:
 
 
 def _is_cut(text: str, end: int) -> bool:
-    """Returns whether a value that ends there was cut at the longest that its rule or a sentence may be."""
+    """Returns whether a value that ends there was cut at the maximum length of its rule or of a sentence."""
     return end == len(text) >= MAX_SENTENCE or bool(_IN_A_WORD.match(text, end))
 
 
 def _applies(rule: Compiled, language: str, reading: Reading) -> bool:
-    """Returns whether a rule reads this reading. A rule that may match anywhere has read the whole statement already.
-    An English clause without a subject is often no clause (", like tea" lists examples), so only rules for plain facts
-    read it."""
+    """Returns whether a rule applies to this reading. A rule that may match anywhere has read the whole statement
+    already. An English clause without a subject is often no clause (", like tea" lists examples), so only rules for
+    plain facts read it."""
     if reading.denies and not _may_be_denied(rule.rule, reading):
         return False
     if reading.is_whole or rule.rule.anywhere:
@@ -362,7 +362,7 @@ def _applies(rule: Compiled, language: str, reading: Reading) -> bool:
 
 
 def _may_be_denied(rule: Rule, reading: Reading) -> bool:
-    """Returns whether a later denial of the rule's claim has a meaning; a plain "not" has one for illnesses and
+    """Returns whether a later denial of the rule's claim is meaningful; a plain "not" is so for illnesses and
     allergies."""
     is_denial = (rule.value or "").startswith("(")
     settles = rule.dedupe_key is not None and rule.strategy in ("KEEP_LATEST", "KEEP_BOTH")

@@ -22,7 +22,7 @@ def roles(tool_results: bool) -> tuple[str, ...]:
 def evidence(
     messages: Iterable[Message], thread: str, user: str, among_people: bool = False, tool_results: bool = False
 ) -> tuple[list[Turn], int]:
-    """Returns the user's own turns in order, and the number of turns whose words are not the user's.
+    """Returns the user's own turns in order, and the number of turns with other people's words.
 
     among_people: the user's thread has several speakers and no assistant, as an imported chat: nobody there asks
     turnlog for anything.
@@ -114,7 +114,7 @@ class Statement:
 
 
 def own_words(text: str) -> str:
-    """Returns the text with all that is not the user's own replaced by line breaks; positions stay the same."""
+    """Returns the text with others' words replaced by line breaks; positions stay the same."""
     words = list(text[:MAX_TURN])
     for start, end in not_own(text[:MAX_TURN]):
         words[start:end] = "\n" * (end - start)
@@ -122,7 +122,7 @@ def own_words(text: str) -> str:
 
 
 def quoted_ranges(text: str) -> list[tuple[int, int]]:
-    """Returns the parts of a person's text that are not the person's own words: (start, end) of each, without space
+    """Returns the ranges of a person's text that are other people's words: (start, end) of each, without space
     around."""
     words = own_words(text)
     left_out = "".join("\0" if word == "\n" != char else char for char, word in zip(text, words, strict=False))

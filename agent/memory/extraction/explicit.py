@@ -15,7 +15,7 @@ from turnlog.events.contracts import MemoryKind
 from turnlog.projectors.models.terms import terms
 
 MAX_CONTENT = 1_000
-LOOK_BACK = 100  # characters before a verb that decide whether it is a request; this bounds the time a long text takes
+LOOK_BACK = 100  # characters before a verb that decide whether it is a request; limits the time for long texts
 
 
 def _any(*alternatives: str) -> re.Pattern[str]:
@@ -35,7 +35,7 @@ _VERB = _any(
 _BETWEEN_CLAUSES = _any(r"[,，:：、()（）—–…]|\.{2,}| - ", r"\b(?:and|but|so|because|then)\b")
 
 # The clause before the verb: ADVERBS are left out, ASKS makes it a request, MAY_ASK a request or a question, TELLS
-# neither. OPENS: all that may stand before a verb other than the seed's, which people use in many other ways.
+# neither. OPENS: everything that may precede verbs other than the seed's, because people use those in many other ways.
 _ADVERBS = _any(r"(?:(?:^|\s+)(?:just|always|also|still|now|ever|even|only|do|\w+ly))+$")
 _ASKS = _any(
     r"\b(?:please|pls|plz|kindly)$|请[你您]?$",
@@ -68,7 +68,8 @@ _OF_OTHERS = _any(
     r"(?:写的?是?|贴着|[来冒]了?句|念的?是?)\s*[:：，,]?\s*$",
 )
 
-# After the verb: LEAD is left out; POINTER means the words before or after it, NOTHING says nothing to remember.
+# After the verb: LEAD is left out; POINTER refers to the words before or after it; NOTHING contains nothing to
+# remember.
 _POINTING = (
     r"(?:this|that|it|these|those|one|things?|the following|for (?:me|later|the future|(?:the )?next time)|please|pls"
     r"|以下|下面|[这那][个些件句]?(?:一?点|事|话)?|它)"
@@ -188,7 +189,7 @@ def _is_request(clause: str, is_seed: bool) -> bool:
 
 
 def _items(words: str, at: int) -> Iterator[Request]:
-    """Yields the lines of a list, each a request; without bullets the next line alone."""
+    """Yields the lines of a list, each a request; without bullets, only the next line."""
     at += len(words[at:]) - len(words[at:].lstrip())
     first = at
     while (line := _LINE.match(words, at)) and (line["bullet"] or at == first):

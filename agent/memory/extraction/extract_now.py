@@ -1,4 +1,4 @@
-"""Extracting memories from conversations at once, or a preview of what the rules would store and reject."""
+"""Extracts memories from conversations at once, or previews what the rules would store and reject."""
 
 import asyncio
 from collections.abc import Iterator
@@ -42,7 +42,7 @@ from turnlog.projectors.models.memories.lookup import (
 )
 
 READS = ("messages", "memories")
-TRIES, PAUSE_S = 120, 0.25  # while another worker extracts from the conversation
+TRIES, PAUSE_S = 120, 0.25  # tries while another worker extracts from the conversation
 
 
 class NothingChosen(TurnlogError):
@@ -53,7 +53,8 @@ class NothingChosen(TurnlogError):
 
 @dataclass(frozen=True, slots=True)
 class Extracted:
-    """How far the turns of one user in one conversation have been read. stages: "rules" and "llm"; None: not yet."""
+    """The progress of an extraction from one user's turns in one conversation. stages: "rules" and "llm"; None: not
+    yet."""
 
     thread: str
     user: str
@@ -82,7 +83,7 @@ class PreviewedMemory:
 
 @dataclass(frozen=True, slots=True)
 class RejectedText:
-    """A text that a rule matched and that is not stored; reason is a stable word, detail is for people."""
+    """A text that a rule matched but that is not stored; reason is a stable word, detail is for people."""
 
     reason: str
     rule: str | None
@@ -119,8 +120,7 @@ class Remembered:
 async def remembered(
     runtime: Runtime, tenant: str, thread: str, user: str | None, turn: UUID, text: str
 ) -> Remembered | None:
-    """Returns the outcome of the requests to remember in a turn on the log; the rules read the turn now if no worker
-    has.
+    """Returns the outcome of the requests to remember in a turn on the log; applies the rules now if no worker has.
 
     None: it asks for nothing. Raises InvalidRules.
     """
@@ -149,7 +149,7 @@ async def remembered(
 
 
 async def _rules_have_read(runtime: Runtime, conversation: UserConversation) -> bool:
-    """Applies the rules to turns that they have not read. Returns False if another worker extracts from the
+    """Applies the rules to the unread turns. Returns False if another worker extracts from the
     conversation."""
     models = make_models(runtime.settings)
     try:
@@ -174,7 +174,7 @@ async def _of_turn(runtime: Runtime, conversation: UserConversation, turn: UUID)
 async def extract_memories(
     runtime: Runtime, tenant: str, thread: str | None = None, user: str | None = None, rules: Path | None = None
 ) -> list[Extracted]:
-    """Runs rules and model over the turns that no extraction has read yet, as the reactor does, whatever their number.
+    """Runs rules and model over all unread turns, as the reactor does, regardless of their number.
 
     thread: one conversation; with user only that user's turns. user alone: all conversations of that user. rules: a
     file used in place of MEMORY_RULES_FILE. Raises InvalidToken, NothingChosen, NotFound, InvalidRules, NotNow,
@@ -202,7 +202,7 @@ async def extract_memories(
 async def preview_extraction(
     runtime: Runtime, tenant: str, thread: str | None = None, user: str | None = None, rules: Path | None = None
 ) -> list[ExtractionPreview]:
-    """Returns the rules' findings in all turns, extracted before or not; stores nothing. Arguments as for
+    """Returns the rules' findings in all turns, even extracted ones; stores nothing. Arguments as for
     extract_memories.
 
     Raises InvalidToken, NothingChosen, NotFound, InvalidRules.

@@ -59,9 +59,9 @@ from turnlog.projectors.models.memories.extraction_lookup import (
 from turnlog.projectors.models.memories.lookup import is_memory_off, remembers_secrets, zone_of
 
 NAME = "extraction"
-READ_TURNS = 500  # by the rules at once
-APPEND_MEMORIES = 100  # in one append; each may lead to several events
-QUIET_TURNS = 50  # so many turns without a finding are recorded as read
+READ_TURNS = 500  # turns for one application of the rules
+APPEND_MEMORIES = 100  # memories in one append; each may lead to several events
+QUIET_TURNS = 50  # after this many turns without a finding they are recorded as read
 READ_FOR_BATCH = 5_000  # turns that are read to fill one batch of the model
 
 
@@ -96,7 +96,8 @@ class Extraction:
         self._count = counter_for(model.model).text if model else len
 
     async def by_rules(self, conn: Connection, conversation: UserConversation, finish: bool = False) -> None:
-        """Applies the rules to all turns that they have not read. finish: also if they are fewer than QUIET_TURNS."""
+        """Applies the rules to all unread turns. finish: records them as read even if they are fewer than
+        QUIET_TURNS."""
         if await self._passes_over(conn, conversation, "rules", self._rules.version):
             return
         while True:
@@ -117,7 +118,7 @@ class Extraction:
                 return
 
     async def by_model(self, conn: Connection, conversation: UserConversation, flush: bool = False) -> Pending:
-        """Sends every full batch to the model, with `flush` also the last partial one; returns what is not sent yet.
+        """Sends every full batch to the model, with `flush` also the last partial one; returns the unsent turns.
 
         Raises ModelError, RetryLater.
         """
@@ -131,7 +132,7 @@ class Extraction:
             await self._one_batch(conn, conversation, batch, span)
 
     async def give_up(self, conn: Connection, conversation: UserConversation, error: ModelError) -> None:
-        """Skips the next batch for the model, and records the error; the rules have read it."""
+        """Skips the model's next batch, which the rules have read, and records the error."""
         assert self._model is not None
         batch, span, size = await self._next_batch(conn, conversation)
         if not size:
@@ -146,8 +147,8 @@ class Extraction:
         await self._remember(conversation, (), [done.model_copy(update={"error": text}), failed])
 
     async def _passes_over(self, conn: Connection, conversation: UserConversation, stage: str, extractor: str) -> bool:
-        """Returns whether the user wants nothing remembered: turns that the stage has not read count as read then, so
-        that they are not remembered later either."""
+        """Returns whether the user wants nothing remembered; unread turns then count as read, so that they are not
+        remembered later either."""
 
         async def is_off(rows: Rows) -> bool:
             return await is_memory_off(rows.conn, rows.place.tenant, rows.place.thread)
@@ -196,8 +197,8 @@ class Extraction:
         )
 
     async def _store(self, conversation: UserConversation, proposed: Proposal) -> None:
-        """Stores a proposal in several appends, since one is bounded. Progress is part of the last one: after a crash
-        the first ones are repeated and change nothing."""
+        """Stores a proposal in several appends, because the size of one is limited. Progress is part of the last one:
+        after a crash the first ones are repeated and change nothing."""
         rest = proposed.memories
         while len(rest) > APPEND_MEMORIES:
             await self._remember(conversation, rest[:APPEND_MEMORIES], ())
@@ -244,7 +245,8 @@ class Extraction:
         await self._memories.remember_many(*user, memories, extra, self._shadow, derivation=derivation)
 
     async def _not_forgotten(self, conversation: UserConversation, memories: Sequence[Memory]) -> list[Memory]:
-        """Drops memories from turns of which a memory was forgotten since: a model would say it in other words."""
+        """Drops memories from turns with a memory that was forgotten since, because a model would repeat it in other
+        words."""
         turns = {source.event_id for memory in memories for source in memory.sources}
 
         async def find(rows: Rows) -> set[UUID]:
@@ -275,8 +277,8 @@ class Extraction:
         return key_of(_owner(conversation), self._model.model, parts)
 
     async def _are_gone(self, conn: Connection, conversation: UserConversation, turns: Sequence[Turn]) -> bool:
-        """Returns whether a turn was deleted or lost its text since it was read: the user was erased, or the
-        conversation deleted. A turn of an archived conversation is not gone."""
+        """Returns whether a turn was deleted, or its user erased, since it was read. A turn of an archived conversation
+        is not gone."""
         first, count = turns[0].seq, turns[-1].seq - turns[0].seq + 1
         messages = await self._messages(conn, conversation, first - 1, count)
         now, _ = evidence(messages, conversation.thread, conversation.user, False, self._settings.extract_tool_results)
@@ -291,7 +293,7 @@ class Extraction:
     async def _turns(
         self, conn: Connection, conversation: UserConversation, stage: str, limit: int
     ) -> tuple[list[Turn], Span, int]:
-        """Returns the next turns that a stage has not read, their span of sequences, and how many were read."""
+        """Returns a stage's next unread turns, their span of sequences, and how many turns were read."""
         after = await self._progress(conversation, stage)
         messages = await self._messages(conn, conversation, after, limit)
         if not messages:
@@ -329,7 +331,7 @@ def _owner(conversation: UserConversation) -> Owner:
 
 
 def extraction_of(runtime: Runtime, models: Models, shadow: str | None = None) -> Extraction:
-    """Returns an extraction with the rules, the prompt and the model that the settings name. Raises InvalidRules,
+    """Returns an extraction with the rules, prompt and model of the settings. Raises InvalidRules,
     InvalidPrompt."""
     settings, chat = runtime.settings, models.extraction
     rules, task = load_rules(settings.rules_file), extraction_task(settings.extract_prompt_file)
@@ -340,7 +342,7 @@ def extraction_of(runtime: Runtime, models: Models, shadow: str | None = None) -
 
 @contextlib.asynccontextmanager
 async def locked(conn: Connection, conversation: UserConversation, shadow: str = "") -> AsyncIterator[None]:
-    """Holds the lock of a conversation, a shadow its own. Raises RetryLater when another worker has it."""
+    """Holds the lock of a conversation; a shadow has a separate lock. Raises RetryLater when another worker has it."""
     name = f"{NAME}/{shadow}/{conversation.tenant}/{conversation.thread}/{conversation.user}"
     async with work_lock(conn, LockFor.EXTRACTION, name) as held:
         if not held:

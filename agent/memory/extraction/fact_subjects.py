@@ -1,4 +1,4 @@
-"""Decides whose fact a match states: the user's, that of somebody they name, or that of somebody unknown. Pure.
+"""Decides about whom a match states a fact: the user, a named person, or somebody unknown. Pure.
 
 "My mother's email is …" and 我妈妈的邮箱是… state an attribute of the entity mother. Words for the user
 (我, my, I) within the match make it the user's.
@@ -18,7 +18,7 @@ _ONE_PERSON = {"mother", "father", "wife", "husband", "partner", "significant ot
 
 
 def _canonical() -> dict[str, str]:
-    """Returns every word for a role → the name of its entity in that language's words."""
+    """Returns every word for a role → the name of its entity in the same language."""
     names: dict[str, str] = {}
     for role, others in ROLES.items():
         words = others.split()
@@ -69,8 +69,8 @@ _OF_A_ROLE = regex.compile(rf"\b(?:{_EN})['’]s\b|(?:{_ZH})的", regex.IGNORECA
 @dataclass(frozen=True, slots=True)
 class Subject:
     """Somebody other than the user. name: of their entity. key: the same for all words for one role. start: where the
-    text names them. relation: their role. is_one: the role or name means one person, unlike "colleague". called: what
-    the content calls them, if it is not the name."""
+    text names them. relation: their role. is_one: the role or name means one person, unlike "colleague". called: their
+    name in the content, if it differs."""
 
     name: str = ""
     key: str = ""
@@ -81,7 +81,7 @@ class Subject:
 
     @property
     def is_known(self) -> bool:
-        """Returns False if the text does not say who it is."""
+        """Returns whether the text says who it is."""
         return bool(self.name)
 
     def key_of(self, dedupe_key: str, value: str | None) -> str:
@@ -101,7 +101,7 @@ class Subject:
 
 
 def owner(before: str, matched: str) -> Subject | None:
-    """Returns whose fact `matched` states after `before`, the text of its sentence up to it; None: the user's."""
+    """Returns the person about whom `matched` states a fact; None: the user. before: the sentence up to the match."""
     if _FIRST_PERSON.search(matched):
         return None
     for pattern in _OWNERS:
@@ -111,12 +111,12 @@ def owner(before: str, matched: str) -> Subject | None:
 
 
 def is_about_a_role(text: str) -> bool:
-    """Returns whether a sentence states something of a relative or another role ("User's mother's email is …")."""
+    """Returns whether a sentence is about a relative or another role ("User's mother's email is …")."""
     return bool(_OF_A_ROLE.search(text))
 
 
 def role_name(said: str, is_one: bool = True) -> str:
-    """Returns the name of the role: mom → mother, kids → child. is_one: not of several people or animals."""
+    """Returns the name of the role: mom → mother, kids → child. is_one: excludes plural words."""
     said = said.lower()
     return _NAMES.get(said) or _NAMES.get(said.removesuffix("s")) or (said if is_one else said.removesuffix("s"))
 

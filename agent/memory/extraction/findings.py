@@ -12,7 +12,7 @@ from turnlog.events.contracts.base import END_OF_TIME, is_undated
 @dataclass(frozen=True, slots=True)
 class Turn:
     """A turn that may be evidence: the user's own, or a tool result by opt-in. name: of the speaker. to_people: said to
-    other people, so that it asks turnlog for nothing."""
+    other people, so not a request to turnlog."""
 
     thread: str
     seq: int
@@ -29,7 +29,8 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A memory that an extractor proposes; conflicts are decided later. dedupe_key: filled in and normalised."""
+    """A memory that an extractor proposes; conflicts are decided later. dedupe_key: with its values filled in,
+    normalised."""
 
     kind: MemoryKind
     content: str
@@ -66,12 +67,12 @@ class Rejection:
 
 @dataclass(frozen=True, slots=True)
 class ExtractionResult:
-    """What an extractor found in some turns. entities: those that belong to no finding."""
+    """The result of an extractor for some turns. entities: those without a finding."""
 
     findings: tuple[Finding, ...] = ()
     rejections: tuple[Rejection, ...] = ()
     entities: tuple[Entity, ...] = ()
 
     def counts(self) -> dict[str, int]:
-        """Returns number of rejections by reason; contains no text of the user, so it may be logged."""
+        """Returns the number of rejections by reason, which contains no text of the user and may be logged."""
         return dict(sorted(Counter(rejection.reason for rejection in self.rejections).items()))

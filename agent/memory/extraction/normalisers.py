@@ -1,4 +1,4 @@
-"""Normalisers that rules name: they bring a matched value into normal form. Pure.
+"""Normalisers that rules name; each brings a matched value into normal form. Pure.
 
 A normaliser gets the value, the time when it was said, and the rule's parameters; it returns the normalised value or
 raises ValueError with the reason.
@@ -133,7 +133,7 @@ def chinese_number(text: str) -> int:
 
 
 def _of_a_known_time(normaliser: Normaliser) -> Normaliser:
-    """Refuses a date that depends on when it was said ("next month") where nobody knows that time."""
+    """Refuses a relative date ("next month") if the time of saying is unknown."""
 
     @functools.wraps(normaliser)
     def checked(value: str, said_at: datetime, **options: Any) -> str:

@@ -32,7 +32,7 @@ def entities(looked: ExtractionResult) -> list[EntitiesFound]:
 
 
 def without_repeats(model: ExtractionResult, rules: ExtractionResult, turns: Sequence[Turn]) -> ExtractionResult:
-    """Returns the model's result without findings that a rule has too: with the same key, content or statement."""
+    """Returns the model's result without findings that a rule also made: with the same key, content or statement."""
     by_id = {turn.event_id: turn for turn in turns}
     kept: list[Finding] = []
     rejections = list(model.rejections)
@@ -47,8 +47,8 @@ def without_repeats(model: ExtractionResult, rules: ExtractionResult, turns: Seq
 
 
 def without_secrets(found: ExtractionResult, turns: Sequence[Turn]) -> ExtractionResult:
-    """Returns the result without findings and entities that hold a password, a key, or the number of a card or of a
-    person."""
+    """Returns the result without findings and entities that contain a password, a key, or the number of a card or
+    identity document."""
     by_id = {turn.event_id: turn for turn in turns}
     secret = [finding for finding in found.findings if holds_secret(f"{finding.content}\n{finding.source.quote}")]
     return ExtractionResult(

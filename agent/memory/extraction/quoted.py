@@ -1,4 +1,4 @@
-"""Finds the parts of a turn's text that the user did not claim: somebody else's words, and words that are not meant.
+"""Finds the parts of a turn's text that are not the user's claims: other people's words, and words that are not meant.
 Pure.
 
 Somebody else's words are pasted, forwarded or quoted text, code, logs, transcripts, texts to work on and turnlog's own
@@ -39,7 +39,7 @@ _TO_WORK_ON = re.compile(
     r"|\A\s*(?:(?:请|帮|麻烦|把)[^。\n]{0,15})?翻译[^。：\n]{0,20}。.*\Z",
     re.IGNORECASE | re.DOTALL,
 )
-_HIDDEN = "\ufffc"  # stands for each character of a quote with delimiters while the others are looked for
+_HIDDEN = "\ufffc"  # replaces each character of a delimited quote while other quotes are searched
 _DELIMITED = (
     _OURS,
     re.compile(r"```.*?(?:```|\Z)|~~~.*?(?:~~~|\Z)", re.DOTALL),
@@ -75,7 +75,7 @@ _CLAUSE = re.compile(rf"(?:(?! [-–—] |——|[写唱说]道[，,])[^\n.!?。
 _CLAUSE_END = re.compile(r"(?P<inline>[:：](?!//)|\s[-–—]\s|——|[写唱说]道[，,])|[.!?。！？]*[ \t]{0,20}(?=\n)")
 MAX_CLAUSE = 160
 _BEFORE_DELIMITED = re.compile(rf"\s{{0,9}}(?:{_HIDDEN}|[“\"「『]|[\w.+-]+@\w)")
-# The words after a clause with these are the user's: meant for turnlog, or about the user.
+# Words after a clause with these are the user's own: meant for turnlog, or about the user.
 _MEANT = _any(
     r"\b(?:remember|memori[sz]e|forget|note (?:that|this|to|for)|keep in mind|save|store|questions?|problem|situation"
     r"|background|context|about (?:me|myself|us)|for you|facts|details|your (?:last )?(?:answer|message|reply|text))\b"
@@ -126,7 +126,7 @@ _TITLES = _any(
     _TEXT_ZH + r"[^，,]{0,12}$",
     r"^\W*转发\W*$",
 )
-# A task for a text that stands below.
+# A task for a text that follows.
 _POINTS = _any(
     _OPENING
     + r"(?:check|review|explain|analy[sz]e|improve|edit|shorten|simplify|condense|expand|rate|critique|read|consider"
@@ -328,14 +328,14 @@ def _introduced(text: str) -> Iterator[Range]:
             yield at, end
         elif ended["inline"] and _SAYS.search(clause) and (said := _SENTENCE.match(text, at)):
             end = said.end()
-            if _FIRST_PERSON.search(said.group()):  # who says "I" in the next sentence is not known
+            if _FIRST_PERSON.search(said.group()):  # the speaker of "I" in the next sentence is unknown
                 blank = _BLANK_LINE.search(text, end)
                 end = blank.end() if blank else len(text)
             yield at, end
 
 
 def _announces(clause: str, has_colon: bool, text: str, at: int) -> bool:
-    """Returns whether all text after the clause, which ends at `at`, is somebody's. A colon at the end of a line
+    """Returns whether all text after the clause, which ends at `at`, is somebody else's. A colon at the end of a line
     announces one by itself, unless the clause is about the user, or only a label."""
     if not has_colon:
         is_alone = _BLANK_LINE.match(text, at) and (_POINTS.search(clause) or _SHOWS.search(clause))
@@ -371,8 +371,8 @@ def _shows_the_person(paragraph: str) -> bool:
 
 
 def _invented(text: str) -> Iterator[Range]:
-    """Yields what is invented: role play lasts to the end, a dream or a supposition to the end of its paragraph; both
-    end where the text says so."""
+    """Yields invented text: role play lasts to the end, a dream or a supposition to the end of its paragraph, unless
+    the text ends it earlier."""
     for pattern, is_role_play in ((_ROLE_PLAY, True), (_INVENTED, False)):
         at = 0
         while found := pattern.search(text, at):
@@ -392,7 +392,8 @@ def _taken_back(text: str) -> Iterator[Range]:
 
 
 def _transcript(text: str) -> Iterator[Range]:
-    """Yields the lines of two or more speakers of whom one speaks again; a form names each of its fields once."""
+    """Yields the lines of two or more speakers of whom one speaks again, unlike a form, whose field names do not
+    repeat."""
     lines = [found for found in _SPEAKER.finditer(text) if not _MEANT.search(found["name"])]
     names = Counter(found["name"].strip().lower() for found in lines)
     if len(names) > 1 and max(names.values()) > 1:

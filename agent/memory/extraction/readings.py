@@ -1,5 +1,5 @@
-"""The ways in which the rules read a statement: as it is, and each clause that leaves its subject out, or whose
-subject is a relative, as if it began with "I" or 我. Pure.
+"""Makes the readings of a statement for the rules: the statement itself, and clauses without a subject, or with a
+relative as subject, rewritten to begin with "I" or 我. Pure.
 
 我叫王芳，住在上海 says 我住在上海 too; "My son Max is 7 and lives in Rome" says of Max what "I am 7" says of the user.
 So no rule has to know of subjects other than the first person. A clause that denies something is read without its
@@ -20,7 +20,7 @@ _ADVERBS = regex.compile(
     r"(?<![\p{L}])(?P<who>(?:i|we)(?:'m|'ve| am| are| have)? )"
     r"(?:(?:only just|just|recently|currently|now|also|still|already|actually|really|finally|personally) )+"
     r"|(?P<who>我(?:们家?)?)(?:现在|目前|最近|刚刚?|已经|也|还(?!有)|又|一直|其实|平时|真的)+(?=\p{Han})"
-    # The time since when something changed, but not the time when somebody was or ate somewhere.
+    # The time of a change, but not the time when somebody was or ate somewhere.
     r"|(?P<who>我(?:们家?)?)(?:上个?[月周]|去年|前年|今年|昨天|前天|前几天|前不久|不久前|刚刚?|已经)+(?![吃喝住在])"
     r"(?=[^，。！？,.!?]*了(?:[，。！,.!]|$))",
     regex.IGNORECASE,
@@ -79,8 +79,8 @@ _VERB = regex.compile(
 
 
 class Reading(NamedTuple):
-    """A statement as a rule reads it. text: place for place as the statement. subject: the one whose facts the text
-    states as "I"; None: the user.
+    """A form of a statement for rules. text: has the statement's positions. subject: the person that "I" means; None:
+    the user.
 
     denies: the text denies the statement at the place `since`: that it still holds, or that it holds at all.
     """
@@ -92,7 +92,7 @@ class Reading(NamedTuple):
     since: int = 0
 
     def states_at(self, at: int) -> bool:
-        """Returns whether a match there is what the reading was made for; "I don't think I have asthma" denies
+        """Returns whether a match at this position belongs to the reading; "I don't think I have asthma" denies
         nothing."""
         return self.denies is None or (at >= self.since and not self.text[self.since : at].strip())
 
@@ -104,7 +104,7 @@ class Reading(NamedTuple):
 
 
 def readings(said: str) -> Iterator[Reading]:
-    """Yields the statement first, and after each reading those of its clauses that deny something."""
+    """Yields the statement first, and after each reading its denying clauses."""
     for reading in _plain_readings(said):
         yield reading
         yield from _denials(reading)
@@ -128,12 +128,12 @@ def _blank(found: Any) -> str:
 
 
 def _plain_readings(said: str) -> Iterator[Reading]:
-    """Yields the statement, and its clauses without a subject: each continues the clause before, if that named nobody
+    """Yields the statement and its clauses without a subject, which continue the clause before unless it names somebody
     else."""
     text = said.translate(_PLAIN)
     text = _ADVERBS.sub(lambda found: found["who"].rjust(len(found.group())), text)
     yield Reading(text, is_whole=True)
-    topic: Subject | None = None  # whom the clauses before are about, if that is known
+    topic: Subject | None = None  # the person that the earlier clauses are about, if known
     is_known = False
     for start, end in _clauses(text):
         clause = text[start:end]
@@ -170,7 +170,7 @@ def _clauses(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _in_first_person(text: str, at: int, end: int, is_third: bool) -> str | None:
-    """Returns the clause that begins at `at` and what follows it, with "I" or 我 before it and nothing before that.
+    """Returns the text from `at` on with "I" or 我 before it.
 
     is_third: its verb has the form for he or she. None when there is no such verb, or no room.
     """

@@ -94,12 +94,13 @@ def replacement_events(
 
 
 def _is_addable(row: StoredMemory, here: StoredMemory | None) -> bool:
-    """Returns whether it is not recorded yet, or was closed in favour of another finding, which may be gone now."""
+    """Returns whether a memory is not recorded yet, or was closed in favour of a finding that may now be gone."""
     return here is None or (here.status == "closed" and here.closed_reason in ("superseded", "rejected", "rederived"))
 
 
 def _was_read(row: StoredMemory, coverage: Coverage) -> bool:
-    """Returns whether it is valid, extracted, and only from turns that the new extractor has read in the same stage."""
+    """Returns whether a memory is valid, extracted, and only from turns that the new extractor has read in the same
+    stage."""
     stage = "llm" if row.origin == "llm" else "rules"
     return (
         row.status == "valid"
@@ -114,7 +115,7 @@ def _is_of_a_turn(row: StoredMemory, turns: Collection[UUID]) -> bool:
 
 
 def _is_single(row: StoredMemory) -> bool:
-    """Returns whether it is the only valid memory of its dedupe key."""
+    """Returns whether a memory is the only valid one of its dedupe key."""
     return row.status == "valid" and row.dedupe_key is not None and row.strategy != "KEEP_BOTH"
 
 

@@ -27,7 +27,7 @@ LANGUAGES = ("en", "zh")
 FLAGS = regex.IGNORECASE | regex.VERSION1
 _APOSTROPHE = regex.compile(r"(?<=\bi|\(\?:|\||n)'(?=m\b|ve\b|t\b)")  # "im", "ive" and "dont" are typed too
 _PART = regex.compile(r"\{\{\w+\}\}")
-Pattern = Any  # of regex, which has no types
+Pattern = Any  # of the library regex, which has no types
 APPLIED_BY = {
     "turnlog.agent.memory.extraction": (
         *(
@@ -56,7 +56,7 @@ class InvalidRules(TurnlogError):
 
 
 class Rule(BaseModel):
-    """One rule, as its table in the file says it.
+    """One rule: its table in the file.
 
     en, zh: regular expressions (library `regex`); {{number}} is the part of that name in parts.toml; the group `value`,
     or the first one, is the value. content,
@@ -117,15 +117,15 @@ class Compiled:
 
 @dataclass(frozen=True, slots=True)
 class RuleSet:
-    """The rules in the order in which they are tried. version: 16 hex digits over all that they say and the code that
-    applies them: with another version a turn may give another memory, so that `rederive` finds a difference."""
+    """The rules in the order in which they are tried. version: 16 hex digits of a hash of the rules and the code that
+    applies them; under another version a turn may give other memories, which `rederive` finds."""
 
     rules: tuple[Compiled, ...]
     version: str
 
 
 def load_rules(own: Path | None = None) -> RuleSet:
-    """Returns the rules of `own`, then turnlog's without those that `own` replaces or switches off. Raises
+    """Returns the rules of `own`, then turnlog's except those that `own` replaces or switches off. Raises
     InvalidRules."""
     tables = dict(_bundled())
     if own is not None:
@@ -138,7 +138,7 @@ def load_rules(own: Path | None = None) -> RuleSet:
 
 @cache
 def _code() -> str:
-    """Returns a hash of the modules that decide what a match states, whose it is and in which form."""
+    """Returns a hash of the modules that decide the content, the person and the form of a match."""
     parts = [files(package) / f"{name}.py" for package, names in APPLIED_BY.items() for name in names]
     parts.append(files("turnlog.agent.memory.extraction") / "parts.toml")
     return hashlib.sha256(b"".join(part.read_bytes() for part in parts)).hexdigest()

@@ -1,4 +1,4 @@
-"""Values of the extraction, and what both stages share: results in, memories and events to write out. Pure."""
+"""Values of the extraction that both stages share: they turn results into memories and events to write. Pure."""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ ANOTHER_SPEAKER = "another-speaker"
 
 @dataclass(frozen=True, slots=True)
 class UserConversation:
-    """The turns of one user in one conversation: what an extraction reads."""
+    """The turns of one user in one conversation, the input of an extraction."""
 
     tenant: str
     user: str

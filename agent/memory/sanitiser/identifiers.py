@@ -34,7 +34,7 @@ _FREE, _END = r"(?<![0-9A-Za-z*.])(?<![0-9]-)", r"(?![0-9A-Za-z*])(?!-[0-9])"
 _SSN = re.compile(_FREE + r"[0-9]{3}-[0-9]{2}-[0-9]{4}" + _END)
 _SSN_NAMED = re.compile(r"((?<![A-Za-z])(?:ssn|social security(?: number)?)[:#\s]{0,3}(?:is )?)([0-9]{9})" + _END, re.I)
 _CHINESE = re.compile(_FREE + r"[0-9]{17}[0-9Xx]" + _END)
-# A region, a day of birth, a number: a timestamp or an order number of 18 digits has no year in this place.
+# Region, day of birth, number: timestamps and order numbers of 18 digits have no year in this position.
 _CHINESE_FORM = re.compile(r"[1-9][0-9]{5}(?:19|20)[0-9]{2}(?:0[1-9]|1[0-2])(?:0[1-9]|[12][0-9]|3[01])[0-9]{3}[0-9Xx]")
 _CHINESE_NAMED = re.compile(r"(?:身份证|公民身份)[^0-9\n]{0,8}$")
 _CARD = re.compile(

@@ -40,7 +40,7 @@ def sanitise(text: str, level: SanitiseLevel, regions: Sequence[str] = REGIONS) 
 
 
 def holds_secret(text: str) -> bool:
-    """Returns whether a text holds anything that LIGHT masks, or says a password or PIN of any form."""
+    """Returns whether a text contains anything that LIGHT masks, or a password or PIN in any form."""
     return bool(_CONFIDED.search(text)) or sanitise(text, SanitiseLevel.LIGHT) != text
 
 
@@ -71,7 +71,7 @@ def _once(text: str, level: SanitiseLevel, regions: Sequence[str]) -> str:
 
 
 def sanitised_json(value: Any, clean: Callable[[str], str]) -> Any:
-    """Does what sanitise_json does, with another function for the strings."""
+    """Sanitises a JSON value like sanitise_json, with another function for the strings."""
     match value:
         case str():
             return clean(value)
@@ -125,8 +125,8 @@ _SAID = re.compile(
     r"|(?:密码|口令)\s{0,3}(?:[:：=]|是|为)\s{0,3})(?=[!-~]{0,100}[0-9])([!#-&(-+\--:<-~]{4,})",
     re.IGNORECASE,
 )
-# Of one's own, as in "my wifi password is swordfish"; a rule for passwords ("8 characters") is said otherwise. The
-# group that matches is where the password begins.
+# The user's own password, as in "my wifi password is swordfish", unlike a rule for passwords ("8 characters"). The
+# password begins at the matching group.
 _CONFIDED = re.compile(
     r"\b(?:pass(?:word|code|phrase)|pwd|api key|secret key|private key|access token|seed phrase|recovery phrase)"
     r"\b[^.!?\n:=]{0,30}?(?:(?:\b(?:is|are)\b|[:=])\s{0,3}(?!not\b|too\b|very\b|weak\b|strong\b|secure\b|in\b|on\b"

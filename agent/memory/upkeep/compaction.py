@@ -1,4 +1,4 @@
-"""Groups memories that say the same, and makes the events that close duplicates or undo a compaction.
+"""Groups duplicate memories, and makes the events that close duplicates or undo a compaction.
 
 `duplicate_groups` is pure: memories and near pairs in, groups out. The most important memory of a group stays valid and
 the others are closed for it; nothing is deleted, so that a compaction can be undone. Similarity is not transitive here:
@@ -26,7 +26,7 @@ DUPLICATE_SIMILARITY = 0.92  # calibrated; above it two memories are duplicates
 
 @dataclass(frozen=True, slots=True)
 class Compactable:
-    """A valid memory as compaction sees it. importance: decayed to now.
+    """A valid memory that may be compacted. importance: decayed to now.
 
     touched_at: when it was last said, learned, rated or read. has_evidence: it has at least one source turn.
     """
@@ -47,8 +47,8 @@ class Compactable:
 
 @dataclass(frozen=True, slots=True)
 class DuplicateGroup:
-    """Memories that say the same. kept: stays valid; the duplicates are closed for it. similarity: the lowest of a
-    duplicate to `kept`."""
+    """Memories with the same meaning. kept: stays valid; the duplicates are closed in its favour. similarity: the
+    lowest of a duplicate to `kept`."""
 
     kept: Compactable
     duplicates: tuple[Compactable, ...]
@@ -69,7 +69,7 @@ class Separated:
                 self._sets_of[member].add(number)
 
     def contain(self, first: UUID, second: UUID) -> bool:
-        """Returns whether one set has both."""
+        """Returns whether one set contains both."""
         return not self._sets_of.get(first, set()).isdisjoint(self._sets_of.get(second, ()))
 
 
@@ -148,8 +148,8 @@ def _may_be_duplicates(first: Compactable, second: Compactable) -> bool:
 
 
 def _rank(one: Compactable) -> tuple[bool, float, datetime, int]:
-    """Returns a sort key, lowest first: memories with a dedupe key (a newer claim can end them), then more important,
-    then older ones."""
+    """Returns a sort key, lowest first: memories with a dedupe key (which a newer claim can end), then more important
+    ones, then older ones."""
     return (one.dedupe_key is None, -one.importance, one.valid_from, one.seq)
 
 

@@ -1,4 +1,5 @@
-"""Compares a new memory with those near it by a language model, which sees more than the words alone show.
+"""Compares a new memory with similar ones by a language model, which finds contradictions that the words alone do not
+show.
 
 Input: a new memory and up to MOST earlier ones. Output: a verdict on each, and the events that follow from them. A
 model's verdict deletes nothing: the losing memory is closed, and a revert opens it again. A rule's strategy has
@@ -102,7 +103,7 @@ def _shown(row: StoredMemory) -> dict[str, str]:
 
 
 def comparisons(verdicts: Sequence[Mapping[str, Any]], earlier: Sequence[StoredMemory]) -> tuple[Comparison, ...]:
-    """Returns a comparison for each earlier memory that the answer numbers; of several for one memory the first."""
+    """Returns a comparison for each earlier memory whose number is in the answer; the first one counts."""
     said = {verdict["memory"]: verdict for verdict in reversed(verdicts)}
     return tuple(
         Comparison(

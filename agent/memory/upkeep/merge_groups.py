@@ -57,8 +57,8 @@ class MergeGroup:
 
 @dataclass(frozen=True, slots=True)
 class MergeCriteria:
-    """Criteria for members of a merge group: untouched since `before`, and for a merge at least `similarity` alike, for
-    a summary less important than `below`."""
+    """Criteria for members of a merge group: unchanged since `before`; for a merge, at least `similarity` alike; for a
+    summary, less important than `below`."""
 
     before: datetime
     similarity: float
@@ -83,8 +83,8 @@ class _SimilarityGraph:
     count_tokens: Callable[[str], int]
 
     def group_around(self, seed: int, taken: Collection[int], most: int) -> list[int]:
-        """Returns the seed and its strongest neighbours: not taken, excluded by none, within `most` and
-        MAX_GROUP_TOKENS."""
+        """Returns the seed and its strongest free neighbours, within `most` and MAX_GROUP_TOKENS and without pairs that
+        exclude each other."""
         found, tokens = [seed], self.count_tokens(self.memories[seed].content)
         for other in sorted(self.strength[seed], key=lambda n: (-self.strength[seed][n], n)):
             one = self.memories[other]
@@ -228,7 +228,7 @@ def merge_event(
         importance=max(importance_now(row, at, policy) for row in rows) if merge else first_importance("SUMMARY", text),
         confidence=min(row.confidence for row in rows),
         origin="compaction",
-        strategy="KEEP_BOTH",  # a vector match with a user's own memory must end neither of the two
+        strategy="KEEP_BOTH",  # a vector match with a user's own memory must not end either of the two
         valid_from=at,
         sources=_evidence(rows),
         entities=tuple(dict.fromkeys(name for row in rows for name in row.entities)),

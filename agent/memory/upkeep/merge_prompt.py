@@ -21,9 +21,9 @@ from turnlog.projectors.models.memories.text import normal
 from turnlog.projectors.models.terms import terms
 
 MOST_CHARS = 600
-EXTRA_CHARS = 20  # by which a merge may be longer than its members together
-MAX_NEW_WORDS = 1 / 3  # share of the text's words that no member has
-MIN_KEPT_WORDS = 1 / 2  # share of each member's words that a merge has
+EXTRA_CHARS = 20  # characters by which a merge may exceed its members together
+MAX_NEW_WORDS = 1 / 3  # highest share of the text's words that are in no member
+MIN_KEPT_WORDS = 1 / 2  # lowest share of each member's words that the merge contains
 _WORD = re.compile(r"[^\W\d_][\w&'’-]*")
 _POSSESSIVE = re.compile(r"['’]s?\Z")
 _SPEAKER = re.compile(r"I(?:['’](?:m|ve|d|ll))?")
@@ -48,8 +48,8 @@ class _Answer(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class CheckedText:
-    """A model's text after its checks. text: may become a memory; empty when it was refused. refused: the reason, None
-    when it was not."""
+    """A model's text after its checks. text: may become a memory; empty if it was refused. refused: the reason, else
+    None."""
 
     text: str
     refused: str | None = None
@@ -106,7 +106,7 @@ def _leaves_out(text: str, member: str) -> bool:
 
 
 def _numbers(text: str) -> set[str]:
-    """Returns numbers without sign: hyphens in dates such as 2026-05-08 are not minus signs."""
+    """Returns numbers without their sign, because hyphens in dates such as 2026-05-08 are not minus signs."""
     return {number.lstrip("+-") for number in numbers(_NO_NUMBER.sub(" ", normal(text)))}
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
-BLOCK = 4_096  # vectors that are in memory as float32 at a time
+BLOCK = 4_096  # vectors in memory as float32 at a time
 PROBES = 4
 BRUTE_FORCE_UP_TO = 2_000  # vectors: all pairs are compared
 PER_CENTROID = 400
