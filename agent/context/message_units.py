@@ -37,10 +37,15 @@ class Piece(NamedTuple):
 
 
 class Unit(NamedTuple):
-    """Messages that stay together. pieces: in the order of the API; messages: in the order of the log."""
+    """Messages that stay together, in the order of the log. several: their pieces in the order of the API; empty for a
+    plain message, as most are: a conversation of 50,000 turns has as many units."""
 
-    pieces: tuple[Piece, ...]
     messages: tuple[Message, ...]
+    several: tuple[Piece, ...] = ()
+
+    @property
+    def pieces(self) -> tuple[Piece, ...]:
+        return self.several or (Piece(self.messages[0], "body"),)
 
 
 class Remark(NamedTuple):
@@ -80,7 +85,7 @@ class _Grouping:
 
     def add(self, message: Message) -> None:
         if is_plain(message):
-            self.slots.append(Unit((Piece(message, "body"),), (message,)))
+            self.slots.append(Unit((message,)))
         elif message.role == "assistant" and (found := calls(message)):
             self._open(message, {call.stored_id: call.wire["id"] for call in found})
         else:
@@ -124,7 +129,7 @@ class _Grouping:
     def _stand_alone(self, message: Message, found: list[Result], shown: list[Piece]) -> None:
         orphans = [p for i, r in enumerate(found) if (p := self._orphan(message, i, r)) is not None]
         if orphans or shown:
-            self.slots.append(Unit((*orphans, *shown), (message,)))
+            self.slots.append(Unit((message,), (*orphans, *shown)))
         elif not found:
             self.out.dropped.append(Remark(message.seq, SAYS_NOTHING))
         else:
@@ -161,7 +166,7 @@ class _Grouping:
         if len(exchange.answers) < len(exchange.open):
             self.out.altered.append(Remark(opener.seq, "call without a result, given a placeholder"))
         pieces = (Piece(opener, "body"), *answers, *exchange.extra)
-        return Unit(pieces, tuple(exchange.messages))
+        return Unit(tuple(exchange.messages), pieces)
 
 
 def group(messages: Iterable[Message], options: WireOptions | None = None) -> Turns:
@@ -191,7 +196,7 @@ def render(piece: Piece, form: Form) -> Wire | None:
 def piece_tokens(piece: Piece, form: Form, counter: TokenCounter) -> int:
     """Returns a piece's number of tokens in a form. Each piece is counted once per process, equal forms together."""
     if is_plain(piece.message):
-        return counter.once(piece.message, "plain", lambda: counter.wire(render(piece, form) or {}))
+        return _plain_tokens(piece.message, form, counter)
 
     def count() -> int:
         if form.condensed and condense(piece.message, form.tool_max) is piece.message:
@@ -209,9 +214,13 @@ def is_plain(message: Message) -> bool:
 
 def unit_tokens(unit: Unit, form: Form, counter: TokenCounter) -> int:
     """Returns the tokens of a unit in a form."""
-    if len(unit.pieces) == 1:  # the usual case
-        return piece_tokens(unit.pieces[0], form, counter)
-    return sum(piece_tokens(piece, form, counter) for piece in unit.pieces)
+    if not unit.several:
+        return _plain_tokens(unit.messages[0], form, counter)
+    return sum(piece_tokens(piece, form, counter) for piece in unit.several)
+
+
+def _plain_tokens(message: Message, form: Form, counter: TokenCounter) -> int:
+    return counter.once(message, "plain", lambda: counter.wire(body(message, form.options) or {}))
 
 
 def cuts(messages: Sequence[Message]) -> list[int]:

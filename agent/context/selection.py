@@ -1,5 +1,6 @@
 """Selects the units of each tier when not everything fits. Works on indexes."""
 
+from bisect import bisect_right
 from collections.abc import Collection, Sequence
 from itertools import accumulate
 from typing import NamedTuple
@@ -36,23 +37,19 @@ def middle_start(weights: Weights, shares: Shares) -> int:
     sizes = list(accumulate(weights.sizes, initial=0))
     lean = list(accumulate((w if w <= shares.middle else 0 for w in weights.lean), initial=0))
     start = recent = 0
-    for end in range(1, len(full)):
-        while recent < end and not _recent_fits(full, sizes, recent, end, shares):
+    total, few, share = shares.total, shares.recent_count, shares.recent
+    for end in range(bisect_right(full, total), len(full)):
+        # Tier 3 has a share and a number of messages; its newest unit may have any number of messages.
+        while recent < end and (
+            full[end] - full[recent] > share or (sizes[end] - sizes[recent] > few and recent != end - 1)
+        ):
             recent += 1
-        if full[end] <= shares.total:
-            continue
         room = shares.middle_room(full[end] - full[recent])
         if lean[recent] - lean[start] > room:
             target = room - shares.middle // STRIDE
             while start < recent and lean[recent] - lean[start] > target:
                 start += 1
     return start
-
-
-def _recent_fits(full: list[int], sizes: list[int], start: int, end: int, shares: Shares) -> bool:
-    """Returns whether units start … end - 1 fit tier 3; the newest unit may have any number of messages."""
-    few = sizes[end] - sizes[start] <= shares.recent_count or start == end - 1
-    return few and full[end] - full[start] <= shares.recent
 
 
 OVER_BUDGET = "older than what fits into the budget"

@@ -14,7 +14,6 @@ from turnlog.agent.context.message_units import (
     Turns,
     Unit,
     group,
-    is_plain,
     piece_tokens,
     unit_tokens,
 )
@@ -66,9 +65,7 @@ class Build:
     def condense(self, units: Sequence[Unit], full: Sequence[int]) -> list[int]:
         """Returns the tokens of each condensed unit; for most units they equal those of the full form."""
         return [
-            tokens
-            if len(unit.pieces) == 1 and is_plain(unit.messages[0])
-            else unit_tokens(unit, self.condensed, self.counter)
+            unit_tokens(unit, self.condensed, self.counter) if unit.several else tokens
             for unit, tokens in zip(units, full, strict=True)
         ]
 
@@ -165,7 +162,7 @@ def _lay_out(
 
 def _lost(unit: Unit, build: Build) -> set[int]:
     """Returns the messages that are empty when condensed (only thinking)."""
-    if all(is_plain(message) for message in unit.messages):
+    if not unit.several:
         return set()
     full, lean = (
         {piece.message.seq for piece in unit.pieces if piece_tokens(piece, form, build.counter)}
