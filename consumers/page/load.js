@@ -72,6 +72,20 @@ export function usePages(address, query) {
   };
 }
 
+/** Returns the first pages of a list, for one that is read again as a whole. @param {string} address @param {number} count of pages @param {AbortSignal} signal
+ * @returns {Promise<{items: any[], more: boolean}>} */
+export async function firstPages(address, count, signal) {
+  const items = [];
+  let cursor = null;
+  for (let at = 0; at < count; at++) {
+    const page = await get(address, { query: { limit: 100, cursor }, signal });
+    items.push(...page.items);
+    cursor = page.next;
+    if (cursor === null) break;
+  }
+  return { items, more: cursor !== null };
+}
+
 /** Escape closes a panel beside the screen, and gives the focus back to what opened it. @param {() => void} close */
 export function useEscape(close) {
   const opener = useRef(/** @type {any} */ (document.activeElement));

@@ -248,6 +248,22 @@ async def test_a_dead_letter_is_retried_and_dropped(browser: Browser, api: Api) 
         assert [each["status"] for each in letters] == ["dropped"]
 
 
+async def test_dead_letters_are_paged_and_say_why_in_chinese(browser: Browser, api: Api) -> None:
+    subject = publish_subject(str(api.tenant), "t", "turn_recorded")
+    for number in range(26):  # each is a letter of four read models
+        await api.runtime.log.nc.jetstream().publish(subject, b"{" * (number + 1))
+    await api.runtime.wait_until_projected()
+    async with signed_in(browser, api, "#/operation", user="root", role="admin", language="zh") as page:
+        shown = page.get_by_role("region", name="死信").locator("tbody tr")
+        await expect(shown).to_have_count(100)
+        await expect(shown.first).to_contain_text("无法应用：")
+        await expect(shown.last).to_contain_text("同一会话中更早的事件无法应用")
+        await expect(page.get_by_text("按日志顺序的前 100 条")).to_be_visible()
+        await page.get_by_role("button", name="显示更多").click()
+        await expect(shown.nth(103)).to_be_visible()
+        await expect(page.get_by_role("button", name="显示更多")).to_have_count(0)
+
+
 async def test_limits_of_a_plan_are_changed(browser: Browser, api: Api) -> None:
     opened = signed_in(browser, api, "#/access", user="root", role="admin")
     async with api.client("root", role="admin") as root, opened as page:
@@ -255,6 +271,7 @@ async def test_limits_of_a_plan_are_changed(browser: Browser, api: Api) -> None:
         await page.get_by_role("button", name="Save").click()
         await expect(page.get_by_text("Saved; it holds for the next request")).to_be_visible()
         assert (await root.get("/api/operations/limits")).json()["user"]["user_per_hour"] == 321
+        await expect(page.get_by_text("it cannot be revoked")).to_be_visible()
 
 
 async def test_an_open_breaker_is_closed(browser: Browser, api_of_all: Api) -> None:

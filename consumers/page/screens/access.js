@@ -27,7 +27,8 @@ function OwnToken() {
   return html`<section class="card stack tight"><h2>${t("access.token")}</h2>
     <dl class="facts"><dt>${t("access.user")}</dt><dd dir="auto">${caller.user} <span class="muted">(${caller.tenant})</span></dd><dt>${t("access.role")}</dt><dd>${caller.role}</dd>
       <dt>${t("access.scopes")}</dt><dd class="row">${caller.scopes.map((scope) => html`<${Badge} key=${scope}>${scope}<//>`)}</dd>
-      <dt>${t("access.ends")}</dt><dd>${caller.expires_at ? moment(caller.expires_at) : t("access.never")}</dd></dl></section>`;
+      <dt>${t("access.ends")}</dt><dd>${caller.expires_at ? moment(caller.expires_at) : t("access.never")}</dd></dl>
+    ${!session.get()?.token.startsWith("tl_") && html`<p class="muted">${t("access.token_about")}</p>`}</section>`;
 }
 
 function Keys() {

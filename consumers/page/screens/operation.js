@@ -2,7 +2,7 @@
 import { html, useState } from "../html.js";
 import { get, path, post } from "../api.js";
 import { named, t } from "../i18n.js";
-import { useAgentNames, useEvery, useLoad } from "../load.js";
+import { firstPages, useAgentNames, useEvery, useLoad } from "../load.js";
 import { Meter } from "../parts/bars.js";
 import { Badge, Failure, Head, Loading, Segments, Tile, Time, useWrite } from "../parts/common.js";
 import { confirm } from "../parts/dialog.js";
@@ -29,12 +29,13 @@ export default function Operation() {
 
 function Now() {
   const lag = useLoad((signal) => get("/api/operations/lag", { signal }), []);
-  const letters = useLoad((signal) => get("/api/operations/dead-letters", { query: { limit: 100 }, signal }), []);
+  const [pages, setPages] = useState(1);
+  const letters = useLoad((signal) => firstPages("/api/operations/dead-letters", pages, signal), [pages]);
   const jobs = useLoad((signal) => get("/api/operations/schedule", { signal }), []);
   useEvery(() => { lag.reload(); letters.reload(); }, LOOK_AGAIN_S, []);
   const both = () => { lag.reload(); letters.reload(); };
   return html`<${Failure} error=${lag.error ?? letters.error ?? jobs.error} retry=${both} />
-    ${!lag.value || !letters.value ? !lag.error && html`<${Loading} />` : html`<${Lags} behind=${lag.value}><${Letters} letters=${letters.value.items} onChange=${both} /><//>`}
+    ${!lag.value || !letters.value ? !lag.error && html`<${Loading} />` : html`<${Lags} behind=${lag.value}><${Letters} letters=${letters.value.items} more=${letters.value.more && (() => setPages(pages + 1))} onChange=${both} /><//>`}
     ${lag.value && html`<${Rebuild} names=${[...new Set(/** @type {string[]} */ (lag.value.projections.map((/** @type {any} */ each) => each.projection)))]} />`}
     ${jobs.value && html`<section class="stack tight"><h2>${t("operation.jobs")}</h2>
       <${Table} label=${t("operation.jobs")} items=${jobs.value} keyOf=${(/** @type {any} */ job) => job.job} columns=${[
@@ -73,8 +74,8 @@ function Lags({ behind, children }) {
       </div>`)}</div></section>`;
 }
 
-/** @param {{letters: any[], onChange: () => void}} props */
-function Letters({ letters, onChange }) {
+/** more: shows those after them, where there are any. @param {{letters: any[], more: false | (() => void), onChange: () => void}} props */
+function Letters({ letters, more, onChange }) {
   const [write, busy] = useWrite();
   const retry = (/** @type {number | null} */ seq) => write(async () => {
     const done = await post("/api/operations/dead-letters/retry", { body: { seq } });
@@ -98,7 +99,8 @@ function Letters({ letters, onChange }) {
         ["", (/** @type {any} */ letter) => (letter.status !== "parked" ? html`<${Badge}>${t("operation.dropped")}<//>` : html`<span class="row nowrap">
           <button class="button small" disabled=${busy} onClick=${() => retry(letter.seq)}>${t("operation.retry")}</button>
           <button class="button small quiet" disabled=${busy} onClick=${() => drop(letter)}>${t("operation.drop")}</button></span>`)],
-      ]} />`}</section>`;
+      ]} />`}
+    ${more && html`<p class="row muted small">${t("operation.first", { n: letters.length })} <button class="button small" onClick=${more}>${t("operation.more")}</button></p>`}</section>`;
 }
 
 /** @param {{names: string[]}} props */
@@ -122,7 +124,7 @@ const amount = (name, value) => (name.startsWith("usd") ? cost(value) : short(va
 function Budgets() {
   const { value } = useLoad((signal) => get("/api/limits", { signal }), []);
   if (!value) return null;
-  return html`<section class="card stack tight budgets"><h2>${t("operation.budgets")}</h2>
+  return html`<section class="card stack tight budgets"><h2>${t("operation.budgets")}</h2><p class="muted">${t("operation.budgets_about")}</p>
     ${value.map((/** @type {any} */ guard) => html`<${Meter} key=${guard.name} label=${named("operation.limits", guard.name)} value=${guard.used} most=${guard.limit}
       kind=${guard.left <= guard.limit * 0.1 ? "bad" : "accent"} text=${t("operation.used", { used: amount(guard.name, guard.used), limit: amount(guard.name, guard.limit) })} />`)}</section>`;
 }
