@@ -48,9 +48,18 @@ async def test_events_arrive_are_filtered_and_show_what_followed_from_them(brows
         await expect(page.locator(".event-row")).to_have_count(before + 1)
 
 
-async def test_operators_follow_the_events_of_all_conversations(browser: Browser, api: Api) -> None:
-    opened = signed_in(browser, api, "#/events", role="admin")
+async def test_operators_follow_the_events_of_all_conversations_also_after_a_lost_connection(
+    browser: Browser, api: Api
+) -> None:
+    stream, opened = "**/api/operations/events*", signed_in(browser, api, role="admin")
     async with api.client() as ann, api.client(tenant="others") as other, opened as page:
+        await page.route(stream, lambda route: route.abort())
+        await page.evaluate("location.hash = '#/events'")
+        await expect(page.get_by_text("Connection lost")).to_be_visible()
+        await expect(page.get_by_text("Live", exact=True)).to_have_count(0)
+        await page.unroute(stream)
+        await expect(page.get_by_text("Live", exact=True)).to_be_visible()
+        await expect(page.get_by_role("alert")).to_have_count(0)
         for thread, client in (("t", ann), ("elsewhere", other), ("u", ann)):
             turns = {"turns": [{"role": "user", "content": f"Said in {thread}"}]}
             assert (await client.post(f"/api/threads/{thread}/turns", json=turns)).status_code == 201
