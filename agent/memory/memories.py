@@ -1,4 +1,4 @@
-"""Reads a user's memories: lists, one memory, its history, open questions."""
+"""Reads a user's memories: lists, single memories, histories, open questions."""
 
 import re
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
@@ -52,7 +52,7 @@ class AmbiguousMemory(TurnlogError):
 
 @dataclass(frozen=True, slots=True)
 class MemoryView(MemoryRow):
-    """A memory as a face shows it. score: at the time asked for."""
+    """A memory in the form that faces show. score: at the requested time."""
 
     score: Score
 
@@ -71,7 +71,7 @@ class MemoryFilter:
 
 @dataclass(frozen=True, slots=True)
 class MemoryHistory:
-    """Every version of a memory, by the time since when each held."""
+    """Every version of a memory, by the begin of its validity."""
 
     memory: UUID
     history: tuple[MemoryView, ...]
@@ -88,7 +88,7 @@ async def list_memories(
     limit: int = 100,
     after: LastSaid | None = None,
 ) -> list[MemoryView]:
-    """Returns the `limit` memories that were said last, those with the highest score first.
+    """Returns the `limit` most recently said memories, highest score first.
 
     after: only those said before an earlier list, of which it is `last_said`. Raises InvalidToken, InvalidMemory for an
     unknown kind or an importance outside of 0 to 1.
@@ -110,13 +110,13 @@ async def list_memories(
 
 @dataclass(frozen=True, slots=True)
 class Extraction:
-    """The result of an extraction. waiting: how many of a user's turns are still to be extracted from."""
+    """The result of an extraction. waiting: how many of a user's turns still wait for extraction."""
 
     waiting: int
 
 
 async def waiting_turns(runtime: Runtime, tenant: str, user: str) -> int:
-    """Returns how many turns of the user are still to be extracted from; this happens while `turnlog up` runs. After 0
+    """Returns how many turns of the user still wait for extraction, which happens while `turnlog up` runs. After 0
     the memories and entities of all turns are in the read models. Raises LogUnavailable, NotProjectedInTime."""
     if not runtime.settings.extract:
         return 0
@@ -136,7 +136,8 @@ def last_said(found: Sequence[MemoryRow]) -> LastSaid:
 
 
 async def find_memory(runtime: Runtime, tenant: str, user: str, given: str) -> MemoryView:
-    """Returns the one memory that `given` names: its id, the beginning of it, or words that only this memory has.
+    """Returns the memory that `given` names by its id, the beginning of its id, or words that only this memory
+    contains.
 
     Memories in use come before those that ended. Raises InvalidToken, NotFound, AmbiguousMemory (empty words too).
     """
@@ -148,8 +149,8 @@ async def find_memory(runtime: Runtime, tenant: str, user: str, given: str) -> M
 
 
 async def memory_history(runtime: Runtime, tenant: str, user: str | None, given: str) -> MemoryHistory:
-    """Returns every version of a memory. given: as for find_memory. user None: the one who has the memory, whose whole
-    id must be given then.
+    """Returns every version of a memory. given: as for find_memory. user None: the memory's owner; `given` must then be
+    the whole id.
 
     Raises InvalidToken, NotFound, AmbiguousMemory.
     """
@@ -174,7 +175,7 @@ async def list_conflicts(runtime: Runtime, tenant: str, user: str, answered: boo
 
 
 def view_of(row: StoredMemory, at: datetime, policy: Policy) -> MemoryView:
-    """Returns the view of a row. at: when the score is computed for."""
+    """Returns the view of a row. at: the time for which the score is computed."""
     values = {field.name: getattr(row, field.name) for field in fields(MemoryRow)}
     return MemoryView(**values, score=score(row, at, policy))
 
@@ -195,7 +196,8 @@ async def _ready(runtime: Runtime, place: Place) -> None:
 async def _rows(
     conn: Connection, place: Place, which: MemoryFilter, at: datetime, limit: int, after: LastSaid | None
 ) -> AsyncIterator[StoredMemory]:
-    """Yields rows, said last first, page by page: importance decays by settings, which no index knows."""
+    """Yields rows page by page, most recently said first; no index can order by importance, because its decay depends
+    on settings."""
     size = max(limit, PAGE) if which.category or which.min_importance else limit
     while True:
         page = await _page(conn, place, which, at, size, after)

@@ -23,7 +23,7 @@ SLOW_S = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Models:
-    """chat answers, tasks summarise and tag, embedder makes vectors. Close when done.
+    """The models of a process: `chat` answers, `tasks` summarise and tag, `embedder` makes vectors. Close when done.
 
     extraction: reads turns for memories; None without a language model. reranker: None unless one is configured.
     """

@@ -53,7 +53,7 @@ def phrases(text: str) -> list[str]:
 
 
 def _english_runs(text: str) -> Iterator[list[str]]:
-    """Runs of words without stop words. A run ends at punctuation, numbers and Chinese."""
+    """Yields runs of words without stop words. A run ends at punctuation, numbers and Chinese."""
     for stretch in re.split(r"\n|" + CJK.pattern + "+", text):
         run: list[str] = []
         for word in [*_WORD.findall(stretch), "."]:
@@ -66,7 +66,7 @@ def _english_runs(text: str) -> Iterator[list[str]]:
 
 
 def _chinese_runs(text: str) -> Iterator[list[str]]:
-    """Runs of noun-like words with Chinese; a verb may end one that began in Latin letters (API认证)."""
+    """Yields runs of noun-like words with Chinese; a verb may end one that began in Latin letters (API认证)."""
     if not CJK.search(text):
         return
     import rjieba  # as in language.py

@@ -28,9 +28,9 @@ T = TypeVar("T")
 AnswersFirst = Literal["auto", "always", "never"]
 logger = logging.getLogger("turnlog.agent")
 LOOK_AGAIN_S = 0.1
-# Background work does not starve: after so long a call waits and gives way no more.
+# Background work does not starve: after this time a call no longer gives way.
 PATIENCE_S = 300.0
-# A process that says nothing more for so long has died, or its connection has.
+# A process, or its connection, counts as dead after this silence.
 SILENT_S, SAY_AGAIN_S = 3.0, 1.0
 
 
@@ -62,7 +62,7 @@ class Lane:
 
     @contextlib.contextmanager
     def answer(self) -> Iterator[None]:
-        """Counts an answer as wanted of the server while the block runs."""
+        """Counts an answer as running or waiting at the server while the block runs."""
         self._here += 1
         try:
             yield
@@ -97,7 +97,7 @@ _lanes: dict[str, Lane] = {}
 
 
 def lane_of(base_url: str, mode: AnswersFirst = "auto") -> Lane | None:
-    """Returns the lane of the server, the same one for all clients of this process; None where nothing has to wait."""
+    """Returns the server's lane, which all clients of this process share; None if nothing has to wait."""
     if mode == "never" or (mode == "auto" and not is_near(base_url)):
         return None
     server = urlsplit(base_url).netloc.rpartition("@")[2].lower()
@@ -106,14 +106,14 @@ def lane_of(base_url: str, mode: AnswersFirst = "auto") -> Lane | None:
 
 @contextlib.asynccontextmanager
 async def telling_other_processes(log: Log, beats: Heartbeats) -> AsyncIterator[None]:
-    """Processes of one log know of each other's answers while the block runs.
+    """Exchanges running answers with other processes of the log while the block runs.
 
     A message that is lost, or a process without a connection, only means that background work runs beside an answer.
     """
     me, told = secrets.token_hex(8), dict[str, tuple[int, float]]()
 
     async def hear(message: Msg) -> None:
-        with contextlib.suppress(ValueError, TypeError, KeyError):  # anything may be on the wire
+        with contextlib.suppress(ValueError, TypeError, KeyError):  # messages may be malformed
             said = json.loads(message.data)
             if said["process"] != me and (lane := _lanes.get(said["server"])):
                 lane.heard(said["process"], int(said["answers"]))
@@ -136,5 +136,5 @@ async def telling_other_processes(log: Log, beats: Heartbeats) -> AsyncIterator[
         async with beats.running("process", "lanes", tell, asyncio.Event()):
             yield
     finally:
-        with contextlib.suppress(NatsError, OSError):  # it ended with its connection
+        with contextlib.suppress(NatsError, OSError):  # the subscription ended with its connection
             await watching.unsubscribe()

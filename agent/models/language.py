@@ -63,7 +63,7 @@ def split_speaker(text: str) -> tuple[str, str]:
 
 
 def sentences(text: str) -> list[str]:
-    """Sentences of mixed English and Chinese, without white space around them."""
+    """Returns the sentences of mixed English and Chinese text, without surrounding white space."""
     parts: list[str] = []
     for part in filter(None, (piece.strip() for piece in _split(text))):
         if parts and _ABBREVIATION.search(parts[-1]):

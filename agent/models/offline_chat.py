@@ -1,4 +1,4 @@
-"""Answers without a language model: quotes from the conversation, and says so."""
+"""Answers without a language model by quoting from the conversation, and says so."""
 
 import hashlib
 import json
@@ -56,8 +56,8 @@ _THINKING = re.compile(r"<thinking>.*?(</thinking>|\Z)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Quote:
-    """A passage that answers. speaker and date are empty if unknown. is_memory: it is what is known of the user now, in
-    turnlog's words, so it has no quotation marks."""
+    """A passage that answers. speaker and date are empty if unknown. is_memory: it is a memory in turnlog's words, so
+    it has no quotation marks."""
 
     text: str
     speaker: str = ""
@@ -123,7 +123,7 @@ def _quotes(words: str, speaker: str) -> list[Quote]:
         if line in (*NOTES, ENTITIES):
             title = line
         elif title == ENTITIES:
-            continue  # what turnlog knows of them, which nobody said in these words
+            continue  # turnlog's memories, which nobody said in these words
         elif (note := _NOTE.match(line)) and note["text"] not in TOLD:
             before, colon, after = note["text"].partition(": ")
             is_said = colon and title in SAID_EARLIER
@@ -216,7 +216,7 @@ class _Turn:
 
     def answer(self) -> str:
         language = "zh" if is_chinese(self.question) else "en"
-        if asks_to_forget(self.question):  # what is to be forgotten is not quoted
+        if asks_to_forget(self.question):  # a memory to be forgotten is not quoted
             return _TO_FORGET[language]
         found = [quote for m in self._results for quote in recalled(m.get("content"))]
         quotes = {quote.text: quote for quote in [*found, *said_before(self._before)] if self._may_answer(quote)}
@@ -227,13 +227,13 @@ class _Turn:
         turns = [quote for quote in found if not quote.is_memory and quote.text in quotes][:_RECALLED]
         # Recall leaves out turns in the window, so the window is searched here.
         recent = nearest(self.question, [quote for quote in quotes.values() if not quote.is_memory], _RECENT)
-        # What is known now comes before turns, which may say what has changed since.
+        # Memories come before turns, because turns may be out of date.
         shown = [*near, *turns, *recent] or memories[:_RECALLED]
         lines = [quote.shown() for quote in dict.fromkeys(shown)]
         return "\n".join([_FOUND[language], *lines]) if lines else _NOTHING[language]
 
     def _may_answer(self, quote: Quote) -> bool:
-        """Returns whether a quote may be the answer: not the same question, asked before, nor a request to forget."""
+        """Returns whether a quote may be the answer; an earlier copy of the question or a request to forget is not."""
         return _letters(quote.text) != _letters(self.question) and not asks_to_forget(quote.text)
 
 

@@ -22,7 +22,7 @@ OLD_BONUS = 0.3  # on a score of 0..1, for sentences of the previous summary
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """A candidate. order: its place in the conversation; old: from the previous summary."""
+    """A candidate sentence. order: its place in the conversation; old: from the previous summary."""
 
     order: int
     text: str
@@ -99,7 +99,8 @@ def choose(found: Sequence[Sentence], vectors: Vectors, max_tokens: int, count: 
 
 
 def cut(text: str, max_tokens: int, count: CountTokens) -> str:
-    """Returns the longest start of the text (with an ellipsis) that fits, for a sentence longer than the summary."""
+    """Returns the longest beginning of a sentence that fits, with an ellipsis; for sentences longer than the
+    summary."""
     if count(text) <= max_tokens:
         return text
     low, high = 0, len(text)
@@ -122,8 +123,8 @@ def _scores(found: Sequence[Sentence], vectors: Vectors) -> Vectors:
 
 
 def _telling(sentence: str) -> float:
-    """Returns how telling a sentence is, 0..1: its content words, of which numbers and names within the sentence count
-    twice; full at eight."""
+    """Returns the information in a sentence, 0..1: its content words, where numbers and names within the sentence count
+    twice; 1 from eight on."""
     text = split_speaker(sentence)[1]
     words = len(content_words(text))
     named = sum(1 for word in text.split()[1:] if word[0].isupper() or any(c.isdigit() for c in word))
@@ -146,7 +147,7 @@ def _mmr(i: int, chosen: Sequence[int], scores: Vectors, similar: Vectors) -> fl
 
 MODEL = OFFLINE_MODEL
 PROVIDER = "offline"
-VERSION = "extractive-1"  # raise it when the method changes: it takes the place of the prompt hash
+VERSION = "extractive-1"  # increase it when the method changes: it replaces the prompt hash
 
 
 class OfflineTextTasks:

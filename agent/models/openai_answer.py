@@ -1,4 +1,4 @@
-"""An answer in the words of the OpenAI API: its chunks, or the whole reply, as pieces and as a whole."""
+"""Collects an answer of the OpenAI API from its chunks or the whole reply, and returns it in pieces and as a whole."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +11,7 @@ from turnlog.events.texts import storable
 
 @dataclass
 class Answer:
-    """The parts of one answer received so far. thought: characters of reasoning, which are counted and not kept.
+    """The received parts of one answer. thought: number of characters of reasoning, which is not kept.
 
     keeps_refusals: the words with which a model refuses are text, too.
     """
@@ -27,16 +27,16 @@ class Answer:
     tokens_out: int | None = None
 
     def end_early(self, reason: str) -> None:
-        """Keeps the text; a tool call may lack its end."""
+        """Ends the answer early: keeps the text and drops tool calls, which may be incomplete."""
         self.calls.clear()
         self.finish_reason = reason
 
     def forget(self) -> None:
-        """Forgets all: an attempt that failed before the first token may have set the model name."""
+        """Resets the answer, because an attempt that failed before the first token may have set the model name."""
         self.__dict__.update(Answer(self.started, self.keeps_refusals).__dict__)
 
     def take(self, chunk: Any) -> Delta:
-        """Adds a chunk and returns what it brings. Of several choices only the first is read."""
+        """Adds a chunk and returns its pieces. Of several choices only the first is read."""
         self._take_frame(chunk)
         choice = next((choice for choice in chunk.choices if not choice.index), None)
         if choice is None:

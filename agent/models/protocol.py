@@ -44,7 +44,7 @@ class Usage:
         )
 
     def plus(self, more: "Usage") -> "Usage":
-        """Returns the usage of both together; more is of the same model."""
+        """Returns the sum of both usages; `more` must be of the same model."""
         return replace(
             self,
             calls=self.calls + more.calls,
@@ -93,8 +93,8 @@ def asker_of(tenant: str, user: str) -> str:
 
 LOCAL = "local"  # the provider of models that run on this machine at no cost
 CUT_OFF = "length"
-# Finish reasons of answers that turnlog ended: out of time; the stream broke; it said the same again and again; the
-# person who asked did not want the rest.
+# Finish reasons of answers that turnlog ended: time limit, broken stream, repetition, cancelled by the person who
+# asked.
 ENDED_HERE = TIME_UP, BROKE_OFF, REPETITION, CANCELLED = "timeout", "broken", "repetition", "cancelled"
 
 
@@ -203,7 +203,7 @@ class Embedder(Protocol):
     async def embed_query(self, text: str, asker: str | None = None) -> Vectors: ...
 
     async def ready(self) -> None:
-        """Finds out which model makes the vectors, where that is not known yet; raises nothing. Who compares `model`
+        """Finds out which model makes the vectors if that is not known yet; raises nothing. Who compares `model`
         with stored vectors calls it first."""
         ...
 

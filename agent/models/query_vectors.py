@@ -1,4 +1,5 @@
-"""The vectors of the last questions: recall of turns and of memories ask for the same one, and people ask again."""
+"""Caches the vectors of recent questions, because recall of turns and of memories need the same one and people repeat
+questions."""
 
 from collections.abc import Awaitable, Callable
 
@@ -12,7 +13,7 @@ KEPT = 512  # of 384 dimensions: under 1 MB
 
 
 class QueryVectors:
-    """One embedder's, by text. Vectors are shared by all callers and read-only."""
+    """The vectors of one embedder, by text. Vectors are shared by all callers and read-only."""
 
     def __init__(self) -> None:
         self._kept: LRUCache[str, Vectors] = LRUCache(KEPT)
@@ -22,7 +23,7 @@ class QueryVectors:
         self._kept.clear()
 
     async def of(self, text: str, embed: Callable[[], Awaitable[Vectors]]) -> Vectors:
-        """Returns the vector (dimensions,) of the text; calls `embed` where it is not kept."""
+        """Returns the vector (dimensions,) of the text; calls `embed` if it is not cached."""
         vector = self._kept.get(text)
         metrics.cache_read("queries", int(vector is not None), int(vector is None))
         if vector is None:

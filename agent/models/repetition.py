@@ -2,7 +2,7 @@
 
 LEAST_TIMES = 5
 LEAST_BYTES = 1_200
-# A row of dashes, a table of zeros: short pieces are repeated on purpose more often than sentences.
+# Short pieces, such as dashes or zeros in a table, are repeated on purpose more often than sentences.
 SHORT_PERIOD, LEAST_BYTES_OF_SHORT = 12, 4_000
 LONGEST_PERIOD = 1_200
 _KEPT = LEAST_TIMES * LONGEST_PERIOD
@@ -11,14 +11,14 @@ _LOOK_EVERY = 128
 
 
 class Repetition:
-    """Holds the end of one text, at most twice _KEPT bytes of UTF-8, and looks at it once in _LOOK_EVERY bytes."""
+    """Keeps the end of one text, at most twice _KEPT bytes of UTF-8, and checks it every _LOOK_EVERY bytes."""
 
     def __init__(self) -> None:
         self._end = bytearray()
         self._unseen = 0
 
     def add(self, piece: str) -> bool:
-        """Adds a piece; returns whether the text ends in a repetition now."""
+        """Adds a piece; returns whether the text now ends in a repetition."""
         added = piece.encode("utf-8", "surrogatepass")
         self._end += added
         self._unseen += len(added)

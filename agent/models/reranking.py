@@ -15,7 +15,7 @@ from turnlog.agent.models.calls import ResilientClient
 from turnlog.agent.models.errors import ModelUnavailable
 from turnlog.agent.models.openai_http import new_client
 
-MAX_CHARS = 2_000  # of a document: a reranker reads some 512 tokens of query and document together
+MAX_CHARS = 2_000  # maximum of a document: a reranker reads about 512 tokens of query and document together
 
 
 class _Result(BaseModel):

@@ -1,4 +1,4 @@
-"""Structured output: the `response_format` of a call that wants JSON, in the richest form that the server accepts.
+"""Structured output: chooses the richest `response_format` for JSON that the server accepts.
 
 llama.cpp, vLLM, Ollama and OpenAI take a JSON schema and then generate nothing else; older servers take only
 `json_object`, or refuse the field. The prompt describes the format as well, so that it also works without the field.
@@ -15,8 +15,8 @@ from pydantic_core import core_schema
 
 T = TypeVar("T")
 logger = logging.getLogger("turnlog.agent")
-FORMS = ("json_schema", "json_object", "no response_format")  # each is tried when the one before was refused
-_first: dict[tuple[str, str], int] = {}  # (server, model): place in FORMS of the first one that was not refused
+FORMS = ("json_schema", "json_object", "no response_format")  # tried in this order
+_first: dict[tuple[str, str], int] = {}  # (server, model): index of the first accepted form in FORMS
 
 
 class _WithoutBounds(GenerateJsonSchema):
@@ -28,7 +28,7 @@ class _WithoutBounds(GenerateJsonSchema):
 
 
 def accepted_form(server: str, model: str) -> str:
-    """Returns the one of FORMS that a call with a JSON model starts with."""
+    """Returns the first form that a call with a JSON model tries."""
     return FORMS[_first.get((server, model), 0)]
 
 

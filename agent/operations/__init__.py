@@ -1,1 +1,1 @@
-"""The service at work: health, lag, dead letters, usage, jobs, imports."""
+"""Operates the service: health, lag, dead letters, usage, jobs, imports."""

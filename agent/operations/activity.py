@@ -1,4 +1,4 @@
-"""What happened hour by hour, as the analytics subscriber counts it from the log."""
+"""Returns hourly counts of events, which the analytics subscriber makes from the log."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -24,7 +24,7 @@ class HourOfType:
 
 
 async def activity(runtime: Runtime, tenant: str, hours: int) -> list[HourOfType]:
-    """Returns the counts of a tenant in the last so many hours, oldest first; none where the subscriber never ran.
+    """Returns a tenant's counts of the last `hours` hours, oldest first; none if the subscriber never ran.
 
     Raises InvalidToken.
     """

@@ -1,4 +1,4 @@
-"""What each process that plays roles has in its memory: metrics, latest traces, circuit breakers.
+"""Asks every process that plays roles for values in its memory: metrics, latest traces, circuit breakers.
 
 Whoever asks, asks all processes over core NATS, and each answers for itself: nothing of it is stored.
 """
@@ -25,7 +25,7 @@ from turnlog.agent.runtime import Runtime
 from turnlog.events.subjects import PROCESSES
 
 Kind = Literal["metrics", "traces", "breakers"]
-# How long to wait for the processes that have a row, and where Postgres cannot say which there are.
+# Seconds to wait for the processes that have a row, and if Postgres cannot list them.
 LONGEST_S, PATIENCE_S, POLL_S = 2.0, 0.3, 0.01
 MOST_BYTES = 4_000_000  # of a message; NATS takes 8 MB
 _TRACES = TypeAdapter(list[Trace])
@@ -76,7 +76,7 @@ async def ask_processes(runtime: Runtime, kind: Kind, **asked: Any) -> list[Repl
 async def answering_for_this_process(
     runtime: Runtime, roles: Sequence[str], all_roles: Sequence[str]
 ) -> AsyncIterator[None]:
-    """This process answers what others ask while the block runs."""
+    """Answers other processes' questions to this process while the block runs."""
     role = "all" if set(all_roles) <= set(roles) else "+".join(roles)
     me = {"id": str(runtime.process_id), "process": _process(), "role": role}
 
@@ -107,7 +107,7 @@ def _latest(question: Mapping[str, Any]) -> Any:
 
 
 def _families(_: Mapping[str, Any]) -> Any:
-    """Returns (name, help, type, samples) of each metric of this process, but for those that are read from the
+    """Returns (name, help, type, samples) of each metric of this process, except those that are read from the
     servers."""
     return [
         (one.name, one.documentation, one.type, [(s.name, s.labels, s.value) for s in one.samples])

@@ -21,7 +21,7 @@ from turnlog.events.errors import TurnlogError
 from turnlog.events.subjects import check_tenant
 from turnlog.projectors.engine.row_security import ROLE, SETTING, make_usable
 
-# They come before the query, and are no views of the database, because a rebuild replaces the tables below them.
+# They are prefixed to the query and are not database views, because a rebuild replaces their tables.
 VIEWS = {
     "turns": (
         "SELECT seq, time, thread_id, user_id, role, name, origin, agent, model, tokens_in, "
@@ -56,8 +56,8 @@ class InvalidSql(TurnlogError):
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The result of a query. rows: as many as were asked for at most. more: whether there are others. hides: other
-    tenants have rows, which row security hides from the query."""
+    """The result of a query. rows: at most the requested number. more: whether there are others. hides: row security
+    hides other tenants' rows from the query."""
 
     columns: list[str]
     rows: list[tuple[Any, ...]]
@@ -107,7 +107,7 @@ async def query(runtime: Runtime, tenant: str, sql: str, limit: int = MOST_ROWS)
 
 
 def with_views(sql: str) -> str:
-    """Returns the query after the definitions of the views, among which its own come last."""
+    """Returns the query with the definitions of the views in front; the query's own definitions follow them."""
     views = ", ".join(f"{name} AS ({definition})" for name, definition in VIEWS.items())
     own = _WITH.match(sql)
     if own is None:

@@ -1,4 +1,4 @@
-"""Conversations without a turn for long: which they are, moving them into files, and back."""
+"""Lists conversations without recent turns, archives them in files, and restores them."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -16,14 +16,14 @@ from turnlog.projectors.models.conversation.thread_lookup import Cold, is_there
 
 
 class NoAge(TurnlogError):
-    """Neither the call nor a setting says from which age on conversations are archived."""
+    """Neither the call nor a setting gives the age from which conversations are archived."""
 
     code = "no-age"
 
 
 @dataclass(frozen=True, slots=True)
 class Archived:
-    """The result of an archiving. left_out: conversations that somebody wrote to meanwhile. errors: those that failed;
+    """The result of an archiving. left_out: conversations that got a turn meanwhile. errors: those that failed;
     see the process's log."""
 
     archived: int
@@ -34,14 +34,14 @@ class Archived:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """A conversation that was asked for; restored is False if it was not in the archive."""
+    """The result of a restoring; restored is False if the conversation was not in the archive."""
 
     thread: str
     restored: bool
 
 
 async def list_cold_conversations(runtime: Runtime, older_than_days: int | None = None) -> list[Cold]:
-    """Returns what archive_conversations would move, of all tenants. Raises NoAge."""
+    """Returns the conversations of all tenants that archive_conversations would move. Raises NoAge."""
     before = _before(runtime, older_than_days)
     async with runtime.reading() as conn:
         return [cold async for cold in cold_ones(conn, before)]
@@ -50,7 +50,7 @@ async def list_cold_conversations(runtime: Runtime, older_than_days: int | None 
 async def archive_conversations(
     runtime: Runtime, older_than_days: int | None = None, on_progress: OnProgress = no_progress
 ) -> Archived:
-    """Moves conversations of all tenants without a turn for so many days into files; reading one brings it back.
+    """Moves conversations of all tenants without a turn for `days` days into files; reading one restores it.
 
     older_than_days: None means MEMORY_ARCHIVE_THREADS_AFTER_DAYS. Never runs beside the job: raises JobUnderWay.
     Raises NoAge.
@@ -74,7 +74,7 @@ async def restore_conversation(runtime: Runtime, tenant: str, thread: str) -> Re
 
 
 def _before(runtime: Runtime, older_than_days: int | None) -> datetime:
-    """Returns the time before which a conversation has to have been last active. Raises NoAge."""
+    """Returns the time before which a conversation must have been last active. Raises NoAge."""
     days = runtime.settings.archive_threads_after_days or None if older_than_days is None else older_than_days
     if days is None:
         raise NoAge("give --older-than DAYS, or set MEMORY_ARCHIVE_THREADS_AFTER_DAYS")

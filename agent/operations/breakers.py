@@ -1,4 +1,4 @@
-"""Circuit breakers of all processes: their states, closing them by hand, and telling other processes of them.
+"""Lists and resets the circuit breakers of all processes, and shares their states between processes.
 
 A breaker is in the memory of the process that calls the model or the tool. Processes tell each other of failures and
 of the successes that end them, so that five failures in a row open it wherever they were, and of what opens or closes
@@ -53,7 +53,7 @@ async def reset_breaker(runtime: Runtime, service: str) -> Circuit:
 
 @contextlib.asynccontextmanager
 async def sharing_breakers(runtime: Runtime) -> AsyncIterator[None]:
-    """This process follows the breakers of the others, and tells them of its own, while the block runs.
+    """Shares breaker states with the other processes while the block runs.
 
     One that begins asks which are open. A message that is lost only means that this process finds out by itself. Raises
     InvalidTeam.
@@ -78,7 +78,7 @@ async def sharing_breakers(runtime: Runtime) -> AsyncIterator[None]:
             said = json.loads(message.data)
             if said["process"] == me:
                 return
-            if "service" not in said:  # a process that has begun
+            if "service" not in said:  # a process that has just started
                 for service, breaker in own.items():
                     if (open_for_s := breaker.open_for_s) is not None:
                         changes.put_nowait({"service": service, "open_for_s": open_for_s})
@@ -104,7 +104,7 @@ async def sharing_breakers(runtime: Runtime) -> AsyncIterator[None]:
 
 
 def _breakers_of(runtime: Runtime) -> Mapping[str, Breaker]:
-    """Returns the breakers of what answers need, by service."""
+    """Returns the breakers of the services that answers need, by service."""
     server, model = server_team(runtime), getattr(runtime.models.chat, "breaker", None)
     tools = {} if server is None else server.tools.breakers
     return {**tools, "llm": model} if isinstance(model, Breaker) else tools

@@ -1,4 +1,4 @@
-"""doctor: what works, what does not, and what to do about it."""
+"""doctor: checks each part, and says how to repair the broken ones."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -26,12 +26,12 @@ from turnlog.projectors.engine.row_security import ROLE, NoTenantRole, make_usab
 from turnlog.projectors.engine.same_log import assert_same_log, projected
 from turnlog.projectors.models.registry import PROJECTIONS
 
-LONG_BLOCKED_S = 0.5  # of an event loop: others notice
+LONG_BLOCKED_S = 0.5  # an event loop blocked this long is noticed by others
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of one check. fix: what to do, where something is to be done. loops: of the processes.
+    """The result of one check. fix: the remedy, if one is needed. loops: of the processes.
     warning: nothing is broken, but somebody should look."""
 
     check: str

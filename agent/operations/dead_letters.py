@@ -1,5 +1,5 @@
-"""Dead letters: events that a projection could not apply, with what waits behind them, and events on which a reactor
-failed again and again."""
+"""Dead letters: events that a projection could not apply, later events that wait for them, and events on which a
+reactor failed repeatedly."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,8 @@ from turnlog.projectors.models.registry import BY_NAME
 from turnlog.projectors.rebuild import replay
 from turnlog.projectors.rebuild.replay import Retried as Retried
 
-# Errors that an event itself causes, in a reactor too: all others (a model, Postgres or NATS is away) pass.
+# Errors that an event itself causes, also in a reactor; all others (a model, Postgres or NATS is unavailable) are
+# temporary.
 EVENT_ERRORS = (*POISON, EventTooLarge)
 
 React = Callable[[str, Stored], Awaitable[None]]
@@ -30,7 +31,8 @@ React = Callable[[str, Stored], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """One event of one projection or reactor. status: parked or dropped. reason: poison, or behind such an event."""
+    """One event of one projection or reactor. status: parked or dropped. reason: poison, or waiting for such an
+    event."""
 
     seq: int
     projection: str
@@ -70,8 +72,8 @@ async def list_dead_letters(
 
 
 async def show_dead_letter(runtime: Runtime, seq: int, tenant: str | None = None) -> DeadEvent:
-    """Returns a dead letter with its event. tenant: whose it must be; its sealed fields then stay closed. Raises
-    NotFound where there is no event."""
+    """Returns a dead letter with its event. tenant: the event must be this tenant's; its sealed fields then stay
+    closed. Raises NotFound where there is no event."""
     letters = [letter for letter in await list_dead_letters(runtime, tenant=tenant) if letter.seq == seq]
     if tenant is None:
         return DeadEvent(await line_at(runtime.log, seq), tuple(letters))
@@ -83,7 +85,7 @@ async def show_dead_letter(runtime: Runtime, seq: int, tenant: str | None = None
 async def parked(
     runtime: Runtime, seq: int | None = None, projection: str | None = None, tenant: str | None = None
 ) -> list[DeadLetter]:
-    """Returns the parked events, of one sequence where one is given. Raises NotFound where nothing is parked there."""
+    """Returns the parked events; with `seq`, only that one. Raises NotFound where nothing is parked there."""
     every = await list_dead_letters(runtime, projection, tenant)
     found = [one for one in every if one.status == "parked" and seq in (None, one.seq)]
     if seq is not None and not found:
@@ -102,7 +104,7 @@ async def park_event(conn: Connection, reactor: str, stored: Stored, error: str)
 async def retry_dead_letters(
     runtime: Runtime, react: React, seq: int | None = None, projection: str | None = None, tenant: str | None = None
 ) -> Retried:
-    """Applies parked events again, thread by thread in order; seq: those of its thread. Then the work of reactors.
+    """Applies parked events again, thread by thread in order; seq: only those of its thread. Then the work of reactors.
     tenant: None is every tenant.
 
     Raises NotFound, NotNow, and the error of a model or server that is away.
@@ -133,7 +135,7 @@ async def _react_again(runtime: Runtime, react: React, letter: DeadLetter) -> Re
 async def drop_dead_letter(
     runtime: Runtime, seq: int, projection: str | None = None, tenant: str | None = None
 ) -> Retried:
-    """Gives up on an event, and applies what waited behind it in a projection. Raises NotFound."""
+    """Drops an event, and applies the events that waited for it in a projection. Raises NotFound."""
     done = []
     for one in await parked(runtime, seq, projection, tenant):
         if one.projection in BY_NAME:

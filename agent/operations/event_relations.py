@@ -1,4 +1,4 @@
-"""What an event came from and what came from it: earlier and later events, and the rows that name it."""
+"""Finds an event's relations: its causes, its effects, and the rows that name it."""
 
 import json
 import re
@@ -18,7 +18,7 @@ from turnlog.events.subjects import memory_thread, parse_stored, thread_token
 from turnlog.projectors.engine.duplicates import first_seqs
 from turnlog.projectors.models.registry import PROJECTIONS
 
-MOST_READ = 2_000  # later events that are looked at: effects come soon
+MOST_READ = 2_000  # later events that are examined, because effects follow soon
 MOST = 100  # causes, effects, and rows of a table that are shown
 _ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 # Columns that name an event by its sequence or id, and lists of them.
@@ -37,9 +37,9 @@ class RowsOfEvent:
 
 @dataclass(frozen=True, slots=True)
 class EventRelations:
-    """An event with the events of its thread that it names, directly or over others, and those that name it so; both
-    as the stream of events shows them, in the order of the log. cut: more events follow, among which nobody looked for
-    effects. rows: of read models, that name it."""
+    """An event with the events of its thread that it names, directly or over others, and those that name it so; both as
+    the stream of events shows them, in the order of the log. cut: further events were not examined for effects. rows:
+    rows of read models that name it."""
 
     event: dict[str, Any]
     causes: list[dict[str, Any]]
@@ -49,7 +49,7 @@ class EventRelations:
 
 
 async def event_relations(runtime: Runtime, tenant: str, thread: str, user: str, seq: int) -> EventRelations:
-    """Returns what belongs to an event of a user's thread. Personal fields of other people stay sealed, and rows about
+    """Returns the relations of an event in a user's thread. Personal fields of other people stay sealed, and rows about
     them are left out. Raises NotFound, LogUnavailable."""
     readers = frozenset({user})
     line = await line_at(runtime.log, seq, readers)
@@ -139,7 +139,7 @@ async def _rows(
 
 
 def _query(table: sa.Table, *, is_operator: bool) -> str | None:
-    """Returns the query for the rows of a table that name an event, None where none can."""
+    """Returns the query for the rows of a table that name an event; None if its rows cannot."""
     columns = table.columns.keys()
     conditions = [f"{name} = %(seq)s" for name in _SEQS if name in columns]
     conditions += [f"{name} = %(id)s" for name in ("event_id",) if name in columns]
@@ -158,7 +158,7 @@ def _query(table: sa.Table, *, is_operator: bool) -> str | None:
 
 
 def _is_internal(column: sa.Column[Any]) -> bool:
-    """Returns whether nobody reads the column: bytes, vectors, and what its table declares so."""
+    """Returns whether a column is internal: bytes, vectors, or declared so by its table."""
     return isinstance(column.type, sa.LargeBinary | HALFVEC) or bool(column.info.get("internal"))
 
 
@@ -168,7 +168,7 @@ def _is_number(column: sa.Column[Any]) -> bool:
 
 
 def _id_of(line: Line) -> UUID | None:
-    """Returns None for an event that nobody can decode."""
+    """Returns the event's id; None if it cannot be decoded."""
     try:
         return UUID(str((line.body or {}).get("id")))
     except ValueError:

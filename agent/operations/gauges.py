@@ -64,7 +64,7 @@ async def measure(runtime: Runtime) -> None:
 
 
 async def _measure_tiers(runtime: Runtime) -> None:
-    """Measures the tiers every TIERS_EVERY_S at most: every memory is looked at."""
+    """Measures the tiers at most every TIERS_EVERY_S, because it reads every memory."""
     measured = runtime.cached(_tiers_measured)
     if measured and time.monotonic() - measured[-1] < TIERS_EVERY_S:
         return
@@ -82,8 +82,8 @@ def _tiers_measured(_: Runtime) -> list[float]:
 
 
 async def whole_page(runtime: Runtime) -> bytes:
-    """Returns the metrics of all processes, each with its role and process, for Prometheus; those of the whole
-    without."""
+    """Returns the metrics of all processes for Prometheus, labelled with role and process; common metrics have neither
+    label."""
     await measure(runtime)
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Families(await ask_processes(runtime, "metrics")))

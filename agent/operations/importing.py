@@ -53,9 +53,9 @@ CONFIDENCE = 0.7  # of what another product's model derived from words that nobo
 
 @dataclass(frozen=True, slots=True)
 class ImportRequest:
-    """Options of an import. embed: wait for vectors; None decides by the number of new turns. own: the turns go into
-    conversations of `defaults.user` alone; those of a conversation that another user has are rejected. most: bytes of
-    the unpacked file."""
+    """Options of an import. embed: wait for vectors; None decides by the number of new turns. own: the turns go only
+    into conversations of `defaults.user`; turns of another user's conversation are rejected. most: maximum bytes of the
+    unpacked file."""
 
     path: Path
     format: str | None
@@ -76,9 +76,9 @@ class LeftOut:
 
 @dataclass(slots=True)
 class ImportReport:
-    """What an import did. turns: new ones; known: turns that the log held already. memories: new ones of another
-    product; known_memories: those that were there, or said what one that was there says. repeated: pieces with the
-    source_id and the words of an earlier one of the file.
+    """The result of an import. turns: new ones; known: turns that were already on the log. memories: new ones of
+    another product; known_memories: those already stored, or equal in words to a stored one. repeated: pieces with the
+    source_id and the words of an earlier one in the file.
 
     skipped: pieces that were left out on purpose; left_out: their reasons, SHOWN at most. undated: turns of the file
     without a time, theirs or their conversation's, dated after the turn before or from undated_from on; undated_turns:
@@ -125,7 +125,8 @@ class ImportReport:
         return {**asdict(self), "rejected": [one._asdict() for one in self.rejected]}
 
     def lines(self) -> Iterator[str]:
-        """Yields the report for people: what was done, then what was left out, why and where, then what follows."""
+        """Yields the report for people: first the result, then the left-out pieces with reasons and places, then the
+        next steps."""
         yield self.sentence()
         for one in self.left_out:
             yield f"left out: {one.reason}: {one.count:,} ({_places(one.first)})"
@@ -168,7 +169,7 @@ def _places(first: list[str]) -> str:
 
 @dataclass(slots=True)
 class PreparedImport:
-    """A file that was recognised, and read as far as its first batch of events."""
+    """A recognised file, read up to its first batch of events."""
 
     request: ImportRequest
     report: ImportReport
@@ -220,7 +221,7 @@ async def import_conversations(
 
 
 async def _append_all(runtime: Runtime, prepared: PreparedImport, appended: OnProgress) -> set[str]:
-    """Returns the threads of the file, those that the log held already too: an interrupted import is completed.
+    """Returns the threads of the file, including known ones, so that an interrupted import is completed.
 
     The file is read on a thread, so that a server goes on meanwhile."""
     report, request = prepared.report, prepared.request
@@ -276,7 +277,7 @@ async def _remember(runtime: Runtime, tenant: str, read: Sequence[ImportedMemory
 
 
 async def _memory(runtime: Runtime, tenant: str, user: str, one: ImportedMemory) -> Memory:
-    """Returns the memory; its id follows from what it says. Raises InvalidMemory, ValueError."""
+    """Returns the memory; its id derives from its content. Raises InvalidMemory, ValueError."""
     await check_no_secret(runtime, tenant, user, one.content)
     since = utc_now() if one.since is None else parse_time(one.since)
     fields = fields_by_rules(runtime.settings, one.content, since)
@@ -322,7 +323,8 @@ def _without(threads: set[str], batch: list[Event], report: ImportReport) -> lis
 
 
 async def _append(runtime: Runtime, new: list[Event], report: ImportReport) -> list[Appended | None]:
-    """Appends a batch at once; one by one where an event of it cannot be stored, so that only that one is rejected."""
+    """Appends a batch at once; if one event cannot be stored, appends them one by one, so that only that one is
+    rejected."""
     try:
         return list(await runtime.log.append_many(new))
     except (InvalidEvent, EventTooLarge):
@@ -362,7 +364,7 @@ def _batches(request: ImportRequest, report: ImportReport) -> Iterator[list[Even
 
 
 def _noted(items: Iterable[Item], defaults: Defaults, report: ImportReport) -> Iterator[Item]:
-    """Yields the items; those without a time are counted on the way, since their events do not show it."""
+    """Yields the items and counts those without a time, because their events do not show it."""
     for item in items:
         if isinstance(item, ImportedTurn) and not item.is_dated:
             report.undated += 1
@@ -373,7 +375,7 @@ def _noted(items: Iterable[Item], defaults: Defaults, report: ImportReport) -> I
 
 
 async def _settle(runtime: Runtime, projected: OnProgress) -> None:
-    """Waits as long as the read models move; a minute without a move is an error with its cause."""
+    """Waits while the read models make progress; a minute without progress is an error with its cause."""
     reached, silent = -1, 0
     while True:
         async with runtime.pool.connection() as conn:

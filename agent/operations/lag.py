@@ -1,4 +1,4 @@
-"""How far the projections and the embedder are behind the log, and which reactors have stopped.
+"""Measures how far projections and the embedder are behind the log, and finds stopped reactors.
 
 Health checks ask often: this loads no read model.
 """
@@ -10,7 +10,7 @@ from turnlog.agent.recall.embedding.backlog import Backlog, read_backlog
 from turnlog.agent.runtime import Runtime, reactor_consumer
 from turnlog.projectors.engine.lag import Lag, lag
 
-# By the names of their consumers; `analytics` counts as one.
+# Names of the reactors' consumers, including `analytics`.
 REACTORS = ("memory", "segments", "extraction", "contradictions", AGENT, "analytics")
 _OPTIONAL = {"extraction": "extract", "contradictions": "compare_memories"}  # settings that switch them off
 
@@ -22,16 +22,15 @@ async def projection_lag(runtime: Runtime) -> list[Lag]:
 
 
 async def embedding_backlog(runtime: Runtime) -> Backlog:
-    """Returns how many texts have no vector of the configured model, of all tenants, and how fast the embedder was
-    lately."""
+    """Returns how many texts of all tenants lack a vector of the configured model, and the embedder's recent speed."""
     async with runtime.pool.connection() as conn:
         waits = any(one.catching_up for one in await lag(runtime.log, conn))
         return await read_backlog(conn, await runtime.vector_model(), waits)
 
 
 async def stuck_reactors(runtime: Runtime) -> list[str]:
-    """Reactors that hold events and for longer than TURNLOG_REACTOR_STALLED_AFTER have neither finished one nor tried
-    one again, in any process. One whose model is slow or away goes on trying. Raises LogUnavailable.
+    """Returns reactors that hold events but have neither finished nor retried one in any process for
+    TURNLOG_REACTOR_STALLED_AFTER. One whose model is slow or away goes on trying. Raises LogUnavailable.
 
     The first call begins to look; a reactor counts from the second one on.
     """
@@ -60,5 +59,5 @@ async def _position(runtime: Runtime, name: str) -> tuple[int, ...] | None:
 
 
 def _seen(_: Runtime) -> dict[str, tuple[tuple[int, ...], float]]:
-    """Returns where each reactor is, and since when, as far as this process has looked."""
+    """Returns each reactor's position and the time since which this process has seen it there."""
     return {}

@@ -1,4 +1,4 @@
-"""The log as a whole: which one the rows belong to, ways out where it is another one, backups."""
+"""Operations on the whole log: show which log the rows belong to, adopt or rebuild from another one, backups."""
 
 import contextlib
 from dataclasses import dataclass
@@ -55,7 +55,7 @@ class BackedUp:
 
 
 async def log_status(runtime: Runtime) -> LogStatus:
-    """Returns which log is connected and which one the rows were made from. Raises LogUnavailable; OtherLog where there
+    """Returns the connected log and the log that the rows were made from. Raises LogUnavailable; OtherLog where there
     is no stream."""
     state, problem = await runtime.log.state(), None
     async with runtime.pool.connection() as conn:
@@ -68,7 +68,7 @@ async def log_status(runtime: Runtime) -> LogStatus:
 
 
 async def adopt_log(runtime: Runtime) -> LogStatus:
-    """Keeps the rows, and lets the connected log's events follow them: what both hold stays readable.
+    """Keeps the rows and continues them with the connected log's events; both stay readable.
 
     Events of the log at sequences that the rows already had are moved behind these. Raises LogUnavailable.
     """
@@ -90,7 +90,7 @@ async def adopt_log(runtime: Runtime) -> LogStatus:
 
 
 async def rebuild_from_log(runtime: Runtime, on_progress: OnProgress) -> LogStatus:
-    """Deletes all rows and makes them again from the connected log; returns when they are made.
+    """Deletes all rows and rebuilds them from the connected log; returns when they are complete.
 
     Raises LogUnavailable.
     """
@@ -116,7 +116,7 @@ async def rebuild_from_log(runtime: Runtime, on_progress: OnProgress) -> LogStat
     reraise=True,
 )
 async def _delete_rows(runtime: Runtime, log_id: str) -> None:
-    """Deletes what was read from the log, and sets all positions back, those of durable consumers by their deletion.
+    """Deletes all rows made from the log and resets all positions; durable consumers are deleted for that.
     Repeated while long reads hold the tables."""
     tables = [table.name for projection in PROJECTIONS for table in projection.tables]
     tables += ["event_ids", "event_ids_of_any_thread", "dead_letters"]
@@ -131,10 +131,10 @@ async def _delete_rows(runtime: Runtime, log_id: str) -> None:
             "UPDATE projection_positions SET position = 0, stored_at = NULL, updated_at = now() WHERE build = 'live'"
         )
         await note_log(conn, log_id)
-        # Until the end, so that no worker notes where a consumer was that is deleted here.
+        # Held until the end, so that no worker records the position of a deleted consumer.
         await conn.execute("LOCK TABLE durables IN EXCLUSIVE MODE")
         rows = await conn.execute("DELETE FROM durables RETURNING name")
-        # Workers make them again, from the beginning of the log. One that was just made is not noted yet.
+        # Workers create them again, from the beginning of the log. A new one may not be in the table yet.
         for name in sorted({*REACTORS, *(name for (name,) in await rows.fetchall())}):
             with nats_errors(f"cannot delete the consumer {name}"), contextlib.suppress(NotFoundError):
                 await runtime.log.nc.jetstream().delete_consumer(STREAM, name)
@@ -148,7 +148,7 @@ async def back_up_log(runtime: Runtime, folder: Path) -> BackedUp:
     through = dict.fromkeys((STREAM, KEYS_STREAM), 0)
     for stream in through:
         if stream == KEYS_STREAM and runtime.log.keyring is None:
-            continue  # events are written in clear
+            continue  # events are not encrypted
         try:
             (folder / stream).mkdir(mode=0o700, parents=True)
         except OSError as error:

@@ -1,4 +1,4 @@
-"""doctor --model: requests one of each thing that turnlog needs of the configured models, and says what they can do."""
+"""doctor --model: tries everything that turnlog needs of the configured models, and reports what works."""
 
 import json
 import time
@@ -15,7 +15,7 @@ from turnlog.agent.models.protocol import ChatRequest
 from turnlog.agent.operations.checkup import Finding
 from turnlog.agent.settings import Settings
 
-MAX_TOKENS = 1_000  # with room for a model that reasons first
+MAX_TOKENS = 1_000  # enough for a model that reasons first
 
 
 class _City(BaseModel):
@@ -24,7 +24,7 @@ class _City(BaseModel):
 
 
 async def configured_models(settings: Settings) -> list[Finding]:
-    """Returns what model_checkup does, for the models of the settings."""
+    """Checks the models of the settings like model_checkup."""
     models = make_models(settings)
     try:
         return await model_checkup(models)

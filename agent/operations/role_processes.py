@@ -1,4 +1,4 @@
-"""The processes that play roles, and their loops: who works, who died, and what does not get done.
+"""Tracks the processes that play roles and their loops: finds dead processes, stopped loops and missing roles.
 
 Each process renews its row in the table `processes` and deletes it when it ends as asked, so that one that was killed
 is seen by all others, on whatever machine.
@@ -28,7 +28,7 @@ from turnlog.projectors.engine.writer import Connection
 BEAT_S, DEAD_AFTER_S, FORGOTTEN_AFTER_S = 2.0, 15.0, 60.0
 LAG_EVERY_S, BLOCKED_S = 0.05, 0.05
 EVENT_LOOP = "event-loop"
-CLIENT = "turnlog-client"  # a program with turnlog in it: when it ends, nobody expects its roles
+CLIENT = "turnlog-client"  # a program that embeds turnlog: when it ends, its roles are not missed
 AWAY = (psycopg.Error, TurnlogError, OSError, TimeoutError)
 
 _BEAT = """
@@ -55,8 +55,7 @@ class LoopState:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process and its loops. seconds: since its last beat. is_gone: its machine, where that is this one, has it no
-    longer."""
+    """A process and its loops. seconds: since its last beat. is_gone: it ran on this machine and has ended."""
 
     id: str
     name: str
@@ -76,7 +75,7 @@ class Process:
 
 
 async def processes(runtime: Runtime) -> list[Process]:
-    """Returns those that play roles, and those that died and whose roles nobody else plays. Of this process as it is
+    """Returns the processes that play roles, and dead ones whose roles nobody else plays. Of this process as it is
     now.
 
     Raises psycopg errors.
@@ -87,7 +86,7 @@ async def processes(runtime: Runtime) -> list[Process]:
 
 
 def deaths(found: Sequence[Process]) -> list[str]:
-    """Returns a sentence about each process that died and whose roles are not played since."""
+    """Returns a sentence about each dead process whose roles are not played since."""
     played = {role for one in found if one.is_alive for role in one.roles}
     said = list[str]()
     for one in found:
@@ -99,7 +98,7 @@ def deaths(found: Sequence[Process]) -> list[str]:
 
 
 def blocked_s(process: Process) -> float:
-    """Returns for how long the process's event loop was blocked at most within the last minute or two."""
+    """Returns the longest block of the process's event loop within the last minute or two, in seconds."""
     return max((one.slowest_s - LAG_EVERY_S for one in process.loops if one.loop == EVENT_LOOP), default=0.0)
 
 
@@ -116,7 +115,7 @@ def faults(found: Sequence[Process]) -> list[tuple[str, str]]:
 
 @contextlib.asynccontextmanager
 async def registered(runtime: Runtime, roles: Sequence[str]) -> AsyncIterator[None]:
-    """This process has a row while the block runs. One that is killed leaves it, for the others to see."""
+    """Registers this process in the table while the block runs. One that is killed leaves it, for the others to see."""
     me = psutil.Process()
     given = {
         "id": runtime.process_id,
@@ -153,11 +152,11 @@ async def _beating(runtime: Runtime, given: dict[str, object], beat: Heartbeat) 
             problem = f"cannot write to Postgres: {type(error).__name__}"
         beat.beat(problem)
         await pause(changed, BEAT_S)
-        await asyncio.sleep(BEAT_S / 20)  # several changes at once are one row
+        await asyncio.sleep(BEAT_S / 20)  # several changes at once become one write
 
 
 async def _watch_loop(beat: Heartbeat) -> None:
-    """Measures for how long callbacks keep the event loop from all others. One that does so for over BLOCKED_S is named
+    """Measures how long callbacks block the event loop. One that does so for over BLOCKED_S is named
     in debug mode of asyncio (PYTHONASYNCIODEBUG=1).
     """
     asyncio.get_running_loop().slow_callback_duration = BLOCKED_S
@@ -169,7 +168,7 @@ async def _watch_loop(beat: Heartbeat) -> None:
 
 
 async def forget_killed(database_url: str) -> None:
-    """Deletes the rows of processes that this machine no longer has: somebody knows that they ended.
+    """Deletes the rows of processes that ended on this machine, because whoever killed them knows it.
 
     Raises DatabaseUnavailable, psycopg errors.
     """

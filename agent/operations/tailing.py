@@ -1,4 +1,4 @@
-"""The log as a stream of short lines, undecodable events included."""
+"""Shows the log as a stream of short lines, including undecodable events."""
 
 import asyncio
 import json
@@ -37,7 +37,7 @@ class Line:
         }
 
     def text(self) -> str:
-        """Returns one line whatever is in the event: characters that end, hide or reorder text are escaped."""
+        """Returns exactly one line: characters that end, hide or reorder text are escaped."""
         place, event = parse_stored(self.stored.subject), self.body or {}
         type_, thread = _visible(place.type), _visible(str(event.get("thread", place.thread_token)))
         data = _visible(json.dumps(event.get("data", self.stored.body.decode("utf-8", "replace")), ensure_ascii=False))
@@ -54,8 +54,8 @@ async def tail(
     readers: frozenset[str] | None = None,
     types: Sequence[str] = (),
 ) -> AsyncGenerator[Line]:
-    """Yields events from a sequence on, None: only new ones; of all tenants, of one, or of one thread, there of these
-    types or of all.
+    """Yields events from a sequence on (None: only new ones) of all tenants, one tenant or one thread; of a thread,
+    optionally only these types.
 
     follow: waits for more at the end of the log, and outlives a lost server. thread: in the settings' tenant where none
     is given. readers: users whose sealed fields are opened, None: all. Raises InvalidToken, LogUnavailable.
@@ -92,7 +92,8 @@ def _filter(tenant: str | None, thread: str | None, type_: str | None) -> str:
 
 
 def readable(stored: Stored, readers: frozenset[str] | None) -> dict[str, Any] | None:
-    """Returns the event, None for what is not JSON. A seal that cannot be opened is shown as it is in the log."""
+    """Returns the event; None for a message that is not JSON. A seal that cannot be opened is shown as it is in the
+    log."""
     try:
         body = parsed(stored.body)
     except InvalidEvent:

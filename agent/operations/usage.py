@@ -24,16 +24,15 @@ _IN_TIME = ("day", "month")
 
 
 class InvalidGrouping(TurnlogError):
-    """Usage cannot be added up by this."""
+    """Usage cannot be grouped by this value."""
 
     code = "invalid-grouping"
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What was used under one key: a user, agent or model ("" where unknown), a day 2026-03-31 or a month 2026-03,
-    both in UTC. latency_ms_mean: of a call. unpriced_tokens: of calls whose price was not known, which cost_usd
-    lacks."""
+    """The usage under one key: a user, agent or model ("" where unknown), a day 2026-03-31 or a month 2026-03, both in
+    UTC. latency_ms_mean: of a call. unpriced_tokens: of calls without a known price, which are not in cost_usd."""
 
     key: str
     calls: int

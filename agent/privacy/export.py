@@ -1,4 +1,4 @@
-"""Everything stored about a user as one JSON document, written piece by piece.
+"""Exports everything stored about a user as one JSON document, piece by piece.
 
 Of a thread with several speakers only the user's own turns are exported.
 """
@@ -122,7 +122,7 @@ async def _conversation(conn: Connection, log: Log, place: Document) -> Document
 
 
 async def _of_an_own_thread(conn: Connection, log: Log, place: Document) -> Document:
-    """Returns what was derived from the conversation, and the receipts of its answers without their texts."""
+    """Returns the results derived from the conversation, and the receipts of its answers without their texts."""
     found: Document = {}
     for name, table in (("summary", "conversation_summaries"), ("session", "sessions")):
         query = _OF_THREAD.format(table, "tenant = %(tenant)s")

@@ -1,4 +1,4 @@
-"""Conversations in and out: foreign files become turns (`read`), turns become files (`export_*`)."""
+"""Imports foreign files as turns (`read`) and exports turns as files (`export_*`)."""
 
 from turnlog.agent.operations.importers.imported import (
     Defaults,

@@ -1,4 +1,4 @@
-"""Conversations that branch where a person edited a message or asked again: the branch that was shown last."""
+"""Reads conversations that branch at an edited or repeated message; takes the branch that was shown last."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -43,7 +43,7 @@ class Fields(NamedTuple):
 
 
 class Tree(NamedTuple):
-    """One exported conversation. id and label may be anything but text, and then do not count.
+    """One exported conversation. id and label are ignored if they are not text.
 
     leaf: id of the last message that was shown; if the export does not name it, the last message. model: of answers
     that name none.
@@ -113,7 +113,7 @@ def _refused(message: Any, id: str, earlier: Mapping[str, Message], where: str) 
 
 
 def _shown(messages: Mapping[str, Message], leaf: Any, parent: str) -> list[Message]:
-    """Returns the branch that ends in the leaf; all messages in their order if none of them names the one before."""
+    """Returns the branch that ends in the leaf; if no message names its predecessor, all messages in order."""
     parents = {message.get(parent) for message in messages.values() if isinstance(message.get(parent), str)}
     if not parents & messages.keys():
         return list(messages.values())

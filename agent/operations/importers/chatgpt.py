@@ -178,7 +178,7 @@ class ChatGPTConversation:
 
 
 def _is_typed(content: Part) -> bool:
-    """Returns whether a user's message has their own words: typed ones, or speech that was not played to them."""
+    """Returns whether a user's message has their own words: typed text, or their speech."""
     parts = [part for part in content.get("parts") or () if isinstance(part, dict)]
     is_own = content.get("content_type") in ("text", "multimodal_text")
     return is_own and all(part.get("direction") != "out" for part in parts)

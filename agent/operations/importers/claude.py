@@ -43,7 +43,7 @@ def _data(message: Message, model: str | None) -> TurnRecorded | None:
 
 
 def _files(message: Message) -> Iterator[Block]:
-    """Yields the attached files: those whose text the export has, then those that it only names."""
+    """Yields the attached files: first those with text in the export, then those that are only named."""
     attachments = message.get("attachments") or ()
     for attachment in attachments:
         text = attachment.get("extracted_content") or ""
@@ -60,7 +60,8 @@ def _said(message: Message) -> tuple[Block, ...]:
 
 
 def _with_call_ids(parts: list[Message], message_id: str) -> list[Message]:
-    """Returns the parts, where calls and results without an id get that of their place; a result follows its call."""
+    """Returns the parts, with an id from their position for calls and results without one; a result follows its
+    call."""
     made, last = list[Message](), ""
     for number, part in enumerate(parts):
         if part["type"] == "tool_use":

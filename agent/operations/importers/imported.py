@@ -95,7 +95,7 @@ class Repeated(NamedTuple):
 
 
 class ImportedMemory(NamedTuple):
-    """A memory of another product: nobody's words, so it has neither quote nor source turn.
+    """A memory of another product, which has neither quote nor source turn because nobody said it in these words.
 
     user: whom it is about; None where neither the file nor the caller says so. source, id: the product, and its id of
     the memory. since, until: when it held, as the file has it.
@@ -154,7 +154,7 @@ def parse_time(value: Any) -> datetime:
 
 
 class Clock:
-    """Dates the turns of a conversation: one without a time comes one second after the turn before it.
+    """Dates the turns of a conversation; a turn without a time is one second after the previous one.
 
     is_dated: whether the file has the time of the last turn or of the conversation.
     """
@@ -165,7 +165,7 @@ class Clock:
         self._last: datetime | None = None
 
     def time(self, value: Any) -> datetime:
-        """Returns the turn's time; `value` is what the file says, or None. Raises ValueError."""
+        """Returns the turn's time. value: the file's, or None. Raises ValueError."""
         self.is_dated = self._is_conversation_dated or value is not None
         if value is not None:
             time = parse_time(value)

@@ -22,7 +22,7 @@ _DECODER = json.JSONDecoder()
 
 
 def lines(stream: IO[bytes]) -> Iterator[bytes | None]:
-    """Yields the lines of the stream; None for one of more than MAX_BYTES, which is never in memory as a whole."""
+    """Yields the lines of the stream; None for a line over MAX_BYTES, which is never in memory as a whole."""
     while line := stream.readline(MAX_BYTES + 1):
         if len(line) <= MAX_BYTES:
             yield line
@@ -33,7 +33,7 @@ def lines(stream: IO[bytes]) -> Iterator[bytes | None]:
 
 
 class Record(NamedTuple):
-    """One JSON value. group: the number of its top-level array. error: why there is no value."""
+    """One JSON value. group: the number of its top-level array. error: the reason if there is no value."""
 
     where: str
     group: int
@@ -67,7 +67,7 @@ def array_items(text: TextIO) -> Iterator[Record]:
 
 
 class _NotUtf8(ValueError):
-    """The item was read to its end, and its text is not valid UTF-8."""
+    """The item was read to its end, but its text is not valid UTF-8."""
 
 
 class _Window:
@@ -140,7 +140,7 @@ def _parse_slowly(line: bytes) -> Any:
 
 
 def _problem(error: json.JSONDecodeError) -> str:
-    """Returns the message without the place, which some messages announce at their end."""
+    """Returns the message without the place at its end."""
     return error.msg.removesuffix(" at").removesuffix(" starting").rstrip(": ")
 
 

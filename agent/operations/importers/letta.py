@@ -29,7 +29,7 @@ from turnlog.events.contracts import Block, TextBlock, ThinkingBlock, ToolCall, 
 Message = dict[str, Any]
 SAYS = "send_message"
 _THOUGHTS = frozenset({"reasoning", "redacted_reasoning", "omitted_reasoning"})
-_BESIDE = frozenset({"tool_call", "tool_return"})  # parts that the fields of a message hold too
+_BESIDE = frozenset({"tool_call", "tool_return"})  # parts that repeat fields of a message
 _KINDS = {
     **{"user_message": "user", "assistant_message": "assistant", "reasoning_message": "assistant"},
     **{"tool_call_message": "assistant", "tool_return_message": "tool"},
@@ -71,7 +71,7 @@ def _file(where: str, value: Message, names: ThreadNames, defaults: Defaults) ->
 
 
 class _Agent:
-    """The conversation of one agent; remembers calls that only say something, whose results say nothing."""
+    """The conversation of one agent; remembers calls of `send_message`, whose results are left out."""
 
     def __init__(self, conversation: Conversation) -> None:
         self._conversation = conversation
@@ -91,7 +91,7 @@ class _Agent:
             yield Rejected(where, reason_of(error))
 
     def _data(self, message: Message) -> TurnRecorded | str:
-        """Returns the turn, or why there is none."""
+        """Returns the turn, or the reason why there is none."""
         role = _KINDS.get(message.get("message_type", ""), message.get("role"))
         if role not in ("user", "assistant", "tool"):
             return "no turn of a conversation, but instructions or an approval"
@@ -128,7 +128,7 @@ class _Agent:
 
 
 def _parts(message: Message) -> Iterator[Block]:
-    """Yields the content; beside a call of `send_message` a text is what the agent thought."""
+    """Yields the content; text beside a call of `send_message` is the agent's thinking."""
     if isinstance(thought := message.get("reasoning"), str):
         yield ThinkingBlock(thinking=thought)
     value = message.get("content", message.get("text", message.get("tool_return")))
@@ -145,7 +145,7 @@ def _parts(message: Message) -> Iterator[Block]:
 
 
 def _without_envelope(text: str) -> str:
-    """Returns what a person said of the JSON that older servers put around it; "" for a notice of Letta's own."""
+    """Returns a person's words without the JSON that older servers put around them; "" for Letta's own notices."""
     try:
         envelope = json.loads(text)
     except ValueError:

@@ -1,4 +1,5 @@
-"""mem0's memories: what `Memory.get_all`, its server and its platform answer, or a list of them; OpenMemory's too.
+"""Reads mem0's memories: answers of `Memory.get_all`, its server or its platform, a list of memories, or OpenMemory's
+format.
 
 They are a model's sentences about a person: each becomes a memory with the origin `imported`, without a quote.
 """
@@ -22,7 +23,7 @@ _SCOPES = ("agent_id", "app_id", "run_id", "session_id", "actor_id")
 
 
 def read_mem0(records: Iterable[Record], defaults: Defaults, stem: str) -> Iterator[Item]:
-    """Yields the memories of the records, each an answer with a list of them or a memory."""
+    """Yields the memories of the records; a record is one memory or an answer with a list of them."""
     for record in records:
         for where, value in [(record.where, None)] if record.error else _listed(record.where, record.value):
             try:
@@ -34,7 +35,7 @@ def read_mem0(records: Iterable[Record], defaults: Defaults, stem: str) -> Itera
 
 
 def _listed(where: str, value: Any) -> list[tuple[str, Any]]:
-    """Returns the memories of an answer with their places; a value that is no such answer as it is."""
+    """Returns the memories of an answer with their places; returns any other value unchanged."""
     lists = [value[name] for name in _LISTS if isinstance(value.get(name), list)] if isinstance(value, dict) else []
     if not lists:
         return [(where, value)]

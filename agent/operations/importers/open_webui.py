@@ -79,7 +79,7 @@ def _file(file: Message) -> Block:
 
 
 def _blocks(text: str, message_id: str) -> Iterator[Block]:
-    """Yields the text, with thinking and tool calls taken out of it as blocks."""
+    """Yields the text, with thinking and tool calls as separate blocks."""
     position = 0
     for opening in _OPENING.finditer(text):
         end = text.find(_CLOSING, opening.end())
@@ -98,7 +98,7 @@ def _blocks(text: str, message_id: str) -> Iterator[Block]:
 
 
 def _call(attributes: dict[str, str], inside: str, id: str) -> Iterator[Block]:
-    """Yields a tool call and its result, which older versions write into an attribute and newer ones between the
+    """Yields a tool call and its result; older versions write the result into an attribute, newer ones between the
     tags."""
     id = attributes.get("id") or id
     arguments = _decoded(html.unescape(attributes.get("arguments", "")))
@@ -111,7 +111,7 @@ def _call(attributes: dict[str, str], inside: str, id: str) -> Iterator[Block]:
 
 
 def _decoded(text: str, depth: int = 2) -> Any:
-    """Returns the JSON value of the text; of JSON inside a JSON string, that. A text that is not JSON stays."""
+    """Returns the JSON value of the text, or of JSON inside a JSON string. A text that is not JSON stays."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):

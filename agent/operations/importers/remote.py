@@ -1,4 +1,4 @@
-"""What stands behind a URL, as a file that an importer reads: mem0's and Zep's API, LangGraph's tables in Postgres."""
+"""Downloads from a URL a file that an importer reads: from mem0's or Zep's API, or LangGraph's tables in Postgres."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -25,7 +25,7 @@ def is_url(source: str) -> bool:
 
 
 def download(url: str, format: str | None, key: str | None, user: str | None, folder: Path) -> tuple[Path, Format]:
-    """Writes what the URL has into a file of the folder; returns it with its format. Raises ImportFailed."""
+    """Writes the data of the URL into a file of the folder; returns the file with its format. Raises ImportFailed."""
     is_database = urlsplit(url).scheme.startswith("postgres")
     if not is_database and format not in ("mem0", "zep"):
         raise ImportFailed("say whose API it is: --format mem0, or --format zep")
@@ -48,7 +48,7 @@ def download(url: str, format: str | None, key: str | None, user: str | None, fo
 
 
 def _shown(url: str) -> str:
-    """Returns the URL without what may be a secret."""
+    """Returns the URL without parts that may be secret."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.hostname}{f':{parts.port}' if parts.port else ''}{parts.path}"
 
@@ -58,7 +58,7 @@ def _client(authorization: str, key: str) -> httpx2.Client:
 
 
 def _mem0(url: str, key: str, user: str | None) -> Iterator[Mapping[str, Any]]:
-    """Yields the answers of mem0's platform (…/v3/memories/, page by page) or of a server of one's own (…/memories)."""
+    """Yields the answers of mem0's platform (…/v3/memories/, page by page) or of a self-hosted server (…/memories)."""
     with _client(f"Token {key}", key) as http:
         if "/v3/" not in url:
             yield _json(http.get(url, params={"user_id": user} if user else {}))
@@ -137,7 +137,7 @@ def _langgraph(url: str, key: str, user: str | None) -> Iterator[Mapping[str, An
             "c.checkpoint -> 'channel_versions' ->> 'messages' WHERE c.checkpoint_ns = '' "
             "ORDER BY c.thread_id, c.checkpoint_id"
         )
-        rows.itersize = 20  # each row has all messages until then
+        rows.itersize = 20  # few at a time, because each row has all messages so far
         thread: str | None = None
         owner: str | None = None
         last, newest, times = "", list[Mapping[str, Any]](), dict[str, str]()
@@ -184,7 +184,7 @@ def _message(one: Mapping[str, Any], time: str) -> Mapping[str, Any]:
 
 
 def _decoded(kind: str, blob: bytes) -> list[Any]:
-    """Returns the messages as LangGraph's serializer wrote them; of an object of a class its fields."""
+    """Returns the messages that LangGraph's serializer wrote; objects of a class become their fields."""
     if kind == "json":
         value = json.loads(blob, object_hook=lambda one: one.get("kwargs", one) if one.get("lc") else one)
     elif kind == "msgpack":

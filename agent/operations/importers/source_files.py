@@ -16,7 +16,7 @@ from turnlog.agent.operations.importers.jsontext import parse
 
 # One file, several numbered ones, or one per conversation.
 _PART = re.compile(r"(^|/)(conversations(-\d+)?|conversations/(?!index\.)[^/]+)\.json$")
-# JSON shrinks to a tenth at most; what shrinks to less than a thousandth was made to fill memory or disk.
+# JSON shrinks to about a tenth; a file that shrinks to less than a thousandth was made to fill memory or disk.
 _LARGEST_RATIO = 1000
 
 
@@ -32,8 +32,8 @@ class Part(NamedTuple):
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[Iterator[Part]]:
-    """Gives the decompressed parts of the file: one, or those of a zip that hold conversations, each opened in its
-    turn."""
+    """Yields the decompressed parts of the file: one, or those of a zip that contain conversations, opened one after
+    the other."""
     with _open(path) as raw:
         start = raw.read(4)
         raw.seek(0)
@@ -48,7 +48,7 @@ def opened(path: Path) -> Iterator[Iterator[Part]]:
 
 
 def head(path: Path, size: int) -> bytes:
-    """Returns the first `size` decompressed bytes, of a zip those of its first part."""
+    """Returns the first `size` decompressed bytes; for a zip, those of its first part."""
     with opened(path) as parts:
         return next(parts).stream.read(size)
 
@@ -56,7 +56,7 @@ def head(path: Path, size: int) -> bytes:
 def check_unpacked(path: Path, most: int) -> None:
     """Raises ImportFailed for a file that decompresses to more than `most` bytes."""
     size = 0
-    with opened(path) as parts, contextlib.suppress(*DAMAGED):  # whoever reads it will say that it is damaged
+    with opened(path) as parts, contextlib.suppress(*DAMAGED):  # a damaged file is reported when it is read
         for part in parts:
             while size <= most and (chunk := part.stream.read(1 << 20)):
                 size += len(chunk)
@@ -99,7 +99,7 @@ def _parts(path: Path, archive: zipfile.ZipFile) -> Iterator[Part]:
 
 
 def looks_like(path: Path) -> str:
-    """Returns what a file of no known format begins with: a list of objects with the fields a, b; or its first
+    """Describes the beginning of a file of unknown format: a list of objects with the fields a, b; or its first
     characters."""
     start = head(path, _HEAD).removeprefix(b"\xef\xbb\xbf").lstrip()
     try:
@@ -119,7 +119,7 @@ def _described(value: Any) -> str | None:
 
 
 Format = Literal["openai", "chatgpt", "claude", "open-webui", "librechat", "jsonl", "mem0", "zep", "letta"]
-# How a file of each format begins, for people whose file has none of them.
+# The beginning of a file of each format, to help people whose file was not recognised.
 EXAMPLES: dict[Format, str] = {
     "jsonl": '{"thread": "trip", "user": "ann", "role": "user", "text": "Hi!", "time": "2026-05-08T13:56:00Z"}',
     "openai": '{"messages": [{"role": "user", "content": "Hi!"}]}',

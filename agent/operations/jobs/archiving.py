@@ -38,7 +38,7 @@ async def archive_older(runtime: Runtime, before: datetime, on_progress: OnProgr
                 errors += 1
                 logger.warning("a conversation waits for the next run of the archive: %s", error)
                 if isinstance(error, (OSError, ArchiveDamaged, MissingExtra)):
-                    break  # of the disk or the installation: the next conversation would fail too
+                    break  # the disk or the installation is broken, so the next conversation would fail too
             on_progress(counts.total(), None)
     return Done(dict(counts), errors)
 

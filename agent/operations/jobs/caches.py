@@ -1,5 +1,5 @@
-"""The caches job: deletes cached vectors and answers of models that no row needs, requests
-that are in no window of the throttle, and answers of writes that may have been sent again.
+"""The caches job: deletes cached vectors and model answers that no row needs, requests outside the throttle's windows,
+and expired answers of repeatable writes.
 
 A rebuild takes vectors from the cache, so those of texts in the read models stay. One that is younger than a day may
 wait for its row. Answers wait for their event; a refusal stays, or the next compaction would ask again.
@@ -19,7 +19,7 @@ KEPT = timedelta(hours=24)
 READS = ("vectors", "memories", "store_items", "messages")
 PATIENCE_S = 10.0
 
-# In two steps: only the few vectors that no text needs are compared with those of the store, which has no hashes.
+# Works in two steps: only the few vectors that no text needs are compared with the store's, which has no hashes.
 _VECTORS = """
 WITH needed AS (
   SELECT embedding_model AS model, sha256(convert_to(index_text, 'UTF8')) AS text_hash FROM memory_vectors
@@ -30,7 +30,7 @@ textless AS MATERIALIZED (
     SELECT FROM needed n WHERE n.text_hash = c.text_hash AND coalesce(n.model, c.model) = c.model))
 DELETE FROM embedding_cache c USING textless t WHERE c.model = t.model AND c.text_hash = t.text_hash
 AND NOT EXISTS (SELECT FROM store_vectors s WHERE s.model = t.model AND halfvec_send(s.embedding) = t.vector)"""
-# A refusal of the compaction. As text, since Postgres reads no value of a document that has an escaped NUL.
+# A refusal of the compaction. Compared as text, because Postgres cannot read values of a document with an escaped NUL.
 _ANSWERS = """
 DELETE FROM model_cache c
 WHERE (created_at < %(before)s AND NOT starts_with(response::text, '{"text": "", "refused": "'))

@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 
 class OnFile(Sequence[T], Generic[T]):
-    """A sequence in a file: items are appended as JSON and read one by one, by several threads at once too."""
+    """A sequence in a file: items are appended as JSON and read one by one, also by several threads at once."""
 
     def __init__(self, file: IO[bytes], kind: TypeAdapter[T]) -> None:
         """Writes to `file`, which is binary, empty, and written by this value only. kind: of the items; JSON must keep

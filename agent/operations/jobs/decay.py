@@ -24,7 +24,7 @@ from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.memories.policy_lookup import PolicyRow, policy_rows, policy_rows_by_id
 
 logger = logging.getLogger("turnlog.agent")
-MAX_IDS = 1_000  # in one event
+MAX_IDS = 1_000  # ids in one event
 EVENT_NAMESPACE = UUID("5b0c2c0e-65a5-4e0b-9a52-1d5d0f3f7a41")
 
 
@@ -79,7 +79,7 @@ async def _due(
 async def _review(
     writer: MemoryWriter, place: Place, ids: list[UUID], policy: Policy, due_at: datetime
 ) -> Counter[str]:
-    """Decides again on rows that are up to date with the log: a memory may have been said again meanwhile."""
+    """Decides again on up-to-date rows, because a memory may have been said again meanwhile."""
 
     async def decide(rows: Rows) -> Decided[Counter[str]]:
         found = await policy_rows_by_id(rows.conn, place.tenant, place.thread, ids)

@@ -114,7 +114,7 @@ async def _last_run(runtime: Runtime, conn: Connection, job: Job, now: datetime)
 
 @contextlib.asynccontextmanager
 async def _alone(runtime: Runtime, job: Job) -> AsyncIterator[Connection | None]:
-    """Yields a connection that holds the job's lock, or None where another worker holds it."""
+    """Yields a connection that holds the job's lock, or None if another worker holds it."""
     name = f"{job.thread}/{runtime.settings.tenant}"
     async with runtime.pool.connection() as conn, work_lock(conn, LockFor.JOB, name) as held:
         yield conn if held else None

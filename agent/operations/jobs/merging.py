@@ -38,8 +38,8 @@ COUNTER_OF = {"merge": "merged", "summary": "summarised"}
 
 @dataclass(slots=True)
 class Merger:
-    """One for a run. calls: made so far. failures: in a row. stopped: why no more calls are made ("": they are); the
-    remaining groups wait for the next run."""
+    """The merges of one run. calls: made so far. failures: successive ones. stopped: why no more calls are made, ""
+    while they are; the remaining groups wait for the next run."""
 
     runtime: Runtime
     writer: MemoryWriter
@@ -69,7 +69,7 @@ class Merger:
         return counts, closed
 
     async def _merged_text(self, place: Place, group: MergeGroup, counts: Counter[str]) -> MergedText | None:
-        """Returns the text of a group; None where it waits for the next run. A model that cannot be reached, or that
+        """Returns the text of a group; None if it waits for the next run. A model that cannot be reached, or that
         refuses MAX_FAILURES requests in a row, ends the calls of the run but not the job; a single refusal may be due
         to its request."""
         merged = None
@@ -130,7 +130,7 @@ class Merger:
             return Decided(events, is_merged)
 
         is_merged = await self.writer.write(place, decide)
-        if merged.text:  # the log has it now; a copy in the cache would outlive a later forget
+        if merged.text:  # the text is on the log; a cached copy would outlive a later forget
             async with self.runtime.pool.connection() as conn:
                 await conn.execute("DELETE FROM model_cache WHERE request_hash = %s", (self._key(place, group),))
         return is_merged
@@ -149,7 +149,7 @@ class Merger:
 
 @contextlib.asynccontextmanager
 async def open_merger(runtime: Runtime, writer: MemoryWriter, policy: Policy) -> AsyncIterator[Merger | None]:
-    """Gives a merger while the block runs; None when no language model is configured."""
+    """Yields a merger while the block runs; None if no language model is configured."""
     chat = make_chat(runtime.settings)
     if chat is None:
         yield None

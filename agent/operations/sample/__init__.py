@@ -25,7 +25,7 @@ class Question:
 
 
 def load_sample() -> Path:
-    """Returns where the conversation lies: a file for `read(path, "jsonl")`."""
+    """Returns the path of the conversation, for `read(path, "jsonl")`."""
     return _file("advising.jsonl")
 
 

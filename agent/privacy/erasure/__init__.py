@@ -1,1 +1,1 @@
-"""Erasing a person: the plan, the steps, the scan that proves it, the receipt."""
+"""Erases a person: the plan, the steps, the scan that proves it, the receipt."""

@@ -1,4 +1,4 @@
-"""Erasing a person: from every read model, cache, bucket and archive, and from the log itself.
+"""Erases a person from every read model, cache, bucket and archive, and from the log itself.
 
 Every step does only what is left to do, so that a killed erasure can be run again from the beginning. The keys are
 destroyed first: from then on nothing the person said can be read from the log.
@@ -36,7 +36,7 @@ from turnlog.projectors.rebuild.replay import rebuild_thread
 from turnlog.projectors.rebuild.shadow import discard_abandoned
 
 AT_ONCE = 16
-REDACTION = "redaction"  # the name of the lock that it has alone, and erasures share
+REDACTION = "redaction"  # the lock that a redaction holds exclusively and erasures share
 
 
 @dataclass(slots=True)
@@ -75,7 +75,7 @@ async def _erase(at: ErasureScope, plan: Plan, reason: str | None, is_full: bool
     await _rebuild(at, plan, done)
     await _purge_sessions(at, plan)
     await _catch_late(at, plan, done)
-    async with at.runtime.pool.connection() as conn:  # again, for results that were on their way the first time
+    async with at.runtime.pool.connection() as conn:  # again, for results that were stored after the first time
         done.add("cached answers", await rows.clear_answers(conn, plan.person, plan.traces.threads))
     await _vacuum(at, is_full)
     scan = await _scanned(at, plan, done)
@@ -106,7 +106,7 @@ async def _shared_rows(at: ErasureScope, plan: Plan) -> dict[str, list[str]]:
 
 
 async def _as_of_now(at: ErasureScope, plan: Plan) -> Plan:
-    """Returns the plan with what came since, because a confirmation may take long: new threads, and threads in which
+    """Returns the plan with later additions, because a confirmation may take long: new threads, and threads in which
     another person spoke for the first time."""
     found = await traces(at.runtime.log, plan.person, plan.traces.threads, after=plan.head)
     archives = {*plan.archives, *files_of(at.runtime.settings.archive, plan.person.tenant, found.own)}
@@ -127,7 +127,7 @@ async def _destroy_keys(at: ErasureScope, person: Person) -> int:
 
 
 async def _clear_caches(at: ErasureScope, plan: Plan, done: _Done) -> None:
-    """Runs before the rows are removed: they say which vectors and files are the person's."""
+    """Clears the caches before the rows are removed, because the rows show which vectors and files are the person's."""
     with at.reach.step("clearing caches"):
         async with at.runtime.pool.connection() as conn:
             threads = sorted(plan.traces.own), sorted(plan.traces.shared)
@@ -167,7 +167,7 @@ def _erased(person: Person, thread: str) -> Event:
 
 
 async def _overwrite(at: ErasureScope, plan: Plan, done: _Done) -> None:
-    """Overwrites in the log what no destroyed key makes unreadable."""
+    """Overwrites events in the log that no destroyed key makes unreadable."""
     async with at.runtime.pool.connection() as conn:
         destroyed = await rows.destroyed_keys(conn, plan.person)
     head = done.through = await at.runtime.log.head()
@@ -225,7 +225,7 @@ async def _rebuilt(at: ErasureScope, person: Person, threads: Sequence[str], on_
             if projection.per_thread:
                 try:
                     await rebuild_thread(at.runtime.log, at.runtime.database_url, projection, person.tenant, thread)
-                except NotFound:  # nothing of it is left in the log, so no projector removes its rows
+                except NotFound:  # the log has nothing left of the thread, so projectors do not remove its rows
                     await at.runtime.log.append(_erased(person, thread))
                     break
         on_progress(number + 1, len(threads))

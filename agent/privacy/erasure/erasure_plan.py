@@ -1,4 +1,4 @@
-"""What is stored about a person, found in the log and the read models before an erasure."""
+"""Finds everything stored about a person in the log and the read models before an erasure."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -41,7 +41,7 @@ def silent_step(label: str) -> Iterator[OnProgress]:
 
 @dataclass(frozen=True, slots=True)
 class ErasureReach:
-    """What an erasure needs and a runtime does not have; consumers/erasing.py composes it.
+    """Resources that an erasure needs beside a runtime; consumers/erasing.py composes them.
 
     files: (kind, path) of the servers' and the archive's files, which are searched and not changed. step: shows how
     far a named step is.
@@ -53,7 +53,7 @@ class ErasureReach:
 
 @dataclass(frozen=True, slots=True)
 class ErasureScope:
-    """What an erasure works on."""
+    """The runtime and resources that an erasure works on."""
 
     runtime: Runtime
     reach: ErasureReach
@@ -61,7 +61,7 @@ class ErasureScope:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is stored about a person. rows: count by table. events: in the log, the person's or in their threads.
+    """The plan of an erasure. rows: count by table. events: number in the log, the person's or in their threads.
 
     search_strings: by which the person's words are recognised, kept only here. hashes: SHA-256 of their texts that may
     have vectors. head: the log's last sequence when it was read. last: the receipt of an erasure before this one.
@@ -85,13 +85,13 @@ class Plan:
 
     @property
     def passed_over(self) -> list[int]:
-        """Sequences of messages that have the person's id somewhere, cannot be read and are in no thread of theirs."""
+        """Sequences of unreadable messages that contain the person's id and are not in the person's threads."""
         own = tokens(self.traces.own)
         return [seq for seq, token in self.traces.unreadable.items() if token not in own]
 
 
 class StringsTooShort(TurnlogError):
-    """Strings to search for are too short to be significant; nothing was erased."""
+    """The strings to search for are too short to be significant; nothing was erased."""
 
     code = "strings-too-short"
 

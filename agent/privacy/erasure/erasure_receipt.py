@@ -1,4 +1,4 @@
-"""What an erasure did and found: as the event that proves it and as text for people."""
+"""The receipt of an erasure: the event that proves it, and its text for people."""
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -14,8 +14,8 @@ SOURCE = "turnlog/erase"
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """The receipt of an erasure. seq: of the event. hits: place → how often the scan found something there; empty when
-    nothing is left.
+    """The receipt of an erasure. seq: of the event. hits: place → number of finds of the scan; empty if nothing is
+    left.
 
     strings: place → what was found there, masked. before: what an earlier erasure's scan found, if nobody gave its
     words to this one. passed_over: sequences of messages that have the person's id somewhere and cannot be read: they
@@ -48,6 +48,6 @@ async def last_receipt(log: Log, person: Person) -> Recorded | None:
 
 
 def found_in(receipt: Recorded | None) -> dict[str, int]:
-    """Returns where its scan found something, or an earlier one whose words this one was not given."""
+    """Returns the places where this scan found something, or an earlier scan whose words this one did not get."""
     data = receipt.event.data if receipt else None
     return dict(data.found_in or {}) if isinstance(data, UserErased) else {}

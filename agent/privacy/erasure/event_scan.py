@@ -1,4 +1,4 @@
-"""Where a person's events are in the log: in threads of their own, and in threads shared with others.
+"""Finds a person's events in the log: in the person's threads, and in threads shared with others.
 
 The log says whose turn it is (`user`), so it is read once from beginning to end: read models lack deleted threads and
 may be behind.
@@ -103,8 +103,8 @@ class Traces:
 async def traces(
     log: Log, person: Person, more: Iterable[str], on_progress: OnProgress = no_progress, after: int = 0
 ) -> Traces:
-    """Returns where a person's events are. more: threads that are known already. after: only events after this sequence
-    are read for others.
+    """Returns the threads with a person's events. more: known threads. after: only events after this sequence are
+    searched for other threads.
 
     Raises GapInLog, LogUnavailable.
     """
@@ -129,7 +129,8 @@ async def traces(
 
 
 def are_of(threads: Collection[str]) -> Callable[[Place], bool]:
-    """Returns whether an event is of one of the threads; one that cannot be read is of the thread of its subject."""
+    """Returns whether an event belongs to one of the threads; an unreadable event belongs to the thread of its
+    subject."""
     named, subjects = frozenset(threads), tokens(threads)
     return lambda place: place.subject.thread_token in subjects if place.thread is None else place.thread in named
 
@@ -197,8 +198,7 @@ async def named_threads(
 
 
 async def _add_forks(log: Log, person: Person, found: Traces) -> None:
-    """Adds forks of these threads by other people: they begin with the person's turns and what was derived from
-    them."""
+    """Adds other people's forks of these threads, which begin with the person's turns and results derived from them."""
     forks = [place_of(stored) async for stored in log.read([type_filter("thread_forked")], 1, await log.head())]
     while True:
         before = len(found.shared)

@@ -1,4 +1,4 @@
-"""What Postgres stores about a person outside the read models: caches, dead letters; and their known threads.
+"""Finds and clears a person's rows in Postgres outside the read models: caches, dead letters; finds the known threads.
 
 Only projectors remove rows of read models. These tables are not read models, so they are cleared here.
 """
@@ -45,7 +45,7 @@ AND {_NO_ITEM_OF_OTHERS}
 AND NOT EXISTS (SELECT FROM memory_vectors o WHERE o.embedding_model = c.model AND o.embedding = c.embedding
   AND NOT (o.tenant = %(tenant)s AND o.thread_id = ANY(%(threads)s)))"""
 _ANSWERS = "DELETE FROM model_cache WHERE tenant = %(tenant)s AND (user_id = %(user)s OR thread_id = ANY(%(all)s))"
-# Encrypted answers do not say whose words are in them: others of the tenant may have got the person's.
+# Encrypted answers do not show whose words they contain; other users of the tenant may have got the person's.
 _WRITES = "DELETE FROM repeatable_writes WHERE tenant = %(tenant)s AND (user_id = %(user)s OR answer IS NOT NULL)"
 _USES = f"""
 DELETE FROM api_key_uses u USING api_keys t WHERE u.tenant = t.tenant AND u.key_id = t.id AND {_MINE}"""

@@ -35,7 +35,7 @@ class SearchStrings:
         self.longest = KEY_BYTES
         for number, text in enumerate(self.strings):
             for form in forms(text):
-                at = (len(form) - KEY_BYTES) // 2  # from the middle: beginnings are equal more often
+                at = (len(form) - KEY_BYTES) // 2  # from the middle, because beginnings are equal more often
                 self._by_key[form[at : at + KEY_BYTES]].append((form, at, number))
                 self.longest = max(self.longest, len(form))
         self._table = np.zeros(1 << BITS, dtype=np.bool_)
@@ -89,7 +89,7 @@ class Searched:
 
     @property
     def masked(self) -> list[str]:
-        """Returns what was found, masked: the person recognises it, and others do not learn it."""
+        """Returns the found strings, masked so that only the person recognises them."""
         return [masked(self._search_strings.strings[number]) for number, times in self.found.items() if times]
 
 
@@ -141,7 +141,8 @@ MOST_CHARS = 60
 # Whitespace and JSON's own characters are written differently from store to store.
 _PARTS = re.compile(r"[^\"\\\x00-\x1f\x7f\u2028\u2029]+")
 _SENTENCES = re.compile(r"(?<=[.!?;。！？；，])")
-# A number or code within a longer word is a part of an id or a hash. A code has a digit.
+# Numbers and codes count only as whole words, because within longer words they are parts of ids or hashes. A code
+# contains a digit.
 _IDENTIFIERS = re.compile(
     r"[A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9.-]{3,64}|(?<![A-Za-z0-9_])(?<![0-9]\.)"
     r"(?:\+?[0-9][0-9 -]{6,30}[0-9Xx]|[A-Z]{2}(?=[A-Z]*[0-9])[A-Z0-9]{6,20})(?![A-Za-z0-9_])"
@@ -195,7 +196,7 @@ def candidates(text: str) -> Iterator[str]:
 
 
 def chosen(found: Iterable[str], most: int) -> list[str]:
-    """Returns at most `most` strings: identifiers first, then spread over all that was said, longer ones first."""
+    """Returns at most `most` strings: identifiers first, then a spread over all texts, longer ones first."""
     known = list(dict.fromkeys(found))
     identifiers = [one for one in known if _IDENTIFIERS.fullmatch(one)]
     said = sorted((one for one in known if not _IDENTIFIERS.fullmatch(one)), key=lambda one: -min(len(one), 24))

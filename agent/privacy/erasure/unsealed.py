@@ -1,4 +1,4 @@
-"""Which of a person's events must be overwritten in the log, because no destroyed key makes them unreadable.
+"""Decides which of a person's events must be overwritten in the log, because no destroyed key makes them unreadable.
 
 These are events without a seal, written before there were keys or by a reactor without a user; events sealed by a key
 that is still in use; and, in shared threads, what was derived from the person's turns. JetStream overwrites the bytes
@@ -54,7 +54,7 @@ def quotes(place: Place, ending: Ending, search_strings: SearchStrings) -> bool:
 
 
 def without_derived(event: Event) -> Event | None:
-    """Returns a fork by another person, without what was derived from the turns it begins with; None if nothing was.
+    """Returns another person's fork without results derived from its initial turns; None if there are none.
 
     Its id is derived from the original id, so that it is appended once.
     """
@@ -66,7 +66,7 @@ def without_derived(event: Event) -> Event | None:
 
 
 def is_late(event: Event, marks: Mapping[str, int], requests: Collection[UUID]) -> bool:
-    """Returns whether an event after the erasure was made from what was said before it.
+    """Returns whether an event after the erasure was made from words before it.
 
     marks: thread → sequence of its `erased` event. requests: ids of answers requested before.
     """
