@@ -34,6 +34,8 @@ from turnlog.consumers.workers.durable_consumer import Delivery, DurableConsumer
 from turnlog.consumers.workers.reactors.contradictions import NAME as CONTRADICTIONS
 from turnlog.consumers.workers.reactors.contradictions import ContradictionReactor
 from turnlog.consumers.workers.reactors.extraction import ExtractionReactor
+from turnlog.consumers.workers.reactors.profiles import NAME as PROFILES
+from turnlog.consumers.workers.reactors.profiles import ProfileReactor
 from turnlog.consumers.workers.reactors.segments import NAME as SEGMENTS
 from turnlog.consumers.workers.reactors.segments import SegmentReactor
 from turnlog.consumers.workers.reactors.thread_maintenance import NAME as MEMORY
@@ -139,6 +141,10 @@ def _reactors(runtime: Runtime) -> tuple[list[Subscription], list[Interval]]:
         compare = ContradictionReactor(runtime, models.extraction).work
         consumer = DurableConsumer(pool, CONTRADICTIONS, compare, give_way=runtime.give_way)
         subscriptions.append(Subscription(consumer, type_filter("memories_embedded"), DeliverPolicy.NEW))
+    if models.extraction is not None and runtime.settings.enable_summary:
+        profiles = ProfileReactor(runtime, models.extraction).work
+        consumer = DurableConsumer(pool, PROFILES, profiles, give_way=runtime.give_way)
+        subscriptions.append(Subscription(consumer, type_filter("memories_embedded"), DeliverPolicy.NEW))
     return subscriptions, intervals
 
 
@@ -148,20 +154,21 @@ async def react(runtime: Runtime, name: str, stored: Stored) -> None:
         MEMORY: lambda: ThreadMaintenance(runtime, runtime.models).work,
         SEGMENTS: lambda: SegmentReactor(runtime, runtime.models).work,
         EXTRACTION: lambda: ExtractionReactor(runtime, runtime.models).work,
-        CONTRADICTIONS: lambda: _contradictions(runtime),
+        CONTRADICTIONS: lambda: _with_model(runtime, ContradictionReactor),
+        PROFILES: lambda: _with_model(runtime, ProfileReactor),
         AGENT: lambda: AgentConsumer(runtime).work,
         ANALYTICS: lambda: counting(runtime),
     }
     await works[name]()([Delivery(stored)])
 
 
-def _contradictions(runtime: Runtime) -> Work:
-    """Returns the work of the contradiction reactor, which does nothing without a language model."""
+def _with_model(runtime: Runtime, reactor: type[ContradictionReactor] | type[ProfileReactor]) -> Work:
+    """Returns the work of a reactor that does nothing without a language model."""
 
     async def nothing(_deliveries: list[Delivery]) -> None: ...
 
     chat = runtime.models.extraction
-    return nothing if chat is None else ContradictionReactor(runtime, chat).work
+    return nothing if chat is None else reactor(runtime, chat).work
 
 
 @contextlib.asynccontextmanager

@@ -11,8 +11,9 @@ from turnlog.agent.runtime import Runtime, reactor_consumer
 from turnlog.projectors.engine.lag import Lag, lag
 
 # Names of the reactors' consumers, including `analytics`.
-REACTORS = ("memory", "segments", "extraction", "contradictions", AGENT, "analytics")
-_OPTIONAL = {"extraction": "extract", "contradictions": "compare_memories"}  # settings that switch them off
+REACTORS = ("memory", "segments", "extraction", "contradictions", "profiles", AGENT, "analytics")
+# Settings that switch them off.
+_OPTIONAL = {"extraction": "extract", "contradictions": "compare_memories", "profiles": "enable_summary"}
 
 
 async def projection_lag(runtime: Runtime) -> list[Lag]:

@@ -1,11 +1,12 @@
 """Who a person is, in a few lines: their memories that hold, the most important first, grouped by what they are about.
 
 No model writes a line: each is one memory, and names the words of the user and the turn that it comes from. The same
-memories give the same profile, so that it can be asked for as of any moment.
+memories give the same profile, so that it can be asked for as of any moment. What a model wrote from the lines
+(profile_text.py) comes with it while all that it says still holds.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal
 from uuid import UUID
@@ -20,6 +21,7 @@ from turnlog.agent.runtime import Runtime
 from turnlog.events.contracts import MemoryKind, MemorySource
 from turnlog.events.subjects import memory_thread
 from turnlog.projectors.models.memories.lookup import is_memory_off
+from turnlog.projectors.models.memories.profile_texts import ProfileText, profile_text
 
 Group = Literal["person", "people", "work", "likes", "plans", "other"]
 # The groups in their order, each with its heading in English and Chinese.
@@ -67,7 +69,8 @@ class ProfileGroup:
 @dataclass(frozen=True, slots=True)
 class Profile:
     """A user's profile. text: the lines under their headings, for a prompt; "" when nothing is remembered. tokens: of
-    the text. as_of: None is now. left_out: how many memories that held did not fit."""
+    the text. as_of: None is now. left_out: how many memories that held did not fit. written: what a model wrote from
+    the lines; None as of a moment, and from when a memory that it says no longer holds until it is written anew."""
 
     user: str
     as_of: datetime | None
@@ -75,6 +78,7 @@ class Profile:
     tokens: int
     groups: tuple[ProfileGroup, ...]
     left_out: int
+    written: ProfileText | None = None
 
 
 async def profile(
@@ -93,10 +97,13 @@ async def profile(
     if not LEAST_TOKENS <= max_tokens <= MOST_TOKENS:
         raise InvalidMemory(f"a profile has {LEAST_TOKENS:,} to {MOST_TOKENS:,} tokens, not {max_tokens:,}")
     known = await list_memories(runtime, tenant, user, MemoryFilter(as_of=as_of), MOST_READ)
-    async with runtime.pool.connection() as conn:
+    async with runtime.reading("profile_texts") as conn:
         is_off = for_model and await is_memory_off(conn, tenant, memory_thread(user))
+        written = await profile_text(conn, tenant, memory_thread(user)) if as_of is None else None
     told = [] if is_off else [memory for memory in known if memory.kind != "SUMMARY"]
-    return made_of(told, counter_for(runtime.settings.model), user, as_of, max_tokens)
+    made = made_of(told, counter_for(runtime.settings.model), user, as_of, max_tokens)
+    holds = written and {id_ for one in written.sentences for id_ in one.memories} <= {memory.id for memory in told}
+    return replace(made, written=written) if holds else made
 
 
 def made_of(

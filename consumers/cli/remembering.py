@@ -62,12 +62,17 @@ def memory_text(row: "MemoryView") -> str:
 
 
 def profile_lines(profile: "Profile") -> list[str]:
-    """Returns each group with its lines, and under a line what the user said."""
-    lines = []
+    """Returns what a model wrote, each sentence with the numbers of its lines; then each group with its lines, and
+    under a line what the user said."""
+    lines, written = [], profile.written
+    numbers = {line.memory: n for n, line in enumerate((line for one in profile.groups for line in one.lines), 1)}
+    if written is not None:
+        cited = [[numbers[id_] for id_ in one.memories if id_ in numbers] for one in written.sentences]
+        lines.append(" ".join(f"{one.text} {at}" for one, at in zip(written.sentences, cited, strict=True)))
     for group in profile.groups:
         lines.append(group.heading)
         for line in group.lines:
-            lines.append(f"  {line.text}")
+            lines.append(f"  {numbers[line.memory]}. {line.text}" if written else f"  {line.text}")
             lines += [f"      {source_line(source)}" for source in line.sources[:1]]
     if profile.left_out:
         lines.append(f"{counted(profile.left_out, 'memory', 'memories')} of less importance left out")

@@ -5096,7 +5096,8 @@ export interface components {
         /**
          * Profile
          * @description A user's profile. text: the lines under their headings, for a prompt; "" when nothing is remembered. tokens: of
-         *     the text. as_of: None is now. left_out: how many memories that held did not fit.
+         *     the text. as_of: None is now. left_out: how many memories that held did not fit. written: what a model wrote from
+         *     the lines; None as of a moment, and from when a memory that it says no longer holds until it is written anew.
          */
         Profile: {
             /** User */
@@ -5111,6 +5112,7 @@ export interface components {
             groups: components["schemas"]["ProfileGroup"][];
             /** Left Out */
             left_out: number;
+            written?: components["schemas"]["ProfileText"] | null;
         };
         /** ProfileGroup */
         ProfileGroup: {
@@ -5149,6 +5151,35 @@ export interface components {
             since: string;
             /** Sources */
             sources: components["schemas"]["MemorySource"][];
+        };
+        /**
+         * ProfileSentence
+         * @description A sentence about a user. memories: those that it says.
+         */
+        ProfileSentence: {
+            /** Text */
+            text: string;
+            /** Memories */
+            memories: string[];
+        };
+        /**
+         * ProfileText
+         * @description What a model wrote about a user. lines: the memories that the model read.
+         */
+        ProfileText: {
+            /** Sentences */
+            sentences: components["schemas"]["ProfileSentence"][];
+            /** Lines */
+            lines: string[];
+            /** Seq */
+            seq: number;
+            /** Model */
+            model: string;
+            /**
+             * Written At
+             * Format: date-time
+             */
+            written_at: string;
         };
         /**
          * Quota

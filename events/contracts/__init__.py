@@ -89,6 +89,7 @@ from turnlog.events.contracts.memory import MemoryRecorded as MemoryRecorded
 from turnlog.events.contracts.memory import MemorySource as MemorySource
 from turnlog.events.contracts.memory import Origin as Origin
 from turnlog.events.contracts.memory import PreferencesSet as PreferencesSet
+from turnlog.events.contracts.memory import ProfileWritten as ProfileWritten
 from turnlog.events.contracts.memory import SecretPolicy as SecretPolicy
 from turnlog.events.contracts.memory import Share as Share
 from turnlog.events.contracts.memory import Strategy as Strategy
@@ -164,6 +165,7 @@ EventData = Annotated[
     | EntitiesFound
     | EntitiesCleared
     | PreferencesSet
+    | ProfileWritten
     | MemoriesExtracted
     | AgentConfigured
     | AgentSwitched

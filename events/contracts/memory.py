@@ -298,6 +298,21 @@ class PreferencesSet(EventContract):
     cleared: tuple[str, ...] = ()
 
 
+class ProfileWritten(EventContract):
+    """A model wrote who the user is, from the lines of the profile; it replaces the text before. memories: for each
+    sentence, those whose lines it says. lines: all that the model read. source_ids: events of the turns they came
+    from."""
+
+    PERSONAL: ClassVar[dict[str, Any]] = {"sentences": ()}
+    MIXES_SPEAKERS: ClassVar[bool] = False
+    type: Literal["profile_written"] = "profile_written"
+    sentences: tuple[str, ...]
+    memories: tuple[tuple[UUID, ...], ...]
+    lines: tuple[UUID, ...]
+    source_ids: tuple[UUID, ...] = ()
+    derivation: Derivation
+
+
 class EntityRelation(Frozen):
     """type: "interested_in", "applied_to", "friend_of" …"""
 

@@ -9,6 +9,7 @@ from turnlog.projectors.models.conversation.summaries import SUMMARIES
 from turnlog.projectors.models.conversation.thread_activity import THREAD_ACTIVITY
 from turnlog.projectors.models.conversation.topics import TOPICS
 from turnlog.projectors.models.memories.entities import ENTITIES
+from turnlog.projectors.models.memories.profile_texts import PROFILE_TEXTS
 from turnlog.projectors.models.memories.projection import MEMORIES
 from turnlog.projectors.models.operations.agents import AGENTS_MODEL
 from turnlog.projectors.models.operations.api_keys import ACCESS_KEYS
@@ -32,6 +33,7 @@ PROJECTIONS: tuple[Projection, ...] = (
     STORE_ITEMS,
     MEMORIES,
     ENTITIES,
+    PROFILE_TEXTS,
     JOBS,
     LIMITS_MODEL,
     AGENTS_MODEL,

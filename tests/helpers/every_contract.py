@@ -51,6 +51,7 @@ from turnlog.events.contracts import (
     PendingWrite,
     PlannedCall,
     PreferencesSet,
+    ProfileWritten,
     ReceiptSettings,
     ReceiptTier,
     RunDelegated,
@@ -265,6 +266,13 @@ EVERY_CONTRACT: tuple[EventData, ...] = (
         derivation=DERIVED,
     ),
     CompactionUndone(compaction_id=UUID(int=300), made=UUID(int=100), intervals=(Interval(memory_id=UUID(int=98)),)),
+    ProfileWritten(
+        sentences=("Ann has a GPA of 3.80. 她的绩点是3.80。",),
+        memories=((UUID(int=100),),),
+        lines=(UUID(int=99), UUID(int=100)),
+        source_ids=(SOURCE.event_id,),
+        derivation=DERIVED,
+    ),
     EntitiesCleared(),
     EntitiesFound(
         entities=(

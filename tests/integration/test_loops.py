@@ -36,7 +36,7 @@ from turnlog.events.progress import no_progress
 from turnlog.events.subjects import STREAM
 from turnlog.events.tasks import cancel
 
-CONSUMERS = ("memory", "segments", "extraction", "contradictions", "agent", "analytics")
+CONSUMERS = ("memory", "segments", "extraction", "contradictions", "profiles", "agent", "analytics")
 LOOPS = {
     *CONSUMERS,
     *(f"{name}-durable" for name in CONSUMERS),

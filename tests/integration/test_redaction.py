@@ -36,6 +36,7 @@ from turnlog.events.contracts import (
     Memory,
     MemoryRecorded,
     MemorySource,
+    ProfileWritten,
     RunToolAnswered,
     SessionCreated,
     SessionUpdated,
@@ -134,6 +135,17 @@ async def told(stage: Stage) -> tuple[int, dict[str, Any]]:
             event(MemoryRecorded(memory=about), memories, user="ann"),
             event(MemoryRecorded(memory=tea), memories, user="ann"),
             event(
+                ProfileWritten(
+                    sentences=(f"They use {SECRET}.",),
+                    memories=((tea.id,),),
+                    lines=(tea.id,),
+                    source_ids=(asked.id,),
+                    derivation=DERIVED,
+                ),
+                memories,
+                user="ann",
+            ),
+            event(
                 EntitiesFound(entities=(Entity(type="CODE", name=SECRET), Entity(type="DRINK", name="tea"))), memories
             ),
             turn(f"bob says {SECRET}", thread="of-bob", user="bob"),
@@ -179,6 +191,7 @@ async def test_a_word_is_struck_from_log_and_read_models_alike(room: Stage) -> N
     memories = await room.rows("SELECT id, status, content FROM memories ORDER BY id")
     assert memories == [(UUID(int=100), "forgotten", ""), (UUID(int=101), "valid", "Likes tea")]
     assert await room.rows("SELECT name FROM entities") == [("tea",)]
+    assert await room.rows("SELECT sentences FROM profile_texts") == [(["They use [redacted]."],)]
     assert len(await cached_hashes(room)) < vectors
     assert receipt.data.events and receipt.data.memories == 1 and receipt.data.by == "ann"
     # Another person said the same by themselves: it stays, and the receipt says where.
@@ -206,7 +219,7 @@ async def test_a_whole_turn_is_struck_with_what_a_model_made_of_it(room: Stage) 
     runtime = room.runtime
     seq, _ = await told(room)
     receipt = await struck(room, seq, None)
-    assert receipt.data.whole and receipt.data.removed == 2
+    assert receipt.data.whole and receipt.data.removed == 3
     assert await room.rows("SELECT content #>> '{}' FROM messages WHERE seq = %s", seq) == [("[redacted]",)]
     assert await room.rows("SELECT summary FROM conversation_summaries") == []
     assert await room.rows("SELECT status FROM memories WHERE id = %s", UUID(int=100)) == [("forgotten",)]

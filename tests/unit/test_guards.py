@@ -59,6 +59,7 @@ WORK_OF_MODELS = {
     "agent/memory/extraction/by_model.py": "extracts memories",
     "agent/memory/upkeep/contradictions.py": "compares memories",
     "agent/memory/upkeep/merge_prompt.py": "merges memories",
+    "agent/recall/profile_text.py": "writes who a user is",
     "agent/models/llm_tasks.py": "summarises and tags",
     "agent/operations/model_checkup.py": "tries a model",
     "consumers/workers/team_answers.py": "routes a question and plans",

@@ -75,9 +75,16 @@ def max_chars(method: Method, contents: Sequence[str]) -> int:
 
 
 def _refused(method: Method, contents: Sequence[str], text: str) -> str | None:
-    source = "\n".join(contents)
     if len(text) > max_chars(method, contents):
         return "too-long"
+    if reason := what_it_adds(contents, text):
+        return reason
+    return "left-out" if method == "merge" and any(_leaves_out(text, one) for one in contents) else None
+
+
+def what_it_adds(contents: Sequence[str], text: str) -> str | None:
+    """Returns the reason why a text says more than the contents that it is made of; None when it does not."""
+    source = "\n".join(contents)
     if is_chinese(text) != is_chinese(source):
         return "other-language"
     if not _numbers(text) <= _numbers(source):
@@ -90,9 +97,7 @@ def _refused(method: Method, contents: Sequence[str], text: str) -> str | None:
         return "negation"
     said, known = terms(text), set(terms(source))
     new = [term for term in said if term not in known]
-    if not said or len(new) > MAX_NEW_WORDS * len(said):
-        return "other-words"
-    return "left-out" if method == "merge" and any(_leaves_out(text, one) for one in contents) else None
+    return "other-words" if not said or len(new) > MAX_NEW_WORDS * len(said) else None
 
 
 def _leaves_out(text: str, member: str) -> bool:

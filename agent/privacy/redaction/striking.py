@@ -24,6 +24,7 @@ from turnlog.events.contracts import (
     Event,
     Memory,
     MemorySource,
+    ProfileWritten,
     SegmentCheckpointed,
     StoreItemPut,
     SummaryWritten,
@@ -240,6 +241,8 @@ def is_derived(event: Event, strike: Strike) -> bool:
             return strike.whole and (covered or 0) >= strike.seq
         case TopicsTagged(derivation=derivation):
             return strike.whole and derivation.from_seq <= strike.seq <= derivation.through_seq
+        case ProfileWritten(source_ids=turns):
+            return strike.whole and strike.turn_id in turns
     return False
 
 
