@@ -1,4 +1,4 @@
-"""Folders and files of turnlog's own: only their owner may read them, whichever command makes them."""
+"""Creates turnlog's folders and files so that only their owner may read them."""
 
 import contextlib
 import logging
@@ -14,7 +14,7 @@ OTHERS = 0o066
 
 
 def private_folder(path: Path) -> Path:
-    """Makes the folder, and closes to others one that they could read. Returns it. Raises OSError."""
+    """Creates the folder, or removes other users' access to an existing one. Returns it. Raises OSError."""
     if not path.is_dir():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.mkdir(mode=0o700, exist_ok=True)
@@ -49,14 +49,14 @@ def open_private(path: Path, flags: int) -> int:
 
 
 def close_files(folder: Path) -> None:
-    """Closes to others the folder's own files that they could read, such as logs of an earlier version. A warning names
+    """Removes other users' access to the folder's own files, such as logs of an earlier version. A warning names
     a file that this user cannot change."""
     for file in folder.iterdir() if folder.is_dir() else ():
         mode = file.lstat().st_mode
         if stat.S_ISREG(mode) and mode & 0o077:
             try:
                 file.chmod(0o600)
-            except FileNotFoundError:  # it was another process's draft
+            except FileNotFoundError:  # it was another process's temporary file
                 continue
             except PermissionError:
                 logger.warning("other users can read %s, and this user cannot change that; chmod 600 it", file)
@@ -97,7 +97,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _give_to_owner_of(folder: Path, made: Path | int) -> None:
-    """Gives a file that root made in a user's folder to the user."""
+    """Gives a file that root created in a user's folder to that user."""
     if os.geteuid() == 0:
         owner = folder.stat()
         os.chown(made, owner.st_uid, owner.st_gid)

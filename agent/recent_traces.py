@@ -72,7 +72,7 @@ _current: ContextVar[Trace | None] = ContextVar("trace", default=None)
 
 @contextlib.contextmanager
 def traced_request(tenant: str, name: str, traceparent: str | None, tags: Mapping[str, Tag]) -> Iterator[None]:
-    """Makes a trace while the block runs, under the id of the caller's trace where there is one."""
+    """Records a trace while the block runs, under the id of the caller's trace if there is one."""
     parts = (traceparent or "").split("-")
     trace = Trace(tenant, parts[1] if len(parts) == 4 else secrets.token_hex(16))
     token = _current.set(trace)
@@ -86,7 +86,7 @@ def traced_request(tenant: str, name: str, traceparent: str | None, tags: Mappin
 
 @contextlib.contextmanager
 def traced(name: str, tags: Mapping[str, Tag]) -> Iterator[dict[str, Tag]]:
-    """Makes a part of the trace, if there is one; yields its tags, to which the block may add."""
+    """Records a part of the current trace, if any; yields its tags, to which the block may add."""
     trace = _current.get()
     if trace is None:
         yield {}

@@ -7,7 +7,7 @@ from turnlog.events.errors import TurnlogError
 
 
 class RetryLater(Exception):
-    """Deliver the work again after `seconds`."""
+    """The work must be delivered again after `seconds`."""
 
     def __init__(self, seconds: float, reason: str) -> None:
         super().__init__(reason)

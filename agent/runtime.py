@@ -1,4 +1,4 @@
-"""The value that use cases and workers work on: log, pool, models, settings; composed in consumers/runtime.py."""
+"""The runtime of use cases and workers: log, pool, models, settings; composed in consumers/runtime.py."""
 
 import asyncio
 import contextlib
@@ -42,7 +42,8 @@ class Pool(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TenantPool:
-    """Connections that see one tenant's rows. roles: whose connections have the role of row-level security."""
+    """Lends connections that see one tenant's rows. roles: pool whose connections have the role of row-level
+    security."""
 
     roles: Pool
     tenant: str
@@ -56,7 +57,7 @@ class TenantPool:
 
 @dataclass(slots=True)
 class Runtime:
-    """What a use case or a worker needs. pool: for lookups.
+    """The resources of a use case or a worker. pool: for lookups.
 
     started: names of the servers that this process started. when_behind: starts projectors in this process before a
     read waits for rows. api_url: where this process serves HTTP. roles: see TenantPool; open while `row_security` of
@@ -86,7 +87,8 @@ class Runtime:
     _closing: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
 
     def for_tenant(self, tenant: str) -> "Runtime":
-        """This runtime with a pool that sees one tenant's rows (row-level security), for use cases of a request.
+        """Returns this runtime with a pool that sees one tenant's rows (row-level security), for use cases of a
+        request.
 
         Models, caches and waiting are those of this runtime. Not for what changes rows or looks at several tenants:
         erasing, dead letters, rebuilds, jobs, keys, doctor. Raises InvalidToken.
@@ -97,11 +99,11 @@ class Runtime:
 
     @property
     def models(self) -> "Models":
-        """Returns the models that the settings name, made at the first use; the composition root closes them."""
+        """Returns the models of the settings, created at first use; the composition root closes them."""
         if self.system is not None:
             return self.system.models
         if self._models is None:
-            from turnlog.agent.models.factory import make_models  # loads for a tenth of a second
+            from turnlog.agent.models.factory import make_models  # takes a tenth of a second to load
 
             self._models = make_models(self.settings)
         return self._models
@@ -116,19 +118,20 @@ class Runtime:
         return (await self.embedder()).model if self.settings.may_lack_embeddings else self.settings.vector_model
 
     def catching_up(self) -> bool:
-        """Returns whether projectors of this process have much to apply: background work then leaves the processor to
-        them."""
+        """Returns whether projectors of this process have much to apply, so that background work leaves them the
+        processor."""
         return any(runner.catching_up for runner in self.runners)
 
     async def give_way(self, stop: asyncio.Event, at_most_s: float = GIVE_WAY_S) -> None:
-        """Waits while projectors of this process catch up, until stop and `at_most_s` at most: no work starves."""
+        """Waits while projectors of this process catch up, until stop or at most `at_most_s`, so that no work
+        starves."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(at_most_s):
                 while self.catching_up() and not stop.is_set():
                     await asyncio.sleep(LOOK_AGAIN_S)
 
     def cached(self, make: Callable[["Runtime"], T]) -> T:
-        """Returns what `make` returns for this runtime, made at the first call: caches that several use cases share.
+        """Returns the result of `make` for this runtime, called once, such as a cache that several use cases share.
 
         A tenant's runtime shares them: `make` gets the runtime that it was made from.
         """
@@ -137,11 +140,11 @@ class Runtime:
         return cast(T, self._kept[make])
 
     def on_close(self, close: Callable[[], Awaitable[None]]) -> None:
-        """Has the composition root call this at the end, for what was opened on the way."""
+        """Registers a function that the composition root calls at the end, to close a resource opened meanwhile."""
         self._closing.append(close)
 
     async def close(self) -> None:
-        """Closes the models and what else was opened on the way."""
+        """Closes the models and all other resources opened meanwhile."""
         for close in self._closing:
             await close()
         self._closing.clear()
@@ -160,7 +163,7 @@ class Runtime:
         timeout_s: float = PROJECTED_S,
         without: Sequence[str] = (),
     ) -> AsyncIterator[Connection]:
-        """Yields a connection, once the named projections, or all, have applied what is in the log now.
+        """Yields a connection when the named projections, or all, have applied the present log.
 
         of: tenant and thread whose last event is enough. without, timeout_s: as wait_until_projected. Raises
         NotProjectedInTime, LogUnavailable.
@@ -179,7 +182,7 @@ class Runtime:
         without: Sequence[str] = (),
         turns_of: str | None = None,
     ) -> None:
-        """Waits until the named projections, or all, have applied what is in the log now. Raises NotProjectedInTime.
+        """Waits until the named projections, or all, have applied the present log. Raises NotProjectedInTime.
 
         without: of these, those that are rebuilt for a newer version are not waited for. turns_of: a tenant whose turns
         are enough; events after the last one, such as those of the embedder, are not waited for.
@@ -198,7 +201,7 @@ class Runtime:
         timeout_s: float = PROJECTED_S,
         without: Sequence[str] = (),
     ) -> int:
-        """Waits until the named projections have applied the thread's last event, and for no later one.
+        """Waits until the named projections have applied the thread's last event.
 
         without: as wait_until_projected. Returns the event's sequence, 0 for a thread without events.
 
@@ -213,7 +216,8 @@ class Runtime:
     async def _applied(
         self, names: Sequence[str], heads: Mapping[int, int], timeout_s: float, without: Sequence[str]
     ) -> None:
-        """Connections that a restart of Postgres ended fail until the pool checks those that are left."""
+        """Waits until the projections have applied the heads. Connections that a restart of Postgres ended fail until
+        the pool has checked the others."""
         if self.system is not None:
             return await self.system._applied(names, heads, timeout_s, without)
         doubted_at = time.monotonic() + 2 * TRUSTED_S
@@ -244,7 +248,7 @@ async def finished_through(runtime: Runtime, reactor: str) -> int:
 
 
 async def reactor_consumer(runtime: Runtime, reactor: str) -> ConsumerInfo | None:
-    """Returns what NATS knows of a reactor's durable; None if there is no durable. Raises LogUnavailable."""
+    """Returns NATS's state of a reactor's durable; None if there is no durable. Raises LogUnavailable."""
     with nats_errors(f"cannot ask NATS where {reactor} is"):
         try:
             info: ConsumerInfo = await runtime.log.nc.jetstream().consumer_info(STREAM, reactor)

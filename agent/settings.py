@@ -229,7 +229,7 @@ class Settings(BaseSettings):
 
     @property
     def may_lack_embeddings(self) -> bool:
-        """Returns whether the chat server is asked for embeddings too, and nobody said that it has them."""
+        """Returns whether the chat server is asked for embeddings although no setting says that it has them."""
         if self.offline_embeddings or "embedding_model" in self.model_fields_set:
             return False
         has_own = self.embedding_base_url is not None or self.embedding_api_key is not None
@@ -242,7 +242,7 @@ class Settings(BaseSettings):
 
 
 class _WithoutOpenAI(Settings):
-    """Without the variables that other programs read too."""
+    """The settings without variables that other programs read too."""
 
     api_base_url: str | None = Field(None, validation_alias=_env("API_BASE_URL"))
     api_key: SecretStr | None = Field(None, validation_alias=_env("API_KEY"))
@@ -267,13 +267,14 @@ def load_settings(**given: Any) -> Settings:
 
 
 def team_secret(name: str) -> str | None:
-    """Returns a variable of the environment that a file of a team names, such as the token of a service; None where it
-    is not set. `.env` counts too."""
+    """Returns an environment variable that a team's file names, such as a service's token; None if it is not set.
+    `.env` counts too."""
     return os.environ.get(name) or dotenv_values(".env").get(name)
 
 
 def unknown_variables() -> list[str]:
-    """Returns variables of the environment that are named like settings and are none: misspelt ones do nothing."""
+    """Returns environment variables that look like settings but are not, such as misspelt ones, which have no
+    effect."""
     aliases = [field.validation_alias for field in Settings.model_fields.values()]
     known = {name for alias in aliases if isinstance(alias, AliasChoices) for name in alias.choices}
     return sorted(name for name in os.environ if name.startswith("TURNLOG_") and name not in known)

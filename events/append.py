@@ -152,8 +152,8 @@ class Appender:
         return done
 
     async def append_in_order(self, events: Sequence[Event], last_deletion: int | None = None) -> list[Appended]:
-        """Appends as append_many does, but sends a few events one by one: after an error or a crash only the first ones
-        may be stored.
+        """Appends like append_many, but sends a few events one by one, so that after an error or a crash only the first
+        ones may be stored.
 
         For events of one thread that are valid without the ones after them. last_deletion: the sequence of the thread's
         last deletion as the caller knows it, 0 for none; after another one nothing more is stored, and
@@ -211,7 +211,7 @@ class Appender:
     async def _settled(self, taken: list[tuple[Outgoing, "asyncio.Future[Appended]"]]) -> None:
         try:
             outcomes: Sequence[Appended | Exception] = await self._store([out for out, _ in taken])
-        except Exception as error:  # handed to the callers, who wait for it
+        except Exception as error:  # passed to the waiting callers
             outcomes = [error] * len(taken)
         for (_, future), outcome in zip(taken, outcomes, strict=True):
             if future.done():
@@ -222,7 +222,7 @@ class Appender:
                 future.set_result(outcome)
 
     async def _store(self, batch: list[Outgoing], whole: bool = False, fresh: bool = False) -> list[Appended]:
-        """Sends until every event is known to be stored; raises when one cannot be.
+        """Sends until every event is known to be stored; raises if one cannot be stored.
 
         whole: returns as soon as one of the events turns out to be stored already.
         fresh: holds for the first try only; later ones may find what it stored.
@@ -266,8 +266,8 @@ class Appender:
         self._floor = max(self._floor, done.seq)
 
     async def _after_refusal(self, missing: list[Outgoing], refusal: Refused, deadline: float) -> dict[Key, Appended]:
-        """Reads back what a refused batch had stored before: a retry may find the result of its first try, as a
-        duplicate or as a thread that its own event has moved on.
+        """Reads back which events of a refused batch are already stored: a retry may meet the result of its first try,
+        as a duplicate or as a changed version of the thread.
 
         Where its threads do not have the duplicate, another one does, and the events are sent under other message ids.
         """
@@ -312,8 +312,8 @@ class Appender:
 
 
 def deciding_again() -> AsyncRetrying:
-    """Returns attempts that decide again when another write came first. Raises WrongExpectedVersion after
-    DECIDING_S."""
+    """Returns the retry attempts of a decision that must be made again after a concurrent write. Raises
+    WrongExpectedVersion after DECIDING_S."""
     return AsyncRetrying(
         retry=retry_if_exception_type(WrongExpectedVersion),
         stop=stop_after_delay(DECIDING_S),

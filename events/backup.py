@@ -17,7 +17,7 @@ STATE, DATA = "backup.json", "stream.tar.s2"
 
 
 class BackupFailed(TurnlogError):
-    """A backup of a stream could not be written, or not be restored."""
+    """A backup of a stream could not be written or restored."""
 
     code = "backup-failed"
 

@@ -62,8 +62,8 @@ def _clear(event: Event) -> bytes:
 
 
 def _sealed(event: Event, user: str, keyring: Keyring, room: int | None) -> bytes:
-    """Seals an event that has personal fields with content; others are unchanged. A user gets a key with the first
-    event that could hold personal fields, so that a session goes on while keys cannot be fetched."""
+    """Seals an event if its personal fields have content; leaves other events unchanged. A user gets a key with the
+    first event that could hold personal fields, so that a session goes on while keys cannot be fetched."""
     fields = fields_of(type(event.data))
     if not fields.tombstones:
         return _clear(event)

@@ -1,4 +1,4 @@
-"""The registry of the loops of a process that must not end: each notes its rounds and is started again when it ends.
+"""Registers the permanent loops of a process: each reports its rounds and is restarted when it ends.
 
 A heartbeat shows that work gets done, not only that a task exists: a loop that waits for ever has no rounds.
 """
@@ -14,14 +14,14 @@ from typing import Any
 from turnlog.events.tasks import cancel, pause
 
 logger = logging.getLogger("turnlog.heartbeats")
-ROUND_S = 60.0  # how long a round may take, unless the loop has its own limit
+ROUND_S = 60.0  # maximum seconds of a round, unless the loop has its own limit
 AGAIN_S = 1.0
 WINDOW_S = 60.0
 
 
 @dataclass(slots=True)
 class Heartbeat:
-    """One loop. round_s: the longest time between two rounds. problem: why its work does not get done now, or None."""
+    """One loop. round_s: the longest allowed time between two rounds. problem: why its work is stuck now, or None."""
 
     role: str
     loop: str
@@ -33,7 +33,7 @@ class Heartbeat:
     _window_at: float = field(default_factory=time.monotonic)
 
     def beat(self, problem: str | None = None) -> None:
-        """Notes a round; problem: it got no work done, and why."""
+        """Records a round. problem: why the round did no work, if so."""
         now = time.monotonic()
         before, within = self._slowest
         if now - self._window_at > WINDOW_S:
@@ -42,7 +42,7 @@ class Heartbeat:
         self._show(problem)
 
     def fail(self, problem: str) -> None:
-        """Notes a problem without a round."""
+        """Records a problem without a round."""
         self._show(problem)
 
     def _show(self, problem: str | None) -> None:
@@ -52,7 +52,7 @@ class Heartbeat:
 
     @property
     def slowest_s(self) -> float:
-        """Returns the longest time between two rounds, of the last WINDOW_S at least."""
+        """Returns the longest time between two rounds, over at least the last WINDOW_S."""
         return max(self._slowest)
 
     @property
@@ -88,8 +88,8 @@ class Heartbeats:
         round_s: float = ROUND_S,
         grace_s: float | None = 0.0,
     ) -> AsyncIterator[Heartbeat]:
-        """Runs the loop while the block runs. It is started again when it ends before `stop`, and has a problem until
-        its next round.
+        """Keeps the loop running while the block runs. It is started again when it ends before `stop`, and has a
+        problem until its next round.
 
         At the end of the block `stop` is set, and the loop has `grace_s` to end by itself; None: as long as it takes.
         """

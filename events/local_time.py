@@ -1,4 +1,4 @@
-"""Local times: the day on which somebody said something is that of their clock, not of UTC.
+"""Local times, because the day on which somebody said something follows their clock, not UTC.
 
 The offset of a turn's time is on the log and in read models (utc_offset). A time in UTC says nothing of the speaker's
 zone; it is shown in the person's (a preference), or else in TURNLOG_TIMEZONE.
@@ -24,7 +24,7 @@ def zone_named(name: str) -> tzinfo:
 
 
 def zone_or(name: str | None, default: tzinfo) -> tzinfo:
-    """Returns the named zone; the default without a name, and for one that this machine does not know."""
+    """Returns the named zone; the default if the name is missing or unknown on this machine."""
     try:
         return zone_named(name) if name else default
     except ValueError:
@@ -32,7 +32,7 @@ def zone_or(name: str | None, default: tzinfo) -> tzinfo:
 
 
 def now_there() -> datetime:
-    """Returns the time now, in the zone of the request under way where it names one."""
+    """Returns the present time, in the zone of the current request if it names one."""
     return datetime.now(caller_zone.get())
 
 
@@ -42,7 +42,7 @@ def offset_of(at: datetime) -> int:
 
 
 def with_offset(at: datetime, seconds: int) -> datetime:
-    """Returns the same moment on a clock that is ahead of UTC by so much."""
+    """Returns the same moment on a clock with this offset from UTC."""
     return at.astimezone(timezone(timedelta(seconds=seconds))) if seconds else at
 
 

@@ -28,7 +28,7 @@ from turnlog.events.subjects import STREAM, parse_stored, partition_filter, thre
 from turnlog.events.tasks import within
 
 CONNECT_TIMEOUT_S = 5.0
-ANSWER_S = 5.0  # of the server to a question
+ANSWER_S = 5.0  # seconds that the server has for a reply
 REMEMBERED_THREADS = 10_000
 _OPTIONS: dict[str, Any] = {
     **LOST_SERVER,
@@ -59,7 +59,8 @@ async def connect_nats(
             timeout_s, nc.connect(servers_of(url), name=name, error_cb=on_error, closed_cb=on_closed, **_OPTIONS)
         )
     except (NatsError, OSError, TimeoutError, ValueError) as error:  # ValueError: the port is not a number
-        # A refused token is seen only sometimes: mostly the server closes the connection before its error is read.
+        # A refused token is seen only sometimes, because the server mostly closes the connection before its error is
+        # read.
         refused = [failure for failure in failures if "Authorization" in str(failure)]
         why = cause([error, *failures, *refused][-1])
         raise LogUnavailable(
@@ -143,7 +144,7 @@ class Log:
 
     @property
     def is_closed(self) -> bool:
-        """Returns True from the call of close() on; `closed` can be waited for."""
+        """Returns whether close() was called; `closed` can be awaited."""
         return bool(self.nc.is_closed)
 
     async def close(self) -> None:
@@ -187,7 +188,7 @@ class Log:
         return LogState(log_id(info), int(info.state.last_seq))
 
     async def partition_head(self, partition: int, turns_of: str | None = None) -> int:
-        """Returns the last sequence of one partition, or of the turns of a tenant there; 0 when it has none."""
+        """Returns the last sequence of one partition, or of a tenant's turns there; 0 if there are none."""
         return await self._last_of(turns_filter(turns_of, partition) if turns_of else partition_filter(partition))
 
     async def heads(self, turns_of: str | None = None) -> dict[int, int]:
@@ -221,11 +222,11 @@ class Log:
         return OrderedReader(self.nc, filters, start_seq, keyring=self.keyring)
 
     def read(self, filters: Sequence[str], start_seq: int = 1, through_seq: int | None = None) -> AsyncIterator[Stored]:
-        """Yields every matching message up to through_seq, the log's end when None. Raises GapInLog."""
+        """Yields every matching message up to through_seq; None: up to the log's end. Raises GapInLog."""
         return read_to(self.nc, filters, start_seq, through_seq, keyring=self.keyring)
 
     async def stored(self, seq: int, with_key: bool = True) -> Stored:
-        """Returns one message by its sequence, or what replaces it. with_key: fetches the key that opens it. Raises
+        """Returns one message by its sequence, or its replacement. with_key: fetches the key that opens it. Raises
         NotFound, GapInLog, LogUnavailable."""
         with nats_errors(f"cannot ask NATS for sequence {seq}"):
             try:
@@ -302,7 +303,7 @@ class Log:
         through_seq: int | None = None,
         types: Sequence[str] = (),
     ) -> AsyncIterator[Stored]:
-        """Yields events as read_thread does, but not decoded, so that a caller can continue after an undecodable event.
+        """Yields events like read_thread, but not decoded, so that a caller can continue after an undecodable event.
         The thread of a user with a long id may include events of another user's thread."""
         end = await self.head() if through_seq is None else through_seq
         filters = [one for type_ in (types or (None,)) for one in thread_filters(tenant, thread, type_)]
@@ -314,7 +315,8 @@ class Log:
         return {key.id: seq for key, seq in (await all_stored(self.nc, [(tenant, thread)], start_seq)).items()}
 
     async def _last_of(self, subject: str) -> int:
-        """Reads only the sequence of the reply: parsing the message's headers would cost as much as all the rest."""
+        """Reads only the sequence of the reply, because parsing the message's headers would cost as much as all the
+        rest."""
         ask = json.dumps({"last_by_subj": subject}).encode()
         with nats_errors(f"cannot ask NATS for the last of {subject}"):
             answer = await self.nc.request(f"$JS.API.STREAM.MSG.GET.{STREAM}", ask, timeout=ANSWER_S)
@@ -329,7 +331,7 @@ class Log:
 
 
 def _refuse_lost_stream(error: NotFoundError) -> None:
-    """Raises the error where not only a message is missing, but the stream."""
+    """Raises OtherLog if the whole stream is missing, not only a message."""
     if error.err_code == NO_STREAM:
         raise error
 

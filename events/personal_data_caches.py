@@ -26,7 +26,7 @@ def caches_words(clear: Callable[[], None]) -> None:
 
 
 def forget_all() -> None:
-    """Empties all registered caches after an erasure, other people's entries too; those are soon read again."""
+    """Empties all registered caches after an erasure; other people's entries are soon read again."""
     for holder, loop in list(_HOLDERS.items()):
         if loop is None or loop is _loop():
             holder.forget_all()

@@ -1,4 +1,4 @@
-"""How work that takes long reports its progress."""
+"""The type of functions to which long work reports its progress."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""One publish, or one atomic batch (ADR-50), and what the server's refusals mean."""
+"""Publishes one event or one atomic batch (ADR-50), and explains the server's refusals."""
 
 import asyncio
 import json
@@ -37,7 +37,7 @@ class Appended:
 
 
 class Key(NamedTuple):
-    """Identifies an event by its thread and its id, since anyone may use an id again on another thread."""
+    """Identifies an event by its thread and its id, because the same id may be used on another thread."""
 
     tenant: str
     thread_token: str
@@ -49,7 +49,7 @@ class Key(NamedTuple):
 
 
 class Outgoing(NamedTuple):
-    """An encoded event on its way. expected: the last sequence its thread must have, or None; with expected_type, the
+    """An encoded event to publish. expected: the last sequence its thread must have, or None; with expected_type, the
     last sequence of the thread's events of that type.
 
     suffix: of its message id, which is the event's id but where a message on another thread has that one (0024).
@@ -128,7 +128,7 @@ async def publish(nc: Client, batch: list[Outgoing], timeout_s: float) -> list[A
     ack: dict[str, Any] = json.loads(reply.data)
     if "error" in ack:
         raise Refused(ack["error"].get("err_code", 0), ack["error"].get("description", "refused"))
-    duplicate = bool(ack.get("duplicate"))  # only of one event: a batch that holds one is refused
+    duplicate = bool(ack.get("duplicate"))  # only for a single event, because a batch with a duplicate is refused
     if duplicate and not await _is_there(nc, last, ack):
         raise Refused(DUPLICATE, f"sequence {ack['seq']}, on another subject, has the message id")
     first = ack["seq"] - len(leading)
@@ -147,7 +147,7 @@ async def _stage(nc: Client, leading: list[Outgoing]) -> dict[str, str]:
 
 
 async def _is_there(nc: Client, out: Outgoing, ack: dict[str, Any]) -> bool:
-    """Returns whether the acknowledged message is on the event's subject; True if it was deleted since.
+    """Returns whether the acknowledged message is on the event's subject, or was deleted since.
 
     JetStream compares message ids across all subjects: what it calls a duplicate may be another's message (0024).
     """

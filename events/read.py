@@ -33,11 +33,11 @@ from turnlog.events.subjects import STREAM, parse_stored, present_thread, redact
 
 PULL = 2_000
 PULL_BYTES = 32 * 1024 * 1024
-# Of one batch: small messages need not wait for large ones that follow, and not all of these are held in memory.
+# Maximum of one batch, so that small messages do not wait for large ones and memory is limited.
 BATCH_BYTES = 4 * 1024 * 1024
 PULL_EXPIRES_S = 5.0
 MAX_SILENT_WAITS = 30
-# For a reader to be made. A leader that was lost does not answer, and the next try may reach the one elected since.
+# Seconds to create a reader. A lost leader does not answer, but the next try may reach a newly elected one.
 OPEN_S = 1.0
 TRIES, REOPEN_WAIT_S = 8, 0.2
 UNHEARD_TRIES, UNHEARD_WAIT_S = 10, 0.1
@@ -101,7 +101,7 @@ class OrderedReader:
 
         taken: the size of the last batch.
         """
-        self._replaced: list[Replacement] = []  # that are still to come
+        self._replaced: list[Replacement] = []  # replacements that are still to be read
         self._as_stored = as_stored or stream != STREAM
         self._stream = stream
         self._nc, self._filters, self._start = nc, list(filters), max(1, start_seq)
@@ -197,7 +197,7 @@ class OrderedReader:
         return taken
 
     def wake(self) -> None:
-        """Ends the wait of a `batch` under way: it returns what has arrived, which may be nothing."""
+        """Ends the wait of a running `batch`, which returns the messages so far, possibly none."""
         self._arrived.set()
 
     @property

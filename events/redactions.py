@@ -50,7 +50,7 @@ class Replacements:
         self.through, self._by_seq, self._by_thread = 0, {}, {}
 
     def know(self, through: int, found: Sequence[Replacement]) -> None:
-        """Keeps the last one for each sequence; `superseded` has the sequences of the events that hold the others."""
+        """Keeps the last replacement for each sequence; `superseded` gets the sequences of events with earlier ones."""
         self._by_seq = {one.seq: one for one in found}
         self._by_thread = {}
         for one in self._by_seq.values():

@@ -1,4 +1,4 @@
-"""All stream, subject and durable names (security: subjects are built only here).
+"""Builds all names of streams, subjects and durables (security: subjects are built only here).
 
 Producers publish   turnlog.<tenant>.<thread>.<type>
 the stream stores   turnlog.log.<partition>.<tenant>.<thread>.<type>   (server-side subject transform)
@@ -186,7 +186,7 @@ def type_filter(type_: str) -> str:
 
 
 def redactions_filter() -> str:
-    """Returns the filter for what was redacted, of every tenant. All of it is on one thread of each tenant, so that the
+    """Returns the filter for redactions of every tenant. All of it is on one thread of each tenant, so that the
     server need not look at the others."""
     return f"{STORED_PREFIX}.*.*.{thread_token(REDACTIONS)}.turn_redacted"
 
@@ -218,7 +218,7 @@ def progress_subject(tenant: str, thread: str, request: str) -> str:
 
 
 def cancel_subject(tenant: str, thread: str, request: str) -> str:
-    """Returns where the worker that makes an answer is asked to stop; it confirms that it does."""
+    """Returns the subject on which a worker is asked to stop an answer; it confirms the request."""
     return f"{CANCEL_PREFIX}.{check_tenant(tenant)}.{thread_token(thread)}.{_type_token(request)}"
 
 
@@ -261,7 +261,7 @@ def former_thread(thread: str) -> str | None:
 
 
 def is_memory_thread(thread: str, user: str) -> bool:
-    """Returns whether it is the thread of the user's memories; False for "", which read models keep for no user."""
+    """Returns whether a thread holds the user's memories; False for "", which read models store in place of no user."""
     return bool(user) and thread == memory_thread(user)
 
 

@@ -1,4 +1,4 @@
-"""Waiting for a stop, and cancellation that cannot be swallowed.
+"""Waits for a stop, and cancels tasks even if they swallow the cancellation.
 
 asyncio.wait_for of Python 3.11, which nats-py and psycopg_pool use, drops a cancellation that arrives together with its
 result: a loop that was cancelled once then runs for ever.
@@ -25,14 +25,14 @@ async def cancel(*tasks: asyncio.Future[Any]) -> None:
 
 
 async def pause(stop: asyncio.Event, seconds: float) -> None:
-    """Waits for so many seconds, or until stop is set."""
+    """Waits until `seconds` have passed or stop is set."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await stop.wait()
 
 
 async def within(timeout_s: float, work: Coroutine[Any, Any, T]) -> T:
-    """Returns the work's result. Raises TimeoutError."""
+    """Returns the result of the work. Raises TimeoutError."""
     task = asyncio.create_task(work)
     try:
         await asyncio.wait({task}, timeout=timeout_s)

@@ -25,7 +25,7 @@ _tracer: "Tracer | None" = None
 
 @contextlib.contextmanager
 def use(provider: "TracerProvider") -> Iterator[None]:
-    """Makes the spans of this process by the provider while the block runs."""
+    """Uses the provider for the spans of this process while the block runs."""
     global _provider, _tracer
     _provider, _tracer = provider, provider.get_tracer("turnlog")
     try:
@@ -44,7 +44,7 @@ def valid(said: object) -> str | None:
 
 
 def traceparent() -> str | None:
-    """Returns the traceparent of the current span; without one, of the event that is being worked on."""
+    """Returns the traceparent of the current span; without one, that of the current event."""
     if _tracer is not None:
         from opentelemetry.trace import get_current_span
 
@@ -103,7 +103,7 @@ def failed(made: "Span", error: Exception | str) -> None:
 
 
 def linked(name: str, traceparents: Iterable[str | None]) -> AbstractContextManager[object]:
-    """Returns a span of its own trace that links to these, which may be of many requests; none without one."""
+    """Returns the context of a span of a new trace that links to these spans, of possibly many requests."""
     if _tracer is None:
         return contextlib.nullcontext()
     from opentelemetry.trace import Link

@@ -1,5 +1,5 @@
-"""All that there is of a person: as one document, cleared in part, and erased with a receipt; a
-transcript, masked."""
+"""Exports a person's data as one document, clears parts of it, erases all of it with a receipt, and exports masked
+transcripts."""
 
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ SELECT (SELECT count(*) FROM thread_activity t WHERE t.tenant = %(tenant)s AND t
 
 @dataclass(frozen=True, slots=True)
 class StoredOfPerson:
-    """Counts of what is stored of a user. memories: those that ended, too. tokens: of models, for this user."""
+    """Counts of a user's stored data. memories: including ended ones. tokens: of models, used for this user."""
 
     conversations: int
     memories: int
@@ -53,7 +53,7 @@ class StoredOfPerson:
 
 
 async def stored_of_person(runtime: Runtime, tenant: str, user: str) -> StoredOfPerson:
-    """Returns how much is stored of a user, nothing for an unknown one. Raises InvalidToken."""
+    """Returns counts of a user's stored data; zeros for an unknown user. Raises InvalidToken."""
     person_of(tenant, user)
     values = {"tenant": tenant, "user": user, "thread": memory_thread(user)}
     async with runtime.reading("memories", "entities", "thread_activity", "agent_runs", "usage") as conn:
@@ -89,8 +89,8 @@ async def plan_erasure(
     namespaces: Iterable[str] = (),
     strings: Sequence[str] = (),
 ) -> Plan:
-    """Returns what there is of a person; changes nothing. namespaces: of LangGraph's store that are the person's too,
-    labels joined by dots. strings: to be searched for afterwards beside the person's own words.
+    """Returns the plan of a person's erasure; changes nothing. namespaces: of LangGraph's store that are the person's
+    too, labels joined by dots. strings: further strings to search for afterwards, beside the person's own words.
 
     Raises InvalidToken, StringsTooShort, NotFound when there is nothing, and no strings to search for after an earlier
     erasure.
@@ -139,8 +139,8 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class Clearing:
-    """What there is to clear, or was cleared. memories: with their words, ended ones too. kept: conversations in which
-    other people speak, which stay."""
+    """Counts of data to clear, or cleared. memories: with their words, including ended ones. kept: conversations that
+    stay because other people speak in them."""
 
     user: str
     memories: int
@@ -150,7 +150,7 @@ class Clearing:
 
 
 async def plan_clearing(runtime: Runtime, tenant: str, user: str, parts: Parts) -> Clearing:
-    """Returns what a clearing would remove; changes nothing. Raises NothingNamed, InvalidToken."""
+    """Returns counts of what a clearing would remove; changes nothing. Raises NothingNamed, InvalidToken."""
     if parts == Parts():
         raise NothingNamed("say what to clear: memories, conversations, entities, or several of them")
     person = person_of(tenant, user)
@@ -165,7 +165,7 @@ async def plan_clearing(runtime: Runtime, tenant: str, user: str, parts: Parts) 
 
 
 async def clear_person(runtime: Runtime, tenant: str, user: str, parts: Parts) -> Clearing:
-    """Removes these parts of a person's data from every read model, and returns what it removed.
+    """Removes these parts of a person's data from every read model, and returns their counts.
 
     The log keeps the events and the person's key opens them: only `erase_person` makes them unreadable. Memories are
     forgotten, with trial derivations of them; conversations are deleted. A repeated call finds nothing more. Raises
@@ -197,7 +197,7 @@ class ExportedThread:
 async def export_thread(
     runtime: Runtime, tenant: str, thread: str, level: SanitiseLevel | None = SanitiseLevel.MODERATE
 ) -> ExportedThread:
-    """Returns a thread for an export. level: what is masked, None for nothing. Raises NotFound, InvalidToken."""
+    """Returns a thread for an export. level: of masking; None: masks nothing. Raises NotFound, InvalidToken."""
     found = await transcript(runtime, tenant, thread, limit=_ALL)
     label = (await get_thread(runtime, tenant, thread)).label
     turns = clean_messages(found.turns, level, runtime.settings.phone_regions.split(","))

@@ -1,4 +1,4 @@
-"""What is done with a secret that a person says, as that person wants it (the preference `secrets`)."""
+"""Keeps, masks or refuses secrets in a person's words, by the person's preference `secrets`."""
 
 import time
 from collections.abc import Sequence
@@ -12,13 +12,13 @@ from turnlog.events.errors import GapInLog, InvalidEvent, LogUnavailable
 from turnlog.events.log import Log
 from turnlog.events.subjects import memory_thread
 
-TRUSTED_S = 5.0  # how long another process may go on with a policy that has changed
-_PATIENCE_S = 30.0  # as that of an append
+TRUSTED_S = 5.0  # seconds for which another process may still use a changed policy
+_PATIENCE_S = 30.0  # equals that of an append
 _MOST = 10_000
 
 
 class SecretRefused(InvalidEvent):
-    """A turn has a secret, and its person wants such turns refused."""
+    """The turn contains a secret, and its person wants such turns refused."""
 
     code = "secret-refused"
 
@@ -34,7 +34,7 @@ class SecretPolicies:
         self._known: LRUCache[tuple[str, str], tuple[SecretPolicy | None, float]] = LRUCache(_MOST)
 
     async def screen(self, events: Sequence[Event]) -> list[Event]:
-        """Returns the events with secrets masked where their person wants that. Raises SecretRefused, LogUnavailable,
+        """Returns the events, with secrets masked if their person wants that. Raises SecretRefused, LogUnavailable,
         KeyUnavailable."""
         return [await self._screened(event) for event in events]
 

@@ -55,7 +55,7 @@ class Recalled:
 
 @dataclass(frozen=True, slots=True)
 class BestTurns:
-    """The turns found for a part of the question, best first, and what there is for an answer."""
+    """The turns found for a part of the question, best first, and the evidence for an answer."""
 
     turns: list[Recalled]
     evidence: Evidence | None
@@ -88,15 +88,15 @@ async def best_turns(
 
 
 async def _chunks(conn: Connection, scope: Scope, loaded: LoadedScope, ranked: Sequence[Scored]) -> list[Found]:
-    """Returns the ranked chunks; of a large scope they are read only now."""
+    """Returns the ranked chunks; those of a large scope are read only now."""
     if loaded.chunks is not None:
         return [loaded.chunks[scored.chunk] for scored in ranked]
     return await found_at(conn, scope, [loaded.keys[scored.chunk] for scored in ranked])
 
 
 def _turns(ranked: Sequence[Scored], chunks: Sequence[Found], k: int, before_seq: int | None) -> list[Recalled]:
-    """Returns an entry per turn: pieces of one turn count once, and a chunk of several turns gives an entry for each of
-    those before the sequence."""
+    """Returns an entry per turn before the sequence: pieces of one turn count once, and a chunk of several turns gives
+    several entries."""
     found: list[Recalled] = []
     seen: set[tuple[str, int]] = set()
     for scored, chunk in zip(ranked, chunks, strict=True):

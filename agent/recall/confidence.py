@@ -1,4 +1,4 @@
-"""How sure a recall is that something here answers the question, from 0 to 1. Pure.
+"""Estimates the chance, 0 to 1, that something in the scope answers the question. Pure.
 
 The score of the best turn does not say it: a question about what nobody said, in words that everybody uses, scores as
 high as any. Two features do, by words alone; similarity of vectors adds nothing to them:
@@ -25,8 +25,8 @@ from turnlog.agent.recall.scope import Floats, Ints, ScopeIndex
 from turnlog.projectors.models.terms import terms as to_terms
 
 LOW = 0.5  # below it, an answer is less likely than none
-BEST_TURNS = 3  # of each person
-ASKED = 0.5  # the weight of words in a turn that asks
+BEST_TURNS = 3  # number of best turns of each person
+ASKED = 0.5  # the weight of words in a turn that is a question
 BIAS, HELD, LEAD = -0.9, 4.0, 10.0
 
 
@@ -52,7 +52,7 @@ class Evidence:
 
 
 def doubt(evidence: Evidence | None, question: str, also: Iterable[str]) -> str | None:
-    """Returns the line for a model where the confidence is low, in the question's language. also: what else it is
+    """Returns the line for a model if the confidence is low, in the question's language. also: other texts that it is
     shown."""
     if evidence is None or evidence.also_in(also).confidence >= LOW:
         return None
@@ -62,7 +62,7 @@ def doubt(evidence: Evidence | None, question: str, also: Iterable[str]) -> str 
 def evidence_for(
     text: str, scope: ScopeIndex, best: int | None, allowed: NDArray[np.bool_] | None = None
 ) -> Evidence | None:
-    """Returns what a scope has for an answer; None for a text without a word to look for. best: number of the best
+    """Returns a scope's evidence for an answer; None for a text without search words. best: number of the best
     chunk. allowed: as for `rank`."""
     asked = list(dict.fromkeys(to_terms(text)))
     names = scope.names - ROLES

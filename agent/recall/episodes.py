@@ -53,8 +53,8 @@ async def relevant_episodes(
 
 @dataclass(frozen=True, slots=True)
 class Relevant:
-    """Turns that a context should show first. seqs: of turns, best first. evidence: what they have for an answer; None
-    where the query asks nothing."""
+    """Turns that a context should show first. seqs: of turns, best first. evidence: for an answer; None if the query is
+    not a question."""
 
     query: str = ""
     seqs: Sequence[int] = ()
@@ -64,7 +64,7 @@ class Relevant:
 async def relevant_turns(
     conn: Connection, recall: Recall, scope: Scope, query: str, k: int, recent: int, asked_seq: int | None = None
 ) -> Relevant:
-    """Returns the turns of the k most relevant episodes, for a context. recall: of this search alone, see its
+    """Returns the turns of the k most relevant episodes, for a context. recall: used only for this search, see its
     `evidence`.
 
     recent: number of newest messages to exclude, since a context shows them anyway, and their nearness to the question

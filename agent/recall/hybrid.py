@@ -26,7 +26,7 @@ class InvalidRecall(TurnlogError):
 
 @dataclass(frozen=True, slots=True)
 class HybridHistory:
-    """The newest turns and what was recalled of older ones. messages: oldest first, each once. recent, recalled:
+    """The newest turns and the recalled older ones. messages: oldest first, each once. recent, recalled:
     sequences of the newest and of the recalled ones.
 
     chunk_ids: of the chunks that recall found, for a receipt. degraded: why vectors were not used, None when they were.
@@ -52,7 +52,7 @@ async def hybrid_history(
     top_k: int = TOP_K,
     before_seq: int | None = None,
 ) -> HybridHistory:
-    """Returns the last `recent_turns` turns and the `top_k` episodes before them; 0 is none of them.
+    """Returns the last `recent_turns` turns and the `top_k` episodes before them; 0 leaves them out.
 
     A turn is a user's question with everything up to its answer. query: a blank one recalls no episode. before_seq: of
     the question, when it is on the log already; the history ends before it. Reads the newest and the recalled messages
@@ -86,7 +86,7 @@ def _check(**counts: int) -> None:
 def _without_repetitions(
     episodes: Sequence[RelevantEpisode], older: Sequence[Message], recent: Sequence[Message]
 ) -> list[RelevantEpisode]:
-    """Drops episodes whose messages are all there already with equal content.
+    """Drops episodes whose messages are all present with equal content.
 
     The whole episode is compared: a second "Yes." is not a repetition when it answers another question.
     """

@@ -32,15 +32,15 @@ from turnlog.projectors.models.terms import terms as to_terms
 # or without vectors (LoCoMo).
 BY_WORDS, BY_VECTOR = 25, 20
 BY_WORDS_ALONE = 40
-RARE_ROWS = 200  # in all, of terms looked up alone
-GROUP_ROWS = 50  # of a pair of common terms
-COMMON_TERMS = 3  # of which pairs are looked up
+RARE_ROWS = 200  # rows of all single rare terms together
+GROUP_ROWS = 50  # rows of a pair of common terms
+COMMON_TERMS = 3  # number of common terms that are looked up in pairs
 STALE = 0.1  # change of the scope's size, or of the share with vectors, that makes a sample stale
 
 
 @dataclass(frozen=True, slots=True)
 class ScopeSample:
-    """What is cached of a large scope. names: terms of its speakers' names."""
+    """The cached data of a large scope. names: terms of its speakers' names."""
 
     probe: Probe
     statistics: ScopeStatistics

@@ -1,4 +1,4 @@
-"""A scope's chunks with their index, as recall keeps them between searches."""
+"""A scope's chunks with their index, which recall keeps between searches."""
 
 import asyncio
 from bisect import bisect_left
@@ -42,7 +42,7 @@ class LoadedScope:
 
     @property
     def rows(self) -> int:
-        """Returns the memory it takes, in rows of vectors: its own, and the covariance with its inverse."""
+        """Returns its memory use in rows of vectors: its own, and the covariance with its inverse."""
         return self.index.count + (0 if self.index.vectors is None else 2 * self.index.vectors.shape[1])
 
     def stamp(self, until: int = END) -> Stamp:
@@ -62,8 +62,8 @@ class LoadedScope:
         return KnownChunks(through, [self.keys[number][3] for number in unembedded], self.stamp(until), until)
 
     def until(self, before_seq: int | None) -> int:
-        """Returns the sequence up to which this must be up to date for a search of a thread's turns before a sequence:
-        chunks after it count only as neighbours, REACH of them. More of them change how rare words are, a little."""
+        """Returns the sequence up to which the scope must be current for a search before a sequence: REACH later chunks
+        still count as neighbours. More of them change how rare words are, a little."""
         later = np.sort(self.counts[:, 0][self.counts[:, 0] >= (END if before_seq is None else before_seq)])
         return int(later[REACH - 1]) + 1 if len(later) >= REACH else END
 

@@ -60,7 +60,7 @@ class Remembered(Protocol):
 @dataclass(frozen=True, slots=True)
 class MemoryBlock:
     """The texts that tell a model about the user. messages: the block's message, or none. ids: of the memories in it,
-    in order. known: what else is in it. turns: the message of turns of the user's other conversations, or none."""
+    in order. known: its other contents. turns: the message with turns of the user's other conversations, or none."""
 
     messages: tuple[Wire, ...] = ()
     ids: tuple[UUID, ...] = ()
@@ -88,7 +88,7 @@ def memory_text(memory: Remembered, counter: TokenCounter) -> str:
 
 
 def known_lines(found: RetrievalContext, counter: TokenCounter) -> KnownOfUser:
-    """Returns what a context has besides memories; a preference that is among the memories is not repeated."""
+    """Returns the lines of a context besides memories, without preferences that are among the memories."""
     shown = {one.content for one in found.shown}
     preferences = (line for line in found.preferences.lines() if line not in shown)
     return KnownOfUser(
@@ -101,7 +101,7 @@ def known_lines(found: RetrievalContext, counter: TokenCounter) -> KnownOfUser:
 def memory_block(
     memories: Sequence[Remembered], counter: TokenCounter, limit: int, known: KnownOfUser = KnownOfUser()
 ) -> MemoryBlock:
-    """Returns what fits in `limit` tokens, in the order given: preferences in their share, memories, then entities."""
+    """Returns the block that fits in `limit` tokens: preferences within their share, memories, then entities."""
     left = limit - counter.wire(_wire([], KnownOfUser(preferences=("",), entities=("",), message_count=10**9)))
     preferences, spent = _fitting(known.preferences, counter, min(left, limit // PREFERENCES_SHARE))
     left -= spent
@@ -115,7 +115,7 @@ def memory_block(
 
 
 def same_block(memories: Sequence[Remembered], counter: TokenCounter, known: KnownOfUser | None = None) -> MemoryBlock:
-    """Returns the block of exactly these memories, preferences and entities; no message without any."""
+    """Returns the block of exactly these memories, preferences and entities; without any it has no message."""
     if not memories and not (known and (known.preferences or known.entities)):
         return MemoryBlock()
     lines = [memory_line(memory, counter) for memory in memories]
@@ -169,7 +169,7 @@ async def recalled_block(
     window: int | None = None,
     message_count: int = 0,
 ) -> MemoryBlock:
-    """Returns the block of what is known of the user for a question; empty without a user or a question.
+    """Returns the block of the user's memories for a question; empty without a user or a question.
 
     model, window: of the request that gets the block; window None: the window of the settings. message_count: turns of
     the conversation.
@@ -191,8 +191,8 @@ async def recalled_block(
 async def block_of(
     conn: Connection, log: Log, tenant: str, user: str | None, receipt: AnswerReceipt, seq: int
 ) -> tuple[MemoryBlock, tuple[UUID, ...], int]:
-    """Returns the block of a receipt at `seq`; the ids of memories that were forgotten or deleted since; and the number
-    of its other lines that are withheld, because they may have been forgotten too."""
+    """Returns the block of a receipt at `seq`, the ids of memories forgotten or deleted since, and the number of other
+    lines that are withheld because they may repeat those."""
     wanted = [UUID(one) for one in receipt.memories]
     if not user:
         return MemoryBlock(), tuple(wanted), 0

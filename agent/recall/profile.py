@@ -1,4 +1,4 @@
-"""Who a person is, in a few lines: their memories that hold, the most important first, grouped by what they are about.
+"""Makes a person's profile in a few lines: valid memories, grouped by subject, the most important first.
 
 No model writes a line: each is one memory, and names the words of the user and the turn that it comes from. The same
 memories give the same profile, so that it can be asked for as of any moment. What a model wrote from the lines
@@ -44,7 +44,7 @@ BY_CATEGORY: dict[str, Group] = {
 }
 BY_KIND: dict[MemoryKind, Group] = {"PREFERENCE": "likes", "DECISION": "plans"}
 TOKENS, LEAST_TOKENS, MOST_TOKENS = 400, 40, 4_000
-MOST_READ = 1_000  # memories, of those said last
+MOST_READ = 1_000  # most recent memories that are read
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +89,8 @@ async def profile(
     max_tokens: int = TOKENS,
     for_model: bool = False,
 ) -> Profile:
-    """Returns what is known of a person now, or what was known to hold at a moment. max_tokens: of the text, as the
-    configured model counts. for_model: nothing where the user wants no memories in prompts.
+    """Returns a person's profile now, or as known at a moment. max_tokens: of the text, by the configured model's
+    count. for_model: returns an empty profile if the user wants no memories in prompts.
 
     Raises InvalidToken, InvalidMemory for a limit that is too small or too large.
     """
@@ -109,8 +109,8 @@ async def profile(
 def made_of(
     memories: Sequence[MemoryView], counter: TokenCounter, user: str, as_of: datetime | None, max_tokens: int
 ) -> Profile:
-    """Returns the profile of these memories. The most important that fit are in it; within a group the order is that
-    of importance too."""
+    """Returns a profile made from these memories. The most important that fit are in it; within a group the order is
+    that of importance too."""
     by_importance = sorted(
         memories,
         key=lambda memory: (

@@ -1,4 +1,4 @@
-"""Reads a question: its parts, what it asks for, the times that it names and whose words it looks for. Pure.
+"""Reads a question: its parts, its kind, the times that it names, and whose words it asks for. Pure.
 
 A part is what one search looks for. "Where is my flat? Also, who is my landlord?" has two, "How many days were there
 between A and B?" the two events. Of a question that asks for an order or a summary only the topic is looked for: "list
@@ -17,7 +17,7 @@ from turnlog.projectors.models.terms import terms
 Kind = Literal["fact", "order", "summary"]
 WordsOf = Literal["people", "user", "anyone"]
 
-MOST_PARTS = 3  # each is a search of its own and has its share of the k turns
+MOST_PARTS = 3  # each is a separate search with its share of the k turns
 MAX_CHARS = 2_000  # a longer text is searched without being read
 
 _WH = "what|where|who|whom|whose|when|which|why|how"
@@ -42,7 +42,7 @@ _REFERS_BACK = re.compile(
 )
 _NAME = re.compile(r"(?<=[a-z] )[A-Z][a-z]+")
 _SURELY_A_MONTH = re.compile(r"\b(?:in|during|early|late|mid)[\s-]+$", re.IGNORECASE)
-# What follows such words is the question; what precedes them was thinking aloud.
+# The question follows such words; the text before them was thinking aloud.
 _MEANT = re.compile(
     r".*(?:(?:真正|其实|实际上?|本来)[^。？！]{0,4}(?:想|问题)[^。？！，：]{0,8}[，：:]|我想问(?:的是|一下)?[，：:]"
     r"|\b(?:what I (?:really|actually|meant|want)|my (?:real|actual) question)\b[^.?!:,]{0,20}[:,])\s*",
@@ -102,7 +102,7 @@ _OF_THE_ASSISTANT = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One part of a question. text: what is searched for. dates: the times that it names."""
+    """One part of a question. text: the text to search for. dates: the times that it names."""
 
     text: str
     dates: tuple[Dated, ...] = ()
@@ -231,7 +231,6 @@ def _events(question: str) -> list[str]:
 
 
 def _topic(text: str) -> str:
-    """Returns the words of a question for an order or a summary that say what it is about; without such words all of
-    it."""
+    """Returns the topic of a question for an order or a summary; without one, the whole question."""
     topic = _LOOSE.sub("", " ".join(_FRAME.sub(" ", text).split()))
     return topic if terms(topic) else text

@@ -15,7 +15,8 @@ from turnlog.projectors.models.terms import terms as to_terms
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """In points: a query word that is in one chunk of the scope only, once, gives about 1, whatever the scope's size.
+    """Weights in points: a query word that occurs once, in one chunk of the scope, gives about 1, regardless of the
+    scope's size.
 
     k1, b: of BM25 (Robertson & Zaragoza 2009). before, after: shares that a turn gets of the turns 1, 2, 3 before and
     after it. answer: share of the turn before it when that is a question. words: of what context adds to BM25. dense,
@@ -95,7 +96,7 @@ def rank(
     weights: Weights = DEFAULT,
     allowed: NDArray[np.bool_] | None = None,
 ) -> list[Scored]:
-    """Ranks as rank_parts does, for a question of one part."""
+    """Ranks chunks like rank_parts, for a question of one part."""
     return rank_parts([query], scope, k, weights, allowed)[0]
 
 
@@ -122,7 +123,8 @@ def rank_parts(
 
 @dataclass(frozen=True, slots=True)
 class _First:
-    """A ranking by what each chunk and its neighbours have. total: of the parts. usable: may be returned."""
+    """The first ranking, by features of each chunk and its neighbours. total: sum of the parts. usable: whether a chunk
+    may be returned."""
 
     parts: dict[str, Floats]
     total: Floats
@@ -201,7 +203,7 @@ def _speaker(words: Sequence[str], scope: ScopeIndex) -> Floats:
 
 
 def _in_time(spans: Sequence[tuple[datetime, datetime]], scope: ScopeIndex) -> Floats:
-    """Returns 1 for chunks of a time that the query names, less for those soon after it, when people still talk of
+    """Returns 1 for chunks of a time that the query names, less for those soon after it, when people still talk about
     it."""
     near = np.zeros(scope.count, dtype=np.float32)
     for first, end in spans:
@@ -237,7 +239,7 @@ def _bm25(words: Sequence[str], scope: ScopeIndex, weights: Weights) -> tuple[Fl
     own = said + dated
     near = said + _of_neighbours(said, scope, weights) + dated
     gain = rarity(frequency, scope.statistics.size) * (weights.k1 + 1)
-    # Not by a matrix product: on some processors BLAS warns of invalid values where all are finite.
+    # No matrix product, because on some processors BLAS warns of invalid values although all are finite.
     return (own / (own + room) * gain).sum(axis=1), (near / (near + room) * gain).sum(axis=1)
 
 

@@ -38,7 +38,7 @@ PAUSE = timedelta(hours=1)  # between two sessions
 
 @dataclass(frozen=True, slots=True)
 class Postings:
-    """Which terms are in which chunks, as parallel arrays in any order; a term that a chunk repeats is there again.
+    """Postings of terms and chunks, as parallel arrays in any order; repeated terms of a chunk are repeated.
 
     numbers: of the terms; shared by all indexes that grew from one, so it may have terms that are not here.
     """
@@ -54,14 +54,14 @@ class Postings:
         return cls(numbers, np.array(terms, dtype=np.int32), chunks)
 
     def with_term(self, term: str) -> Ints:
-        """Returns the numbers of the chunks with a term, each as often as the chunk has it."""
+        """Returns the numbers of the chunks with a term, repeated for each occurrence."""
         chunks: Ints = self.chunks[self.terms == self.numbers.get(term, -1)]
         return chunks
 
 
 @dataclass(frozen=True, slots=True)
 class Chunks:
-    """What ranking knows of each of n chunks by itself.
+    """Columns of n chunks that ranking needs of each chunk by itself.
 
     lengths: in terms. asks, details, assistant: 1 for chunks that ask, that have a detail, that the assistant said.
     times: in seconds (Unix). speaker: its number. said, dates, speakers: terms of the text, of the date and of the
@@ -178,7 +178,7 @@ class ScopeStatistics:
 
 @dataclass(frozen=True, slots=True)
 class ScopeIndex(Chunks):
-    """What ranking needs, over n chunks in order of (thread, position).
+    """The index for ranking over n chunks, in order of (thread, position).
 
     monologue, people, opens: 1 for chunks in whose thread one person speaks alone, in whose thread no assistant speaks,
     that come first after a pause. thread, session: its number, ascending. distance[d-1][i]: turns between chunks i and

@@ -1,4 +1,4 @@
-"""Recall over the database: scope → chunks → ranked turns.
+"""Searches the database for turns: scope → chunks → ranked turns.
 
 A small scope is loaded whole and cached until it changes; of a large one a sample is cached (large.py).
 """
@@ -29,13 +29,13 @@ from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.chunks.chunking import day
 from turnlog.projectors.models.chunks.lookup import WHOLE_SCOPE_UP_TO, Scope, Stamp, with_parents
 
-EMBEDDING_PATIENCE_S = 5.0  # then what is sought is found by words; a server that hangs must stop nobody
-CACHED_ROWS = 64_000  # of small scopes, of 384 dimensions 100 MB
+EMBEDDING_PATIENCE_S = 5.0  # after this time the search uses only words, so that a hanging server stops nobody
+CACHED_ROWS = 64_000  # rows of small scopes; 100 MB at 384 dimensions
 CACHED_SAMPLES = 16
 
 
 class TurnReranker(Protocol):
-    """Reranks the turns of a search. candidates: how many turns of a search it gets."""
+    """Reranks the turns of a search. candidates: how many turns it gets."""
 
     @property
     def candidates(self) -> int: ...
@@ -149,7 +149,7 @@ class Recall:
         return await best_turns(conn, scope, queries, question, chunks, k, before_seq, without)
 
     async def _with_vectors(self, queries: list[Query], state: ScopeSample | Stamp) -> list[Query]:
-        """Returns all queries with their vectors, or all without: scores with and without a vector cannot be
+        """Returns all queries with vectors, or all without, because scores with and without a vector cannot be
         compared."""
         self.degraded = None
         if self._embedder is None or not state.chunks:
@@ -167,7 +167,7 @@ class Recall:
         return queries
 
     async def _reranked(self, parts: Sequence[str], found: list[list[Recalled]]) -> list[list[Recalled]]:
-        """Returns each part's turns by the reranker's scores; as they are where it fails for one."""
+        """Returns each part's turns in the order of the reranker's scores; unchanged if it fails for one part."""
         reranker = self._reranker
         if reranker is None:
             return found
@@ -201,7 +201,7 @@ def _evidence(question: Question, found: Sequence[BestTurns]) -> Evidence | None
 
 
 def _in_turn(found: Sequence[Sequence[Recalled]], k: int) -> list[Recalled]:
-    """Returns the best of each part, then the second best of each; a turn that several parts found comes once."""
+    """Returns the best turn of each part, then the second best of each; each turn comes once."""
     turns: dict[tuple[str, int], Recalled] = {}
     for best in zip_longest(*found):
         for part, one in enumerate(best, 1):
@@ -211,8 +211,8 @@ def _in_turn(found: Sequence[Sequence[Recalled]], k: int) -> list[Recalled]:
 
 
 def recall_of(runtime: Runtime, asker: str | None, keyword_only: bool = False) -> Recall:
-    """Returns the runtime's search over turns: its caches are shared, `asker` and `degraded` belong to the caller
-    alone."""
+    """Returns the runtime's search over turns; its caches are shared, but `asker` and `degraded` belong to the
+    caller."""
     found = copy(runtime.cached(_keywords if keyword_only else _vectors))
     found.asker = asker
     return found

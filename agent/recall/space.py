@@ -11,8 +11,8 @@ Floats = NDArray[np.float32]
 
 # Multiple of the mean variance that is added to each variance; 2 to 16 give the same results.
 RIDGE = 6.0
-MIN_ROWS = 3  # for a covariance
-STALE = 0.1  # share of rows that may come or go before it is worth a new inverse, which is most of the cost of an index
+MIN_ROWS = 3  # minimum rows for a covariance
+STALE = 0.1  # share of added or removed rows from which a new inverse, the main cost of an index, is worth it
 
 
 class VectorMismatch(TurnlogError):
@@ -46,7 +46,7 @@ class Space:
     rows: int
 
     def fits(self, rows: int) -> bool:
-        """Returns whether it still describes these vectors, if those of then are among them."""
+        """Returns whether it still describes these vectors, which must include the original ones."""
         return abs(rows - self.rows) <= STALE * self.rows
 
     @classmethod

@@ -1,4 +1,4 @@
-"""What is known of a user, read now: there is no copy of it to refresh (docs/decisions/0023)."""
+"""Reads the memories about a user now, without a copy that needs refreshing (docs/decisions/0023)."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -26,7 +26,7 @@ class UserContext:
 
 
 async def user_context(runtime: Runtime, tenant: str, user: str) -> UserContext:
-    """Returns what is known of a user: preferences, memories, entities and the last conversation. Raises
+    """Returns a user's preferences, memories, entities and last conversation. Raises
     InvalidToken."""
     place = (runtime, tenant, user)
     active = await list_threads(*place, limit=1)

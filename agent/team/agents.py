@@ -1,4 +1,4 @@
-"""The agents of a tenant: list, configure and switch them, and check that one would answer."""
+"""Lists, configures and switches the agents of a tenant, and checks that one would answer."""
 
 import contextlib
 from collections.abc import Collection, Sequence
@@ -23,11 +23,11 @@ from turnlog.projectors.models.operations.agents import AGENTS_THREAD, AgentRow,
 
 SOURCE = "turnlog/agents"
 READS = ("agents",)
-TOOLS = ("recall_memory",)  # of an agent without a team
+TOOLS = ("recall_memory",)  # tools of an agent without a team
 
 
 class AgentChanges(TypedDict, total=False):
-    """Values of an agent; None takes what its team or the server says."""
+    """Values of an agent; None takes the team's or the server's value."""
 
     system_prompt: str | None
     temperature: float | None

@@ -52,7 +52,7 @@ from turnlog.projectors.models.operations.agents import AgentRow
 
 logger = logging.getLogger("turnlog.consumers")
 SOURCE = "turnlog/agent"
-# The model's client has tried again as long as the budget allows; the person was told, and asks again.
+# Final errors: the model's client has retried within its time, and the person was told and may ask again.
 FINAL = (
     ModelError,
     AnswerCancelled,
@@ -70,7 +70,7 @@ PATIENT = 5
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the log holds for a request: its answer, its failure, or neither yet."""
+    """The state of a request on the log: its answer, its failure, or neither yet."""
 
     answered: bool
     failed: bool
@@ -85,7 +85,7 @@ async def outcome(log: Log, request: Event, seq: int) -> Outcome:
 
 
 class AgentConsumer:
-    """work() is what its DurableConsumer calls, with the requests of one thread."""
+    """Answers requests: its DurableConsumer calls work() with the requests of one thread."""
 
     def __init__(self, runtime: Runtime) -> None:
         """Raises InvalidTeam if a variable that a server of tools needs is not set."""
@@ -99,11 +99,12 @@ class AgentConsumer:
             try:
                 event = recorded(await self._runtime.log.stored(delivery.seq)).event
             except (InvalidEvent, NotFound):
-                continue  # the projectors park it, visibly; or it was erased
+                continue  # it was erased, or the projectors park it
             await self._answer(event, delivery)
 
     async def _answer(self, request: Event, delivery: Delivery) -> None:
-        """Makes the answer unless the log has it, or its failure. Raises RetryLater while another worker makes it.
+        """Makes the answer unless the log already has it or its failure. Raises RetryLater while another worker makes
+        it.
 
         If a worker's progress acks are late, its request is delivered to a second one; without the lock both would pay
         for a model's answer, and one would be discarded. After PATIENT attempts the second one continues without the
@@ -118,7 +119,7 @@ class AgentConsumer:
             if not is_ours and delivery.attempt <= PATIENT:
                 raise RetryLater(BUSY_S, f"another worker is at request {request.id}")
             before = await outcome(self._runtime.log, request, delivery.seq)
-            if before.answered or before.failed:  # delivered again: who asked reads it on the log
+            if before.answered or before.failed:  # redelivered: the asker reads the result on the log
                 await progress.tell("end")
                 return
             run_end = list[Event]()
@@ -147,11 +148,11 @@ class AgentConsumer:
         answered_by: Callable[[str], None],
         run_end: list[Event],
     ) -> None:
-        """Prepares, runs and records the answer, and says on the way how far it is, and at last which agent made it.
+        """Prepares, runs and records the answer, publishes its progress, and finally names the agent that made it.
 
         run_end: gets the end of a team's run that fails, to be recorded with the failure.
         """
-        # The budget of the answer begins when its worker takes it up, however long the workers were away.
+        # The time of the answer begins when a worker takes it up, however long the workers were away.
         ends_at = asyncio.get_running_loop().time() + self._runtime.settings.answer_timeout_s
         check_conversation(request.thread)  # anyone may publish a request on any thread
         await progress.tell("start")
@@ -267,14 +268,13 @@ class AgentConsumer:
         await self._note_access(request, [*map(UUID, prepared.context.receipt.memories), *by_tools])
 
     async def _check_is_there(self, request: Event, data: AnswerRequested) -> None:
-        """Raises NotFound where the question was deleted while its answer was made."""
+        """Raises NotFound if the question was deleted while its answer was made."""
         async with reading(self._runtime) as conn:
             if await message_by_event(conn, request.tenant, request.thread, data.turn_id) is None:
                 raise NotFound(f"thread {request.thread!r} was deleted while the answer was made")
 
     async def _is_answered(self, request: Event, seq: int) -> bool:
-        """Returns whether another attempt has recorded the answer: it comes with a receipt, which is asked for
-        first."""
+        """Returns whether another attempt has recorded the answer; looks for its receipt first."""
         last_receipt = await self._runtime.log.thread_head(request.tenant, request.thread, "answer_receipt")
         return last_receipt > seq and (await outcome(self._runtime.log, request, seq)).answered
 
@@ -289,7 +289,7 @@ class AgentConsumer:
         tools: Sequence[dict[str, Any]] = (SCHEMA,),
         notes: Sequence[str] = (),
     ) -> Prepared:
-        """Prepares with the prompt and model of the request, or else the agent's, or else the server's. asked: the turn
+        """Prepares with the prompt and model of the request, else the agent's, else the server's. asked: the turn
         with the question. Raises NotFound, WindowTooSmall."""
         data, place, settings = request.data, (request.tenant, request.thread), self._runtime.settings
         assert isinstance(data, AnswerRequested)
@@ -322,7 +322,7 @@ class AgentConsumer:
             return await run_tool(call, conn, recall, scope, top_k, first_shown, memories)
 
     async def _record(self, answer: Answer) -> None:
-        """Waits for a log that accepts no events now, rather than pay for the answer twice."""
+        """Records the answer; waits if the log accepts no events now, so that the answer is not paid for twice."""
         while True:
             try:
                 await record(self._runtime, answer, is_repeatable=True)
@@ -341,7 +341,7 @@ class AgentConsumer:
             logger.warning("could not record access to %d memories: %s", len(read), error)
 
     async def _failed(self, request: Event, progress: Progress, error: TurnlogError, run_end: Sequence[Event]) -> None:
-        """Tells who asked, and records the failure, which ends the request, in one batch with the end of its run.
+        """Tells the asker, and records the failure, which ends the request, in one batch with the end of its run.
 
         With the end alone on the log, the request would be answered again, and the answer's batch repeat its ids.
         """

@@ -34,8 +34,8 @@ from turnlog.events.subjects import STREAM
 
 logger = logging.getLogger("turnlog.consumers")
 FETCH, FETCH_BODIES = 200, 50
-PAUSE_S = 1.0  # as long as a fetch waits, so that one that found nothing is repeated at once
-FETCH_ROUND_S = 15.0  # after so long without a fetch the subscriptions are made again
+PAUSE_S = 1.0  # as long as a fetch waits, so that an empty fetch is repeated at once
+FETCH_ROUND_S = 15.0  # after this time without a fetch the subscriptions are renewed
 INBOX_ROUND_S = 150.0  # it gives way to projectors for up to a minute
 
 
@@ -59,7 +59,7 @@ class _WatchedJetStream(JetStreamContext):
             nonlocal said
             began, problem = time.monotonic(), "NATS is away"
             try:
-                if self._client.is_connected:  # else requests would pile up and all be sent after the reconnect
+                if self._client.is_connected:  # otherwise requests would pile up and all be sent after the reconnect
                     messages = await fetch_now(*args, **options)
                     _fetched(durable, None)
                     return messages
@@ -74,7 +74,7 @@ class _WatchedJetStream(JetStreamContext):
             await asyncio.sleep(began + PAUSE_S - time.monotonic())
             return []
 
-        # The library makes the subscription itself, so that a subclass of it has no place.
+        # The library creates the subscription itself, so a subclass cannot be used.
         found.fetch = fetch  # type: ignore[method-assign]
         return found
 
@@ -86,7 +86,7 @@ def _fetched(durable: Durable | None, problem: str | None) -> None:
 
 
 async def _failed(durable: Durable | None, why: str) -> str:
-    """Makes the durable again if it is missing; returns the problem."""
+    """Creates the durable again if it is missing; returns the problem."""
     if durable is not None:
         made = durable.made
         with contextlib.suppress(NatsError, psycopg.Error, OSError, TimeoutError):  # `look` reports it
@@ -173,7 +173,7 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Work that is done beside the durable consumers at intervals, until the event is set. round_s: see Heartbeat."""
+    """Work that runs at intervals beside the durable consumers, until the event is set. round_s: see Heartbeat."""
 
     name: str
     run: Callable[[asyncio.Event, Heartbeat], Coroutine[Any, Any, None]]
@@ -184,7 +184,7 @@ class Interval:
 async def consuming(
     runtime: Runtime, role: str, subscriptions: Sequence[Subscription], intervals: Sequence[Interval] = ()
 ) -> AsyncIterator[None]:
-    """Fills the durable consumers and works on them while the block runs; at its end work under way is finished."""
+    """Fills and runs the durable consumers while the block runs; at its end it finishes the running work."""
     stop, beats, js = asyncio.Event(), runtime.heartbeats, runtime.log.nc.jetstream()
     durables = [Durable(one.consumer, one.subject, one.deliver, runtime.pool, js) for one in subscriptions]
     for durable in durables:
@@ -256,5 +256,5 @@ async def _look_after(durable: Durable, beat: Heartbeat) -> None:
 
 
 async def _whole_message(message: NatsMessage) -> NatsMessage:
-    """Returns the message as it is: a handler without injection gets nothing else."""
+    """Returns the message unchanged, because handlers get no injected values."""
     return message

@@ -1,4 +1,4 @@
-"""docs/asyncapi.json: every channel, by FastStream from the code. Nothing is connected.
+"""Generates docs/asyncapi.json, with every channel, from the code by FastStream. Nothing is connected.
 
     python -m turnlog.consumers.workers.asyncapi > docs/asyncapi.json
 
@@ -29,7 +29,7 @@ from turnlog.events.contracts.base import Frozen, Moment
 from turnlog.events.subjects import PROGRESS_PREFIX, PUBLISHED, STORED_PREFIX, type_filter
 
 Document = dict[str, Any]
-_LITERAL: Any = Literal  # of values that are known at run time only
+_LITERAL: Any = Literal  # a Literal of values that are known only at run time
 PARAMETERS = {
     "tenant": "1 to 64 of letters, digits, '_' and '-'",
     "thread": (
@@ -189,7 +189,7 @@ def _specification(broker: NatsBroker) -> Any:
 
 
 def _complete(made: Document, channel: str, address: str) -> None:
-    """Parameters of the subject, and headers of an event's message."""
+    """Adds parameters of the subject, and headers of an event's message."""
     names = [part[1:-1] for part in address.split(".") if part.startswith("{")]
     made["channels"][channel]["parameters"] = {name: {"description": PARAMETERS[name]} for name in names}
     message = made["components"]["messages"][f"{channel}:Message"]

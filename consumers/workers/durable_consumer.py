@@ -1,4 +1,4 @@
-"""Messages delivered and not done yet: grouped by thread, processed, acknowledged only when done.
+"""Processes delivered messages grouped by thread, and acknowledges each only when its work is done.
 
 An event on which the work fails TRIES times is parked as a dead letter, and others go on. A dependency that is away
 (model, Postgres, NATS) parks nothing, however long it takes.
@@ -34,7 +34,7 @@ BEATS = 3
 ROUND_S = 5.0
 RETRY_S = 5.0
 TRIES = 5
-# A longer wait is made of several: who looks from outside sees that the worker has not stopped.
+# A longer wait is split into several, so that an observer sees that the worker has not stopped.
 AGAIN_S = 60.0
 SERVER_AWAY_S = 2.0
 SERVER_AWAY = (psycopg.OperationalError, DatabaseUnavailable, LogUnavailable, GapInLog)
@@ -72,7 +72,7 @@ GiveWay = Callable[[asyncio.Event], Awaitable[None]]
 
 
 async def _at_once(stop: asyncio.Event) -> None:
-    """Gives way to no other work."""
+    """Does not wait for other work."""
 
 
 class DurableConsumer:
@@ -95,8 +95,8 @@ class DurableConsumer:
         reads_bodies: bool = False,
         give_way: GiveWay = _at_once,
     ) -> None:
-        """pool: stores dead letters. grace_s: how long work under way may continue after a stop; then it is cancelled
-        and redelivered.
+        """pool: stores dead letters. grace_s: how long running work may continue after a stop; then it is cancelled and
+        redelivered.
 
         ack_wait_s: after which a dead worker's messages are redelivered; a living one acks progress BEATS times
         within it. reads_bodies: work reads the messages; else only their place is kept. give_way: work is started
@@ -216,14 +216,15 @@ class DurableConsumer:
             await _in_progress(deliveries)
 
     async def _hold(self) -> None:
-        """Acknowledges progress of all that waits, so that no other worker gets it."""
+        """Reports progress of all waiting deliveries to the server, so that it does not redeliver them to another
+        worker."""
         while True:
             await asyncio.sleep(self.ack_wait_s / BEATS)
             await _in_progress([delivery for waiting in self._waiting.values() for delivery in waiting])
 
 
 def _patience(error: Exception, attempt: int) -> float:
-    """Seconds before a retry: short for an unavailable server, longer for errors that may be permanent."""
+    """Returns the seconds before a retry: short for an unavailable server, longer for errors that may be permanent."""
     if isinstance(error, SERVER_AWAY):
         return SERVER_AWAY_S
     return RETRY_S * min(attempt, 12)

@@ -1,5 +1,5 @@
-"""Durable consumers of the log: created by their worker, updated to its settings, and made again when somebody deletes
-one, after the last event that was acknowledged as far as that was noted.
+"""Creates durable consumers of the log, updates them to their worker's settings, and creates deleted ones again after
+the last acknowledged event that was recorded.
 
 Events that were acknowledged after the last note are delivered again, which changes nothing: what a worker writes has
 ids that derive from the event.
@@ -40,9 +40,8 @@ _NOTED = "SELECT position FROM durables WHERE name = %s AND log = %s"
 
 @dataclass(slots=True)
 class Durable:
-    """The consumer in JetStream that fills a DurableConsumer. subject: stored events that it delivers. deliver: from
-    where on a new one begins. pulls: the heartbeat of the loop that fetches from it, once that runs. made: how often it
-    was created here.
+    """The consumer in JetStream that fills a DurableConsumer. subject: stored events that it delivers. deliver: where a
+    new one begins. pulls: the heartbeat of its fetching loop, once that runs. made: how often this process created it.
     """
 
     consumer: DurableConsumer
@@ -57,7 +56,7 @@ class Durable:
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def ensure(self) -> ConsumerInfo:
-        """Creates it, or updates it to the settings of its consumer; its position is unchanged.
+        """Creates the durable, or updates it to the settings of its consumer; its position is unchanged.
 
         Raises NATS errors, psycopg errors.
         """
@@ -70,7 +69,7 @@ class Durable:
             return info if info.config == wanted else await self.js.add_consumer(STREAM, wanted)
 
     async def ensure_in_time(self) -> None:
-        """Does what `ensure` does, but waits for a server that fails meanwhile. Raises LogUnavailable."""
+        """Ensures the durable like `ensure`, but waits while the server fails. Raises LogUnavailable."""
         deadline = time.monotonic() + PATIENCE_S
         while True:
             try:
@@ -84,7 +83,7 @@ class Durable:
                 await asyncio.sleep(1.0)
 
     async def look(self) -> str | None:
-        """Makes a missing one again and notes its position; returns why its work does not get done, or None."""
+        """Creates a missing durable again and records its position; returns why its work is stuck, or None."""
         made = self.made
         try:
             info = await self.ensure()
@@ -129,8 +128,8 @@ class Durable:
         }
 
     async def _note(self, info: ConsumerInfo) -> None:
-        """Stores the position, also where nothing is acknowledged yet: a durable that begins with new events would miss
-        those meanwhile."""
+        """Stores the position even if nothing is acknowledged yet, because a durable that begins with new events would
+        miss those in between."""
         if _acknowledged(info) > self._noted:
             async with self._positions() as conn:
                 position = _acknowledged(await self.js.consumer_info(STREAM, self.consumer.name))
@@ -139,8 +138,8 @@ class Durable:
 
     @contextlib.asynccontextmanager
     async def _positions(self) -> AsyncIterator[Connection]:
-        """While the block runs, `log rebuild` deletes neither consumers nor their positions, so that a position of the
-        consumer that it deletes is not that of the next one."""
+        """Keeps `log rebuild` from deleting consumers and positions while the block runs, so that a deleted consumer's
+        position is not stored for its successor."""
         async with self.pool.connection() as conn, conn.transaction():
             await conn.execute("LOCK TABLE durables IN ROW EXCLUSIVE MODE")
             yield conn

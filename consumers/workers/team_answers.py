@@ -119,7 +119,8 @@ class TeamRun:
                         await self.progress.show(piece)
 
     async def _begins(self, agent: str) -> None:
-        """Notes that an agent has the question. One that was handed it, by the router too, counts in the throttle."""
+        """Records that an agent handles the question. One that was handed it, by the router too, counts in the
+        throttle."""
         self.chain.append(agent)
         named = isinstance(self.request.data, AnswerRequested) and self.request.data.agent
         was_handed_on = len(self.chain) > 1 or agent != (named or self.server.team.entry)
@@ -128,7 +129,7 @@ class TeamRun:
             await note_handed_on(self.runtime, self.request.tenant, self.request.user, agent, id_)
 
     async def stop_writing(self) -> None:
-        """Tells and records of calls under way of tools that write that it is unknown whether they were done."""
+        """Reports and records that the effect of running calls of writing tools is unknown."""
         for used in self.writing.values():
             was_begun = self.policy is not None and used.id in self.policy.written
             result = json.dumps((STOPPED if was_begun else NOT_CALLED).value)
@@ -139,7 +140,7 @@ class TeamRun:
             await self.progress.show(returned)
 
     def cut_short(self, code: str) -> bool:
-        """Ends the run with what was said so far; False where that is nothing. code: of the error that ends it."""
+        """Ends the run with the text so far; returns False if there is none. code: of the error that ends it."""
         if not self.chain:
             return False
         agent = self.server.team.agents[self.chain[-1]]
@@ -208,12 +209,12 @@ class TeamRun:
         return result
 
     def _with_recalled(self, made: Round) -> Round:
-        """Returns the round with what recall_memory found, which the receipt names."""
+        """Returns the round with the results of recall_memory, which the receipt names."""
         results = tuple((call, self.recalled.get(call.id, result)) for call, result in made.results)
         return replace(made, results=results)
 
     async def _write(self, agent: Agent, step: Step, instruction: str, text: str) -> str:
-        """Returns a text by the model for a tool; its usage is recorded with the answer."""
+        """Returns a text that the model writes for a tool; its usage is recorded with the answer."""
         messages = [{"role": "system", "content": instruction}, {"role": "user", "content": text}]
         asker = asker_of(self.request.tenant, self._user)
         made = await self.runtime.models.chat.complete(

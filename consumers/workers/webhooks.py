@@ -1,4 +1,4 @@
-"""Delivers webhooks: one task for each, which several processes may have at once."""
+"""Delivers webhooks, each in one task; several processes may deliver the same webhook."""
 
 import asyncio
 import contextlib
@@ -24,7 +24,7 @@ LOOK_S, FETCH_S, AT_ONCE = 2.0, 5.0, 8
 
 @contextlib.asynccontextmanager
 async def delivering(runtime: Runtime) -> AsyncIterator[None]:
-    """Delivers while the block runs; webhooks that are made or removed meanwhile are noticed in LOOK_S."""
+    """Delivers while the block runs; it notices created and removed webhooks within LOOK_S."""
     stop = asyncio.Event()
     async with runtime.heartbeats.running("reactors", "webhooks", partial(_watch, runtime, stop), stop):
         yield

@@ -21,7 +21,7 @@ def in_calendar(at: datetime) -> datetime:
 
 
 def is_undated(at: datetime) -> bool:
-    """Returns whether nobody knows the time: an import gave the turn this date because its file has none."""
+    """Returns whether the time is unknown, because an import gave the turn this date for lack of one in its file."""
     return UNDATED_FROM <= at < UNDATED_UNTIL
 
 

@@ -53,12 +53,12 @@ def _are_seqs(seqs: Any) -> bool:
 
 UPCASTERS: dict[tuple[str, int], Callable[[Data], Data]] = {
     ("turn_recorded", 1): turn_recorded_v1,
-    ("turn_recorded", 2): added,  # origin: the event decides it, from role, name, user and text
+    ("turn_recorded", 2): added,  # origin: Event derives it from role, name, user and text
     ("thread_opened", 1): added,  # metadata
     ("preferences_set", 1): added,  # timezone
-    ("preferences_set", 2): added,  # names of the application's own
+    ("preferences_set", 2): added,  # v3 allows other names, of any application
     ("preferences_set", 3): added,  # secrets
-    ("agent_configured", 1): added,  # name, tools, delegates: as its team says
+    ("agent_configured", 1): added,  # name, tools, delegates: the team's values
     ("answer_requested", 1): added,  # agent: the default one
     ("answer_receipt", 1): added,  # prompt and settings of the context: unknown
     ("answer_receipt", 2): added,  # notes of a context built from a graph's state
@@ -71,7 +71,7 @@ UPCASTERS: dict[tuple[str, int], Callable[[Data], Data]] = {
     ("memories_compacted", 1): added,
     ("usage_metered", 1): added,  # it was not recorded whether the price was known
     ("run_planned", 1): added,  # the same
-    ("run_solved", 1): added,  # the same, and suggestions, times of the phases
+    ("run_solved", 1): added,  # price unknown too; no suggestions and times of the phases
 }
 
 

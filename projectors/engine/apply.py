@@ -22,7 +22,7 @@ from turnlog.projectors.engine.writer import Connection, perform
 NOTHING: Mapping[str, Set[int]] = {}
 
 TOGETHER_UP_TO = 16
-# Bytes of a batch from which on its changes are made in a thread, so that the event loop serves others meanwhile.
+# From this batch size in bytes on, changes are computed in a thread, so that the event loop stays free.
 LARGE_BATCH_BYTES = 256 * 1024
 
 # Errors that an event's content causes; all others (lost connection, missing table, full disk) are retried.
@@ -51,7 +51,7 @@ async def apply_batch(
     dropped: Mapping[str, Set[int]] = NOTHING,
     as_read: bool = False,
 ) -> Positions:
-    """Applies what each projection has not seen yet and moves all to `through`; returns the new positions.
+    """Applies each projection's unseen events and moves all positions to `through`; returns the new positions.
 
     dropped: projection → sequences to skip. as_read: events whose id is stored earlier are dropped here.
 

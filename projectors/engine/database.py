@@ -60,7 +60,7 @@ async def take_locks(conn: Connection, names: Sequence[str], build: str, partiti
     The locks end with the connection, as does every transaction that relied on them.
     """
     keys = [lock_key(name, build) for name in sorted(names)]
-    # Of two that come at once the second stops at the first lock, so that it takes none of the others from the first.
+    # Of two concurrent takers the second stops at the first lock, so that it does not take the other locks.
     rows = await conn.execute(
         "SELECT CASE WHEN pg_try_advisory_lock(%s, %s) "
         "THEN (SELECT bool_and(pg_try_advisory_lock(key, %s)) FROM unnest(%s::int[]) AS key) END",
@@ -73,8 +73,8 @@ async def take_locks(conn: Connection, names: Sequence[str], build: str, partiti
 
 
 async def end_frozen(conn: Connection, key: int, partition: int) -> None:
-    """Ends the sessions that hold this advisory lock and have asked nothing for FROZEN_S: a living holder asks every
-    second, so its process is stopped or its event loop is blocked. Its open transaction is rolled back.
+    """Ends the sessions that hold this advisory lock and have sent nothing for FROZEN_S; a living holder sends a query
+    every second, so their processes are stopped or blocked. Its open transaction is rolled back.
     """
     await conn.execute(
         "SELECT pg_terminate_backend(l.pid) FROM pg_locks l JOIN pg_stat_activity a USING (pid) "

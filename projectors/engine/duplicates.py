@@ -17,7 +17,7 @@ from turnlog.projectors.engine.writer import Connection, array_literal
 
 _BATCH = "unnest(%(ids)s::uuid[], %(hashes)s::uuid[], %(seqs)s::bigint[]) AS new (id, hash, seq)"
 _WANTED = "unnest(%(ids)s::uuid[], %(hashes)s::uuid[]) WITH ORDINALITY AS wanted (id, hash, number)"
-# In the batch's order: of an id that it holds twice the first one counts.
+# In the batch's order, so that the first of two equal ids counts.
 _NOTE = f"""
 INSERT INTO event_ids (partition, event_id, thread_hash, seq) SELECT %(partition)s, new.* FROM {_BATCH}
 WHERE NOT EXISTS (SELECT FROM event_ids_of_any_thread o WHERE o.partition = %(partition)s AND o.event_id = new.id)

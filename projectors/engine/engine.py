@@ -40,7 +40,7 @@ STANDBY_POLL_S = 0.5
 LOOK_AGAIN_S = 0.5
 # Seconds to wait for more events after a small batch: a transaction costs much more than an event in it.
 REST_S = 0.003
-# An import comes in bursts, with small batches and pauses between them: work that began there would slow the next one.
+# An import comes in bursts with short pauses; work begun in a pause would slow the next burst.
 QUIET_S = 2.0
 
 
@@ -70,19 +70,18 @@ class Runner:
 
     @property
     def catching_up(self) -> bool:
-        """Returns whether a batch of the last QUIET_S was large, so that more events probably wait or arrive at
-        once."""
+        """Returns whether a batch of the last QUIET_S was large, so that more events probably follow."""
         is_large = self._reader is not None and self._reader.taken >= LARGE_BATCH
         return is_large or time.monotonic() - self._large_at < QUIET_S
 
     def stop(self) -> None:
-        """Stops after the batch under way, without waiting for another one."""
+        """Stops after the present batch, without waiting for another one."""
         self._stop.set()
         if self._reader is not None:
             self._reader.wake()
 
     async def run(self, beat: Heartbeat | None = None) -> None:
-        """Applies batches until stopped. beat: notes each batch, and why no batch can be applied."""
+        """Applies batches until stopped. beat: records each batch, or why no batch can be applied."""
         self._beat = beat or self._beat
         while not self._stop.is_set():
             try:

@@ -1,4 +1,4 @@
-"""Messages of the log for the engine: decoded, or with the error why they cannot be decoded."""
+"""Decodes messages of the log for the engine, and keeps the errors of undecodable ones."""
 
 from dataclasses import dataclass, replace
 from typing import Any

@@ -18,7 +18,7 @@ WANTED = "wanted"
 # without the newest events. Other projections would show content that was changed or deleted since.
 READ_WHILE_REBUILT = ("vectors", "topics", "summaries")
 STALLED_AFTER_S = 15.0
-# A partition with at least so many events in a batch, or still to apply, counts as catching up.
+# A partition with at least this many events in a batch, or still to apply, counts as catching up.
 LARGE_BATCH = 200
 FIRST_POLL_S, MAX_POLL_S = 0.002, 0.05
 
@@ -64,11 +64,11 @@ class Lag:
 async def lag(log: Log, conn: Connection, stalled_after_s: float = STALLED_AFTER_S) -> list[Lag]:
     """Returns the lag of every live projection, by name and partition. Raises LogUnavailable; OtherLog where the rows
     were made from another log than the connected one: there is no distance then."""
-    log.appender.assert_same_log()  # red as long as this process refuses appends
+    log.appender.assert_same_log()  # not ready while this process refuses appends
     await assert_same_log(log, conn)
     heads = await log.heads()
     rebuilt, is_rebuilding = await _rebuilds(conn, heads)
-    # All partitions of every known projection: one that no worker ever took must not look healthy.
+    # Lists all partitions of every known projection, because one without a worker must not look healthy.
     rows = await conn.execute(
         "SELECT n.projection, n.partition, coalesce(p.position, 0), coalesce(d.parked, 0), "
         "extract(epoch FROM now() - p.updated_at)::float "
@@ -153,7 +153,7 @@ async def _why_not(conn: Connection, projection: str) -> str:
 
 
 async def degraded_by_rebuild(conn: Connection, projections: Sequence[str]) -> str | None:
-    """Says what is missing if one of the projections is read as it is while it is rebuilt; returns None otherwise."""
+    """Returns what is missing if one of the projections is read during its rebuild, else None."""
     names = [name for name in await being_rebuilt(conn) if name in projections and name in READ_WHILE_REBUILT]
     if not names:
         return None

@@ -1,4 +1,4 @@
-"""A read model as the engine sees it: its tables, the events it handles and a pure project()."""
+"""A read model for the engine: its tables, the events it handles and a pure project()."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -10,8 +10,8 @@ from turnlog.projectors.engine.writer import Connection
 
 ROLE = "turnlog_api"
 SETTING = "turnlog.tenant"
-UNREADABLE = ("user_keys", "repeatable_writes")  # of a tenant, but nothing that a tenant asks for reads it
-# Sequences and ids without text: how far the rows are, and which events are on the log already.
+UNREADABLE = ("user_keys", "repeatable_writes")  # tables with rows of a tenant that no request of a tenant reads
+# Tables of sequences and ids without text: positions, and ids of events on the log.
 SHARED = ("projection_positions", "event_ids", "event_ids_of_any_thread")
 
 _FIX = (
@@ -21,7 +21,7 @@ _FIX = (
 
 
 class NoTenantRole(TurnlogError):
-    """The role of row-level security is missing, passes the policies, or may not be taken on."""
+    """The role of row-level security is missing, bypasses the policies, or cannot be assumed."""
 
     code = "no-tenant-role"
 
@@ -91,7 +91,7 @@ async def make_usable(conn: Connection) -> None:
 
 
 async def _is_usable(conn: Connection) -> bool:
-    """Returns whether the role exists, cannot pass the policies, may read and may be taken on by the connection's
+    """Returns whether the role exists, cannot bypass the policies, may read, and can be assumed by the connection's
     user."""
     rows = await conn.execute(_USABLE.encode())
     return await rows.fetchone() == (True,)

@@ -41,7 +41,8 @@ class Connections(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Projected:
-    """The log as the rows know it. log_id: None before the first event. position: the furthest of all projections.
+    """The log that the rows were made from. log_id: None before the first event. position: the furthest of all
+    projections.
 
     stored_at: when the log stored the event there, None if unknown. kept_through: see the table `projected_log`.
     """
@@ -59,7 +60,7 @@ async def projected(conn: Connection) -> Projected:
 
 
 async def note_log(conn: Connection, log_id: str, kept_through: int | None = None) -> None:
-    """Notes that the rows belong to this log from now on."""
+    """Records that the rows belong to this log from now on."""
     await conn.execute(_NOTE, (log_id, kept_through))
 
 
@@ -78,7 +79,7 @@ async def assert_same_log(log: Log, conn: Connection) -> int:
 
 
 async def compare(log: Log, rows: Projected) -> int:
-    """Compares as `assert_same_log` does, with what the rows said earlier."""
+    """Compares like `assert_same_log`, with earlier values of the rows."""
     state = await log.state()
     if rows.log_id not in (None, state.id) and rows.position:
         raise OtherLog(
@@ -86,7 +87,7 @@ async def compare(log: Log, rows: Projected) -> int:
             f"{state.id}, which ends at {state.head:,}: NATS_URL and DATABASE_URL do not belong together, or "
             f"the stream was deleted and made again. {WAYS_OUT}"
         )
-    if rows.position > state.head:  # asked again: a leader that was just elected may not have applied all yet
+    if rows.position > state.head:  # asked again, because a newly elected leader may not have applied everything yet
         await asyncio.sleep(AGAIN_S)
         state = await log.state()
     if rows.position > state.head:
@@ -132,7 +133,7 @@ async def guarded(log: Log, pool: Connections, beats: Heartbeats) -> AsyncIterat
         except OtherLog as error:
             log.appender.refuse(str(error))
         except LogUnavailable:
-            pass  # appends fail by themselves, and the next look is soon
+            pass  # appends fail by themselves, and the next check is soon
 
     async def keep_looking(beat: Heartbeat) -> None:
         while True:

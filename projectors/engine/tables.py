@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import TIMESTAMP, UUID
 
 metadata = sa.MetaData()
-INTERNAL = {"internal": True}  # the `info` of columns that no view of an event's rows shows
+INTERNAL = {"internal": True}  # the `info` of columns that are not shown among an event's rows
 
 
 def timestamptz() -> TIMESTAMP:

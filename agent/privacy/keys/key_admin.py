@@ -1,4 +1,4 @@
-"""What is done to users' keys: rotate, destroy, wrap again, count. Every process that holds a key is notified.
+"""Rotates, destroys, re-wraps and counts users' keys. Every process that holds a key is notified.
 
 Both the stream and the table get every change, the stream first: what only the table lacks, the next start brings.
 """
@@ -64,7 +64,7 @@ async def rotate(conn: Connection, stream: KeyStream, tenant: str, user: str) ->
     changing the user's keys.
     """
     for _ in range(ROTATE_TRIES):
-        with contextlib.suppress(UniqueViolation):  # another one made a key between our two statements
+        with contextlib.suppress(UniqueViolation):  # another process made a key between our two statements
             return await _rotated(conn, stream, tenant, user)
     raise KeyUnavailable(f"the key of user {user!r} is being changed by others; try again")
 
@@ -112,7 +112,7 @@ async def destroy(conn: Connection, stream: KeyStream, tenant: str, user: str) -
 
 
 async def wrapped_forms(conn: Connection, tenant: str, user: str) -> list[str]:
-    """Returns the user's keys as the stream has them, to search for after they are destroyed."""
+    """Returns the user's keys in their stored form, to search for after they are destroyed."""
     rows = await conn.execute(
         "SELECT wrapped FROM user_keys WHERE tenant = %s AND user_id = %s AND wrapped IS NOT NULL", (tenant, user)
     )
@@ -170,7 +170,7 @@ def _rewrapped(row: KeyRecord, keks: Keks) -> KeyRecord:
 
 
 async def _compact(conn: Connection) -> None:
-    """Takes dead rows out of the table's file, unless somebody reads the table for long, as pg_dump does.
+    """Removes dead rows from the table's file, unless a long reader such as pg_dump holds the table.
 
     Waiting for them would make every look-up of a key wait behind us.
     """

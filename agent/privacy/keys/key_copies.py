@@ -1,4 +1,4 @@
-"""At the start: the key-encryption key is the one that users' keys need, and stream and table have the same keys.
+"""Checks the key-encryption key at the start, and makes the keys of stream and table equal.
 
 Either copy brings the other back: an empty database gets its keys from the stream, a stream that is new, lost or older
 gets them from the table. What was destroyed in one is destroyed in both.
@@ -51,12 +51,12 @@ async def checked_keks(settings: Settings, conn: Connection, log: Log) -> Keks |
 
 
 async def complete_table(conn: Connection, stream: KeyStream) -> None:
-    """Puts every key of the stream that the table lacks into it."""
+    """Copies missing keys from the stream to the table."""
     await _take_over(conn, stream, 0, await stream.head())
 
 
 async def tell(conn: Connection, tenant: str, user: str) -> None:
-    """Tells every process that holds keys of the user to look them up again."""
+    """Tells every process that holds the user's keys to fetch them again."""
     await conn.execute("SELECT pg_notify(%s, %s)", (CHANNEL, json.dumps([tenant, user])))
 
 
@@ -79,7 +79,7 @@ async def _bring_in_step(conn: Connection, stream: KeyStream) -> None:
 
 
 async def _copy(conn: Connection, stream: KeyStream) -> None:
-    """Puts on the stream what only the table has, such as keys from before there was a stream of them."""
+    """Copies keys that only the table has to the stream, such as those that are older than the stream."""
     while True:
         async with conn.transaction():
             records = [KeyRecord(*row) for row in await (await conn.execute(_UNPLACED, (AT_ONCE,))).fetchall()]

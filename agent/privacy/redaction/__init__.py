@@ -1,1 +1,1 @@
-"""Striking words or a whole turn: which events repeat it, their replacements, the search that proves it."""
+"""Strikes words or a whole turn: finds events that repeat them, replaces these, and searches for remains."""

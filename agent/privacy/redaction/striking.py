@@ -41,16 +41,16 @@ from turnlog.events.errors import InvalidEvent, TurnlogError
 MARK = "[redacted]"
 SIGNED, SIGNATURE_BYTES = "turnlog.signed.", 32  # consumers/langgraph/checkpoint/items.py
 Sign = Callable[[str, bytes], bytes]
-# Keys of blocks, calls and sources: ids and names of kinds, which are not what somebody said.
+# Keys of blocks, calls and sources whose values are ids and kinds, not people's words.
 _STRUCTURE = frozenset({"type", "id", "tool_use_id", "event_id", "thread", "said_at", "media_type", "signature"})
-# Values that an application or a model chose: any key may hold words there, and numbers are struck too.
+# Free values of an application or a model, where any key may hold words and numbers are struck too.
 _FREE = frozenset({"input", "attributes", "metadata", "user_snapshot", "global_state", "value"})
-# Where strings begin in msgpack and pickle, their length may look like a letter.
+# The beginning of strings in msgpack and pickle, where the length may look like a letter.
 _BEGINS = rb"(?:(?<![A-Za-z0-9_])|(?<=[\xd9\x8c][\x00-\xff])|(?<=\xda[\x00-\xff]{2}))"
 _UNSEEN = "\\u00ad\\u200b-\\u200f\\u2060\\ufeff"
 _LETTER = re.compile(rf"[^{_UNSEEN}][\u0300-\u036f\u3099\u309a]*")  # with its accents
 _LOOK_ALIKES = str.maketrans("аеорсухіјѕԁһԛԝαοрν", "aeopcyxijsdhqwaopv")
-_WORDS_OF_SCRIPTS = r"[^\W⺀-\U0010ffff]"  # letters, without those of scripts that put no space between words
+_WORDS_OF_SCRIPTS = r"[^\W⺀-\U0010ffff]"  # letters, except of scripts without spaces between words
 
 
 class InvalidWords(TurnlogError):

@@ -1,4 +1,4 @@
-"""How many texts wait for the embedder, and how fast it was lately."""
+"""Counts the texts that wait for the embedder, and measures its recent speed."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -77,5 +77,5 @@ async def read_backlog(conn: Connection, model: str, waits: bool = False) -> Bac
 
 
 async def note_round(conn: Connection, texts: int, seconds: float) -> None:
-    """Keeps how long a round of the embedder took, for an hour."""
+    """Stores the duration of a round of the embedder, for an hour."""
     await conn.execute(_NOTE_ROUND, (texts, seconds))

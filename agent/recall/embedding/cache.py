@@ -1,4 +1,4 @@
-"""The content-addressed cache of vectors: what it lacks is embedded, within the budget, and never twice."""
+"""The content-addressed cache of vectors: missing vectors are made once, within the spending limit."""
 
 from collections.abc import Sequence
 
@@ -20,7 +20,7 @@ CHARS_PER_TOKEN = 3  # for estimates; the server reports the real number
 async def fill_cache(
     conn: Connection, embedder: Embedder, batch: Sequence[Pending], budget: Ledger, spent: list[Usage]
 ) -> int:
-    """Embeds what is missing; returns the dimensions of the model's vectors."""
+    """Embeds the missing texts; returns the dimensions of the model's vectors."""
     texts = {one.text_hash: one.text for one in batch}
     rows = await conn.execute(
         "SELECT text_hash FROM embedding_cache WHERE model = %s AND text_hash = ANY(%s)",

@@ -18,7 +18,7 @@ READS = ("vectors",)
 async def embed_threads(
     runtime: Runtime, tenant: str, threads: Collection[str], timeout_s: float, on_progress: OnProgress
 ) -> str | None:
-    """Makes vectors that the threads lack, for `timeout_s` at most; what is left is found by its words.
+    """Makes missing vectors of the threads within `timeout_s`; the remaining texts are found by their words.
 
     Returns why something is left, None where nothing is.
     """
@@ -39,7 +39,7 @@ async def _settle_and_embed(runtime: Runtime, tenant: str, threads: Collection[s
 
 
 async def embed_now(runtime: Runtime, tenant: str, threads: Collection[str], on_progress: OnProgress) -> int:
-    """Makes the vectors that the threads lack, at normal priority, since somebody waits; returns how many.
+    """Makes missing vectors of the threads, at normal priority because somebody waits; returns how many.
 
     Raises ModelError.
     """

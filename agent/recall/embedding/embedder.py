@@ -30,7 +30,7 @@ from turnlog.projectors.models.memories.tables import memories
 from turnlog.projectors.models.neighbours import ensure_neighbour_index
 
 logger = logging.getLogger("turnlog.agent")
-# Of one round, which a new text waits for and an interrupted call loses: many short texts, or few long ones.
+# The size of one round, which new texts wait for and an interruption loses: many short texts, or few long ones.
 BATCH, BATCH_CHARS = 64, 16_000
 STORED_AT_ONCE = 16  # vectors; new turns wait for the projector while it adds them to the neighbour index
 MEMORIES_BATCH = 128

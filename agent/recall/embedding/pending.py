@@ -43,7 +43,7 @@ SELECT name FROM models WHERE name <> %s"""
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A chunk or memory without a vector. text: what is embedded."""
+    """A chunk or memory without a vector. text: the text to embed."""
 
     tenant: str
     thread: str
@@ -95,7 +95,7 @@ async def _lacking(conn: Connection, model: str) -> list[tuple[str, dict[str, An
 
 
 async def replaced_models(conn: Connection, table: str, model: str) -> list[str]:
-    """Returns the other models that vectors of the table are of."""
+    """Returns the other models that made vectors in the table."""
     rows = await conn.execute(_REPLACED_MODELS.format(table=table).encode(), (model,))
     return [name for (name,) in await rows.fetchall()]
 
@@ -113,8 +113,8 @@ async def pending_count(
     tenant: str | None = None,
     threads: Sequence[str] | None = None,
 ) -> int:
-    """Returns the number of chunks without a vector of the model; with None of those without any. at_most: stops
-    counting there.
+    """Returns the number of chunks without a vector of the model; None: without any vector. at_most: where to stop
+    counting.
 
     threads: of the tenant, to count these alone.
     """

@@ -1,4 +1,4 @@
-"""The contradiction reactor: a language model compares new memories with those near them, once they have vectors.
+"""The contradiction reactor: a language model compares new memories with similar ones, once they have vectors.
 
 It works off the answer's path and within the hourly budget. Its results and verdicts are one append, so that a rebuild
 makes no call and a redelivery changes nothing. Without the model only the rules decide, and the event says why.
@@ -49,7 +49,7 @@ from turnlog.projectors.models.memories.vectors import cached_vectors, nearest
 
 NAME = "contradictions"
 LEAST_SIMILARITY = 0.3  # calibrated; of unrelated sentences about 95 % are below
-IS_NEW = timedelta(days=7)  # vectors of another embedding model make no old memory new
+IS_NEW = timedelta(days=7)  # older memories stay old when they get vectors of another embedding model
 GIVE_UP_AFTER = timedelta(hours=1)
 RETRY_S = 60.0
 
@@ -84,7 +84,7 @@ class ContradictionReactor:
                 event = recorded(await self._runtime.log.stored(delivery.seq)).event
                 place = Place.of_thread(event.tenant, event.user or "", event.thread)
             except (InvalidEvent, InvalidToken, NotFound):
-                continue  # the projectors park it, visibly; or it was erased; or it is not a memory thread
+                continue  # it was erased, the projectors park it, or it is not a memory thread
             assert isinstance(event.data, MemoriesEmbedded)
             for memory_id in event.data.memory_ids if place.shadow is None else ():
                 await self._compare(place, event, event.data.model, memory_id)
@@ -129,7 +129,7 @@ class ContradictionReactor:
         return ModelVerdicts(found["verdicts"], found["is_malformed"], Usage(**found["usage"]))
 
     async def _store(self, task: Task, found: Sequence[Comparison], spent: UsageMetered, key: bytes) -> None:
-        """Decides on the rows as they are at that time: a memory may have ended meanwhile."""
+        """Decides on the present rows, because a memory may have ended meanwhile."""
 
         async def decide(rows: Rows) -> Decided[None]:
             if await rows.stored([task.event_id]):

@@ -1,4 +1,4 @@
-"""The extraction reactor: memories from what users said, off the answer's path.
+"""The extraction reactor: extracts memories from users' words, outside the answer's path.
 
 Several deliveries of a thread are handled together. Results of the rules are stored at once. The model waits for a
 full batch or a maximum age, and after a number of failures its part is given up with an event. Waiting
@@ -61,7 +61,7 @@ class ExtractionReactor:
         try:
             event = recorded(await self._runtime.log.stored(seqs[-1])).event
         except (InvalidEvent, NotFound):
-            return  # the projectors park it, visibly; or it was erased
+            return  # it was erased, or the projectors park it
         async with self._runtime.pool.connection() as conn:
             await wait_for(conn, READS, deliveries[0].partition, seqs[-1])
             users = await users_between(conn, event.tenant, event.thread, self._roles, seqs[0], seqs[-1])
@@ -129,4 +129,4 @@ class ExtractionReactor:
             return
         await self._extraction.give_up(conn, conversation, error)
         logger.warning("%s: given up after %d failures, rules only: %s", NAME, failures, error)
-        self._waiting[conversation] = Waiting(time.monotonic())  # there may be more after the batch
+        self._waiting[conversation] = Waiting(time.monotonic())  # there may be more turns after the batch

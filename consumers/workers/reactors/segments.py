@@ -1,4 +1,4 @@
-"""The segment reactor: makes the checkpoints that queries request, off the answer's path.
+"""The segment reactor: makes the checkpoints that queries request, outside the answer's path.
 
 Three retries with a pause before each; then the session continues in FULL_HISTORY. A request's outcome follows it in
 the log, so that a redelivered request, or one made obsolete by a newer checkpoint, a reset or a deletion, does
@@ -122,7 +122,7 @@ class SegmentReactor:
             try:
                 request = recorded(await self._runtime.log.stored(delivery.seq))
             except (InvalidEvent, NotFound):
-                continue  # the projectors park it, visibly; or it was erased
+                continue  # it was erased, or the projectors park it
             async with self._runtime.pool.connection() as conn:
                 thread = request.event.thread
                 async with work_lock(conn, LockFor.SEGMENTS, f"{NAME}/{request.event.tenant}/{thread}") as held:

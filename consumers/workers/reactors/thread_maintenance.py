@@ -47,7 +47,7 @@ class ThreadMaintenance:
         try:
             event = recorded(await self._runtime.log.stored(newest.seq)).event
         except (InvalidEvent, NotFound):
-            return  # the projectors park it, visibly; or it was erased
+            return  # it was erased, or the projectors park it
         async with self._runtime.pool.connection() as conn:
             await wait_for(conn, READS, newest.partition, newest.seq)
             await restored_if_archived(self._runtime, conn, event.tenant, event.thread)
@@ -95,7 +95,7 @@ class ThreadMaintenance:
             round_.events.append(history_pruned(round_.thread, due.prune_through))
 
     async def _topics(self, round_: RoundResult, through: int) -> None:
-        """Makes one event per PIECE_TEXTS turns: those of a long import must not share all of its topics."""
+        """Makes one event per PIECE_TEXTS turns, so that turns of a long import do not share all its topics."""
         span = round_.thread.span(round_.thread.tagged_through, through)
         with round_.step("topics", self._model):
             for first in range(0, len(span), PIECE_TEXTS):

@@ -125,7 +125,7 @@ def _taken(names: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
 
 
 def _pruned_through(data: EventData) -> int:
-    """Returns how far a thread's turns are pruned; a fork begins as its parent was pruned then."""
+    """Returns how far a thread's turns are pruned; a fork begins with its parent's pruning at that time."""
     match data:
         case HistoryPruned(through_seq=through) | ThreadForked(pruned_through=through):
             return through
@@ -176,7 +176,7 @@ def list_rows(saved: Sequence[Recorded]) -> list[Row]:
 
 
 def write_rows(written: Sequence[Recorded]) -> tuple[list[Row], list[Row]]:
-    """Returns (rows added only where there is none yet, rows that replace what is there). A key is in one of the
+    """Returns (rows that are added if missing, rows that replace existing ones). A key is in one of the
     two."""
     rows: dict[Row, Row] = {}
     replaced: set[Row] = set()
@@ -231,7 +231,8 @@ _PARENTS = (
     f"UPDATE checkpoints SET parent_checkpoint_id = NULL WHERE {_HERE} AND checkpoint_ns = %(ns)s "
     "AND parent_checkpoint_id = ANY(%(ids)s)"
 )
-# From one list to the next by the key, and of each only the first row, which names its base: a long list has very many.
+# Goes from one list to the next by the key and reads only the first row of each, which names its base, because long
+# lists have very many rows.
 _LISTS = f"""
 WITH RECURSIVE named(list_id) AS (
     (SELECT list_id FROM checkpoint_lists WHERE {_HERE} ORDER BY list_id LIMIT 1)

@@ -21,8 +21,8 @@ SAMPLE = 2_000  # chunks of a sample
 # One id in PROBE_SHARE is counted to estimate a scope's size; in very large scopes fewer, until PROBED ids are counted.
 PROBE_SHARE, PROBED = 512, 128
 NEIGHBOURS = 3
-WIDER = 1.5  # ef_search per wanted row: a second scan would cost more than a wider first one
-MAX_VISITED = 2_000  # vectors, where few of the table's rows are in the scope
+WIDER = 1.5  # ef_search per wanted row, because a second scan would cost more than a wider first one
+MAX_VISITED = 2_000  # vectors to visit if few of the table's rows are in the scope
 _ID_BITS = 32
 
 _KEY = "v.thread_id, v.seq, v.piece, v.id"
@@ -94,7 +94,7 @@ async def sample(conn: Connection, scope: Scope, model: str | None, share: float
 
 
 def _share(of_all: float) -> str:
-    """Returns the bound below which this share of all ids is (32 hexadecimal digits)."""
+    """Returns the bound below which this share of all ids lies (32 hexadecimal digits)."""
     return "g" if of_all >= 1 else f"{int(of_all * 2**_ID_BITS):08x}"
 
 

@@ -27,7 +27,7 @@ OVERLAP_TOKENS = 60
 TAG_CHARS = 100
 # Per turn: some 1 MB of English or 250,000 Chinese characters. All events of a partition wait until they are cut.
 MAX_PIECES = 750
-# Turns that one chunk names; the log has all of them. Otherwise each "ok" would rewrite the row, and make it longer.
+# Maximum turns that one chunk names; the log has all of them. Otherwise each "ok" would rewrite and lengthen the row.
 MAX_TURNS = 100
 
 _SENTENCE_END = re.compile(r"(?<=[.!?…])\s+|(?<=[。！？；])|\n+")
@@ -184,7 +184,8 @@ def topic_tag(topic: str) -> str:
 
 
 def day(time: datetime) -> str:
-    """Returns `8 May 2023`, on the clock of the time: no locale, in the words people ask with."""
+    """Returns the day in the time's own zone as `8 May 2023`, the form in which people ask, independent of the
+    locale."""
     return f"{time.day} {MONTHS[time.month - 1]} {time.year}"
 
 

@@ -15,7 +15,7 @@ from turnlog.projectors.models.chunks.chunking import topic_tag
 from turnlog.projectors.models.conversation.forks import Parents, parents
 
 WHOLE_SCOPE_UP_TO = 2_000
-END = 2**62  # after every sequence
+END = 2**62  # larger than every sequence
 FOUND = (
     "v.thread_id, v.id, v.seqs, v.event_ids, v.source_ids, v.speaker, v.chunk, v.terms, v.created_at, v.role, "
     "v.utc_offset"
@@ -132,7 +132,7 @@ class Stamp:
 
 @dataclass(frozen=True, slots=True)
 class KnownChunks:
-    """What a reader knows of a scope. through: the last turn it knows of each thread. unembedded: ids of chunks without
+    """A reader's knowledge of a scope. through: the last known turn of each thread. unembedded: ids of chunks without
     a vector. stamp: of the chunks before a sequence `until`."""
 
     through: Mapping[str, int]
@@ -191,7 +191,7 @@ async def chunks_beyond(
         for row in some if some[0][5] is not None else ():
             chunk = found_chunk(row[5:16], scope)
             chunks.append(ChunkRow((chunk.thread, row[16], row[17], chunk.id), chunk, row[18]))
-        await asyncio.sleep(0)  # others have their turn
+        await asyncio.sleep(0)  # lets other tasks run
     return stamp, chunks
 
 
@@ -216,7 +216,7 @@ def found_chunk(row: Sequence[Any], scope: Scope) -> Found:
 
 
 def _within(chunk: Found, through: int | None) -> Found:
-    """Returns the chunk without turns after a sequence: a parent may have repeated it after the fork."""
+    """Returns the chunk without turns after a sequence, because a parent may have repeated it after the fork."""
     if through is None or chunk.seqs[-1] <= through:
         return chunk
     count = bisect_right(chunk.seqs, through)

@@ -89,8 +89,8 @@ memory_episodes = thread_table(
     sa.Column("created_at", timestamptz(), nullable=False),
 )
 
-# An answer often comes in a later batch than its question: looking for it among the thread's turns would cost more the
-# longer the thread is.
+# An answer often comes in a later batch than its question, and a search among the thread's turns would take longer with
+# each turn.
 last_questions = thread_table(
     "last_questions",
     sa.Column("seq", sa.BigInteger, nullable=False, comment="the user's last turn with text"),

@@ -1,4 +1,4 @@
-"""Tells of which thread a thread is a fork, and from where: the past of a fork is read from its parents.
+"""Finds a fork's parents and where it begins, because the past of a fork is read from its parents.
 
 Turns and chunks of the past stay rows of the parent. Whoever reads a thread reads its lineage: the thread itself,
 and of each parent what it had when the fork began. The rows are those of MESSAGES (messages.py).

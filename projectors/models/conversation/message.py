@@ -1,4 +1,4 @@
-"""The transcript as readers get it, and its look-ups. Content stays plain JSON: no model is built per row."""
+"""Look-ups of the transcript's messages. Content stays plain JSON: no model is built per row."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -63,7 +63,7 @@ ON m.tenant = %(tenant)s AND m.thread_id = l.thread_id AND m.seq <= l.through_se
 ORDER BY m.seq"""
 _OF_M = ", ".join(f"m.{name}" for name in _COLUMNS.split(", "))
 _BY_EVENT = _SOME.format(lineage=LINEAGE, columns=_OF_M, condition="m.event_id = %(event)s").encode()
-# Read from the end: a turn that is asked for by its event was mostly written just now. OFFSET 0 enforces this plan.
+# Read from the end, because a turn requested by its event was mostly just written. OFFSET 0 enforces this plan.
 _OWN_BY_EVENT = f"""
 SELECT * FROM (SELECT {_COLUMNS} FROM messages WHERE tenant = %(tenant)s AND thread_id = %(thread)s
   ORDER BY seq DESC OFFSET 0) m WHERE event_id = %(event)s LIMIT 1""".encode()
@@ -113,10 +113,10 @@ SELECT min(seq) FROM (
     AND seq < %(before)s AND seq <= l.through_seq ORDER BY seq DESC LIMIT %(count)s) m
   ORDER BY m.seq DESC LIMIT %(count)s) newest"""
 
-# As memory_episodes has it: tool results in a user's turn ask nothing.
+# Same rule as memory_episodes: tool results in a user's turn are not a question.
 _ASKS = """role = 'user' AND (jsonb_typeof(content) = 'string' OR content @> '[{"type": "text"}]')"""
 
-# Where users speak in a row, as two people do, a question has no answer: then twice as many turns are returned.
+# If users speak in a row, as two people do, questions have no answers; then twice as many turns are returned.
 _EXCHANGES = f"""
 WITH RECURSIVE {LINEAGE},
 asked AS (
@@ -230,8 +230,8 @@ WHERE found.hits > 0 ORDER BY found.hits DESC, t.last_active_at DESC LIMIT %(lim
 async def threads_with(
     conn: Connection, tenant: str, user: str, texts: Sequence[str], calls: Sequence[str], first: int, limit: int
 ) -> list[str]:
-    """Returns those of a user's 100 most recent threads in whose first turns the assistant said one of the texts or
-    made one of the tool calls (by id), those with most of them first. A fork counts by its own turns."""
+    """Returns threads, among a user's 100 most recent ones, in whose first turns the assistant said one of the texts or
+    made one of the tool calls (by id); those with most matches first. A fork counts by its own turns."""
     given = {"tenant": tenant, "user": user, "texts": [Jsonb(text) for text in texts], "calls": list(calls)}
     rows = await conn.execute(_WITH, {**given, "first": first, "limit": limit})
     return [str(found) for (found,) in await rows.fetchall()]

@@ -41,7 +41,7 @@ messages = thread_table(
     sa.Column("origin", sa.Text, nullable=False, comment="whose words: person, participant, tool, program, quoted"),
     utc_offset_column(),
 )
-# Each batch of turns asks which names a user speaks under in a thread: the first and the last name are enough.
+# Each batch of turns asks for a user's names in a thread; the first and the last name are enough.
 sa.Index(
     "messages_names",
     *(messages.c[name] for name in ("tenant", "thread_id", "user_id", "name")),

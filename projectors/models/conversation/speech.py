@@ -17,13 +17,13 @@ def spoken_text(turn: TurnRecorded) -> str:
 
 
 def attributed_to(turn: TurnRecorded | Message) -> str:
-    """Returns the speaker of a turn without a name: its role, but `program` or `quoted` where the user only sent the
+    """Returns the speaker of a turn without a name: its role, but `program` or `quoted` if the user only sent the
     words."""
     return turn.origin if turn.role == "user" and turn.origin in ("program", "quoted") else turn.role
 
 
 def repeats_memory(turn: TurnRecorded | Message) -> bool:
-    """Returns whether a turn only repeats what turnlog found: a result of its recall tool, or an answer without a
+    """Returns whether a turn only repeats turnlog's findings: a result of its recall tool, or an answer without a
     model."""
     return (turn.role == "tool" and turn.name == RECALL_TOOL) or turn.model == OFFLINE_MODEL
 

@@ -1,4 +1,5 @@
-"""thread_activity: one row a thread, for the list of conversations, newest first; and who takes part in it."""
+"""thread_activity: one row per thread for the list of conversations, newest first; thread_participants: who takes
+part."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Looks up conversations: the list, the archive, and all that a context needs of a thread except its turns."""
+"""Looks up conversations: the list, the archive, and a context's data of a thread except its turns."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -88,8 +88,8 @@ async def list_threads(
     limit: int = 100,
     after: tuple[datetime, str] | None = None,
 ) -> list[dict[str, Any]]:
-    """Returns threads of a tenant, most recently active first, with the columns of _LISTED. user: only those that are
-    the user's or shared with them.
+    """Returns threads of a tenant, most recently active first, with the columns of _LISTED. user: only threads of the
+    user or shared with the user.
 
     after: the last activity and the id of the last thread of the page before.
     """
@@ -109,7 +109,7 @@ async def list_threads(
 
 
 async def one_thread(conn: Connection, tenant: str, thread: str) -> dict[str, Any] | None:
-    """Returns the thread as list_threads gives it, or None."""
+    """Returns the thread in the form of list_threads, or None."""
     cursor = conn.cursor(row_factory=dict_row)
     await cursor.execute(f"{_LISTED} WHERE t.tenant = %s AND t.thread_id = %s", (tenant, thread))
     return await cursor.fetchone()
@@ -118,8 +118,7 @@ async def one_thread(conn: Connection, tenant: str, thread: str) -> dict[str, An
 async def thread_marks(
     conn: Connection, tenant: str, user: str | None, threads: Sequence[str]
 ) -> list[tuple[str, int, bool, str | None]]:
-    """Returns id, tokens that models took for it, whether an event of it is parked, and label, of those threads of a
-    user."""
+    """Returns id, tokens used by models, whether an event is parked, and label, for these threads of a user."""
     rows = await conn.execute(
         "SELECT t.thread_id, "
         "coalesce((SELECT sum(coalesce(m.tokens_in, 0) + coalesce(m.tokens_out, 0)) FROM messages m "
@@ -135,7 +134,7 @@ async def thread_marks(
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """The owner of a thread, and the role of whoever asked. owner: None for a thread that is nobody's. role: of the
+    """The owner of a thread, and the asking user's role. owner: None for a thread that is nobody's. role: of the
     user who was asked about, None without access. position: the partition's sequence at that moment."""
 
     exists: bool
@@ -145,7 +144,7 @@ class Ownership:
 
 
 async def ownership_of(conn: Connection, tenant: str, thread: str, user: str, partition: int) -> Ownership:
-    """Returns whose the thread is, and what the user may do there, all from one snapshot."""
+    """Returns the owner of the thread and the user's role in it, from one snapshot."""
     rows = await conn.execute(
         "SELECT t.thread_id IS NOT NULL, t.user_id, CASE WHEN t.user_id = %(user)s THEN 'owner' ELSE p.role END, "
         "coalesce((SELECT position FROM projection_positions WHERE projection = 'thread_activity' AND build = 'live' "
@@ -162,7 +161,7 @@ async def ownership_of(conn: Connection, tenant: str, thread: str, user: str, pa
 
 @dataclass(frozen=True, slots=True)
 class Participant:
-    """A user with a part in a conversation. name: under which turns are theirs. agreed: false while the user has
+    """A participant of a conversation. name: marks the user's turns. agreed: false while the user has
     not accepted the invitation, which has no effect until then."""
 
     user: str
@@ -172,7 +171,7 @@ class Participant:
 
 
 async def participants_in(conn: Connection, tenant: str, thread: str) -> list[Participant]:
-    """Returns who takes part in a conversation beside its owner, invitations included; the owner too, if named."""
+    """Returns the participants of a conversation, including invited users, and the owner only if named."""
     cursor = conn.cursor(row_factory=class_row(Participant))
     await cursor.execute(
         'SELECT user_id AS "user", name, role, agreed FROM thread_participants '
