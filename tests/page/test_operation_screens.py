@@ -87,6 +87,7 @@ async def test_operators_see_what_followed_from_another_persons_event_but_not_wh
         await expect(rows.locator("details[open] pre")).to_contain_text(f'"seq": {request - 1}')
         await expect(rows.locator("details[open] pre")).to_contain_text('"user_id": "ann"')
         await expect(detail).not_to_contain_text("Sesame")
+        await expect(detail.get_by_role("link")).to_have_count(0)  # to a conversation that stays closed
 
 
 async def test_operators_see_lag_rebuild_and_plots_and_turn_agents_off(browser: Browser, api: Api) -> None:

@@ -163,7 +163,7 @@ export default {
     replaced: "Events replaced", forgotten: "Memories forgotten",
   },
   access: {
-    about: "Who may do what, how much, and which agents answer.", token: "Your token", token_about: "A token is not stored, so it cannot be revoked: it holds until it ends, twelve hours after a link of turnlog page. A new TURNLOG_API_SECRET on the server ends all tokens and API keys at once. For a program make an API key, which can be revoked.", user: "User", role: "Role", scopes: "Scopes", ends: "Ends", never: "never",
+    about: "Who may do what, how much, and which agents answer.", token: "Your token", token_about: "A token is not stored, so it cannot be revoked: it holds until it ends, after twelve hours if you came by a printed link. A new TURNLOG_API_SECRET on the server ends all tokens and API keys at once. For a program make an API key, which can be revoked.", user: "User", role: "Role", scopes: "Scopes", ends: "Ends", never: "never",
     keys: "API keys", key: "Key", new_key: "New key", no_keys: "No API keys yet.", used: "Last used", revoke: "Revoke", revoked: "Revoked", revoke_title: "Revoke {name}?", revoke_about: "Programs that use it are refused from now on.",
     once: "Copy the key now: it is shown this once.", label: "Label", days: "Days", days_about: "Empty: as long as your own token", make: "Create the key",
     agents: "Agents", agent: "Agent", bundled: { essay: "Essays", orchestrator: "Coordinator", profile: "Profile", school: "Schools", timeline: "Timeline" }, model: "Model", tools: "Tools", delegates: "Hands on to", on: "On", turn: "{agent} answers", quotas: "Limits by plan", limit: "Limit", plans: { user: "Users", vip: "VIP and admins" }, saved: "Saved; it holds for the next request",

@@ -163,7 +163,7 @@ export default {
     replaced: "替换的事件", forgotten: "遗忘的记忆",
   },
   access: {
-    about: "谁可以做什么、做多少，以及哪些智能体回答。", token: "你的令牌", token_about: "令牌不被存储，因此无法吊销：它到期前一直有效，由 turnlog page 的链接得到的令牌为十二小时。更换服务器的 TURNLOG_API_SECRET 会使所有令牌和 API 密钥立即失效。程序请用可吊销的 API 密钥。", user: "用户", role: "角色", scopes: "权限范围", ends: "到期", never: "从不",
+    about: "谁可以做什么、做多少，以及哪些智能体回答。", token: "你的令牌", token_about: "令牌不被存储，因此无法吊销：它到期前一直有效，通过打印的链接登录时为十二小时。更换服务器的 TURNLOG_API_SECRET 会使所有令牌和 API 密钥立即失效。程序请用可吊销的 API 密钥。", user: "用户", role: "角色", scopes: "权限范围", ends: "到期", never: "从不",
     keys: "API 密钥", key: "密钥", new_key: "新密钥", no_keys: "还没有 API 密钥。", used: "上次使用", revoke: "吊销", revoked: "已吊销", revoke_title: "吊销 {name}？", revoke_about: "使用它的程序将立即被拒绝。",
     once: "请立即复制密钥：只显示这一次。", label: "标签", days: "天数", days_about: "留空：与你的令牌一样长", make: "生成密钥",
     agents: "智能体", agent: "智能体", bundled: { essay: "文书专家", orchestrator: "协调者", profile: "档案分析师", school: "选校专家", timeline: "规划顾问" }, model: "模型", tools: "工具", delegates: "可移交给", on: "启用", turn: "{agent} 回答", quotas: "各方案的限额", limit: "限额", plans: { user: "用户", vip: "VIP 与管理员" }, saved: "已保存；下一个请求生效",

@@ -75,11 +75,14 @@ function gistOf(event) {
   return clip(Object.entries(data).filter(([, value]) => value !== null && value !== "").map(([name, value]) => `${name}: ${typeof value === "object" ? JSON.stringify(value) : value}`).join(" · "));
 }
 
+/** @param {any} event */
+const isOwn = (event) => event.event?.user === session.get()?.caller.user;
+
 /** Reads what belongs to an event: in full for its own person, for operators the ids and numbers of others' rows too.
  * @param {any} event @param {string} thread @param {boolean} ofTenant @param {AbortSignal} signal */
 async function relationsOf(event, thread, ofTenant, signal) {
   const forOperator = async () => ({ ...await get(path`/api/operations/events/${event.seq}`, { signal }), ofOther: true });
-  if (ofTenant && event.event?.user !== session.get()?.caller.user) return forOperator();
+  if (ofTenant && !isOwn(event)) return forOperator();
   return get(path`/api/threads/${thread}/events/${event.seq}`, { signal }).catch((error) => {
     if (ofTenant && [403, 404].includes(error.status)) return forOperator();
     throw error;
@@ -96,7 +99,7 @@ function Detail({ event, items, thread, ofTenant, onOpen }) {
   return html`<aside class="card memory-detail" aria-label=${t("events.detail")}>
     <div class="row apart"><h2><span class="number">${event.seq}</span> ${event.type}</h2><${IconButton} label=${t("close")} icon="close" onClick=${() => onOpen(null)} /></div>
     <p class="muted small">${moment(event.stored_at)} · ${t("operation.partition", { n: event.partition })}</p>
-    ${(event.type === "turn_recorded" || event.type === "answer_requested") && html`<p class="row"><a href=${href(["threads", thread], { seq: event.seq })}>${t("events.in_chat")}</a><a href=${href(["threads", thread, "context"], { seq: event.seq })}>${t("events.in_context")}</a></p>`}
+    ${(event.type === "turn_recorded" || event.type === "answer_requested") && (!ofTenant || isOwn(event)) && html`<p class="row"><a href=${href(["threads", thread], { seq: event.seq })}>${t("events.in_chat")}</a><a href=${href(["threads", thread, "context"], { seq: event.seq })}>${t("events.in_context")}</a></p>`}
     <section class="stack tight"><h3>${t("events.tree")}</h3>
       <ul class="event-tree">${before.map((cause) => html`<li key=${cause.seq}><${Node} event=${cause} label=${t("events.cause")} onOpen=${onOpen} /></li>`)}
         <li><${Branch} event=${event} items=${around} byId=${byId} onOpen=${onOpen} own depth=${0} /></li></ul>

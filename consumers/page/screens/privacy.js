@@ -34,8 +34,8 @@ export default function Privacy({ query }) {
   </section>`;
 }
 
-/** @param {string | undefined} user */
-const named = (user) => user ?? t("privacy.you");
+/** A name has spaces around it in Chinese too. @param {string | undefined} user */
+const named = (user) => (user ? ` ${user} ` : t("privacy.you"));
 
 /** @param {{user?: string}} props user: another person */
 function Export({ user }) {
