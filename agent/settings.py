@@ -180,6 +180,8 @@ class Settings(BaseSettings):
     summarise_below: float = Field(0.3, ge=0, le=1, validation_alias=_env("MEMORY_SUMMARISE_BELOW"))
     compaction_calls: int = Field(200, ge=0, validation_alias=_env("MEMORY_COMPACTION_CALLS"))
     archive_threads_after_days: int = Field(0, ge=0, validation_alias=_env("MEMORY_ARCHIVE_THREADS_AFTER_DAYS"))
+    retention_days: int | None = Field(None, ge=1, le=36_500, validation_alias=_env("TURNLOG_RETENTION_DAYS"))
+    retention_at: str = Field("0 2 * * *", validation_alias=_env("TURNLOG_RETENTION_AT"))
     archive_folder: Path | None = Field(None, validation_alias=_env("TURNLOG_ARCHIVE"))
 
     extract: bool = Field(True, validation_alias=_env("MEMORY_EXTRACT"))

@@ -37,7 +37,7 @@ from turnlog.projectors.engine.row_security import ROLE, SETTING, make_usable
 from turnlog.projectors.engine.same_log import guarded
 from turnlog.projectors.engine.writer import Connection
 
-TYPES = ("erased", "user_erased", "turn_redacted")
+TYPES = ("erased", "user_erased", "turn_redacted", "turns_expired")
 SWITCH_S = 0.0005  # Python's own 5 ms are waited for at each of the few round trips of an append
 
 

@@ -1,9 +1,9 @@
 """Events that replace others from which words were struck: readers find them at the sequences of the deleted messages.
 
 A replacement is an `event_redacted` on the thread of the event. It counts only where the log no longer has that
-message, and only signed, so that nobody can change an event by publishing one. A `turn_redacted` follows before
-anything is deleted: readers look for the last of these before they read, and for replacements only when there is a new
-one. Then the readers that are open are ended, and open again after their last event (Log.end_readers).
+message, and only signed, so that nobody can change an event by publishing one. A `turn_redacted` or `turns_expired`
+follows before anything is deleted: readers look for the last of these before they read, and for replacements only when
+there is a new one. Then the readers that are open are ended, and open again after their last event (Log.end_readers).
 """
 
 import logging
@@ -36,7 +36,7 @@ class Replacement:
 
 
 class Replacements:
-    """The replacements that a connection knows. through: the last `turn_redacted` before they were read. signer: checks
+    """The replacements that a connection knows. through: the last redaction before they were read. signer: checks
     them; without one nothing is checked."""
 
     def __init__(self, signer: Signer | None = None) -> None:

@@ -1,5 +1,5 @@
 """Signatures of the events that say who may do what, all on the threads of limits, agents and API keys, and of those
-that replace others (events/redactions.py).
+that replace others (events/redactions.py) or say that others were deleted.
 
 Whoever can publish to NATS could change them otherwise. The last attribute of their envelope is `signature`: the
 HMAC-SHA256 of all bytes before it, under a key that only turnlog's processes have. Other readers ignore it. Values of
@@ -15,7 +15,9 @@ from turnlog.events.errors import InvalidEvent, KeyUnavailable, TurnlogError
 from turnlog.events.subjects import ACCESS, AGENTS, LIMITS
 
 SIGNED_THREADS = (LIMITS, AGENTS, ACCESS)
-_REPLACES = b'{"specversion":"1.0","type":"turnlog.event_redacted",'
+_REMOVES = tuple(
+    b'{"specversion":"1.0","type":"turnlog.%s",' % type_ for type_ in (b"event_redacted", b"turns_expired")
+)
 _SIGNATURE = re.compile(rb',"signature":"([0-9a-f]{64})"}\Z')
 
 
@@ -34,7 +36,7 @@ class Signer:
 
     def sign(self, thread: str, body: bytes) -> bytes:
         """Returns the envelope with its signature, if such events have one. Raises KeyUnavailable."""
-        if not thread.startswith(SIGNED_THREADS) and not body.startswith(_REPLACES):
+        if not thread.startswith(SIGNED_THREADS) and not body.startswith(_REMOVES):
             return body
         return body[:-1] + b',"signature":"' + self._signature(body[:-1]) + b'"}'
 

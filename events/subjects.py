@@ -49,7 +49,15 @@ REDACTIONS = ERASURES + "redactions"
 # Events of operators and of turnlog itself: one of them changes more than one thread.
 OPERATOR_TYPES = (
     *("limits_changed", "agent_configured", "agent_switched", "api_key_created", "api_key_revoked"),
-    *("job_ran", "thread_archived", "thread_restored", "user_erased", "event_redacted", "turn_redacted"),
+    *(
+        "job_ran",
+        "thread_archived",
+        "thread_restored",
+        "user_erased",
+        "event_redacted",
+        "turn_redacted",
+        "turns_expired",
+    ),
 )
 
 _PLAIN = re.compile(r"[A-Za-z0-9_-]{1,100}\Z")
@@ -188,7 +196,7 @@ def type_filter(type_: str) -> str:
 def redactions_filter() -> str:
     """Returns the filter for redactions of every tenant. All of it is on one thread of each tenant, so that the
     server need not look at the others."""
-    return f"{STORED_PREFIX}.*.*.{thread_token(REDACTIONS)}.turn_redacted"
+    return f"{STORED_PREFIX}.*.*.{thread_token(REDACTIONS)}.*"
 
 
 def matches(subject: str, filter_: str) -> bool:

@@ -21,6 +21,7 @@ from turnlog.projectors.models.memories.lookup import preferences_set, valid_mem
 SOURCE = "turnlog/preferences"
 READS = ("memories",)
 _MOST_SAID = 100
+_NOT_OF_ANSWERS = {"enable_memory", "enable_suggestions", "secrets", "retention_days"}
 _STYLES = {
     "friendly": r"\b(?:friendly|warm(?:ly)?)\b|友好|亲切|热情",
     "professional": r"\b(?:professional(?:ly)?|formal(?:ly)?|business-like)\b|专业|正式|严谨",
@@ -100,6 +101,9 @@ async def set_preferences(
         raise InvalidPreference(f"{problem['loc'][0]}: {problem['msg'].lower()}") from None
     except (ValueError, TypeError) as error:
         raise InvalidPreference(f"timezone: {error}") from None
+    most, days = runtime.settings.retention_days, data.preferences.retention_days if data.preferences else None
+    if most is not None and days is not None and days > most:
+        raise InvalidPreference(f"retention_days: turns are kept for {most} days here, so it can be at most {most}")
     id_ = event_id or uuid7()
     await runtime.log.append(Event(id=id_, source=SOURCE, tenant=tenant, thread=thread, user=user, data=data))
     return await show_preferences(runtime, tenant, user)
@@ -132,7 +136,7 @@ class Preferences(NamedTuple):
 
     def lines(self) -> list[str]:
         """Returns the preferences as lines of the prompt, the named ones first."""
-        given = self.named.model_dump(exclude_none=True, exclude={"enable_memory", "enable_suggestions", "secrets"})
+        given = self.named.model_dump(exclude_none=True, exclude=_NOT_OF_ANSWERS)
         quiet = ["suggestions: only when asked for"] if self.named.enable_suggestions is False else []
         return [*(f"{name.replace('_', ' ')}: {_said(value)}" for name, value in given.items()), *quiet, *self.others]
 

@@ -79,6 +79,7 @@ SUBJECTS = {
     "Privacy": {
         "erase": ("erasing", "Erase a person, and search for what is left"),
         "redact": ("redacting", "Strike words or a turn, and search for what is left"),
+        "retention": ("redacting", "Show which turns are older than they may be"),
         "encryption-key": ("encryption_keys", "Show and change the keys that encrypt users' words"),
     },
     "Log and read models": {

@@ -15,9 +15,9 @@ from turnlog.consumers.cli.remembering import InvalidTime
 from turnlog.consumers.cli.runner import Runtime, command, listed
 from turnlog.consumers.cli.text_tables import table
 
-NAMES = ("decay", "compaction", "archive", "caches")
+NAMES = ("retention", "decay", "compaction", "archive", "caches")
 JobName = Annotated[
-    str, typer.Argument(help="decay, compaction, archive or caches.", autocompletion=lambda: list(NAMES))
+    str, typer.Argument(help="retention, decay, compaction, archive or caches.", autocompletion=lambda: list(NAMES))
 ]
 
 

@@ -1,19 +1,22 @@
-"""redact: words of a turn, or all of it, out of everything, with a receipt."""
+"""redact: words of a turn, or all of it, out of everything, with a receipt. retention: turns that are to leave."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from turnlog.agent.counting import counted
 from turnlog.agent.privacy.redaction import redact as redaction
+from turnlog.agent.privacy.redaction import retention as by_age
 from turnlog.consumers import erasing
 from turnlog.consumers.cli.confirming import Yes, confirm
 from turnlog.consumers.cli.console import BadOption, Result, columns, warn
 from turnlog.consumers.cli.options import commands
 from turnlog.consumers.cli.progress_bars import progress
 from turnlog.consumers.cli.runner import Runtime, command
+from turnlog.consumers.cli.text_tables import table
 
 if TYPE_CHECKING:
     from turnlog.agent.privacy.redaction.redact import RedactionPlan, RedactionReceipt
@@ -49,6 +52,23 @@ async def redact(
     reach = erasing.erasure_reach(rt.settings, progress)
     receipt = await redaction.redact_turn(rt, *place, reach, words, by, reason)
     return Result(_document(receipt), _receipt_lines(receipt), code=int(bool(receipt.data.hits)))
+
+
+@command(app)
+async def retention(rt: Runtime) -> Result:
+    """Which turns are older than their person's retention_days or TURNLOG_RETENTION_DAYS; deletes nothing.
+
+    The job `retention` lets them go, daily and with `turnlog jobs run retention`.
+    """
+    return table(await by_age.too_old(rt, rt.settings.tenant, datetime.now(UTC)), _COLUMNS)
+
+
+_COLUMNS: "dict[str, Callable[[by_age.TooOld], Any]]" = {
+    "USER": lambda one: one.user or "",
+    "DAYS": lambda one: one.days,
+    "TURNS": lambda one: f"{one.turns:,}",
+    "CONVERSATIONS": lambda one: f"{one.conversations:,}",
+}
 
 
 def _plan_lines(plan: "RedactionPlan") -> Iterator[str]:

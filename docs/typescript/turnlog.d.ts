@@ -6369,6 +6369,7 @@ export interface components {
          *     enable_memory False: nothing is extracted from what the user says, and no memory goes into a prompt.
          *     secrets: whether the user's turns with a password, a key or the number of a card or of a person are refused, stored
          *     with it masked, or kept; kept ones are remembered where the operator allows it.
+         *     retention_days: turns of the user that are older leave turnlog; None keeps them.
          */
         UserPreferences: {
             /** Communication Style */
@@ -6385,6 +6386,8 @@ export interface components {
             timezone?: string | null;
             /** Secrets */
             secrets?: ("refuse" | "mask" | "keep") | null;
+            /** Retention Days */
+            retention_days?: number | null;
         } & {
             [key: string]: string | string[] | null;
         };

@@ -108,6 +108,7 @@ from turnlog.events.contracts.operations import Plan as Plan
 from turnlog.events.contracts.operations import ThreadArchived as ThreadArchived
 from turnlog.events.contracts.operations import ThreadRestored as ThreadRestored
 from turnlog.events.contracts.operations import TurnRedacted as TurnRedacted
+from turnlog.events.contracts.operations import TurnsExpired as TurnsExpired
 from turnlog.events.contracts.operations import UserErased as UserErased
 from turnlog.events.contracts.origin import TurnOrigin as TurnOrigin
 from turnlog.events.contracts.runs import MAX_DEPTH as MAX_DEPTH
@@ -183,6 +184,7 @@ EventData = Annotated[
     | UserErased
     | EventRedacted
     | TurnRedacted
+    | TurnsExpired
     | Erased,
     Field(discriminator="type"),
 ]

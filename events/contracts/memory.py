@@ -18,6 +18,7 @@ Answer = Literal["new", "old", "both"]
 Style = Literal["friendly", "professional", "casual"]
 Length = Literal["brief", "moderate", "detailed"]
 SecretPolicy = Literal["refuse", "mask", "keep"]
+RetentionDays = Annotated[int, Field(ge=1, le=36_500)]
 EndReason = Literal[
     "superseded", "duplicate", "merged", "edited", "forgotten", "expired", "rejected", "rederived", "reverted"
 ]
@@ -271,6 +272,7 @@ class UserPreferences(Frozen):
     enable_memory False: nothing is extracted from what the user says, and no memory goes into a prompt.
     secrets: whether the user's turns with a password, a key or the number of a card or of a person are refused, stored
     with it masked, or kept; kept ones are remembered where the operator allows it.
+    retention_days: turns of the user that are older leave turnlog; None keeps them.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -283,14 +285,15 @@ class UserPreferences(Frozen):
     enable_suggestions: bool | None = None
     timezone: PreferenceText | None = None
     secrets: SecretPolicy | None = None
+    retention_days: RetentionDays | None = None
 
 
 class PreferencesSet(EventContract):
     """A person set preferences by hand: the given ones replace earlier ones. cleared: names of preferences that are
     removed. v1 had no timezone; v2 had five names of one application, which v3 keeps among any others; v3 had no
-    secrets."""
+    secrets, v4 no retention_days."""
 
-    VERSION: ClassVar[int] = 4
+    VERSION: ClassVar[int] = 5
     PERSONAL: ClassVar[dict[str, Any]] = {"preferences": None, "cleared": ()}
     MIXES_SPEAKERS: ClassVar[bool] = False
     type: Literal["preferences_set"] = "preferences_set"

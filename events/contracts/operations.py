@@ -215,3 +215,27 @@ class TurnRedacted(EventContract):
     strings_searched: int = Field(default=0, ge=0)
     hits: int | None = Field(default=None, ge=0)
     found_in: dict[str, int] | None = None
+
+
+class TurnsExpired(EventContract):
+    """Turns that are older than their person's `retention_days` leave: once for each batch of conversations before
+    anything is deleted, and once for the run with what the search found afterwards. It has numbers and no words.
+
+    redaction: the same in all events of a run. threads: whose rows are rebuilt. turns: that left; conversations: that
+    left whole. events: that were deleted; replaced: that go on without words of those turns; memories: that were
+    forgotten. hits: None before the search. found_in: as in UserErased.
+    """
+
+    PERSONAL: ClassVar[dict[str, Any]] = {}
+    type: Literal["turns_expired"] = "turns_expired"
+    redaction: UUID
+    threads: tuple[str, ...] = ()
+    turns: int = Field(default=0, ge=0)
+    conversations: int = Field(default=0, ge=0)
+    events: int = Field(default=0, ge=0)
+    replaced: int = Field(default=0, ge=0)
+    memories: int = Field(default=0, ge=0)
+    scanned: dict[str, int] = Field(default_factory=dict)
+    strings_searched: int = Field(default=0, ge=0)
+    hits: int | None = Field(default=None, ge=0)
+    found_in: dict[str, int] | None = None

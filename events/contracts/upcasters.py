@@ -58,6 +58,7 @@ UPCASTERS: dict[tuple[str, int], Callable[[Data], Data]] = {
     ("preferences_set", 1): added,  # timezone
     ("preferences_set", 2): added,  # v3 allows other names, of any application
     ("preferences_set", 3): added,  # secrets
+    ("preferences_set", 4): added,  # retention_days
     ("agent_configured", 1): added,  # name, tools, delegates: the team's values
     ("answer_requested", 1): added,  # agent: the default one
     ("answer_receipt", 1): added,  # prompt and settings of the context: unknown

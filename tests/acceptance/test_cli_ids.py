@@ -63,6 +63,7 @@ WORDS = {
     "rebuild": ("messages",),
     "recall": ("tea",),
     "redact": ("t", "1", "--whole", "--yes"),
+    "retention": (),
     "receipts": ("t",),
     "rederive diff": ("shadow",),
     "rederive drop": ("shadow",),

@@ -58,6 +58,9 @@ async def test_preferences_are_set_and_cleared(face: Face) -> None:
     async with face() as memory:
         assert (await memory.set_preferences("ann", language="zh", response_length="brief")).language == "zh"
         assert (await memory.set_preferences("ann", clear=["language"])).language is None
+        assert (await memory.set_preferences("ann", retention_days=30)).retention_days == 30
+        with pytest.raises(TurnlogError, match="retention_days"):
+            await memory.set_preferences("ann", retention_days=0)
         assert (await memory.preferences("ann")).response_length == "brief"
         with pytest.raises(InvalidPreference):
             await memory.set_preferences("ann", colour="red")

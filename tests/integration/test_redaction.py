@@ -289,7 +289,7 @@ async def test_a_replacement_counts_only_where_the_event_is_gone(room: Stage) ->
     forged = about["asked"].model_copy(update={"data": turn("I owe Bob money.").data})
     recorded = await anext(one async for one in runtime.log.read_thread("default", "t"))
     begun = redact.TurnRedacted(redaction=UUID(int=1), conversation="t", turn_id=forged.id, seq=seq, whole=False)
-    await runtime.log.append(redact._carrier(runtime, recorded, forged, begun))
+    await runtime.log.append(redact.carrier(runtime, recorded, forged, begun))
     await runtime.log.append(event(begun, REDACTIONS))
     assert next(one.data for one in await room.events("t")) == about["asked"].data
 

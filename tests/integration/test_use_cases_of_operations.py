@@ -160,7 +160,7 @@ async def test_dead_letters_are_shown_retried_and_dropped(runtime: Runtime) -> N
 
 
 async def test_jobs_are_listed_and_run(runtime: Runtime) -> None:
-    names = ("decay", "compaction", "archive", "caches")
+    names = ("retention", "decay", "compaction", "archive", "caches")
     assert {one.job: one.last for one in await list_jobs(runtime)} == dict.fromkeys(names)
     ran = await run_job(runtime, "decay", datetime.now(UTC), lambda done, total: None)
     assert (ran.job, ran.errors) == ("decay", 0)

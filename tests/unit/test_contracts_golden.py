@@ -25,6 +25,7 @@ WITHOUT_READ_MODEL = {
     "answer_receipt": "kept in the log; read back by id",
     "event_redacted": "readers of the log find the event in it in place of the one it replaces",
     "turn_redacted": "the receipt of a redaction, kept in the log",
+    "turns_expired": "the receipt of a run of retention, kept in the log",
     "user_erased": "the receipt of an erasure, kept in the log",
 }
 

@@ -52,6 +52,7 @@ ASKED_FOR = {
         "personal_data",
         "keys.key_status",
         "redaction.redact",
+        "redaction.retention",
     ),
     "operations": (
         "activity",

@@ -48,6 +48,7 @@ CLEAR = {
         "source_id",
         "parent",
         "conversation",
+        "threads",
         "job",
         "key_id",
         "role",

@@ -10,8 +10,9 @@ from turnlog.agent.operations.jobs.archiving import archive_cold
 from turnlog.agent.operations.jobs.caches import clean_caches
 from turnlog.agent.operations.jobs.compaction import compact
 from turnlog.agent.operations.jobs.decay import decay
-from turnlog.agent.operations.jobs.job import Job, last_runs, run_now
+from turnlog.agent.operations.jobs.job import Done, Job, last_runs, run_now
 from turnlog.agent.operations.jobs.schedule import Schedule
+from turnlog.agent.privacy.redaction.retention import let_old_turns_go
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.settings import Settings
 from turnlog.events.contracts import JobRan
@@ -54,11 +55,16 @@ def all_jobs(settings: Settings) -> tuple[Job, ...]:
     InvalidSchedule."""
     zone = settings.timezone
     return (
+        Job("retention", Schedule.of(settings.retention_at, zone), _let_old_turns_go),
         Job("decay", Schedule.of(settings.decay_at, zone), decay),
         Job("compaction", Schedule.of(settings.compaction_at, zone), compact),
         Job("archive", Schedule.of(settings.archive_at, zone), archive_cold),
         Job("caches", Schedule.of(settings.caches_at, zone), clean_caches),
     )
+
+
+async def _let_old_turns_go(runtime: Runtime, due_at: datetime, on_progress: OnProgress) -> Done:
+    return Done(dict(await let_old_turns_go(runtime, due_at, on_progress)))
 
 
 async def list_jobs(runtime: Runtime) -> list[JobState]:

@@ -7,7 +7,7 @@ read models are rebuilt. So a redaction that was killed is finished by the same 
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from unicodedata import normalize
@@ -26,7 +26,16 @@ from turnlog.agent.privacy.erasure.erasure_plan import ErasureReach
 from turnlog.agent.privacy.erasure.event_scan import Person
 from turnlog.agent.privacy.erasure.scanning import Scan, scan_buckets, scan_files, scan_stream, scan_tables
 from turnlog.agent.privacy.erasure.string_search import SearchStrings, text_hashes
-from turnlog.agent.privacy.redaction.striking import InvalidWords, Strike, is_derived, may_spell, strike_of, struck
+from turnlog.agent.privacy.redaction.striking import (
+    InvalidWords,
+    Strike,
+    comparable,
+    is_derived,
+    may_spell,
+    said_in,
+    strike_of,
+    struck,
+)
 from turnlog.agent.runtime import Runtime
 from turnlog.events.codec import encode
 from turnlog.events.contracts import (
@@ -38,6 +47,7 @@ from turnlog.events.contracts import (
     ThreadForked,
     TurnRecorded,
     TurnRedacted,
+    TurnsExpired,
 )
 from turnlog.events.errors import NotFound
 from turnlog.events.read import recorded, replacements
@@ -164,8 +174,8 @@ async def _distinctive(runtime: Runtime, tenant: str, threads: Iterable[str], st
     for name in threads:
         async for one in runtime.log.read_thread(tenant, name, types=("turn_recorded",)):
             if one.seq != strike.seq and isinstance(one.event.data, TurnRecorded) and one.event.data.role == "user":
-                said = one.event.data.model_dump_json()
-                texts = [text for text in texts if text.casefold() not in said.casefold()]
+                said = said_in(one.event.data)
+                texts = [text for text in texts if comparable([text]) not in said]
     return texts
 
 
@@ -207,8 +217,8 @@ async def redact_turn(
         with reach.step("replacing events in the log"):
             await _replace(runtime, plan, begun)
         with reach.step("rebuilding the threads"):
-            await _rebuild(runtime, plan)
-        await _clear_caches(runtime, plan)
+            await rebuild(runtime, tenant, plan.threads)
+        await clear_caches(runtime, tenant, plan.threads, (one.recorded.event for one in plan.struck))
         with reach.step("searching for what is left"):
             scan, count = await _scanned(runtime, plan, reach)
     data = begun.model_copy(
@@ -219,7 +229,7 @@ async def redact_turn(
             "found_in": dict(scan.recorded) or None,
         }
     )
-    done = await runtime.log.append(_receipt(tenant, data))
+    done = await runtime.log.append(receipt_event(tenant, data))
     return RedactionReceipt(REDACTIONS, done.seq, data, dict(scan.hits), time.perf_counter() - started, scan.strings)
 
 
@@ -267,7 +277,7 @@ async def _replace(runtime: Runtime, plan: RedactionPlan, begun: TurnRedacted) -
     log, tenant = runtime.log, plan.tenant
     if log.keyring is not None:
         await log.keyring.prefetch_current(owners_to_seal(one.replaced for one in plan.struck if one.replaced))
-    carriers = [_carrier(runtime, one.recorded, one.replaced, begun) for one in plan.struck if one.replaced]
+    carriers = [carrier(runtime, one.recorded, one.replaced, begun) for one in plan.struck if one.replaced]
     sources = (plan.turn.event.id,) if begun.whole else ()
     forgotten = [
         Event(
@@ -282,7 +292,7 @@ async def _replace(runtime: Runtime, plan: RedactionPlan, begun: TurnRedacted) -
         for memory in sorted(ids)
     ]
     await log.append_many([*carriers, *forgotten])
-    await log.append(_receipt(tenant, begun))
+    await log.append(receipt_event(tenant, begun))
     await runtime.wait_until_projected()
     await log.end_readers()
     replaced = {one.recorded.seq for one in plan.struck} | (await replacements(log.nc)).superseded
@@ -290,13 +300,13 @@ async def _replace(runtime: Runtime, plan: RedactionPlan, begun: TurnRedacted) -
         await log.overwrite(seq)
 
 
-def _carrier(runtime: Runtime, of: Recorded, replaced: Event, begun: TurnRedacted) -> Event:
+def carrier(runtime: Runtime, of: Recorded, replaced: Event, begun: TurnRedacted | TurnsExpired) -> Event:
     return Event(
         source=SOURCE,
         tenant=of.event.tenant,
         thread=of.event.thread,
         user=of.event.user,
-        causation=begun.turn_id,
+        causation=getattr(begun, "turn_id", None),
         correlation=begun.redaction,
         data=EventRedacted(
             seq=of.seq,
@@ -307,37 +317,38 @@ def _carrier(runtime: Runtime, of: Recorded, replaced: Event, begun: TurnRedacte
     )
 
 
-def _receipt(tenant: str, data: TurnRedacted) -> Event:
+def receipt_event(tenant: str, data: TurnRedacted | TurnsExpired) -> Event:
     return Event(source=SOURCE, tenant=tenant, thread=REDACTIONS, correlation=data.redaction, data=data)
 
 
-async def _rebuild(runtime: Runtime, plan: RedactionPlan) -> None:
+async def rebuild(runtime: Runtime, tenant: str, threads: Iterable[str]) -> None:
     """Rebuilds the threads in every read model, so that their rows are those of a fresh rebuild."""
     await runtime.wait_until_projected()
-    for thread in plan.threads:
-        if await runtime.log.thread_head(plan.tenant, thread):
+    for thread in threads:
+        if await runtime.log.thread_head(tenant, thread):
             for projection in PROJECTIONS:
                 if projection.per_thread:
-                    await rebuild_thread(runtime.log, runtime.database_url, projection, plan.tenant, thread)
+                    await rebuild_thread(runtime.log, runtime.database_url, projection, tenant, thread)
 
 
-async def _clear_caches(runtime: Runtime, plan: RedactionPlan) -> None:
+async def clear_caches(runtime: Runtime, tenant: str, threads: Sequence[str], struck: Iterable[Event]) -> None:
     """Removes vectors that no row has any more, cached answers, kept answers of writes, copies of sessions, receipts
-    that were given, and archive files, whose conversation is back."""
-    hashes = [digest for one in plan.struck for digest in text_hashes(one.recorded.event)]
-    nobody = Person(plan.tenant, f"redaction/{uuid4()}")  # of no rows, so that only what no row has goes
+    that were given, and archive files, whose conversation is back. struck: the events, with their words."""
+    events = list(struck)
+    hashes = [digest for event in events for digest in text_hashes(event)]
+    nobody = Person(tenant, f"redaction/{uuid4()}")  # of no rows, so that only what no row has goes
     async with runtime.pool.connection() as conn:
-        await rows.clear_caches(conn, nobody, (), plan.threads, hashes)
+        await rows.clear_caches(conn, nobody, (), threads, hashes)
         for table in rows.vacuumed_tables():
             await rows.vacuum(conn, False, table)
-    talks = [thread for thread in plan.threads if not thread.startswith(OWN_THREADS)]
-    for path in files_of(runtime.settings.archive, plan.tenant, talks):
+    talks = [thread for thread in threads if not thread.startswith(OWN_THREADS)]
+    for path in files_of(runtime.settings.archive, tenant, talks):
         (runtime.settings.archive / path).unlink(missing_ok=True)
-    bucket, users = Bucket(runtime.log, plan.tenant), {one.recorded.event.user for one in plan.struck}
+    bucket, users = Bucket(runtime.log, tenant), {event.user for event in events}
     for thread in talks:
         await bucket.purge(thread)
     for user in users - {None}:
-        await GivenReceipts(runtime).forget(plan.tenant, str(user))
+        await GivenReceipts(runtime).forget(tenant, str(user))
 
 
 async def _scanned(runtime: Runtime, plan: RedactionPlan, reach: ErasureReach) -> tuple[Scan, int]:

@@ -6,7 +6,7 @@ length is written before them.
 
 import re
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from json import dumps
 from typing import Any
@@ -102,13 +102,39 @@ def strike_of(turn: Event, seq: int, words: str | None, sign: Sign | None = None
         if len(texts[0]) < 2 or not any(char.isalnum() for char in texts[0]):
             raise InvalidWords("give at least two characters to strike, with a letter or digit among them")
     else:
-        said = list(_texts(turn.data.model_dump(mode="json", include={"content", "tool_calls"})))
-        texts = [part for text in said for part in (text.strip(), *candidates(text)) if len(part.encode()) >= KEY_BYTES]
+        texts = sentences_of(turn)
     texts = sorted(dict.fromkeys(text for text in texts if MARK not in text), key=len, reverse=True)
     strike = Strike(turn.id, seq, words is None, tuple(texts), **_patterns(texts), sign=sign)
     if strike.without(MARK) != MARK or (not texts and words):
         raise InvalidWords(f"{words!r} cannot be told from {MARK}, which stands for what was struck")
     return strike
+
+
+def strike_of_texts(texts: Sequence[str], sign: Sign | None = None) -> Strike:
+    """Returns the strike of texts wherever they stand, of no turn."""
+    return Strike(UUID(int=0), 0, False, tuple(texts), **_patterns(texts), sign=sign)
+
+
+def with_data(event: Event, changed: Mapping[str, Any]) -> Event:
+    """Returns the event with these fields of its data; the event itself if that is the same. Raises InvalidWords."""
+    return _with(event, dict(changed)) or event
+
+
+def sentences_of(turn: Event) -> list[str]:
+    """Returns what a turn says, whole and in sentences, numbers and codes, without what is too short to look for."""
+    said = _texts(turn.data.model_dump(mode="json", include={"content", "tool_calls"}))
+    parts = [part for text in said for part in (text.strip(), *candidates(text))]
+    return [part for part in parts if len(part.encode()) >= KEY_BYTES and folded_text(part) not in MARK]
+
+
+def comparable(texts: Iterable[str]) -> str:
+    """Returns texts in one, in which sentences are found however they are spelled and broken into lines."""
+    return " ".join(folded_text(" ".join(texts)).split())
+
+
+def said_in(turn: TurnRecorded) -> str:
+    """Returns what a turn says, comparable."""
+    return comparable(_texts(turn.model_dump(mode="json", include={"content", "tool_calls"})))
 
 
 def _patterns(texts: Sequence[str]) -> dict[str, Any]:

@@ -1,0 +1,223 @@
+"""What becomes of an event when turns are too old: it stays, it goes on without words of those turns, or it leaves.
+Pure."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from turnlog.agent.privacy.erasure.string_search import SearchStrings
+from turnlog.agent.privacy.redaction.striking import (
+    MARK,
+    InvalidWords,
+    Sign,
+    comparable,
+    strike_of_texts,
+    struck,
+    with_data,
+)
+from turnlog.events.codec import decode, encode
+from turnlog.events.contracts import (
+    CheckpointSaved,
+    CheckpointWritesSaved,
+    EntitiesFound,
+    Event,
+    EventRedacted,
+    Memory,
+    MemoryArchived,
+    MemoryConfirmed,
+    MemoryConflictRaised,
+    MemorySource,
+    ParticipantSet,
+    ProfileWritten,
+    Recorded,
+    SegmentCheckpointed,
+    SessionCreated,
+    SummaryWritten,
+    ThreadForked,
+    ThreadOpened,
+    ThreadRenamed,
+    ThreadRestored,
+    TopicsTagged,
+    TurnRecorded,
+)
+from turnlog.events.contracts.base import ERASED, is_undated
+from turnlog.events.errors import InvalidEvent
+from turnlog.events.sealing import is_erased, with_tombstones
+
+Outcome = Callable[[Recorded], Event | None]
+# While a conversation lasts these stay, whatever their age: without them it would not be itself, or not go on.
+KEPT = (
+    *(CheckpointSaved, CheckpointWritesSaved, ParticipantSet, SessionCreated),
+    *(ThreadForked, ThreadOpened, ThreadRenamed, ThreadRestored),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Ages:
+    """How old turns may be at a time. default: days, of everybody; None: without end. own: of (tenant, user)."""
+
+    at: datetime
+    default: int | None
+    own: Mapping[tuple[str, str | None], int]
+
+    def days(self, tenant: str, user: str | None) -> int | None:
+        """Returns the stricter of both."""
+        given = (self.default, self.own.get((tenant, user)))
+        return min((days for days in given if days is not None), default=None)
+
+    def is_old(self, tenant: str, user: str | None, said_at: datetime, stored_at: datetime) -> bool:
+        """Returns whether a turn is too old. An undated one is as old as its place in the log; none is younger."""
+        days, since = self.days(tenant, user), stored_at if is_undated(said_at) else min(said_at, stored_at)
+        return days is not None and since < self.at - timedelta(days=days)
+
+    def has_old(self, one: Recorded) -> bool:
+        return self.is_old(one.event.tenant, one.event.user, one.event.time, one.stored_at)
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """The old turns of a conversation: their sequences, and their sentences that no younger turn says."""
+
+    first: int
+    last: int
+    texts: tuple[str, ...]
+
+
+def is_clear(event: Event) -> bool:
+    """Returns whether the event has nobody's words, so that it stays for the statistics."""
+    data = event.data
+    return not type(data).PERSONAL and not getattr(data, "error", None) and not isinstance(data, EventRedacted)
+
+
+def outcomes(ages: Ages, gone: Gone | None, begins_with: Gone | None, sign: Sign) -> Outcome:
+    """Returns the function that decides what becomes of an event of a conversation that lasts: None if it leaves, the
+    same event, or one without words of the old turns. begins_with: old turns of the conversation that it is a fork
+    of."""
+    needles = SearchStrings(gone.texts if gone else ())
+
+    def outcome(one: Recorded) -> Event | None:
+        event, data = one.event, one.event.data
+        if isinstance(data, ThreadRestored):
+            return _restored(one, outcome)
+        is_old = ages.has_old(one)
+        if (gone and _is_derived(event, gone)) or (is_old and type(data).PERSONAL and not isinstance(data, KEPT)):
+            return None
+        if isinstance(data, TurnRecorded | EventRedacted) or gone is None:
+            return event
+        if isinstance(data, SessionCreated) and is_old:
+            return _erased(event)
+        if isinstance(data, ThreadRenamed | ThreadOpened) and _begins_old(data.label, gone):
+            if isinstance(data, ThreadRenamed):
+                return None
+            event = with_data(event, {"label": None})
+        if isinstance(data, ThreadForked) and begins_with and (data.summary or data.topics):
+            event = with_data(event, {"summary": None, "topics": {}, "tagged_through": 0})
+        return _without(event, needles, sign)
+
+    return outcome
+
+
+def _is_derived(event: Event, gone: Gone) -> bool:
+    """Returns whether a model made the event's text from turns with old ones; it is made again from what is left."""
+    match event.data:
+        case SummaryWritten(covered_seq=covered) | SegmentCheckpointed(covered_seq=covered):
+            return covered >= gone.first
+        case TopicsTagged(derivation=derivation):
+            return derivation.from_seq <= gone.last and derivation.through_seq >= gone.first
+    return False
+
+
+def _begins_old(label: str | None, gone: Gone) -> bool:
+    """Returns whether a conversation's name is the beginning of an old turn."""
+    words = comparable([(label or "").rstrip("….")])
+    return bool(words) and any(comparable([text]).startswith(words) for text in gone.texts)
+
+
+def _without(event: Event, needles: SearchStrings, sign: Sign) -> Event | None:
+    hits = needles.within(event.data.model_dump_json().encode())
+    if not hits:
+        return event
+    try:
+        return struck(event, strike_of_texts([needles.strings[number] for number in hits], sign), 0) or event
+    except InvalidWords:  # its contract has no room for the mark
+        return None
+
+
+def _erased(event: Event) -> Event:
+    data = with_tombstones(event.data.model_dump(mode="json", exclude_none=True), type(event.data))
+    return event if is_erased(event) else with_data(event, data)
+
+
+def _restored(one: Recorded, outcome: Outcome) -> Event:
+    assert isinstance(one.event.data, ThreadRestored)
+    parts = []
+    for part in one.event.data.events:
+        try:
+            inner = decode(part.envelope.encode())
+        except InvalidEvent:
+            continue
+        left = outcome(Recorded(inner, part.seq, one.partition, part.stored_at))
+        if left is inner:
+            parts.append(part)
+        elif left is not None:
+            parts.append(part.model_copy(update={"envelope": encode(left).decode()}))
+    return with_data(one.event, {"events": parts})
+
+
+def memory_outcomes(ages: Ages, events: Sequence[Recorded]) -> tuple[set[UUID], Outcome]:
+    """Returns the memories whose turns are all old, which are forgotten, and the function that decides what becomes of
+    an event of their thread: quotes from old turns leave other memories. What was written by hand stays."""
+    sources: dict[UUID, list[bool]] = {}
+    by_hand: set[UUID] = set()
+    changed: set[UUID] = set()  # that lose a quote
+
+    def is_old(source: MemorySource, one: Recorded) -> bool:
+        return ages.is_old(one.event.tenant, one.event.user, source.said_at, one.stored_at)
+
+    for one in events:
+        data, memory = one.event.data, getattr(one.event.data, "memory", None)
+        if isinstance(memory, Memory):
+            sources.setdefault(memory.id, []).extend(is_old(source, one) for source in memory.sources)
+            lose = any(source.quote != MARK and is_old(source, one) for source in memory.sources)
+            changed |= {memory.id} if lose else set()
+            by_hand |= {memory.id} if memory.origin == "user" else set()
+        if isinstance(data, MemoryConfirmed) and data.source.quote != ERASED:
+            sources.setdefault(data.memory_id, []).append(is_old(data.source, one))
+    gone = {memory for memory, old in sources.items() if old and all(old) and memory not in by_hand}
+
+    def outcome(one: Recorded) -> Event | None:
+        if isinstance(one.event.data, ProfileWritten) and not (gone | changed).isdisjoint(one.event.data.lines):
+            return None  # it is written again
+        return _of_memory(one, gone, lambda source: is_old(source, one))
+
+    return gone, outcome
+
+
+def _of_memory(one: Recorded, gone: set[UUID], is_old: Callable[[MemorySource], bool]) -> Event:
+    event, data = one.event, one.event.data
+    memory = getattr(data, "memory", None)
+    if isinstance(memory, Memory) and memory.id in gone:
+        return _erased(event)
+    if isinstance(data, MemoryConfirmed | MemoryArchived) and data.memory_id in gone:
+        return _erased(event)
+    if isinstance(data, MemoryConflictRaised) and not gone.isdisjoint(data.against):
+        event = with_data(event, {"question": ERASED})
+    if isinstance(memory, Memory):
+        return with_data(event, {"memory": memory.model_copy(update={"sources": _quotes(memory.sources, is_old)})})
+    if isinstance(data, MemoryConfirmed):
+        return with_data(event, {"source": _quotes((data.source,), is_old)[0]})
+    if isinstance(data, EntitiesFound):
+        kept = [one for one in data.entities if not one.sources or not all(map(is_old, one.sources))]
+        said = [one.model_copy(update={"sources": _quotes(one.sources, is_old)}) for one in kept]
+        return with_data(event, {"entities": said})
+    return event
+
+
+def _quotes(sources: Sequence[MemorySource], is_old: Callable[[MemorySource], bool]) -> tuple[MemorySource, ...]:
+    return tuple(
+        source.model_copy(update={"quote": MARK})
+        if source.quote and source.quote != ERASED and is_old(source)
+        else source
+        for source in sources
+    )

@@ -1,0 +1,235 @@
+"""Turns that are older than their person wants them kept leave the log and everything made from them."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from helpers.erased_users import embed_all
+from helpers.sample_events import DERIVED, GPA, turn
+from helpers.servers import unlike_a_rebuild
+from helpers.stage import Play, Stage, player
+
+from turnlog.agent.memory.preferences import InvalidPreference, set_preferences, show_preferences
+from turnlog.agent.operations.jobs.job_states import run_job
+from turnlog.agent.privacy.redaction import retention
+from turnlog.agent.privacy.redaction.retention import find_old, let_old_turns_go
+from turnlog.events.contracts import (
+    AnswerReceipt,
+    EntitiesFound,
+    Entity,
+    Event,
+    EventData,
+    MemoryConfirmed,
+    MemoryRecorded,
+    MemorySource,
+    ProfileWritten,
+    SummaryWritten,
+    ThreadForked,
+    ThreadOpened,
+    ThreadRenamed,
+    TopicsTagged,
+    TurnsExpired,
+)
+from turnlog.events.log import Log
+from turnlog.events.progress import no_progress
+from turnlog.events.read import read_to
+from turnlog.events.subjects import REDACTIONS, STORED_PREFIX, memory_thread
+from turnlog.projectors.models.registry import PROJECTIONS
+
+SAID = "The green heron nests at Marlow lock."
+NOW = datetime.now(UTC)
+OLD, YOUNG = NOW - timedelta(days=40), NOW - timedelta(days=2)
+TABLES = sorted({table.name for one in PROJECTIONS for table in one.tables} | {"embedding_cache"})
+
+
+@pytest.fixture
+def play(nats_url: str, database_url: str, tmp_path: Path) -> Play:
+    return player(nats_url, database_url, ["projectors"], home=tmp_path)
+
+
+@pytest.fixture
+async def room(play: Play) -> AsyncIterator[Stage]:
+    """Without keys: the words are in the log in clear, so that a search of its bytes would find them."""
+    async with play("projectors", kek=None) as found:
+        yield found
+
+
+def of(data: EventData, at: datetime, thread: str = "t", user: str | None = "ann") -> Event:
+    return Event(time=at, thread=thread, user=user, data=data)
+
+
+def said(text: str, at: datetime, role: str = "user", thread: str = "t", user: str | None = "ann") -> Event:
+    return of(turn(text, role).data, at, thread, user)
+
+
+def memory(number: int, content: str, source: MemorySource, **more: Any) -> MemoryRecorded:
+    changed = {"id": UUID(int=number), "content": content, "value": None, "dedupe_key": None, "sources": (source,)}
+    return MemoryRecorded(memory=GPA.model_copy(update={**changed, "valid_from": source.said_at, **more}))
+
+
+async def told(stage: Stage) -> dict[str, int]:
+    """Old and young turns in one conversation, an old conversation, those of bob, and what was made from them."""
+    log = stage.runtime.log
+    first = said(SAID, OLD)
+    answer, young = said(f"Noted: {SAID}", OLD, "assistant"), said("It rained on Monday.", YOUNG)
+    seqs = [one.seq for one in await log.append_many([first, answer, young])]
+    source = MemorySource(thread="t", seq=seqs[0], event_id=first.id, quote="green heron nests", said_at=OLD)
+    later = MemorySource(thread="t", seq=seqs[2], event_id=young.id, quote="rained on Monday", said_at=YOUNG)
+    people = memory_thread("ann")
+    receipt = AnswerReceipt(
+        request_id=UUID(int=8),
+        turn_id=young.id,
+        answer_ids=(),
+        as_of_seq=seqs[2],
+        model="m",
+        window=1,
+        budget=1,
+        tiers=(),
+        context_hash="00",
+        notes=(f"They said: {SAID}",),
+    )
+    derived = DERIVED.model_copy(update={"from_seq": 1, "through_seq": seqs[2]})
+    await log.append_many(
+        [
+            of(ThreadRenamed(label="The green heron nests at…"), OLD),
+            of(SummaryWritten(summary=f"Ann: {SAID}", message_count=3, covered_seq=seqs[2], derivation=derived), YOUNG),
+            of(TopicsTagged(topics={"heron": 2}, derivation=derived), YOUNG),
+            of(receipt, YOUNG),
+            said(SAID, OLD, thread="past"),
+            of(ThreadOpened(label="Herons at Marlow"), YOUNG, "past"),
+            of(ThreadForked(parent="t", at_seq=seqs[1], topics={"heron": 1}), YOUNG, "fork"),
+            said("Go on with this.", YOUNG, thread="fork"),
+            said("Bob watches kingfishers.", OLD, thread="of-bob", user="bob"),
+            of(memory(1, "Herons nest at Marlow", source), OLD, people),
+            of(memory(2, "Likes rain", source), OLD, people),
+            of(MemoryConfirmed(memory_id=UUID(int=2), source=later, importance=0.5, confidence=0.5), YOUNG, people),
+            of(memory(3, "Has a boat", source, origin="user"), OLD, people),
+            of(
+                ProfileWritten(
+                    sentences=("They look at a heron.",),
+                    memories=((UUID(int=1),),),
+                    lines=(UUID(int=1),),
+                    source_ids=(first.id,),
+                    derivation=derived,
+                ),
+                YOUNG,
+                people,
+            ),
+            of(EntitiesFound(entities=(Entity(type="BIRD", name="heron", sources=(source,)),)), OLD, people),
+        ]
+    )
+    await stage.runtime.wait_until_projected()
+    await embed_all(stage)
+    return dict(zip(("first", "answer", "young"), seqs, strict=True))
+
+
+async def rows_with(stage: Stage, words: str) -> dict[str, list[Any]]:
+    query = "SELECT t::text FROM {} t WHERE t::text ILIKE %s"
+    found = {name: await stage.rows(query.format(name), f"%{words}%") for name in TABLES}
+    return {name: lines for name, lines in found.items() if lines}
+
+
+async def in_log(log: Log, words: bytes) -> list[bytes]:
+    every = read_to(log.nc, [f"{STORED_PREFIX}.>"], 1, as_stored=True)
+    return [one.body async for one in every if words.lower() in one.body.lower()]
+
+
+async def receipts(stage: Stage) -> list[TurnsExpired]:
+    return [one.data for one in await stage.events(REDACTIONS) if isinstance(one.data, TurnsExpired)]
+
+
+async def test_old_turns_leave_log_and_read_models_and_younger_ones_stay(room: Stage) -> None:
+    runtime = room.runtime
+    seqs = await told(room)
+    await set_preferences(runtime, "default", "ann", {"retention_days": 30})
+    assert (await rows_with(room, "heron")).keys() >= {"messages", "memories", "conversation_summaries", "entities"}
+    ran = await run_job(runtime, "retention", NOW, no_progress)
+    assert ran.counts == {"turns": 3, "conversations": 1, "memories": 1, "hits": 0}
+    assert await rows_with(room, "heron") == {}
+    assert await in_log(runtime.log, b"heron") == []
+    assert await unlike_a_rebuild(runtime.log, runtime.database_url) == {}
+    assert await room.rows("SELECT seq, content #>> '{}' FROM messages WHERE thread_id = 't'") == [
+        (seqs["young"], "It rained on Monday.")
+    ]
+    assert await room.rows("SELECT thread_id FROM thread_activity ORDER BY 1") == [("fork",), ("of-bob",), ("t",)]
+    # A memory leaves with its last turn; one that was said again, or written by hand, loses the quote.
+    memories = await room.rows(
+        "SELECT content, status, sources::text LIKE %s FROM memories ORDER BY id", "%[redacted]%"
+    )
+    assert memories == [("", "forgotten", False), ("Likes rain", "valid", True), ("Has a boat", "valid", True)]
+    begun, done = await receipts(room)
+    assert begun.hits is None and "t" in begun.threads
+    assert (done.hits, done.turns, done.redaction) == (0, 3, begun.redaction)
+    assert done.strings_searched and done.scanned["tables"] > 30
+    head = await runtime.log.head()
+    assert (await let_old_turns_go(runtime, NOW)).total() == 0
+    assert await runtime.log.head() == head
+
+
+@pytest.mark.nightly
+async def test_a_run_that_was_killed_is_finished_by_the_next(room: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = room.runtime
+    await told(room)
+    await set_preferences(runtime, "default", "ann", {"retention_days": 30})
+    overwrite = Log.overwrite
+
+    async def killed(log: Log, seq: int) -> bool:
+        done = await overwrite(log, seq)
+        if not [
+            one async for one in log.read_thread("default", "t", types=("turn_recorded",)) if one.event.time == OLD
+        ]:
+            raise asyncio.CancelledError  # all turns are deleted, and no rows are rebuilt
+        return done
+
+    with monkeypatch.context() as patch, pytest.raises(asyncio.CancelledError):
+        patch.setattr(Log, "overwrite", killed)
+        await let_old_turns_go(runtime, NOW)
+    assert "messages" in await rows_with(room, "heron")
+    await let_old_turns_go(runtime, NOW)
+    assert await rows_with(room, "heron") == {}
+    assert await in_log(runtime.log, b"heron") == []
+    assert await unlike_a_rebuild(runtime.log, runtime.database_url) == {}
+    assert len({one.redaction for one in await receipts(room)}) == 1
+    assert (await find_old(runtime, NOW)).tenants == []
+
+
+async def test_the_stricter_of_operator_and_person_holds(room: Stage) -> None:
+    await told(room)
+    runtime = replace(room.runtime, settings=room.runtime.settings.model_copy(update={"retention_days": 50}))
+    assert (await find_old(runtime, NOW)).turns == {}
+    with pytest.raises(InvalidPreference, match="at most 50"):
+        await set_preferences(runtime, "default", "ann", {"retention_days": 51})
+    await set_preferences(runtime, "default", "ann", {"retention_days": 30})
+    assert {thread for _, thread in (await find_old(runtime, NOW)).turns} == {"t", "past"}
+    later = await find_old(runtime, NOW + timedelta(days=11))
+    assert later.turns["default", "of-bob"] == {"bob": 1}
+    await set_preferences(runtime, "default", "ann", {}, ["retention_days"])
+    assert (await show_preferences(runtime, "default", "ann")).retention_days is None
+    assert (await find_old(runtime, NOW)).turns == {}
+
+
+@pytest.mark.nightly
+async def test_a_conversation_that_goes_on_meanwhile_does_not_leave(
+    room: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime = room.runtime
+    await runtime.log.append(said(SAID, OLD))
+    await set_preferences(runtime, "default", "ann", {"retention_days": 30})
+    planned = retention._planned
+
+    async def slowly(*about: Any) -> Any:
+        leaving = await planned(*about)
+        await runtime.log.append(said("And now?", NOW))
+        return leaving
+
+    with monkeypatch.context() as patch:
+        patch.setattr(retention, "_planned", slowly)
+        assert (await let_old_turns_go(runtime, NOW))["conversations"] == 0
+    assert len(await room.rows("SELECT FROM messages")) == 2
+    assert (await let_old_turns_go(runtime, NOW))["turns"] == 1
+    assert await room.rows("SELECT content #>> '{}' FROM messages") == [("And now?",)]
