@@ -1,5 +1,6 @@
 """Runs of agents: which there were, and the steps of one."""
 
+import re
 from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
@@ -10,6 +11,7 @@ from turnlog.events.subjects import check_place
 from turnlog.projectors.models.runs.lookup import AgentRun, RunStep, agent_runs_of, steps_of
 
 READS = ("agent_runs",)
+_DIGITS = re.compile(r"[0-9a-f]{8,32}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +41,17 @@ async def list_runs(
 
 
 async def show_run(runtime: Runtime, tenant: str, run: UUID | str, user: str | None = None) -> RunShown:
-    """Returns a run and its steps. user: whose it must be, None for any. Raises NotFound, InvalidToken."""
+    """Returns a run and its steps. run: its id, or the beginning of it. user: whose it must be, None for any. Raises
+    NotFound, also where the beginning is that of several runs, and InvalidToken."""
     check_place(tenant, user=user)
-    try:
-        run_id = run if isinstance(run, UUID) else UUID(run)
-    except ValueError:
-        raise NotFound(f"{str(run)[:80]!r} is not the id of a run; `turnlog runs` lists them") from None
+    digits = str(run).lower().replace("-", "")
+    if not _DIGITS.fullmatch(digits):
+        raise NotFound(f"{str(run)[:80]!r} is not the id of a run; `turnlog runs` lists them")
     await runtime.wait_until_projected(names=READS)
     async with runtime.pool.connection() as conn:
-        runs = await agent_runs_of(conn, tenant, user, run=run_id, limit=1)
-        if not runs:
-            raise NotFound(f"there is no run {run}; `turnlog runs` lists them")
-        return RunShown(runs[0], await steps_of(conn, tenant, runs[0].thread, run_id))
+        first, last = (UUID(digits.ljust(32, fill)) for fill in "0f")
+        runs = await agent_runs_of(conn, tenant, user, ids=(first, last), limit=2)
+        if len(runs) != 1:
+            why = f"several runs have ids that begin with {run}" if runs else f"there is no run {run}"
+            raise NotFound(f"{why}; `turnlog runs` lists them")
+        return RunShown(runs[0], await steps_of(conn, tenant, runs[0].thread, runs[0].run_id))

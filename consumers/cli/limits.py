@@ -1,14 +1,15 @@
 """limits, limits set, limits reset: how much users may ask for, and what one of them has left."""
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated, Literal
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from turnlog.agent.access import limits as use_case
-from turnlog.consumers.cli.console import BadOption, Result, rows
+from turnlog.consumers.cli.console import BadOption, Result
 from turnlog.consumers.cli.options import commands, group
 from turnlog.consumers.cli.runner import Runtime, command, listed
+from turnlog.consumers.cli.text_tables import table
 
 if TYPE_CHECKING:
     from turnlog.agent.access.throttle.guards import Guard
@@ -27,9 +28,8 @@ async def show(
 ) -> Result:
     """The limits of a tenant, or what one user has used of them and has left."""
     if user is not None:
-        return rows(await use_case.usage_left(rt, rt.settings.tenant, user, role), _left)
-    found = await use_case.limits_of(rt, rt.settings.tenant)
-    return Result(found, _limits(found))
+        return table(await use_case.usage_left(rt, rt.settings.tenant, user, role), LEFT)
+    return _limits(await use_case.limits_of(rt, rt.settings.tenant))
 
 
 @command(below, "set")
@@ -39,8 +39,7 @@ async def change(
     plan: Annotated[str, typer.Option(help="Whose: user, or vip (admins too).")] = "user",
 ) -> Result:
     """Change limits; they hold for the next request."""
-    found = await use_case.change_limits(rt, rt.settings.tenant, plan, _numbers(limits))
-    return Result(found, _limits(found))
+    return _limits(await use_case.change_limits(rt, rt.settings.tenant, plan, _numbers(limits)))
 
 
 @command(below, projecting=False)
@@ -61,12 +60,19 @@ def _numbers(given: Sequence[str]) -> dict[str, float]:
     return numbers
 
 
-def _limits(found: "use_case.Limits") -> Iterator[str]:
-    yield f"{'':<24}" + "".join(f"{plan:>12}" for plan in found)
-    for name in found["user"]:
-        yield f"{name:<24}" + "".join(f"{plan[name]:>12,.10g}" for plan in found.values())
+def _limits(found: "use_case.Limits") -> Result:
+    plans = {plan.upper(): lambda name, limits=limits: _number(limits[name]) for plan, limits in found.items()}
+    return Result(found, table(list(found["user"]), {"LIMIT": lambda name: name, **plans}).lines)
 
 
-def _left(guard: "Guard") -> str:
-    resets = f", resets {guard.resets_at:%Y-%m-%d %H:%M} UTC" if guard.resets_at else ""
-    return f"{guard.name:<24} {guard.used:>12,.10g} of {guard.limit:>12,.10g} used, {guard.left:>12,.10g} left{resets}"
+def _number(value: float) -> str:
+    return f"{value:,.10g}"
+
+
+LEFT: dict[str, Callable[["Guard"], Any]] = {
+    "LIMIT": lambda guard: guard.name,
+    "USED": lambda guard: _number(guard.used),
+    "OF": lambda guard: _number(guard.limit),
+    "LEFT": lambda guard: _number(guard.left),
+    "RESETS (UTC)": lambda guard: f"{guard.resets_at:%F %H:%M}" if guard.resets_at else "",
+}

@@ -9,6 +9,7 @@ from turnlog.agent.memory import preferences as use_case
 from turnlog.consumers.cli.console import BadOption, Result
 from turnlog.consumers.cli.options import commands
 from turnlog.consumers.cli.runner import Runtime, command
+from turnlog.consumers.cli.text_tables import Table
 
 app = commands()
 
@@ -35,7 +36,8 @@ async def preferences(
         found = await use_case.set_preferences(rt, *place, _values(given or ()), cleared or ())
     else:
         found = await use_case.show_preferences(rt, *place)
-    return Result(found, [f"{name:<20}  {_shown(value)}" for name, value in found.model_dump().items()])
+    values = [(name, _shown(value)) for name, value in found.model_dump().items()]
+    return Result(found, Table(("PREFERENCE", "VALUE"), values))
 
 
 def _values(given: Sequence[str]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from turnlog.agent.team import runs as runs_of_agents
 from turnlog.consumers.cli.console import Result, spent_text
 from turnlog.consumers.cli.options import commands
 from turnlog.consumers.cli.runner import Runtime, command
-from turnlog.consumers.cli.text_tables import table
+from turnlog.consumers.cli.text_tables import short_ids, table
 
 if TYPE_CHECKING:
     from turnlog.agent.team.runs import RunShown
@@ -17,12 +17,13 @@ if TYPE_CHECKING:
 
 app = commands()
 SHOWN_CHARS = 200
+TIME_CHARS = 13  # an id begins with its millisecond: 8 characters are the same for a minute
 
 
 @command(app, projecting=False)
 async def runs(
     rt: Runtime,
-    run: Annotated[str | None, typer.Argument(help="The id of a run, to see its steps.")] = None,
+    run: Annotated[str | None, typer.Argument(help="The id of a run, or its beginning, to see its steps.")] = None,
     user: Annotated[str | None, typer.Option("--user", "-u", help="Only this user's.")] = None,
     thread: Annotated[str | None, typer.Option(help="Only this conversation's.")] = None,
     limit: Annotated[int, typer.Option(help="At most so many.", min=1, max=1_000)] = 20,
@@ -32,7 +33,8 @@ async def runs(
         shown = await runs_of_agents.show_run(rt, rt.settings.tenant, run, user)
         return Result(shown, _steps(shown))
     listed = await runs_of_agents.list_runs(rt, rt.settings.tenant, user, thread, limit)
-    return table(listed, _COLUMNS, "no agent has planned or called a tool yet")
+    ids = short_ids((run.run_id for run in listed), TIME_CHARS)
+    return table(listed, {"RUN": lambda run: ids[run.run_id], **_COLUMNS}, "no agent has planned or called a tool yet")
 
 
 def _spent(spent: "AgentRun | RunStep") -> str:
@@ -40,7 +42,6 @@ def _spent(spent: "AgentRun | RunStep") -> str:
 
 
 _COLUMNS: dict[str, Callable[["AgentRun"], Any]] = {
-    "RUN": lambda run: run.run_id,
     "STARTED": lambda run: f"{run.started_at:%F %H:%M}",
     "AGENT": lambda run: run.agent,
     "STATE": lambda run: f"failed: {run.code}" if run.code else run.status,
@@ -51,7 +52,7 @@ _COLUMNS: dict[str, Callable[["AgentRun"], Any]] = {
 
 
 def _steps(shown: "RunShown") -> Iterator[str]:
-    yield "  ".join(str(of(shown.run)) for of in _COLUMNS.values())
+    yield "  ".join([str(shown.run.run_id), *(str(of(shown.run)) for of in _COLUMNS.values())])
     for step in shown.steps:
         took = f"  {step.latency_ms:,} ms" if step.latency_ms is not None else ""
         spent = f"  {_spent(step)}" if step.tokens_in + step.tokens_out else ""

@@ -17,10 +17,10 @@ _GAP, _INDENT, _NARROWEST = "  ", "    ", 32
 _NUMBER = re.compile(r"-|[<$-]*[\d,]+(?:\.\d+)?(?: m?s)?")
 
 
-def short_ids(ids: Iterable[object]) -> dict[Any, str]:
-    """Returns the beginning of each id: 8 characters, or as many as tell all of them apart."""
+def short_ids(ids: Iterable[object], least: int = 8) -> dict[Any, str]:
+    """Returns the beginning of each id: `least` characters, or as many as tell all of them apart."""
     whole = {id_: str(id_) for id_ in ids}
-    length = next(n for n in range(8, 1_000) if len({text[:n] for text in whole.values()}) == len(whole))
+    length = next(n for n in range(least, 1_000) if len({text[:n] for text in whole.values()}) == len(whole))
     return {id_: text[:length] for id_, text in whole.items()}
 
 

@@ -237,3 +237,12 @@ async def test_statistics_of_decay_are_shown_and_are_a_document(turnlog: Cli) ->
     assert last.endswith("UTC archives 0, deletes 0, ends 0 that expire")
     found = (await turnlog("memories", "stats", "--user", "bob", "--json")).document
     assert (found["total_memories"], found["by_tier"]["WORKING"], found["scheduled_for_delete"]) == (0, 0, 0)
+
+
+async def test_preferences_and_limits_are_tables(turnlog: Cli) -> None:
+    head, *lines = (await turnlog("preferences", "--user", "ann", "--set", "language=中文")).out.splitlines()
+    assert head.split() == ["PREFERENCE", "VALUE"]
+    assert {line.index(line.split()[1]) for line in lines} == {head.index("VALUE")}
+    assert ["language", "中文"] in [line.split() for line in lines]
+    head, *lines = (await turnlog("limits")).out.splitlines()
+    assert head.split() == ["LIMIT", "USER", "VIP"] and ["user_per_minute", "30", "120"] in map(str.split, lines)

@@ -111,7 +111,11 @@ async def test_runs_and_usage_show_cost_by_step_or_that_the_price_is_unknown(
             told = await turnlog("chat", user, "--user", user, "-m", "Hello, note something")
             assert told.code == 0, told.err
             [run] = (await turnlog("runs", "--user", user, "--json")).document
-            steps = (await turnlog("runs", run["run_id"])).out.splitlines()
+            _, line = (await turnlog("runs", "--user", user)).out.splitlines()
+            short = line.split()[0]
+            assert run["run_id"].startswith(short) and len(short) < len(run["run_id"])
+            steps = (await turnlog("runs", short)).out.splitlines()
+            assert "there is no run" in (await turnlog("runs", short, "--user", "bob")).err
             usage = (await turnlog("usage", "--by", "model", "--user", user)).out
             plan = next(line for line in steps if line.startswith("orchestrator  plan"))
             assert ("tokens, $" in plan) is known and ("price unknown" in plan) is not known, steps

@@ -2,12 +2,15 @@
 
 import io
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 import pytest
 from rich.cells import cell_len
 
+from turnlog.agent.access.throttle.guards import Guard
 from turnlog.consumers.cli import console, text_tables
 from turnlog.consumers.cli.console import Words
+from turnlog.consumers.cli.limits import LEFT
 from turnlog.consumers.cli.text_tables import Table, short_ids, table
 
 SAID = "好的，已经记住：上海，GPA 3.8，简短回答，花生过敏。我们可以从匹配的学校开始看，也可以先整理活动与奖项，再决定。"
@@ -82,3 +85,17 @@ def test_numbers_are_aligned_to_the_right_and_keep_their_heads_under_a_row(monke
     ]
     monkeypatch.setattr(text_tables, "out", Words(file=io.StringIO(), force_terminal=True, width=24, no_color=True))
     assert [str(line) for line in heads][:3] == ["USER  NOTHING     COST", "ann            $0.0043", "    time 903 ms"]
+
+
+@pytest.mark.parametrize("width", [60, 100])
+def test_what_a_user_has_left_fits_a_terminal(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    guards = [
+        Guard("tokens_per_day", 200_000, 1_234, 198_766, datetime(2026, 11, 28, tzinfo=UTC)),
+        Guard("usd_per_month", 20, 0.5, 19.5, None),
+    ]
+    monkeypatch.setattr(text_tables, "out", Words(file=io.StringIO(), force_terminal=True, width=width, no_color=True))
+    head, *lines = [str(line) for line in table(guards, LEFT).lines]
+    assert head.split()[:4] == ["LIMIT", "USED", "OF", "LEFT"] and max(map(cell_len, [head, *lines])) <= width
+    assert lines[0].split()[:4] == ["tokens_per_day", "1,234", "200,000", "198,766"]
+    assert "2026-11-28 00:00" in "\n".join(lines)
+    assert [line.index("766") + 3 for line in lines if "766" in line] == [head.index("LEFT") + 4]

@@ -66,7 +66,8 @@ SELECT run_id, thread_id AS thread, user_id AS user, agent, status, code, starte
          AND s.tokens_in + s.tokens_out > 0 AND NOT {_PRICE_KNOWN}) AS price_known
 FROM agent_runs r
 WHERE tenant = %(tenant)s AND (%(user)s::text IS NULL OR user_id = %(user)s)
-  AND (%(thread)s::text IS NULL OR thread_id = %(thread)s) AND (%(run)s::uuid IS NULL OR run_id = %(run)s)
+  AND (%(thread)s::text IS NULL OR thread_id = %(thread)s)
+  AND (%(low)s::uuid IS NULL OR run_id BETWEEN %(low)s AND %(high)s)
   AND (%(since)s::timestamptz IS NULL OR started_at < %(since)s
        OR (started_at = %(since)s AND run_id > %(after)s::uuid))
 ORDER BY started_at DESC, run_id LIMIT %(limit)s"""
@@ -83,15 +84,16 @@ async def agent_runs_of(
     user: str | None = None,
     thread: str | None = None,
     *,
-    run: UUID | None = None,
+    ids: tuple[UUID, UUID] | None = None,
     after: tuple[datetime, UUID] | None = None,
     limit: int = 50,
 ) -> list[AgentRun]:
-    """Returns runs, newest first; user None: of all users. after: start and id of the run that they follow."""
+    """Returns runs, newest first; user None: of all users. ids: the first and the last possible
+    id, of those that begin with something. after: start and id of the run that they follow."""
     cursor = conn.cursor(row_factory=class_row(AgentRun))
     since, last = after or (None, None)
-    values: dict[str, object] = {"tenant": tenant, "user": user, "thread": thread, "run": run, "limit": limit}
-    values |= {"since": since, "after": last}
+    values: dict[str, object] = {"tenant": tenant, "user": user, "thread": thread, "limit": limit}
+    values |= {"since": since, "after": last, **dict(zip(("low", "high"), ids or (None, None), strict=True))}
     return await (await cursor.execute(_RUNS.encode(), values)).fetchall()
 
 
