@@ -63,7 +63,7 @@ async def signed_in(
     finally:
         for happening, listener in listeners:
             page.remove_listener(happening, listener)
-    assert wrong == []
+    assert wrong == [], wrong
 
 
 async def signed_out(browser: Browser, api: Api) -> Page:

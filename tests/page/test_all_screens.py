@@ -9,12 +9,14 @@ from helpers.api import Api
 from helpers.browser import signed_in
 from helpers.sample_events import derivation, event
 from helpers.stage import MemoryServer
+from keyboard import walk
 from playwright.async_api import Browser, Page, expect
 
 from turnlog.agent.memory.entities import EntityInput, add_entity
 from turnlog.events.contracts import SummaryWritten, TopicsTagged
 
 THREAD = "demo"
+FEW_TABS = 4  # a walk over all of a screen is for the night
 # Address and what shows that the screen is drawn. Screens of a conversation are of this one.
 SCREENS = {
     "#/threads": ".thread-row",
@@ -32,6 +34,24 @@ SCREENS = {
     "#/privacy": ".tile",
     "#/access": ".switch",
 }
+# Address, what opens something there, and what is open then. Escape closes an aside and a dialog.
+PANELS = (
+    (f"#/threads/{THREAD}", ".turn-seen >> nth=-1", "aside"),
+    (f"#/threads/{THREAD}", ".turn-redact button >> nth=0", "dialog"),
+    (f"#/threads/{THREAD}/context", ".segments button >> nth=1", ".compare-sides"),
+    (f"#/threads/{THREAD}/summary", ".segments button >> nth=1", ".summary-text ins"),
+    ("#/threads", ".thread-actions button >> nth=0", "dialog"),
+    ("#/memories", ".memory-row >> nth=0", "aside"),
+    ("#/memories", ".head button.primary", "dialog"),
+    ("#/memories?view=entities", ".node >> nth=1", ".graph-detail h2"),
+    ("#/recall?q=museum", ".hit footer button >> nth=0", ".neighbours"),
+    ("#/runs/RUN", ".axis-row >> nth=0", ".axis-details"),
+    ("#/events", ".event-row >> nth=0", "aside"),
+    ("#/operation", ".head .segments button >> nth=1", ".plot canvas"),
+    ("#/privacy", "button.danger", "dialog"),
+    ("#/access", ".screen button >> nth=0", "dialog"),
+    ("#/access", "table .icon-button >> nth=0", "dialog"),
+)
 HOSTILE = (
     "<script>window.hacked = 1</script>",
     '<img src="https://evil.example/x.png" onerror="window.hacked = 1">',
@@ -77,7 +97,7 @@ async def screens(page: Page, run: str) -> AsyncIterator[str]:
         yield where
 
 
-async def test_axe_finds_nothing_serious_on_any_screen_in_both_themes(
+async def test_axe_finds_nothing_serious_on_any_screen_in_both_themes_and_tab_is_followed(
     browser: Browser, api: Api, model: MemoryServer
 ) -> None:
     run = await fill(api, ["The museum opens at ten.", "Good to know: **ten**."], model)
@@ -85,9 +105,47 @@ async def test_axe_finds_nothing_serious_on_any_screen_in_both_themes(
     async with signed_in(browser, api, role="admin") as page:
         await page.evaluate(AXE_SCRIPT)
         async for where in screens(page, run):
-            for theme, rules in THEMES.items():
-                await page.evaluate("theme => { document.documentElement.dataset.theme = theme }", theme)
-                wrong += [f"{theme} {where}: {problem}" for problem in await page.evaluate(SERIOUS, rules)]
+            wrong += [*await serious(page, where), *await walk(page, where, FEW_TABS)]
+        where, opener, opened = PANELS[0]
+        await page.evaluate("where => { location.hash = where }", where)
+        await page.locator(opener).press("Enter")
+        await expect(page.locator(opened)).to_be_visible()
+        await page.keyboard.press("Escape")
+        await expect(page.locator(opened)).to_have_count(0)
+        await expect(page.locator(opener)).to_be_focused()
+    assert wrong == []
+
+
+async def serious(page: Page, where: str) -> list[str]:
+    wrong = []
+    for theme, rules in THEMES.items():
+        await page.evaluate("theme => { document.documentElement.dataset.theme = theme }", theme)
+        wrong += [f"{theme} {where}: {problem}" for problem in await page.evaluate(SERIOUS, rules)]
+    return wrong
+
+
+@pytest.mark.nightly  # axe takes a second for each
+async def test_axe_finds_nothing_serious_in_what_is_opened_on_a_screen(
+    browser: Browser, api: Api, model: MemoryServer
+) -> None:
+    run = await fill(api, ["The museum opens at ten.", "Good to know: **ten**."], model)
+    async with api.client() as ann:
+        model.reply("Another answer about the museum.")
+        assert (await ann.post(f"/api/threads/{THREAD}/answers", json={"message": "And now?"})).status_code == 201
+        for memory in (await ann.get("/api/memories")).json()["items"]:
+            changed = {"content": f"{memory['content']} Or so."}
+            assert (await ann.put(f"/api/memories/{memory['id']}/content", json=changed)).status_code == 200
+    wrong = []
+    async with signed_in(browser, api, role="admin") as page:
+        await page.evaluate(AXE_SCRIPT)
+        for where, opener, opened in PANELS:
+            await page.evaluate("where => { location.hash = where }", where.replace("RUN", run))
+            await page.locator(opener).press("Enter")
+            await expect(page.locator(opened).first).to_be_visible()
+            if opened == "aside":
+                await expect(page.locator("aside .loading")).to_have_count(0)
+            wrong += await serious(page, f"{where} {opener}")
+            await page.keyboard.press("Escape")
     assert wrong == []
 
 

@@ -2,7 +2,6 @@
 
 import threading
 
-import pytest
 from helpers.api import Api
 from helpers.browser import signed_in
 from helpers.stage import MemoryServer
@@ -117,7 +116,6 @@ async def test_a_question_whose_answer_failed_is_asked_anew(browser: Browser, ap
         await expect(page.locator(".turn.user")).to_have_count(2)
 
 
-@pytest.mark.nightly  # a redaction waits for servers
 async def test_words_of_a_turn_are_struck_after_a_look_at_where_they_stand(browser: Browser, api: Api) -> None:
     async with api.client() as ann:
         said = ["My password is Zebrafish-77.", "Never share Zebrafish-77."]
