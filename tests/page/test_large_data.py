@@ -17,6 +17,7 @@ from turnlog.agent.conversations.summarising.facts import load
 from turnlog.agent.conversations.summarising.results import history_pruned
 from turnlog.events.contracts import Event, SummaryWritten
 
+MOST_TURNS = 240  # in the document
 TURNS, THREADS, MEMORIES, EVENTS = 100_000, 1_000, 10_000, 10_000
 # Addresses and what is useful of them. Half of all turns are in the conversation `long`.
 SCREENS = {
@@ -140,3 +141,37 @@ async def test_large_data_are_shown_soon_and_events_leave_nothing_in_the_tab(bro
         assert sizes[-1][0] < sizes[0][0] * 1.2 + 1, sizes
         assert sizes[-1][1] <= sizes[0][1] + 20, sizes
     assert slow == {}
+
+
+@pytest.mark.nightly
+async def test_five_thousand_turns_are_scrolled_through_in_a_tab_whose_memory_stays_flat(
+    browser: Browser, api: Api
+) -> None:
+    turns = 5_000
+    about = {"tenant": api.tenant, "user": "ann"}
+    said = [turn(f"Turn {n}: {'the museum of trams ' * 20}", "user", "long", n, **about) for n in range(turns)]
+    await api.runtime.log.append_many(said)
+    await api.runtime.wait_until_projected(600)
+    async with signed_in(browser, api, "#/threads/long") as page:
+        shown = page.locator(".turn")
+        await expect(shown.last).to_contain_text(f"Turn {turns - 1}:")
+        sizes = []
+        for button, edge, at_last in (
+            ("Earlier messages", shown.first, "Turn 0:"),
+            ("Later messages", shown.last, f"Turn {turns - 1}:"),
+        ):
+            more = page.get_by_role("button", name=button)
+            pages = 0
+            while await more.count():
+                before = await edge.get_attribute("data-seq") or ""
+                await more.press("Enter")
+                await expect(edge).not_to_have_attribute("data-seq", before)
+                pages += 1
+                if pages % 20 == 0:
+                    sizes.append(await memory_of_tab(page))
+                    assert await shown.count() <= MOST_TURNS
+            assert pages > 75
+            await expect(edge).to_contain_text(at_last)
+        print("MB of the heap and nodes, every 1,200 turns up and down:", sizes)
+        assert max(size for size, _ in sizes) < sizes[0][0] * 1.2 + 1, sizes
+        assert max(nodes for _, nodes in sizes) <= sizes[0][1] + 20, sizes

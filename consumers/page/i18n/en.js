@@ -43,7 +43,7 @@ export default {
     arguments: "Arguments", result: "Result", tool_runs: "Runs", tool_failed: "Failed",
     none: "Nothing was said yet", none_about: "Ask something: the answer streams in, and shows what it was made from.",
     write: "Write a message", send: "Send", stop: "Stop", keys: "Enter sends, Shift + Enter begins a line, Escape stops",
-    earlier: "Earlier messages", newest: "To the newest messages",
+    earlier: "Earlier messages", later: "Later messages", newest: "To the newest messages",
     cancelled: "The answer was stopped here, and is recorded as far as it came.",
     stopped: "You stopped reading. The answer is finished and recorded all the same.", show_answer: "Show it",
     origin_about: "Whose words these are", roles: { system: "System", tool: "Tool", user: "User", assistant: "Assistant" },

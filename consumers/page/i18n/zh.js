@@ -43,7 +43,7 @@ export default {
     arguments: "参数", result: "结果", tool_runs: "运行中", tool_failed: "失败",
     none: "还没有对话", none_about: "提个问题：回答会逐字出现，并显示它的依据。",
     write: "输入消息", send: "发送", stop: "停止", keys: "Enter 发送，Shift + Enter 换行，Esc 停止",
-    earlier: "更早的消息", newest: "到最新消息",
+    earlier: "更早的消息", later: "更晚的消息", newest: "到最新消息",
     cancelled: "回答已在此停止，已说的部分已记录。",
     stopped: "你已停止阅读。回答仍会完成并被记录。", show_answer: "显示",
     origin_about: "这些话是谁说的", roles: { system: "系统", tool: "工具", user: "用户", assistant: "助手" },

@@ -12,6 +12,7 @@ import { toast } from "../parts/toast.js";
 import { Turns, spoken } from "../parts/turns.js";
 
 const PAGE = 60;
+const MOST = 240; // turns that the tab keeps; those at the other end make room for more
 const NEAR_END = 80; // pixels from the end, in which the view follows the answer
 
 /** @typedef {{question: string, began: string, blocks: import("../parts/turns.js").Block[], agent: string | null, error: Error | null, seq: number | null, stopped: boolean, key: string, failed: boolean}} Live
@@ -20,14 +21,14 @@ const NEAR_END = 80; // pixels from the end, in which the view follows the answe
 /** @param {{thread: string, query: Record<string, string>}} props */
 export default function Chat({ thread, query }) {
   const wanted = query.seq ? Number(query.seq) : null;
-  const { turns, older, newer, error, loading, readOlder, readNewest } = useTurns(thread, wanted);
+  const { turns, older, newer, error, loading, readOlder, readNewer, readNewest } = useTurns(thread, wanted);
   const [live, setLive] = useState(/** @type {Live | null} */ (null));
   const [seen, setSeen] = useState(/** @type {import("../parts/turns.js").Spoken | null} */ (null));
   const [redacted, setRedacted] = useState(/** @type {number | null} */ (null)); // the sequence of a turn
   const aborter = useRef(/** @type {AbortController | null} */ (null));
   const cancelled = useRef(false);
   const said = useMemo(() => spoken(turns), [turns]);
-  const { frame, follow } = useFollowing([turns, live], wanted);
+  const { frame, follow } = useFollowing([turns, live], wanted, newer && !live);
   useEffect(() => () => aborter.current?.abort(), [thread]);
 
   const read = async (/** @type {string} */ method, /** @type {string} */ address, /** @type {any} */ more = {}) => {
@@ -94,7 +95,8 @@ export default function Chat({ thread, query }) {
             onRedact=${may("erase") ? (/** @type {any} */ turn) => setRedacted(turn.seq) : undefined} />
           ${live?.error && html`<${Failure} error=${live.error} retry=${() => askAgain(live)} />`}
           ${live?.stopped && html`<p class="stopped" role="status">${t("chat.stopped")} ${live.seq !== null && html`<button class="button small" onClick=${continueReading}>${t("chat.show_answer")}</button>`}</p>`}
-          ${newer && html`<button class="button small older" onClick=${readNewest}>${t("chat.newest")}</button>`}
+          ${newer && html`<div class="row older"><button class="button small" onClick=${readNewer}>${t("chat.later")}</button>
+            <button class="button small" onClick=${readNewest}>${t("chat.newest")}</button></div>`}
         </div>
       </div>
       <${Composer} running=${running} onAsk=${ask} onStop=${stop} />
@@ -159,16 +161,31 @@ function useTurns(thread, wanted) {
   useEffect(() => { begin(wanted); }, [thread, wanted]);
   const readOlder = async () => {
     const page = await read({ before_seq: state.turns[0]?.seq });
-    setState((/** @type {any} */ before) => ({ ...before, turns: [...page.items, ...before.turns], older: page.next !== null }));
+    setState((/** @type {any} */ before) => {
+      const turns = [...page.items, ...before.turns];
+      return { ...before, turns: turns.slice(0, MOST), older: page.next !== null, newer: before.newer || turns.length > MOST };
+    });
   };
-  return { ...state, readOlder, readNewest: () => begin(null) };
+  const readNewer = async () => {
+    const page = await read({ newest: null, after_seq: state.turns.at(-1)?.seq });
+    setState((/** @type {any} */ before) => {
+      const turns = [...before.turns, ...page.items];
+      return { ...before, turns: turns.slice(-MOST), older: before.older || turns.length > MOST, newer: page.next !== null };
+    });
+  };
+  return { ...state, readOlder, readNewer, readNewest: () => begin(null) };
 }
 
-/** Keeps the end in view while the reader is there, and the place when earlier turns come before it.
- * @param {any[]} changes @param {number | null} wanted */
-function useFollowing(changes, wanted) {
+/** Keeps the end in view while the reader is there, otherwise the turn that is at the top when others come or go.
+ * @param {any[]} changes @param {number | null} wanted @param {boolean} more there are later turns */
+function useFollowing(changes, wanted, more) {
   const frame = useRef(/** @type {any} */ (null));
-  const before = useRef({ height: 0, top: 0, atEnd: wanted === null, found: wanted === null });
+  const before = useRef({ atEnd: wanted === null, found: wanted === null, more, seq: "", top: 0 }); // seq, top: of the turn in view
+  const noteTurn = () => {
+    const edge = frame.current.getBoundingClientRect().top;
+    const turn = [...frame.current.querySelectorAll(".turn[data-seq]")].find((each) => each.getBoundingClientRect().bottom > edge);
+    if (turn) Object.assign(before.current, { seq: turn.dataset.seq, top: turn.getBoundingClientRect().top });
+  };
   useLayoutEffect(() => {
     const element = frame.current;
     const last = before.current;
@@ -177,15 +194,18 @@ function useFollowing(changes, wanted) {
       marked.scrollIntoView({ block: "center" });
       last.found = true;
       last.atEnd = false;
-    } else if (last.atEnd) element.scrollTop = element.scrollHeight;
-    else if (last.top < NEAR_END && element.scrollHeight > last.height) element.scrollTop = last.top + element.scrollHeight - last.height;
-    last.height = element.scrollHeight;
-    last.top = element.scrollTop;
+    } else if (last.atEnd && !last.more) element.scrollTop = element.scrollHeight;
+    else {
+      const turn = element.querySelector(`.turn[data-seq="${last.seq}"]`);
+      if (turn) element.scrollTop += turn.getBoundingClientRect().top - last.top;
+    }
+    last.more = more;
+    noteTurn();
   }, changes);
   useEffect(() => {
     const element = frame.current;
     const note = () => {
-      before.current.top = element.scrollTop;
+      noteTurn();
       before.current.atEnd = element.scrollHeight - element.scrollTop - element.clientHeight < NEAR_END;
     };
     element.addEventListener("scroll", note, { passive: true });
