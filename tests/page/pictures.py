@@ -1,12 +1,13 @@
-"""Pictures of the page for docs/page/, of a server that it starts and fills: python tests/page/pictures.py
+"""Pictures of the page for docs/page/, of a server that it starts and fills: python tests/page/pictures.py [NAME …]
 
-Each screen in both languages and both themes. Look at each before you commit it.
+Each screen in both languages and both themes, or those that are named. Look at each before you commit it.
 """
 
 import asyncio
 import json
 import sys
 import tempfile
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 
@@ -21,13 +22,17 @@ from turnlog.agent.operations.sample import THREAD, USER
 
 FOLDER = Path(__file__).parents[2] / "docs" / "page"
 OF_THREAD = f"#/threads/{THREAD}"
+CHAIN = ".memory-row:has-text('52,000')"  # a fact that changed twice
 # Address, and what is clicked there: the first or last of a selector.
 SCREENS: dict[str, tuple[str, str]] = {
     "threads": ("#/threads", ""),
     "chat": (OF_THREAD, ".turn-seen >> nth=-1"),
     "context": (f"{OF_THREAD}/context", ".context-fields .segments button >> nth=4"),  # 16,000 tokens
+    "receipt": (f"{OF_THREAD}/context", ".as-of-mark >> nth=-1"),
+    "compare": (f"{OF_THREAD}/context", ".screen > .row .segments button >> nth=1"),
     "summary": (f"{OF_THREAD}/summary", ""),
     "memories": ("#/memories", ".memory-row >> nth=1"),
+    "chain": ("#/memories", CHAIN),
     "entities": ("#/memories?view=entities", ""),
     "recall": ("#/recall?q=What+is+my+dog+called%3F", ""),
     "runs": ("#/runs", ""),
@@ -41,7 +46,8 @@ SCREENS: dict[str, tuple[str, str]] = {
 }
 
 
-async def main() -> None:
+async def main(names: Sequence[str]) -> None:
+    wanted = {name: screen for name, screen in SCREENS.items() if not names or name in names}
     with tempfile.TemporaryDirectory() as folder:
         async with filled_server(Path(folder) / "home") as api, opened_browser() as browser:
             page = await signed_out(browser, api)
@@ -57,7 +63,7 @@ async def main() -> None:
                     await page.evaluate(
                         "([key, value]) => sessionStorage.setItem(key, value)", [f"turnlog.{key}", json.dumps(value)]
                     )
-                for name, (where, clicked) in SCREENS.items():
+                for name, (where, clicked) in wanted.items():
                     await take(page, api, where, clicked, FOLDER / f"{name}-{language}-{theme}.png")
 
 
@@ -68,9 +74,11 @@ async def take(page: Page, api: Api, where: str, clicked: str, path: Path) -> No
     await page.wait_for_timeout(2_000)  # streams of events never leave the network idle
     if clicked:
         await page.locator(clicked).click()
+        if clicked == CHAIN:
+            await page.locator(".chain").scroll_into_view_if_needed()
         await page.wait_for_timeout(1_500)
     await page.screenshot(path=path)
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    asyncio.run(main(sys.argv[1:]))

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 from helpers.api import Api, server
@@ -19,7 +20,18 @@ from turnlog.agent.operations.importers import Defaults
 from turnlog.agent.operations.importing import ImportRequest, import_conversations, prepare_import
 from turnlog.agent.operations.sample import THREAD, USER, load_sample
 from turnlog.agent.team.samples import load_applicant
-from turnlog.events.contracts import Event, EventData, JobRan, MemorySource, SummaryWritten, TopicsTagged
+from turnlog.events.contracts import (
+    Event,
+    EventData,
+    Interval,
+    JobRan,
+    Memory,
+    MemoryRecorded,
+    MemorySource,
+    SummaryWritten,
+    TopicsTagged,
+)
+from turnlog.events.subjects import memory_thread
 
 MODEL = "gpt-4o-mini"
 DAYS = 13
@@ -63,6 +75,9 @@ MEMORIES = (
     (80, "FACT", "activity", "Founded the school's robotics club in 2024", 0.7),
     (200, "FACT", "place", "家在杭州滨江区", 0.5),
 )
+# What the family could pay before, and how many days ago: each was replaced by the next, the last by a memory above.
+EARLIER = ((120, "The family can pay 40,000 USD a year"), (45, "The family can pay 45,000 USD a year"))
+REPLACED_BY = 5  # the memory above, by its number
 SUMMARIES = (
     "Lin Wei (林薇) is a senior in Hangzhou who applies for fall 2027. Her average is 88.6, she is in the top 12 %, and"
     " she wants to study computer science or robotics. The family can pay 45,000 USD a year.",
@@ -108,7 +123,9 @@ def unseen(done: float, total: float | None) -> None:
 
 
 async def answer_questions(client: AsyncClient, model: MemoryServer) -> None:
-    """A run that is handed on and calls two tools, one whose tool fails, and an answer without any."""
+    """A run that is handed on and calls two tools, one whose tool fails, and two answers without any."""
+    model.reply("Your average is 88.6 of 100, which is 3.72 of 4.0.", delay=0.3)
+    await ask(client, THREAD, "What is my GPA?")
     task = {"agent_type": "school", "task_description": "Which schools fit a GPA of 3.72 and 52,000 USD a year?"}
     model.reply("The school agent knows that.", tool_calls=[("delegate_to_agent", task)], delay=0.5)
     searched = [("get_profile", {}), ("search_schools", {"query": "robotics"})]
@@ -141,12 +158,11 @@ async def append_history(api: Api) -> None:
     for text, count in zip(SUMMARIES, (18, 40), strict=True):
         written = SummaryWritten(summary=text, message_count=count, covered_seq=count, derivation=derivation(1, count))
         await append(api, now, THREAD, written)
-    for number, (days, kind, category, content, importance) in enumerate(MEMORIES):
-        said = now - timedelta(days=days)
-        source = MemorySource(thread=THREAD, seq=3, event_id=UUID(int=number), quote=content, said_at=said)
-        shown = {"category": category, "content": content, "importance": importance, "valid_from": said}
-        memory = memory_of(number + 1, **shown, sources=(source,)).model_copy(update={"kind": kind})
+    for number, (days, kind, category, content, importance) in enumerate(MEMORIES, 1):
+        shown = {"category": category, "content": content, "importance": importance}
+        memory = memory_said(number, now - timedelta(days=days), **shown).model_copy(update={"kind": kind})
         await api.runtime.log.append(memory_event(memory, USER, str(api.tenant)))
+    await add_earlier(api, now)
     await append(
         api, now, "jobs", JobRan(job="decay", due_at=now - timedelta(hours=9), duration_ms=412, counts={"archived": 2})
     )
@@ -154,6 +170,23 @@ async def append_history(api: Api) -> None:
         await add_entity(api.runtime, str(api.tenant), USER, entity)
     await Stage(api.runtime).bad("turn_recorded", "talk-0")
     await api.runtime.wait_until_projected()
+
+
+def memory_said(number: int, said: datetime, **shown: Any) -> Memory:
+    source = MemorySource(thread=THREAD, seq=3, event_id=UUID(int=number - 1), quote=shown["content"], said_at=said)
+    return memory_of(number, **shown, valid_from=said, sources=(source,))
+
+
+async def add_earlier(api: Api, now: datetime) -> None:
+    """Adds what held before the memory REPLACED_BY, the newest first: each begins closed."""
+    after, ended = REPLACED_BY, now - timedelta(days=MEMORIES[REPLACED_BY - 1][0])
+    for number, (days, content) in enumerate(reversed(EARLIER), 100):
+        said = now - timedelta(days=days)
+        memory = memory_said(number, said, category="finance", content=content, importance=0.85)
+        closed = Interval(memory_id=memory.id, valid_to=ended, replaced_by=UUID(int=after), reason="superseded")
+        recorded = MemoryRecorded(memory=memory, intervals=(closed,))
+        await append(api, said, memory_thread(USER), recorded)
+        after, ended = number, said
 
 
 async def append(api: Api, time: datetime, thread: str, *data: EventData) -> None:

@@ -1,7 +1,7 @@
 // Two receipts side by side: what one answer was made from, and what the other was.
 import { html, useMemo, useState } from "../html.js";
 import { get, path } from "../api.js";
-import { t } from "../i18n.js";
+import { named, t } from "../i18n.js";
 import { useLoad } from "../load.js";
 import { StackedBar } from "./bars.js";
 import { Badge, Failure, Field, Loading } from "./common.js";
@@ -31,10 +31,13 @@ export function Compare({ thread, receipts, first, second }) {
   </div>`;
 }
 
+const PLACES = ["system", "tools", "memories", "tiers", "free", "reserve", "safety"]; // in the order of the window
+
 /** @param {{sides: any[]}} props */
 function Differences({ sides }) {
   const parts = sides.map(({ context }) => new Map(partsOf(context).map((part) => [part.key, part])));
-  const keys = [...new Set(parts.flatMap((side) => [...side.keys()]))];
+  const place = (/** @type {string} */ key) => PLACES.indexOf(PLACES.includes(key) ? key : "tiers");
+  const keys = [...new Set(parts.flatMap((side) => [...side.keys()]))].sort((one, other) => place(one) - place(other));
   const whole = Math.max(...sides.map(({ context }) => context.shares.window));
   const rows = keys.map((key) => ({ key, part: parts[0].get(key) ?? parts[1].get(key), values: parts.map((side) => side.get(key)?.value ?? 0) }));
   const told = sides.map(({ context }) => new Set(context.messages.map(textOf)));
@@ -56,7 +59,7 @@ function Differences({ sides }) {
       ${sides.map((_, at) => html`<section key=${at} class="card stack"><h2>${t(at ? "compare.only_second" : "compare.only_first")}</h2>
         ${memories[at].length > 0 && html`<div><h3>${t("window.memories")}</h3><ul class="plain-list">${memories[at].map((/** @type {any} */ memory) => html`<li key=${memory.id} dir="auto">${clip(memory.content, 200)}</li>`)}</ul></div>`}
         <div><h3>${t("context.messages")} <span class="muted number">${number(only[at].length)}</span></h3>
-          ${only[at].length ? html`<ul class="plain-list">${only[at].slice(-12).map((/** @type {any} */ message, /** @type {number} */ n) => html`<li key=${n} dir="auto"><span class="muted">${message.role}</span> ${clip(textOf(message), 200)}</li>`)}</ul>`
+          ${only[at].length ? html`<ul class="plain-list">${only[at].slice(-12).map((/** @type {any} */ message, /** @type {number} */ n) => html`<li key=${n} dir="auto"><span class="muted">${named("chat.roles", message.role)}</span> ${clip(textOf(message), 200)}</li>`)}</ul>`
             : html`<p class="muted">${t("compare.none")}</p>`}</div>
       </section>`)}
     </div>`;
