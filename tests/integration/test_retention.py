@@ -1,6 +1,7 @@
 """Turns that are older than their person wants them kept leave the log and everything made from them."""
 
 import asyncio
+from base64 import b64encode
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -14,12 +15,18 @@ from helpers.sample_events import DERIVED, GPA, turn
 from helpers.servers import unlike_a_rebuild
 from helpers.stage import Play, Stage, player
 
+from turnlog.agent.conversations.archive.files import files_of
 from turnlog.agent.memory.preferences import InvalidPreference, set_preferences, show_preferences
+from turnlog.agent.operations.jobs.archiving import archive_older
 from turnlog.agent.operations.jobs.job_states import run_job
 from turnlog.agent.privacy.redaction import retention
+from turnlog.agent.privacy.redaction.redact import redact_turn
 from turnlog.agent.privacy.redaction.retention import find_old, let_old_turns_go
+from turnlog.consumers.erasing import erasure_reach
 from turnlog.events.contracts import (
     AnswerReceipt,
+    Blob,
+    CheckpointSaved,
     EntitiesFound,
     Entity,
     Event,
@@ -28,6 +35,7 @@ from turnlog.events.contracts import (
     MemoryRecorded,
     MemorySource,
     ProfileWritten,
+    SessionCreated,
     SummaryWritten,
     ThreadForked,
     ThreadOpened,
@@ -233,3 +241,36 @@ async def test_a_conversation_that_goes_on_meanwhile_does_not_leave(
     assert len(await room.rows("SELECT FROM messages")) == 2
     assert (await let_old_turns_go(runtime, NOW))["turns"] == 1
     assert await room.rows("SELECT content #>> '{}' FROM messages") == [("And now?",)]
+
+
+@pytest.mark.nightly
+async def test_sealed_archived_and_redacted_turns_leave_too(play: Play) -> None:
+    async with play("projectors") as stage:
+        runtime = stage.runtime
+        seqs = await told(stage)
+        blob = Blob(channel="x", version="1", encoding="msgpack", data=b64encode(SAID.encode()).decode())
+        state = {"v": 4, "channel_values": {"note": SAID}, "channel_versions": {"x": "1"}}
+        saved = CheckpointSaved(checkpoint_id="1ef", checkpoint=state, metadata={}, blobs=(blob,))
+        session = SessionCreated(user_snapshot={"saw": SAID}, after_seq=seqs["first"])
+        await runtime.log.append_many([of(saved, YOUNG), of(session, OLD)])
+        await redact_turn(
+            runtime, "default", "t", seqs["first"], erasure_reach(runtime.settings), "green", by="ann", reason="x"
+        )
+        mixed = [said(SAID, OLD, thread="mixed"), said("Sun today.", YOUNG, thread="mixed")]
+        await runtime.log.append_many(mixed)
+        await runtime.wait_until_projected()
+        await archive_older(runtime, datetime.now(UTC) + timedelta(days=1), no_progress)
+        await runtime.wait_until_projected()
+        assert await stage.rows("SELECT FROM messages WHERE thread_id IN ('mixed', 'past')") == []
+        await set_preferences(runtime, "default", "ann", {"retention_days": 30})
+        done = await let_old_turns_go(runtime, NOW)
+        assert (done["turns"], done["conversations"]) == (4, 1)
+        assert await rows_with(stage, "heron") == {}
+        assert not any("heron" in repr(one.data).lower() for one in await stage.events("t"))
+        query = "SELECT seq, content #>> '{}' FROM messages WHERE thread_id = 't'"
+        assert await stage.rows(query) == [(seqs["young"], "It rained on Monday.")]
+        assert len(await stage.rows("SELECT FROM checkpoints WHERE thread_id = 't'")) == 1
+        assert await stage.rows("SELECT content #>> '{}' FROM messages WHERE thread_id = 'mixed'") == [("Sun today.",)]
+        assert files_of(runtime.settings.archive, "default", ["mixed", "past"]) == []
+        assert await unlike_a_rebuild(runtime.log, runtime.database_url) == {}
+        assert (await find_old(runtime, NOW)).tenants == []

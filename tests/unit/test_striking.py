@@ -8,7 +8,7 @@ from unicodedata import normalize
 import pytest
 from helpers.sample_events import event, turn
 
-from turnlog.agent.privacy.redaction.striking import may_spell, strike_of, struck
+from turnlog.agent.privacy.redaction.striking import comparable, may_spell, said_in, strike_of, struck
 from turnlog.events.contracts import (
     Blob,
     CheckpointSaved,
@@ -91,3 +91,11 @@ def test_other_ways_to_spell_the_words_are_known_but_not_struck(text: str) -> No
     strike, said = strike_of(turn("I say Zebrafish-77."), 5, "Zebrafish-77"), event(turn(f"Ask {text}!").data)
     assert struck(said, strike, 9) is None
     assert may_spell(said, strike) and not may_spell(event(turn("Ask for 77 zebras.").data), strike)
+
+
+def test_a_sentence_with_quotes_and_lines_is_found_in_another_turn() -> None:
+    """Otherwise it would be struck there, although somebody says it by themselves."""
+    text = 'She said "see you at nine" again.'
+    other = turn('Yes:\nShe said "see you\nat NINE" again. Bye.')
+    assert isinstance(other.data, TurnRecorded)
+    assert comparable([text]) in said_in(other.data)
