@@ -13,9 +13,9 @@ from starlette.requests import Request
 
 from turnlog.agent.answering.asking import NoAnswer
 from turnlog.agent.answering.fallback import CATEGORIES, REFUSALS, category_of, why_zh
+from turnlog.agent.context.message_units import SAYS_NOTHING
 from turnlog.agent.context.receipt import REASONS_ZH
 from turnlog.agent.context.selection import OVER_BUDGET, TOO_LARGE
-from turnlog.agent.context.turns import SAYS_NOTHING
 from turnlog.consumers.api.dialects.openai.errors import CODES, response_of
 from turnlog.consumers.api.problems import STATUS, Refused, Stopping, problem, problem_of, reader_language
 from turnlog.consumers.workers.answering import FINAL
