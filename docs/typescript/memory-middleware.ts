@@ -1,5 +1,5 @@
 // turnlog as the memory of any model of Vercel's AI SDK: what was said is stored, and what is known goes into the prompt.
-import type { LanguageModelMiddleware } from "ai";
+import type { LanguageModelV4Middleware as LanguageModelMiddleware } from "@ai-sdk/provider";
 import { need, type Turnlog } from "./index.ts";
 
 type Prompt = Parameters<NonNullable<LanguageModelMiddleware["transformParams"]>>[0]["params"]["prompt"];
