@@ -78,7 +78,7 @@ typescript: $(STAMP)
 	@rm -rf $(TYPESCRIPT) && cp -r docs/typescript $(TYPESCRIPT) && cd $(TYPESCRIPT) && \
 	if command -v npm >/dev/null && npm ci --silent --ignore-scripts --no-audit --no-fund >/dev/null 2>&1; then \
 	  npm run --silent build && tar -tzf "$$(npm pack --silent)" | grep -q package/dist/index.js && \
-	  node -e "import('turnlog').then(({ connect }) => connect({ key: 'k' }).ask)"; \
+	  node -e "import('turnlog/ai-sdk').then(() => import('turnlog')).then(({ connect }) => connect({ key: 'k' }).ask)"; \
 	else echo "typescript: skipped, because npm or its registry is not there"; fi
 
 bench: $(STAMP)
@@ -104,17 +104,17 @@ peer: $(STAMP)
 	$(BIN)/pytest -n auto --dist worksteal tests/peer/store_*.py
 
 # Clients of others, unchanged, against the running server. Their packages are in an environment of their own, since some
-# need older versions of what turnlog needs too; Node comes with them. Agents on TurnlogSaver use turnlog's environment and
-# what it lacks. LiteLLM's proxy and Open WebUI, without its local models, have one each: 1.4 GB.
+# need older versions of what turnlog needs too; Node comes with them. Agents on TurnlogSaver and `langgraph dev` use turnlog's
+# environment and what it lacks. LiteLLM's proxy and Open WebUI, without its local models, have one each: 1.4 GB.
 clients: $(STAMP) $(CLIENTS)/.installed
 	$(BIN)/pytest -n auto --dist worksteal tests/clients/check_*.py tests/clients/test_*.py
 
 $(CLIENTS)/.installed: requirements-clients.lock requirements-agents.lock requirements-open-webui.lock \
-  requirements-litellm.lock tests/clients/package.json tests/clients/package-lock.json
+  requirements-litellm.lock requirements-langgraph-dev.lock tests/clients/package.json tests/clients/package-lock.json
 	$(PYTHON) -m venv --clear $(CLIENTS)
 	$(CLIENTS)/bin/pip install --quiet --disable-pip-version-check --requirement requirements-clients.lock
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --target $(CLIENTS)/agents \
-	  --requirement requirements-agents.lock
+	for name in agents langgraph-dev; do $(BIN)/pip install --quiet --disable-pip-version-check --no-deps \
+	  --target $(CLIENTS)/$$name --requirement requirements-$$name.lock || exit 1; done
 	for name in open-webui litellm; do $(PYTHON) -m venv $(CLIENTS)/$$name || exit 1; \
 	  $(CLIENTS)/$$name/bin/pip install --quiet --disable-pip-version-check --no-deps \
 	  --requirement requirements-$$name.lock || exit 1; done

@@ -1,6 +1,8 @@
 """Open WebUI, unchanged, without a browser: what its page sends is stored once, its tasks never (`make clients`)."""
 
-from collections.abc import Iterator
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -8,12 +10,14 @@ from uuid import uuid4
 import httpx2
 import pytest
 from helpers.api import Api, Serve
+from helpers.markdown_examples import blocks
 from helpers.openai_bodies import Step
 from helpers.openai_server import Kind
 from helpers.servers import eventually
 from helpers.stage import MemoryServer
 from installed import HOME, started
 
+from turnlog.agent.access.api_keys import create_key
 from turnlog.consumers.servers.nats_server import free_port
 
 DOG, CAT, BIRD = "My dog is called Sesame.", "And my cat is called Poppy.", "And my bird is called Coco."
@@ -49,9 +53,10 @@ class Page:
         self._history: list[dict[str, str]] = []
         self._last: str | None = None
 
-    async def sign_up(self) -> None:
-        person = {"name": "Ann", "email": "ann@example.org", "password": "Sesame-and-Poppy-1"}
-        signed = await self._client.post("/api/v1/auths/signup", json=person)
+    async def sign_up(self, name: str = "Ann", how: str = "signup") -> None:
+        """how: the first person signs up, and adds the others."""
+        person = {"name": name, "email": f"{name.lower()}@example.org", "password": "Sesame-and-Poppy-1"}
+        signed = await self._client.post(f"/api/v1/auths/{how}", json=person | {"role": "user"})
         assert signed.is_success, signed.text
         self._client.headers["Authorization"] = f"Bearer {signed.json()['token']}"
 
@@ -97,42 +102,80 @@ async def said(api: Api, thread: str) -> list[tuple[str, str]]:
         ]
 
 
+@asynccontextmanager
+async def open_webui(folder: Path, api: Api, key: str, **more: str) -> AsyncIterator[httpx2.AsyncClient]:
+    port = free_port()
+    settings = {
+        "DATA_DIR": str(folder),
+        "WEBUI_SECRET_KEY": "s" * 32,
+        "OFFLINE_MODE": "true",
+        "USE_SLIM_DOCKER": "true",
+        "ENABLE_OLLAMA_API": "false",
+        "ENABLE_FORWARD_USER_INFO_HEADERS": "true",
+        "OPENAI_API_BASE_URL": f"{api.url}/v1",
+        "OPENAI_API_KEY": key,
+    }
+    words = (HOME / "open-webui/bin/open-webui", "serve", "--host", "127.0.0.1", "--port", port)
+    async with started(folder, f"http://127.0.0.1:{port}/health", *words, **settings, **more) as client:
+        yield client
+
+
 async def test_a_chat_of_open_webui_is_stored_once_and_its_tasks_never(
     serve: Serve, model: TaskServer, tmp_path: Path
 ) -> None:
+    async with (
+        serve("reactors", api_base_url=model.url, model="m") as api,
+        open_webui(tmp_path, api, api.token()) as client,
+        api.client() as ann,
+    ):
+        page = Page(client)
+        await page.sign_up()
+        assert (await page.ask(DOG))["content"] == f"echo: {DOG}"
+        assert (await page.ask(CAT))["content"] == f"echo: {CAT}"
+        model.is_failing = True
+        assert (await page.ask(BIRD))["error"]
+        model.is_failing = False
+        assert (await page.again())["content"] == f"echo: {BIRD}"
+        assert len([body for body in model.bodies("chat") if is_task(body)]) >= 4
+
+        async def remembered() -> bool:
+            return "Poppy" in (await ann.get("/api/memories")).text
+
+        await eventually(remembered)
+        assert [one["thread"] for one in (await ann.get("/api/threads")).json()["items"]] == [page.chat]
+        assert await said(api, page.chat) == [
+            *(("user", DOG), ("assistant", f"echo: {DOG}")),
+            *(("user", CAT), ("assistant", f"echo: {CAT}")),
+            *(("user", BIRD), ("assistant", f"echo: {BIRD}")),
+        ]
+        memories = (await ann.get("/api/memories")).text
+        assert "emoji" not in memories and "bees" not in memories
+
+
+async def test_each_person_of_open_webui_has_memories_of_their_own(
+    serve: Serve, model: TaskServer, tmp_path: Path
+) -> None:
+    """With the headers of docs/clients.md."""
+    (headers,) = (block.text for block in blocks("docs/clients.md", "json", "") if "USER_EMAIL" in block.text)
+    settings = {
+        "OPENAI_API_CONFIGS": json.dumps({"0": {"enable": True, "headers": json.loads(headers)}}),
+        "DEFAULT_USER_ROLE": "user",
+        "BYPASS_MODEL_ACCESS_CONTROL": "true",
+    }
     async with serve("reactors", api_base_url=model.url, model="m") as api:
-        port, program = free_port(), HOME / "open-webui/bin/open-webui"
-        settings = {"DATA_DIR": str(tmp_path), "WEBUI_SECRET_KEY": "s" * 32, "OFFLINE_MODE": "true"}
-        settings |= {
-            "USE_SLIM_DOCKER": "true",
-            "ENABLE_OLLAMA_API": "false",
-            "ENABLE_FORWARD_USER_INFO_HEADERS": "true",
-        }
-        settings |= {"OPENAI_API_BASE_URL": f"{api.url}/v1", "OPENAI_API_KEY": api.token()}
-        words = (program, "serve", "--host", "127.0.0.1", "--port", port)
-        async with (
-            started(tmp_path, f"http://127.0.0.1:{port}/health", *words, **settings) as client,
-            api.client() as ann,
-        ):
-            page = Page(client)
-            await page.sign_up()
-            assert (await page.ask(DOG))["content"] == f"echo: {DOG}"
-            assert (await page.ask(CAT))["content"] == f"echo: {CAT}"
-            model.is_failing = True
-            assert (await page.ask(BIRD))["error"]
-            model.is_failing = False
-            assert (await page.again())["content"] == f"echo: {BIRD}"
-            assert len([body for body in model.bodies("chat") if is_task(body)]) >= 4
+        key = await create_key(api.runtime, "default", "webui", "user", ["read", "write", "ask", "act-as-user"])
+        async with open_webui(tmp_path, api, key.key, **settings) as client:
+            for name, text, how in (("Ann", DOG, "signup"), ("Bob", CAT, "add")):
+                page = Page(client)
+                await page.sign_up(name, how)
+                assert (await page.ask(text))["content"] == f"echo: {text}"
+        for name, own, other in (("ann", "Sesame", "Poppy"), ("bob", "Poppy", "Sesame")):
+            async with api.client(f"{name}@example.org") as person:
 
-            async def remembered() -> bool:
-                return "Poppy" in (await ann.get("/api/memories")).text
+                async def remembered(person: httpx2.AsyncClient = person, own: str = own) -> bool:
+                    return own in (await person.get("/api/memories")).text
 
-            await eventually(remembered)
-            assert [one["thread"] for one in (await ann.get("/api/threads")).json()["items"]] == [page.chat]
-            assert await said(api, page.chat) == [
-                *(("user", DOG), ("assistant", f"echo: {DOG}")),
-                *(("user", CAT), ("assistant", f"echo: {CAT}")),
-                *(("user", BIRD), ("assistant", f"echo: {BIRD}")),
-            ]
-            memories = (await ann.get("/api/memories")).text
-            assert "emoji" not in memories and "bees" not in memories
+                await eventually(remembered)
+                assert other not in (await person.get("/api/memories")).text
+        async with api.client("webui") as bot:
+            assert (await bot.get("/api/threads")).json()["items"] == []

@@ -51,7 +51,7 @@ async def started(folder: Path, health: str, *words: Any, **environment: str) ->
                     return False
 
             await eventually(answers, 240)
-            client.base_url = health.rpartition("/health")[0]
+            client.base_url = httpx2.URL(health).join("/")
             yield client
     finally:
         server.terminate()
