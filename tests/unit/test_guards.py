@@ -39,6 +39,7 @@ OWN_SERVERS = {
     "integration/test_chaos_small.py": "kills everything",
     "integration/test_cluster.py": "three NATS nodes",
     "integration/test_cluster_nodes.py": "three NATS nodes",
+    "integration/test_cluster_redaction.py": "three NATS nodes",
     "integration/test_degradation_langgraph.py": "kills both servers",
     "integration/test_degradation_short_term.py": "kills both servers",
     "integration/test_embedded.py": "tests start and stop",
