@@ -37,6 +37,7 @@ from turnlog.agent.recall import memory_search, search
 from turnlog.consumers.servers import background, lease, postgres_server, start, stop
 from turnlog.consumers.servers.postgres_server import DATABASE
 from turnlog.consumers.workers import answering, durable_consumer
+from turnlog.consumers.workers.reactors import segments
 from turnlog.events.log import Log
 from turnlog.events.stream import StreamOptions
 from turnlog.events.subjects import STREAM
@@ -154,6 +155,24 @@ def long_patience(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
             monkeypatch.setattr(f"turnlog.consumers.langgraph.{module}.PATIENCE_S", 30.0)
         monkeypatch.setattr(memory_search, "ANSWER_PATIENCE_S", 30.0)
         monkeypatch.setattr(search, "EMBEDDING_PATIENCE_S", 30.0)
+
+
+@pytest.fixture
+def no_second_try(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes the pause after a failed model call too long for a retry."""
+    monkeypatch.setattr(calls, "FIRST_PAUSE_S", 120.0)
+
+
+@pytest.fixture
+def no_segment_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Retries a failed checkpoint without pauses."""
+    monkeypatch.setattr(segments, "PAUSES_S", [0.0] * len(segments.PAUSES_S))
+
+
+@pytest.fixture
+def impatient_throttle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets the throttle wait only a tenth of a second until a request is counted."""
+    monkeypatch.setattr(admission, "PATIENCE_S", 0.1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from turnlog.agent.answering.prepare import READS as READS_OF_CONTEXTS
 from turnlog.agent.answering.prepare import AnswerBasis as AnswerBasis
-from turnlog.agent.answering.prepare import ContextRequest, prepare, reading
+from turnlog.agent.answering.prepare import ContextRequest, context_connection, prepare
 from turnlog.agent.answering.prepare import Prepared as Prepared
 from turnlog.agent.answering.receipts import RebuiltContext, rebuilt, receipts
 from turnlog.agent.context.plain_text import content_text
@@ -116,13 +116,13 @@ async def _ready(
     """Yields a connection and the thread's last sequence, after the read models have applied it; restores an archived
     thread."""
     head = await runtime.wait_until_thread_projected(tenant, thread, reads, without=READ_WHILE_REBUILT)
-    async with reading(runtime) as conn:
+    async with context_connection(runtime) as conn:
         if not await restored_if_archived(runtime, conn, tenant, thread):
             yield conn, head
             return
     # The wait takes its own connection, so none is held meanwhile.
     head = await runtime.wait_until_thread_projected(tenant, thread, reads, without=READ_WHILE_REBUILT)
-    async with reading(runtime) as conn:
+    async with context_connection(runtime) as conn:
         yield conn, head
 
 

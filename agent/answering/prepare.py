@@ -116,7 +116,7 @@ class Prepared:
 
 
 @asynccontextmanager
-async def reading(runtime: Runtime) -> AsyncIterator[Connection]:
+async def context_connection(runtime: Runtime) -> AsyncIterator[Connection]:
     """Yields a connection for `prepare`, to at most READING contexts at once, so that each can get its second one for
     memories."""
     async with runtime.cached(_turns_to_read), runtime.pool.connection() as conn:
@@ -124,7 +124,7 @@ async def reading(runtime: Runtime) -> AsyncIterator[Connection]:
 
 
 async def prepare(runtime: Runtime, conn: Connection, request: ContextRequest) -> Prepared:
-    """Builds the context. The read models must have applied its events, and `conn` must come from `reading`.
+    """Builds the context. The read models must have applied its events, and `conn` must come from context_connection().
 
     Raises NotFound when the thread has no messages or has not reached as_of_seq, WindowTooSmall.
     """

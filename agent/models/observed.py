@@ -7,10 +7,10 @@ import contextlib
 import functools
 import time
 from collections.abc import Callable, Coroutine, Iterator
-from typing import Any, ParamSpec, Protocol, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from turnlog.agent import metrics, recent_traces
-from turnlog.agent.models.protocol import Completion
+from turnlog.agent.models.protocol import Completion, Named
 from turnlog.events import tracing
 
 OPERATION = "gen_ai.operation.name"
@@ -32,14 +32,6 @@ FAILED = "tool_error"  # the error type of a tool whose result does not say more
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-class Named(Protocol):
-    @property
-    def model(self) -> str: ...
-
-    @property
-    def provider(self) -> str: ...
 
 
 @contextlib.contextmanager

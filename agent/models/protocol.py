@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel
 
 from turnlog.events.contracts import ToolCall, UsageMetered
+from turnlog.events.errors import TurnlogError
 
 Vectors = NDArray[np.float32]
 Purpose = Literal["answer", "summary", "topics", "embedding", "compression", "extraction", "compaction"]
@@ -56,6 +57,20 @@ class Usage:
 
 
 Meter = Callable[[Usage], None]
+
+
+class Named(Protocol):
+    @property
+    def model(self) -> str: ...
+
+    @property
+    def provider(self) -> str: ...
+
+
+def failed_usage(model: Named, purpose: Purpose, agent: str | None, error: TurnlogError) -> UsageMetered:
+    """Returns the usage of a failed call of the model, without tokens."""
+    why = f"{error.code}: {error}"[:500]
+    return UsageMetered(purpose=purpose, agent=agent, provider=model.provider, model=model.model, error=why)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from turnlog.agent.models import prompts
 from turnlog.agent.models.cached_calls import Owner, forget_answers, key_of, once
 from turnlog.agent.models.errors import BreakerOpen, ModelError, ModelRefused
 from turnlog.agent.models.json_text import json_value
-from turnlog.agent.models.protocol import ChatModel, ChatRequest, Usage
+from turnlog.agent.models.protocol import ChatModel, ChatRequest, Usage, failed_usage
 from turnlog.agent.models.spending_limit import Ledger
 from turnlog.agent.recall.profile import Profile, ProfileLine, profile
 from turnlog.agent.retry_later import RetryLater
@@ -170,7 +170,6 @@ def _written(
 
 def _failure(place: Place, chat: ChatModel, error: ModelError) -> tuple[UUID, UsageMetered]:
     """Returns the event of a failed call, one per cause and day."""
-    why = f"{error.code}: {error}"[:500]
-    data = UsageMetered(purpose="summary", agent=NAME, provider=chat.provider, model=chat.model, error=why)
+    data = failed_usage(chat, "summary", NAME, error)
     cause = f"failure/{place.tenant}/{place.thread}/{chat.model}/{error.code}/{utc_now():%Y-%m-%d}"
     return uuid5(NAMESPACE, cause), data

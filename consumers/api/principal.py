@@ -123,7 +123,7 @@ def needs(scope: str, role: Role | None = None) -> Any:
     return Depends(allowed)
 
 
-async def reading(caller: Annotated[Principal, needs("read")]) -> AsyncIterator[Principal]:
+async def reads_in_turn(caller: Annotated[Principal, needs("read")]) -> AsyncIterator[Principal]:
     """Yields the caller, whose reads take their turn until the answer is sent. Raises Forbidden, TooManyWaiting."""
     async with in_share(*caller.person, "reads"):
         yield caller
@@ -131,7 +131,7 @@ async def reading(caller: Annotated[Principal, needs("read")]) -> AsyncIterator[
 
 # A Watcher's answer has no end, so it takes no turn of the reads; streams are counted by themselves.
 Watcher = Annotated[Principal, needs("read")]
-Reader = Annotated[Principal, Depends(reading)]
+Reader = Annotated[Principal, Depends(reads_in_turn)]
 Writer = Annotated[Principal, needs("write")]
 Asker = Annotated[Principal, needs("ask")]
 Eraser = Annotated[Principal, needs("erase")]

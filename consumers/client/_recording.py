@@ -1,4 +1,4 @@
-"""One chat completion on a thread: its new messages, its context, and the answer that is recorded."""
+"""Records one chat completion on a thread: stores its new messages, builds its context, and records the answer."""
 
 import asyncio
 import json
@@ -15,7 +15,7 @@ from turnlog.agent.context.wire import with_custom_calls
 from turnlog.agent.conversations.transcript_matching import Wire, split_prompt, unseen, with_own_last
 from turnlog.agent.models.openai_answer import Answer
 from turnlog.agent.models.pricing import load_prices
-from turnlog.events.contracts import UsageMetered
+from turnlog.agent.models.protocol import Usage
 from turnlog.events.errors import NotFound, cause
 from turnlog.events.texts import storable
 
@@ -24,7 +24,7 @@ logger = logging.getLogger("turnlog.client")
 
 
 class Exchange:
-    """A request under way. It holds the turn of its thread until it is over.
+    """A running request. It holds the turn of its thread until it is over.
 
     It runs in a task of its own, since what cancels its caller often cancels each further wait of the caller too.
     messages: what the model gets. heard: what came of the answer. is_whole: it came at once, and not as a stream.
@@ -40,7 +40,7 @@ class Exchange:
         self.task.add_done_callback(self._ended)
 
     async def begin(self) -> None:
-        """Waits until the messages are there. Raises what `begun` raises."""
+        """Waits until the messages are stored. Raises what `begun` raises."""
         try:
             await asyncio.shield(self._begun)
         except asyncio.CancelledError:
@@ -53,12 +53,12 @@ class Exchange:
         self.is_whole = True
 
     async def end(self) -> None:
-        """Records the answer, once; nothing when nothing came or it failed."""
+        """Records the answer, once; nothing if it is empty or failed."""
         self._over.set()
         await asyncio.shield(self.task)
 
     def leave(self, close: Callable[[], Awaitable[Any]] | None = None) -> None:
-        """Ends as `end` does, without waiting for it. close: of the stream that nobody reads any more."""
+        """Ends like `end`, without waiting. close: closes the stream, which is no longer read."""
         self._close = close
         self._over.set()
 
@@ -68,7 +68,7 @@ class Exchange:
         self._over.set()
 
     def stop(self) -> None:
-        """Records what came, for a memory that is closed; what has not begun does not begin."""
+        """Records the received part when the memory is closed; a request that has not begun does not begin."""
         self._over.set()
         if not self._begun.done():
             self.task.cancel()
@@ -107,27 +107,18 @@ class Exchange:
             await self._close()
 
     async def _record(self, thread: Thread, context: Context, latency_ms: float) -> None:
-        """Records text and those calls whose arguments came whole: others cannot be run. Nothing came: nothing is."""
+        """Records the text and the calls with complete arguments, because others cannot be run. Nothing came: nothing
+        is."""
         heard, model = self.heard, self.heard.model or self._model
         text = heard.whole_text()
         calls = [call for call in heard.tool_calls() if self.is_whole or _is_json(call.arguments)]
         if not text and not calls:
             return
         tokens_in, tokens_out = heard.tokens_in or 0, heard.tokens_out or 0
-        runtime = getattr(thread, "_runtime", None)  # a thread of a server has none
+        runtime = getattr(thread, "_runtime", None)  # a remote thread has none
         prices = load_prices(runtime.settings.prices if runtime is not None else None)
         cost = prices.cost_of(model, tokens_in, tokens_out)
-        usage = UsageMetered(
-            purpose="answer",
-            agent=AGENT,
-            provider="openai",
-            model=model,
-            tokens_in=tokens_in,
-            tokens_out=tokens_out,
-            cost_usd=cost.usd,
-            price_known=cost.known,
-            latency_ms=latency_ms,
-        )
+        used = Usage("openai", model, 1, tokens_in, tokens_out, cost.usd, cost.known, latency_ms)
         await thread.add(
             "assistant",
             text,
@@ -137,7 +128,7 @@ class Exchange:
             tokens_in=heard.tokens_in,
             tokens_out=heard.tokens_out,
             latency_ms=latency_ms,
-            usage=usage,
+            usage=used.metered("answer", AGENT),
         )
 
     def _ended(self, task: asyncio.Task[None]) -> None:
@@ -154,8 +145,8 @@ def as_sent(messages: Sequence[Any]) -> list[Wire]:
 
 
 async def begun(exchanges: set[Exchange], thread: Thread, arguments: Wire, tokens: int | None) -> Exchange:
-    """Stores the caller's new messages, at their turn, and builds the context that ends with them. exchanges: it is
-    among them until it is over.
+    """Stores the caller's new messages when it is their turn, and builds the context that ends with them. exchanges:
+    contains the request until it ends.
 
     Raises InvalidEvent, NotFound for a request without messages on a thread without turns, WindowTooSmall,
     TooManyWaiting.
@@ -168,7 +159,7 @@ async def begun(exchanges: set[Exchange], thread: Thread, arguments: Wire, token
 
 
 async def _new(thread: Thread, given: Sequence[Wire]) -> tuple[Sequence[Wire], int]:
-    """Returns the messages behind the longest beginning that the thread ends with, and the sequence of its last turn.
+    """Returns the messages after the longest prefix that the thread ends with, and the sequence of its last turn.
 
     Where none fits, as with a history that was shortened or edited: those behind the caller's last answer, unless the
     thread is empty.

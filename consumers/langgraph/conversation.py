@@ -22,7 +22,7 @@ from langgraph.store.base import BaseStore
 from pydantic import TypeAdapter
 
 from turnlog.agent.answering.pieces import Restarted, Round, Text
-from turnlog.agent.answering.prepare import READS, AnswerBasis, ContextRequest, prepare, reading
+from turnlog.agent.answering.prepare import READS, AnswerBasis, ContextRequest, context_connection, prepare
 from turnlog.agent.answering.record import Answer, Author, record
 from turnlog.agent.answering.run import ToolLoop, run
 from turnlog.agent.answering.thread_context import context_settings
@@ -47,7 +47,7 @@ NO_STORE = "the graph has no store"
 NOT_ON_LOG = "a message that the model was given is not a turn on the log; is the checkpointer a TurnlogSaver?"
 _BASIS = TypeAdapter(AnswerBasis)
 Update = dict[str, Any]
-# What the stream `custom` shows of a piece of the answer.
+# Kind of piece → its content in the stream `custom`.
 SHOWN: dict[type[Any], Callable[[Any], dict[str, str]]] = {
     Text: lambda piece: {"kind": "text", "text": piece.text},
     Restarted: lambda _: {"kind": "restart"},
@@ -55,7 +55,7 @@ SHOWN: dict[type[Any], Callable[[Any], dict[str, str]]] = {
 
 
 class ConversationState(TypedDict, total=False):
-    """Plain JSON but for the messages, so that any checkpointer can keep it.
+    """The state of the graph: plain JSON except the messages, so that any checkpointer can store it.
 
     conversation_id: the checkpointer's thread_id. agent_type: who answers, `general` where no route matched.
     memory_context: what the store knows of the user, one memory a line. retrieval_results: {"namespace", "key", "text",
@@ -105,20 +105,20 @@ def conversation_graph(
 
 @dataclass(frozen=True, slots=True)
 class Nodes:
-    """Each takes the state and returns the parts that change."""
+    """The nodes of the graph; each takes the state and returns the changed parts."""
 
     runtime: Runtime
     routes: Sequence[Route] = ()
 
     async def route(self, state: ConversationState) -> Update:
-        """Decides for every message, and clears what the turn before looked up."""
+        """Routes every message, and clears the previous turn's findings."""
         chosen = best_route(self.routes, question(state))
         prefix = chosen.kb_prefix or GENERAL
         routed = {"kb_prefix": prefix, "agent_type": chosen.agent_type, "use_retrieval": prefix != GENERAL}
         return {**routed, "retrieval_results": None, "answer": None, "debug": {"route": chosen.name}}
 
     async def recall(self, state: ConversationState, *, runtime: Run[None]) -> Update:
-        """Looks for memories that somebody put into the store; what turnlog itself knows comes with the context."""
+        """Searches memories that applications put into the store; turnlog's own memories are part of the context."""
         user, lines, why = state["user_id"], list[str](), ""
         if runtime.store is not None and user:
             items, why = await searched(runtime.store, memories_of(user), question(state), MEMORIES_AT_MOST)
@@ -135,8 +135,8 @@ class Nodes:
         return {"retrieval_results": near, "debug": _told(state, "retrieve", why)}
 
     async def generate(self, state: ConversationState, *, runtime: Run[None]) -> Update:
-        """Streams each piece as SHOWN says. Raises ModelError and WindowTooSmall; the state keeps the question then,
-        and the run can be resumed."""
+        """Makes the answer and streams each piece in the form of SHOWN. Raises ModelError and WindowTooSmall; the state
+        keeps the question then, and the run can be resumed."""
         acting = await self._agent(state)
         context, basis, why = await self._prepared(state, acting)
         made: Round | None = None
@@ -171,7 +171,7 @@ class Nodes:
         return {"messages": [message], "answer": answer, "debug": _told(state, "generate", why)}
 
     async def persist(self, state: ConversationState) -> Update:
-        """Records the receipt, the usage and which memories were read, once however often it runs. Raises
+        """Records the receipt, the usage and the read memories, once even if it runs again. Raises
         LogUnavailable, LogFull; the answer stays in the state and the run can be resumed."""
         answer, said = state.get("answer"), next(iter(state["messages"][-1:]), None)
         if not answer or not isinstance(said, AIMessage) or said.id != answer["id"]:
@@ -210,7 +210,7 @@ class Nodes:
         if (server := server_team(self.runtime)) is None:
             return None
         with contextlib.suppress(TimeoutError, TurnlogError, psycopg.Error, OSError):
-            async with asyncio.timeout(PATIENCE_S), reading(self.runtime) as conn:
+            async with asyncio.timeout(PATIENCE_S), context_connection(self.runtime) as conn:
                 server = await team_of_tenant(conn, server, self.runtime.settings.tenant)
         acting = server.team.agents.get(state.get("agent_type", GENERAL).lower())
         return acting if acting is not None and acting.enabled else None
@@ -218,7 +218,7 @@ class Nodes:
     async def _prepared(
         self, state: ConversationState, acting: Agent | None
     ) -> tuple[Context, AnswerBasis | None, str]:
-        """Returns the context, what its answer's receipt is made of, and why something is missing, '' if nothing is.
+        """Returns the context, the basis of its answer's receipt, and why something is missing ('' if nothing is).
         Without Postgres the context is made of the state alone, and has no receipt."""
         runtime, settings, model = self.runtime, self.runtime.settings, self.runtime.models.chat.model
         model, prompt = (model, settings.system_prompt) if acting is None else (acting.model or model, acting.prompt)
@@ -239,7 +239,7 @@ class Nodes:
         try:
             async with asyncio.timeout(PATIENCE_S):
                 await runtime.wait_until_thread_projected(*place, READS)
-                async with reading(runtime) as conn:
+                async with context_connection(runtime) as conn:
                     request = by_turns(request, await thread_messages(conn, *place))
                     prepared = await prepare(runtime, conn, request)
             if request.places is None:

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from turnlog.agent.answering.cancelling import AnswerCancelled, said_so_far, until_cancelled
 from turnlog.agent.answering.pieces import Progress, Round
-from turnlog.agent.answering.prepare import READS, ContextRequest, Prepared, prepare, reading
+from turnlog.agent.answering.prepare import READS, ContextRequest, Prepared, context_connection, prepare
 from turnlog.agent.answering.recall_tool import SCHEMA, MemoriesOf, ToolResult, run_tool
 from turnlog.agent.answering.record import Answer, Author, answer_of, record
 from turnlog.agent.answering.request import FAILURE, answer_id
@@ -25,7 +25,7 @@ from turnlog.agent.memory.deciding.service import Memories
 from turnlog.agent.models import observed
 from turnlog.agent.models.errors import EmptyAnswer, ModelError
 from turnlog.agent.models.language import is_chinese
-from turnlog.agent.models.protocol import ChatRequest, Usage, asker_of
+from turnlog.agent.models.protocol import ChatRequest, Usage, asker_of, failed_usage
 from turnlog.agent.recall.search import recall_of
 from turnlog.agent.retry_later import RetryLater
 from turnlog.agent.runtime import Runtime
@@ -34,7 +34,7 @@ from turnlog.agent.team.recording import failed_event
 from turnlog.agent.team.teams import Agent
 from turnlog.consumers.workers.durable_consumer import Delivery
 from turnlog.consumers.workers.team_answers import TeamRun
-from turnlog.events.contracts import AnswerRequested, Event, ToolCall, UsageMetered
+from turnlog.events.contracts import AnswerRequested, Event, ToolCall
 from turnlog.events.errors import EventTooLarge, InvalidEvent, LogFull, LogUnavailable, NotFound, TurnlogError
 from turnlog.events.log import Log
 from turnlog.events.publish import Key
@@ -135,7 +135,7 @@ class AgentConsumer:
     async def _is_first(self, request: Event, delivery: Delivery) -> bool:
         """Returns whether no earlier event is this request; waits until the read models have it. Raises
         NotProjectedInTime."""
-        async with reading(self._runtime) as conn:
+        async with context_connection(self._runtime) as conn:
             await wait_for(conn, READS, delivery.partition, delivery.seq, without=READ_WHILE_REBUILT)
             key = Key.of(request)
             return (await first_seqs(conn, [delivery.partition], [key])).get(key) == delivery.seq
@@ -163,7 +163,7 @@ class AgentConsumer:
         if server is not None:
             await self._make_by_team(server, request, data, seq, progress, ends_at, answered_by, run_end)
             return
-        async with reading(self._runtime) as conn:
+        async with context_connection(self._runtime) as conn:
             agent = await answering_agent(conn, request.tenant, data.agent)
             await restored_if_archived(self._runtime, conn, request.tenant, request.thread)
             asked = await _asked(conn, request, data)
@@ -211,7 +211,7 @@ class AgentConsumer:
     ) -> None:
         """Makes the answer by the team's agents, each with a context of its own."""
         place = (request.tenant, request.thread)
-        async with reading(self._runtime) as conn:
+        async with context_connection(self._runtime) as conn:
             server = await team_of_tenant(conn, server, request.tenant, data.model)
             await restored_if_archived(self._runtime, conn, *place)
             asked = await _asked(conn, request, data)
@@ -223,7 +223,7 @@ class AgentConsumer:
         async def prepared(agent: Agent, notes: Sequence[str]) -> Prepared:
             row = AgentRow(agent.type, True, agent.prompt, agent.temperature, agent.max_tokens, agent.model)
             tools = server.tools.schemas(agent)
-            async with reading(self._runtime) as conn:
+            async with context_connection(self._runtime) as conn:
                 return await self._prepared(conn, request, seq, asked, row, agent.model, tools, notes)
 
         recall = functools.partial(self._use_tool, request, seq)
@@ -269,7 +269,7 @@ class AgentConsumer:
 
     async def _check_is_there(self, request: Event, data: AnswerRequested) -> None:
         """Raises NotFound if the question was deleted while its answer was made."""
-        async with reading(self._runtime) as conn:
+        async with context_connection(self._runtime) as conn:
             if await message_by_event(conn, request.tenant, request.thread, data.turn_id) is None:
                 raise NotFound(f"thread {request.thread!r} was deleted while the answer was made")
 
@@ -318,7 +318,7 @@ class AgentConsumer:
         recall = recall_of(self._runtime, asker_of(request.tenant, request.user or request.thread))
         memories = MemoriesOf(self._runtime, request.tenant, request.user, request.time)
         scope, top_k = Scope(request.tenant, request.thread), self._runtime.settings.recall_top_k
-        async with reading(self._runtime) as conn:
+        async with context_connection(self._runtime) as conn:
             return await run_tool(call, conn, recall, scope, top_k, first_shown, memories)
 
     async def _record(self, answer: Answer) -> None:
@@ -347,15 +347,9 @@ class AgentConsumer:
         """
         wait_s = getattr(error, "retry_after_s", None)
         await progress.tell("error", str(error), True, code=error.code, retry_after_s=wait_s)
-        failed = UsageMetered(
-            purpose="answer",
-            agent=self._agent_of(request),
-            provider=self._models.chat.provider,
-            model=self._models.chat.model,
-        )
+        failed = failed_usage(self._models.chat, "answer", self._agent_of(request), error)
         if isinstance(error, EmptyAnswer) and isinstance(error.usage, Usage):
-            failed = error.usage.metered("answer", self._agent_of(request))
-        failed = failed.model_copy(update={"error": f"{error.code}: {error}"[:500]})
+            failed = error.usage.metered("answer", failed.agent).model_copy(update={"error": failed.error})
         author = _author(request)
         events = [*run_end, author.event(answer_id(request.id, FAILURE), failed, request.id)]
         if self._runtime.settings.team is not None and not run_end:

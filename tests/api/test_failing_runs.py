@@ -20,7 +20,6 @@ from turnlog import connect as memory_at
 from turnlog.agent import metrics
 from turnlog.agent.answering.asking import NoAnswer
 from turnlog.agent.answering.fallback import Category, fallback_of
-from turnlog.agent.models import calls
 from turnlog.agent.models.errors import ModelQuotaExceeded
 from turnlog.events.contracts import UsageMetered
 
@@ -73,10 +72,8 @@ class HangingServer(MemoryServer):
         return before[self._asked[place] - 1] if self._asked[place] <= len(before) else Step(hang_after=0)
 
 
-async def test_a_run_that_fails_says_why_and_keeps_what_was_done(
-    serve: Serve, model: MemoryServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(calls, "FIRST_PAUSE_S", 120.0)  # no second try fits
+@pytest.mark.usefixtures("no_second_try")
+async def test_a_run_that_fails_says_why_and_keeps_what_was_done(serve: Serve, model: MemoryServer) -> None:
     names = [name for name in FAILURES if name != "hang"]
     async with serve("agent", **settings(model)) as api, api.client(role="admin") as ann:
         for name in names:

@@ -14,7 +14,6 @@ from helpers.openai_bodies import Step
 from helpers.stage import MemoryServer
 
 from turnlog.agent.answering.fallback import Category
-from turnlog.agent.models import calls
 from turnlog.agent.models.calls import Breaker
 
 # What the model does; texts in Chinese and English.
@@ -110,6 +109,7 @@ async def message_of_error(response: httpx2.Response) -> str:
 FACES: tuple[Face, ...] = (by_http, by_sse, by_socket, by_v1, by_v1_stream, by_ai_agent, by_ai_agent_stream)
 
 
+@pytest.mark.usefixtures("no_second_try")
 @pytest.mark.parametrize("hangs", [False, True], ids=["answers", "hangs"])
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.nightly)], ids=["one face", "all faces"])
 async def test_people_read_the_text_of_every_category_in_both_languages(
@@ -117,7 +117,6 @@ async def test_people_read_the_text_of_every_category_in_both_languages(
 ) -> None:
     """every: each category on all faces; else each on a face of its own."""
     assert TEXTS.keys() == set(get_args(Category))
-    monkeypatch.setattr(calls, "FIRST_PAUSE_S", 120.0)  # no second try fits
     monkeypatch.setattr(Breaker, "failed", lambda breaker, asker: breaker.released())  # it opens where the test says so
     timeout_s = 0.5 if hangs else 60.0
     async with serve("agent", api_base_url=model.url, model="m", model_timeout_s=timeout_s, recall_top_k=1) as api:

@@ -15,7 +15,7 @@ from helpers.callers import mcp_of, socket
 from helpers.openai_server import OpenAIServer
 from prometheus_client import REGISTRY
 
-from turnlog.agent.access.throttle import admission, fair_share
+from turnlog.agent.access.throttle import fair_share
 from turnlog.agent.access.throttle.fair_share import AT_ONCE, in_share
 from turnlog.agent.answering.turns import NewTurn, add_turns
 from turnlog.consumers.api import request_limits
@@ -61,10 +61,8 @@ async def test_a_flood_gets_its_users_limit_and_another_user_goes_on(serve: Serv
         assert all(int(answer.headers["retry-after"]) > 0 for answer in found if answer.status_code == 429)
 
 
-async def test_what_cannot_be_counted_in_time_is_refused_at_every_door(
-    serve: Serve, model: OpenAIServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(admission, "PATIENCE_S", 0.1)
+@pytest.mark.usefixtures("impatient_throttle")
+async def test_what_cannot_be_counted_in_time_is_refused_at_every_door(serve: Serve, model: OpenAIServer) -> None:
     before = REGISTRY.get_sample_value("turnlog_throttle_uncounted_refusals_total") or 0
     async with (
         serve("agent", api_base_url=model.url, model="m") as api,

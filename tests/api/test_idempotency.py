@@ -188,25 +188,6 @@ async def test_an_import_sent_again_with_its_key_is_one_job(serve: Serve) -> Non
         assert "another body" in other.text
 
 
-async def test_a_redaction_sent_again_with_its_key_is_one_job_of_the_owner_or_an_operator(serve: Serve) -> None:
-    turns = {"turns": [{"role": "user", "content": "My locker opens with Zebrafish-77."}]}
-    async with (
-        serve() as api,
-        api.client() as ann,
-        api.client("bob") as bob,
-        api.client("root", role="admin") as operator,
-        api.client("root", role="admin", tenant="acme") as elsewhere,
-    ):
-        seq = (await ann.post("/api/threads/t/turns", json=turns)).json()[0]["seq"]
-        path, body = f"/api/threads/t/turns/{seq}/redact", {"words": "Zebrafish-77"}
-        assert [(await one.post(path, json=body)).status_code for one in (bob, elsewhere)] == [404, 404]
-        assert (await operator.post(f"{path}/preview", json=body)).json()["events"]["turn_recorded"] == 1
-        assert (await ann.post(path, json={})).json()["code"] == "invalid-words"
-        sent = [await ann.post(path, json=body, headers=KEY) for _ in range(2)]
-        assert [one.status_code for one in sent] == [202, 202], sent[1].text
-        assert sent[0].json()["id"] == sent[1].json()["id"]
-
-
 async def test_the_answer_to_a_question_is_given_once(serve: Serve) -> None:
     async with serve() as api, api.client() as ann:
         question = await conflict(ann)
@@ -273,7 +254,7 @@ async def test_a_key_with_another_header_that_says_what_to_do_is_refused(serve: 
         assert named == {*HEADERS, "idempotency-key", "x-turnlog-user"}, "a new header belongs into HEADERS"
 
 
-async def test_a_write_whose_process_died_is_done_by_the_next(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_write_whose_process_died_is_done_by_the_next(serve: Serve) -> None:
     """Its lease stays behind in the database."""
     async with serve() as api, api.client() as ann:
         body = {"content": "Ann likes tea."}

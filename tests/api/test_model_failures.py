@@ -17,7 +17,6 @@ from turnlog import connect as memory_at
 from turnlog.agent import metrics
 from turnlog.agent.answering.asking import NoAnswer
 from turnlog.agent.answering.fallback import Category, fallback_of
-from turnlog.agent.models import calls
 from turnlog.agent.models.errors import (
     ModelError,
     ModelModerated,
@@ -47,11 +46,9 @@ def said(error: type[ModelError], locale: Any) -> str:
     return fallback_of(error("x"), locale).message
 
 
+@pytest.mark.usefixtures("no_second_try")
 @pytest.mark.parametrize(("timeout_s", "hangs"), [(0.9, True), (60.0, False)], ids=["silent", "answers"])
-async def test_every_face_says_at_once_what_is_wrong(
-    serve: Serve, monkeypatch: pytest.MonkeyPatch, timeout_s: float, hangs: bool
-) -> None:
-    monkeypatch.setattr(calls, "FIRST_PAUSE_S", 2 * timeout_s)  # no second try fits
+async def test_every_face_says_at_once_what_is_wrong(serve: Serve, timeout_s: float, hangs: bool) -> None:
     settings: dict[str, Any] = {"model": "m", "model_timeout_s": timeout_s, "recall_top_k": 1}
     with MemoryServer() as model:
         async with serve("agent", api_base_url=model.url, **settings) as api:

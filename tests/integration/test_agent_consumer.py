@@ -23,7 +23,6 @@ from turnlog.agent.answering.asking import Answered, NoAnswer, Piece, QuestionSt
 from turnlog.agent.answering.pieces import Progress
 from turnlog.agent.answering.request import Question, answer_id, question_events
 from turnlog.agent.context.receipt import context_hash
-from turnlog.agent.models import calls
 from turnlog.events.contracts import Erased, EventData, SummaryWritten, ThreadDeleted, TopicsTagged
 from turnlog.events.errors import NotFound
 from turnlog.events.read import recorded
@@ -187,10 +186,8 @@ async def test_a_refused_key_is_said_plainly_and_never_shown(nats_url: str, data
     assert secret not in str(refused.value) + log
 
 
-async def test_a_model_that_fails_is_not_asked_again_by_the_consumer(
-    play: Play, model: OpenAIServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(calls, "FIRST_PAUSE_S", 120.0)
+@pytest.mark.usefixtures("no_second_try")
+async def test_a_model_that_fails_is_not_asked_again_by_the_consumer(play: Play, model: OpenAIServer) -> None:
     model.fail(503, times=20)
     before = counted_requests()
     async with play(model_timeout_s=60.0) as stage:  # no second try fits

@@ -12,7 +12,6 @@ from helpers.stage import MemoryServer, Play, Stage, player
 
 from turnlog.agent.models import calls
 from turnlog.agent.models.calls import Breaker
-from turnlog.consumers.workers.reactors import segments
 from turnlog.consumers.workers.reactors.segments import NAME, SOURCE
 from turnlog.events.contracts import (
     Event,
@@ -36,12 +35,6 @@ RULES = SegmentRules(model_context_window=2_000)
 async def play(nats_url: str, database_url: str, model: MemoryServer) -> Play:
     given = {"api_base_url": model.url, "api_key": model.key, "model": "test-model", "model_timeout_s": 20.0}
     return player(nats_url, database_url, ROLES, **given, enable_summary=False)  # only segments are summarised
-
-
-@pytest.fixture
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three retries without the pauses before them."""
-    monkeypatch.setattr(segments, "PAUSES_S", [0.0] * len(segments.PAUSES_S))
 
 
 async def begin(stage: Stage, exchanges: int = 12) -> list[int]:
@@ -260,7 +253,7 @@ async def test_a_request_without_a_session_or_with_one_turn_does_nothing(play: P
     assert model.asked("summary") == []
 
 
-@pytest.mark.usefixtures("soon")
+@pytest.mark.usefixtures("no_segment_pauses")
 async def test_three_failed_retries_lead_back_to_full_history_and_a_later_request_succeeds(
     play: Play, model: MemoryServer
 ) -> None:
@@ -286,7 +279,7 @@ async def test_three_failed_retries_lead_back_to_full_history_and_a_later_reques
     assert "message 9" in str(model.asked("summary")[-1]) and "message 8" not in str(model.asked("summary")[-1])
 
 
-@pytest.mark.usefixtures("soon")
+@pytest.mark.usefixtures("no_segment_pauses")
 async def test_the_last_retry_makes_the_checkpoint(play: Play, model: MemoryServer) -> None:
     model.first["summary"] = [Step(status=400)] * 3
     async with play() as stage:
@@ -296,7 +289,7 @@ async def test_the_last_retry_makes_the_checkpoint(play: Play, model: MemoryServ
     assert len(model.asked("summary")) == 4
 
 
-@pytest.mark.usefixtures("soon")
+@pytest.mark.usefixtures("no_segment_pauses")
 @pytest.mark.parametrize("failures", [5, 40])
 async def test_a_retry_waits_until_the_breaker_lets_it_through(
     play: Play, model: MemoryServer, monkeypatch: pytest.MonkeyPatch, failures: int

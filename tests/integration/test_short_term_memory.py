@@ -23,7 +23,6 @@ from turnlog.agent.conversations.sessions.value import (
 )
 from turnlog.agent.models.factory import make_models
 from turnlog.agent.models.protocol import ChatRequest
-from turnlog.consumers.workers.reactors import segments
 from turnlog.consumers.workers.reactors.segments import NAME
 from turnlog.events.contracts import ThreadDeleted
 from turnlog.events.errors import NotFound
@@ -33,8 +32,7 @@ ROLES = ("projectors", "reactors")
 
 
 @pytest.fixture
-async def play(nats_url: str, database_url: str, model: MemoryServer, monkeypatch: pytest.MonkeyPatch) -> Play:
-    monkeypatch.setattr(segments, "PAUSES_S", [0.0] * len(segments.PAUSES_S))
+async def play(nats_url: str, database_url: str, model: MemoryServer, no_segment_pauses: None) -> Play:
     given = {"api_base_url": model.url, "api_key": model.key, "model": "test-model"}
     return player(nats_url, database_url, ROLES, **given, enable_summary=False)  # only segments are summarised
 

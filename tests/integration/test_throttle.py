@@ -185,10 +185,10 @@ async def test_changed_limits_hold_delivered_twice_and_rebuilt(runtime: Runtime,
             await change_limits(runtime, "default", plan, given)
 
 
+@pytest.mark.usefixtures("impatient_throttle")
 async def test_what_is_not_counted_in_time_is_refused_though_postgres_is_slow_or_the_pool_exhausted(
     runtime: Runtime, clock: Clock, db: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(admission, "PATIENCE_S", 0.1)
     async with db.transaction():
         await db.execute("LOCK TABLE admissions IN ACCESS EXCLUSIVE MODE")
         with pytest.raises(NotCounted) as refused:

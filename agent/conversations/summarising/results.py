@@ -11,7 +11,7 @@ from turnlog.agent.conversations.summarising.due_work import Plan
 from turnlog.agent.conversations.summarising.facts import ThreadFacts
 from turnlog.agent.models.errors import BreakerOpen, ModelError, ModelRefused
 from turnlog.agent.models.offline_tasks import MODEL as EXTRACTIVE
-from turnlog.agent.models.protocol import Usage
+from turnlog.agent.models.protocol import Usage, failed_usage
 from turnlog.agent.retry_later import RetryLater
 from turnlog.events.contracts import (
     Derivation,
@@ -20,7 +20,6 @@ from turnlog.events.contracts import (
     HistoryPruned,
     SummaryWritten,
     TopicsTagged,
-    UsageMetered,
 )
 from turnlog.projectors.models.conversation.message import Message
 
@@ -60,13 +59,7 @@ def usage_metered(thread: ThreadFacts, call: ModelCall, purpose: Purpose) -> Eve
 def failure_metered(thread: ThreadFacts, model: Usage, error: ModelError, purpose: Purpose) -> Event:
     """Returns the event of a failed call. model: the one that failed; its usage is not counted. One event per cause,
     day and thread."""
-    data = UsageMetered(
-        purpose=purpose,
-        agent=NAME,
-        provider=model.provider,
-        model=model.model,
-        error=f"{error.code}: {error}"[:500],
-    )
+    data = failed_usage(model, purpose, NAME, error)
     cause = f"failure/{thread.place}/{purpose}/{model.model}/{error.code}/{datetime.now(UTC):%Y-%m-%d}"
     return _event(thread, data, uuid.uuid5(uuid.NAMESPACE_OID, cause))
 

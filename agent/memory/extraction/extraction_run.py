@@ -39,12 +39,12 @@ from turnlog.agent.memory.extraction.stages import (
 from turnlog.agent.models.cached_calls import Owner, cached, forget_answers, key_of, once
 from turnlog.agent.models.errors import ModelError
 from turnlog.agent.models.factory import Models
-from turnlog.agent.models.protocol import Usage
+from turnlog.agent.models.protocol import Usage, failed_usage
 from turnlog.agent.models.spending_limit import Ledger, ledger
 from turnlog.agent.retry_later import RetryLater
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.settings import Settings
-from turnlog.events.contracts import Derivation, EventData, MemoriesExtracted, Memory, UsageMetered
+from turnlog.events.contracts import Derivation, EventData, MemoriesExtracted, Memory
 from turnlog.projectors.engine.locks import LockFor, work_lock
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.conversation.message import Message
@@ -138,13 +138,10 @@ class Extraction:
         if not size:
             return
         skipped = replace(span, last=batch.turns[-1].seq) if batch.is_full else span
-        text = f"{error.code}: {error}"[:500]
         done = proposal(conversation, ExtractionResult(), skipped, "llm", self._model.prompt_hash).extra[-1]
         assert isinstance(done, MemoriesExtracted)
-        failed = UsageMetered(
-            purpose="extraction", agent=NAME, provider=self._model.provider, model=self._model.model, error=text
-        )
-        await self._remember(conversation, (), [done.model_copy(update={"error": text}), failed])
+        failed = failed_usage(self._model, "extraction", NAME, error)
+        await self._remember(conversation, (), [done.model_copy(update={"error": failed.error}), failed])
 
     async def _passes_over(self, conn: Connection, conversation: UserConversation, stage: str, extractor: str) -> bool:
         """Returns whether the user wants nothing remembered; unread turns then count as read, so that they are not

@@ -21,7 +21,7 @@ from turnlog.agent.memory.upkeep.merge_prompt import MergedText, prompt_hash, re
 from turnlog.agent.models.cached_calls import Owner, cached, key_of, once
 from turnlog.agent.models.errors import ModelError, ModelRefused
 from turnlog.agent.models.factory import make_chat
-from turnlog.agent.models.protocol import ChatModel, Usage
+from turnlog.agent.models.protocol import ChatModel, Usage, failed_usage
 from turnlog.agent.models.spending_limit import Ledger, ledger
 from turnlog.agent.retry_later import RetryLater
 from turnlog.agent.runtime import Runtime
@@ -141,10 +141,8 @@ class Merger:
 
     def _failure(self, place: Place, error: ModelError) -> tuple[UUID, UsageMetered]:
         """Returns the usage of a failed call, with the same id for one cause, day and user."""
-        text = f"{error.code}: {error}"[:500]
-        about = {"provider": self.chat.provider, "model": self.chat.model, "error": text}
         cause = f"failure/{place.tenant}/{place.thread}/{self.chat.model}/{error.code}/{datetime.now(UTC):%Y-%m-%d}"
-        return uuid5(EVENT_NAMESPACE, cause), UsageMetered(purpose="compaction", agent=NAME, **about)
+        return uuid5(EVENT_NAMESPACE, cause), failed_usage(self.chat, "compaction", NAME, error)
 
 
 @contextlib.asynccontextmanager

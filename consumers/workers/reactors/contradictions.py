@@ -27,7 +27,7 @@ from turnlog.agent.memory.upkeep.contradictions import (
 )
 from turnlog.agent.models.cached_calls import Owner, key_of, once
 from turnlog.agent.models.errors import ModelError, ModelRefused
-from turnlog.agent.models.protocol import ChatModel, Usage
+from turnlog.agent.models.protocol import ChatModel, Usage, failed_usage
 from turnlog.agent.models.spending_limit import ledger
 from turnlog.agent.retry_later import RetryLater
 from turnlog.agent.runtime import Runtime
@@ -108,12 +108,7 @@ class ContradictionReactor:
         except ModelError as error:
             if not isinstance(error, ModelRefused) and utc_now() - event.time < GIVE_UP_AFTER:
                 raise RetryLater(error.retry_after_s or RETRY_S, f"{error.code}: {error}") from error
-            about = {
-                "provider": self._chat.provider,
-                "model": self._chat.model,
-                "error": f"{error.code}: {error}"[:500],
-            }
-            await self._store(task, (), UsageMetered(purpose="extraction", agent=NAME, **about), key)
+            await self._store(task, (), failed_usage(self._chat, "extraction", NAME, error), key)
             return
         spent = answer.usage.metered("extraction", NAME)
         if answer.is_malformed:
