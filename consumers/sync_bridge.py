@@ -1,4 +1,4 @@
-"""One bridge between event loops, and for callers without asyncio.
+"""Runs coroutines across event loops, and for callers without asyncio.
 
 An event loop in a thread of its own (`LoopThread`), objects whose async methods block (`Blocking`), and methods that
 may be awaited in any event loop, or called without one, and run in the loop of their owner (`in_own_loop`, `blocking`).
@@ -17,10 +17,10 @@ from typing import Any, Concatenate, Generic, NoReturn, ParamSpec, Protocol, Typ
 
 from turnlog.events.errors import TurnlogError
 
-# A Ctrl-C that comes just before a lock is waited for does not end that wait; it is noticed when the wait is over.
+# A Ctrl-C just before a wait for a lock does not end the wait, and is noticed only after it.
 LOOK_S = 0.5
 CLOSED = "this memory is closed; open it again"
-END_S = 5.0  # for running calls when the loop is closed, or when a waiting caller is interrupted
+END_S = 5.0  # seconds for running calls when the loop is closed or a waiting caller is interrupted
 T = TypeVar("T")
 P = ParamSpec("P")
 _END: Any = object()
@@ -33,7 +33,7 @@ class LoopClosed(TurnlogError):
 
 
 class Closed:
-    """Stands for what a closed memory no longer has: each attribute raises LoopClosed."""
+    """Replaces the resources of a closed memory: each attribute raises LoopClosed."""
 
     def __getattr__(self, name: str) -> NoReturn:
         raise LoopClosed(CLOSED)
@@ -81,11 +81,11 @@ class LoopThread:
         return threading.current_thread() is self._thread
 
     async def awaited(self, work: Coroutine[Any, Any, T]) -> T:
-        """Returns what `run` does, to a caller in another event loop."""
+        """Runs the coroutine like `run`, for a caller in another event loop."""
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self.loop))
 
     def close(self) -> None:
-        """Cancels what is under way, waits END_S for it, and ends the thread."""
+        """Cancels the running work, waits END_S for it, and ends the thread."""
         with contextlib.suppress(NotDoneInTime):
             asyncio.run_coroutine_threadsafe(_cancel_the_others(), self.loop).result(2 * END_S)
         self.loop.call_soon_threadsafe(self.loop.stop)
@@ -112,7 +112,7 @@ def _result(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T], timeo
 
     async def run() -> T:
         nonlocal task
-        if is_cancelled:  # before the loop began to run it
+        if is_cancelled:  # cancelled before the loop began to run it
             work.close()
             raise asyncio.CancelledError
         task = asyncio.current_task()
@@ -146,7 +146,8 @@ class LoopBound:
 
 
 class Blocking(Generic[T]):
-    """`target` without asyncio: coroutine methods block, async iterators are iterators, all else is as it is."""
+    """A proxy of `target` without asyncio: coroutine methods block, async iterators become iterators, other attributes
+    are unchanged."""
 
     def __init__(self, target: T, loop: LoopThread) -> None:
         self._target, self._loop = target, loop
@@ -170,7 +171,7 @@ class Blocking(Generic[T]):
 
 
 class BlockingIterator(Blocking[Any]):
-    """An async iterator as an iterator, with its other attributes as `Blocking` has them."""
+    """An async iterator as an iterator; its other attributes are as in `Blocking`."""
 
     def __init__(self, target: Any, loop: LoopThread) -> None:
         super().__init__(target, loop)
@@ -241,7 +242,7 @@ def in_own_loop(
 def iterated_in_own_loop(
     method: Callable[Concatenate[S, P], AsyncIterator[T]],
 ) -> Callable[Concatenate[S, P], AsyncIterator[T]]:
-    """Does for an async iterator what `in_own_loop` does for a coroutine."""
+    """Makes an async iterator run in its owner's event loop, like `in_own_loop` for a coroutine."""
 
     @functools.wraps(method)
     async def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
@@ -270,7 +271,7 @@ def blocking(method: Callable[Concatenate[S, P], Coroutine[Any, Any, T]]) -> Cal
 def iterated_blocking(
     method: Callable[Concatenate[S, P], AsyncIterator[T]],
 ) -> Callable[Concatenate[S, P], Iterator[T]]:
-    """Does for an async iterator what `blocking` does for a coroutine."""
+    """Makes an iterator for threads without an event loop, like `blocking` for a coroutine."""
 
     @functools.wraps(method)
     def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
@@ -297,7 +298,7 @@ def waited_for(owner: HasLoop, work: Coroutine[Any, Any, T]) -> T:
 
 
 async def _awaited(owner: HasLoop, work: Coroutine[Any, Any, T]) -> T:
-    """Returns what work in the owner's loop does, to another loop. Raises LoopClosed, WrongThread."""
+    """Returns the result of work in the owner's loop to another loop. Raises LoopClosed, WrongThread."""
     with _refused_when_over(owner, work):
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, owner.loop))
 
@@ -320,6 +321,6 @@ def _refused_when_over(owner: HasLoop, work: Coroutine[Any, Any, Any]) -> Iterat
 
 
 def refuse_closed(owner: HasLoop) -> None:
-    """Raises LoopClosed where the owner is closed."""
+    """Raises LoopClosed if the owner is closed."""
     if owner.is_closed:
         raise LoopClosed(f"this {type(owner).__name__} is closed: its `open` block has ended; open it again")

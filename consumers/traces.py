@@ -36,8 +36,8 @@ async def exported(settings: Settings) -> AsyncIterator[None]:
 
 
 def provider_of(processor: "SpanProcessor", ratio: float = 1.0) -> "TracerProvider":
-    """Returns the provider of traces. ratio: of the traces that begin here; for others the caller has decided. Queries
-    of URLs, which hold what people ask, are left out of spans."""
+    """Returns the provider of traces. ratio: of the traces that begin here; for other traces their caller decides.
+    Queries of URLs, which hold what people ask, are left out of spans."""
     from opentelemetry.sdk.resources import SERVICE_NAME, Resource
     from opentelemetry.sdk.trace import Span, SpanProcessor, TracerProvider
     from opentelemetry.sdk.trace.sampling import ParentBasedTraceIdRatio

@@ -83,7 +83,7 @@ READABLE = (
     *("ETag", "Link", "Retry-After", "Idempotent-Replayed", "X-Next-Cursor"),
     *("X-Turnlog-Thread", "X-Turnlog-Receipt", "X-Request-Id"),
 )
-ONCE = [Depends(write_id)]  # for routes that do not take the id too
+ONCE = [Depends(write_id)]  # for routes without an id of their own
 ERRORS: dict[int | str, dict[str, Any]] = {kind: {"model": problems.Problem} for kind in ("4XX", "5XX")}
 
 
@@ -135,14 +135,14 @@ def create_app(runtime: Runtime, react: React) -> FastAPI:
 
 
 def prepare_routes() -> None:
-    """Makes the models of all routes in half a second; FastAPI would do it at the first request of each router."""
+    """Creates the models of all routes in half a second, which FastAPI would do at the first request of each router."""
     for route in _routes():
         route.matches({"type": "http", "method": "GET", "path": "/", "headers": []})
 
 
 @cache
 def _routes() -> list[BaseRoute]:
-    """Returns the routes of all modules, made once for all applications of a process."""
+    """Returns the routes of all modules, created once for all applications of a process."""
     router = APIRouter()
     for module in WITHOUT_WRITES:
         router.include_router(module.router, responses=ERRORS, generate_unique_id_function=operation_id)
@@ -159,12 +159,12 @@ def _routes() -> list[BaseRoute]:
 
 @cache
 def document() -> dict[str, Any]:
-    """Takes a second, and is the same for all applications of a process, as their routes are."""
+    """Returns the OpenAPI document, which takes a second and is shared by all applications of a process."""
     return documented(get_openapi(**TITLES, routes=_routes()))
 
 
 def _as_json(request: Request) -> Response:
-    """Answers in a thread, because it is not a coroutine."""
+    """Returns the document as JSON, in a thread because this is not a coroutine."""
     return JSONResponse(document())
 
 

@@ -1,5 +1,5 @@
-"""What the bodies of requests and answers share: JSON as its standard has it, without NaN and Infinity, which Python
-reads too, and names in camelCase."""
+"""Base classes and fields of request and response bodies: JSON as its standard has it, without NaN and Infinity, which
+Python reads too, and names in camelCase."""
 
 from typing import Annotated
 

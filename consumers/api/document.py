@@ -1,4 +1,4 @@
-"""What the OpenAPI document says beside what FastAPI makes of the routes."""
+"""Completes the OpenAPI document that FastAPI makes from the routes."""
 
 import re
 from typing import Any
@@ -48,7 +48,7 @@ _CREATED = ("201", "202")
 
 
 def operation_id(route: APIRoute) -> str:
-    """Returns the name of the route's function, with the first part of its path where that is a dialect's."""
+    """Returns the name of the route's function; for a dialect's route, with the first part of its path."""
     first = route.path_format.split("/")[1]
     name = route.name if first in ("api", "health", ".well-known") else f"{first}_{route.name}"
     return name.replace("-", "_")
@@ -77,7 +77,7 @@ def documented(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _complete_schemas(part: Any) -> None:
-    """Gives every array its `items`, and says of streams what an event is; OpenAPI has `itemSchema` from 3.2 on."""
+    """Gives every array its `items`, and describes the events of streams; OpenAPI has `itemSchema` from 3.2 on."""
     if isinstance(part, list):
         for member in part:
             _complete_schemas(member)
@@ -103,7 +103,8 @@ def _name_problems(response: dict[str, Any]) -> None:
 
 
 def _links(document: dict[str, Any], path: str, response: dict[str, Any]) -> dict[str, Any]:
-    """Returns links from what a POST made to every operation on it, by operation id (OpenAPI 3.1, Link Object)."""
+    """Returns links from the object that a POST created to every operation on it, by operation id (OpenAPI 3.1, Link
+    Object)."""
     schema = response["content"]["application/json"]["schema"].get("$ref", "").rpartition("/")[2]
     fields = document["components"]["schemas"].get(schema, {}).get("properties", {})
     links: dict[str, Any] = {}

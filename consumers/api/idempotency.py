@@ -1,4 +1,4 @@
-"""Answers of writes that are sent again (Idempotency-Key): kept when the first one ends, and sent as they were."""
+"""Keeps answers of writes with an Idempotency-Key, and sends the same answer when a write is repeated."""
 
 import asyncio
 import json
@@ -14,8 +14,7 @@ from turnlog.events.tasks import cancel
 
 WRITE, HOLDING, FAILED = "turnlog.write", "turnlog.holding", "turnlog.failed"
 REPEATED = b"idempotent-replayed"
-# POST, because their queries can be long.
-# These read; or, sent again, find nothing left to cancel.
+# Routes without a key: they read by POST, because queries can be long, or find nothing left to cancel when repeated.
 WITHOUT_KEY = frozenset(
     {
         "/api/threads/{thread}/answers/{seq}/cancel",
@@ -27,12 +26,12 @@ WITHOUT_KEY = frozenset(
         "/ai-agent/refresh-context",
     }
 )
-# Besides the body they say what a write does.
+# Headers that, besides the body, determine what a write does.
 HEADERS = (
     *("if-match", "x-turnlog-thread", "x-turnlog-memory", "x-turnlog-timezone"),
     *("x-openwebui-chat-id", "x-openwebui-task", "x-conversation-id", "x-sm-conversation-id"),
 )
-# Sent again, they follow the answer under way, as a stream too.
+# A repeated request to these routes follows the running answer, also as a stream.
 JOINING = frozenset(
     {
         "/api/threads/{thread}/answers",
@@ -46,7 +45,7 @@ EVENTS = "text/event-stream"
 
 
 class Repeated(Exception):
-    """The write was done before. Not an error: the response is that of the first one."""
+    """The write was already done. Not an error: the response is that of the first one."""
 
     def __init__(self, response: Response) -> None:
         self.response = response
@@ -58,7 +57,7 @@ def may_repeat(request: Request) -> bool:
 
 
 async def begin(request: Request, runtime: Runtime, write: Write) -> None:
-    """Notes that the write is under way. Raises Repeated, KeyReused, WriteUnderWay."""
+    """Records that the write is running. Raises Repeated, KeyReused, WriteUnderWay."""
     joins = route_template(request.scope) in JOINING
     answer = await begin_write(runtime, write, joins=joins)
     if answer is not None:
@@ -69,13 +68,13 @@ async def begin(request: Request, runtime: Runtime, write: Write) -> None:
 
 
 def failed(request: Request) -> None:
-    """Prevents that a response which began as a success and tells of an error is kept."""
+    """Prevents storing a response that began as a success but reports an error."""
     request.scope[FAILED] = True
 
 
 class Answers:
-    """ASGI middleware: keeps what a write with a key answered before its client has the whole of it. A failed write is
-    given up, so that it can be sent again."""
+    """ASGI middleware: stores the answer of a write with a key before the client has received all of it. A failed write
+    is given up, so that it can be sent again."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -94,7 +93,7 @@ class Answers:
 
 
 class _Answer:
-    """An answer that is kept for repeats of its request. ended: it is kept, or is one that is not kept."""
+    """An answer that is stored for repeated requests. ended: it was stored, or must not be."""
 
     def __init__(self, scope: Scope, send: Send) -> None:
         self._scope, self._send = scope, send

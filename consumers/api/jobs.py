@@ -1,4 +1,4 @@
-"""Work that outlasts a request: its progress and result, for whoever began it, in the process that does it."""
+"""Jobs that outlast a request: their progress and result, for the user who began them, in this process."""
 
 import asyncio
 import json
@@ -33,7 +33,7 @@ class JobStatus:
 
 @dataclass(slots=True)
 class Job:
-    """Of one user. key: tells works of one kind apart. file: what the work wrote.
+    """A job of one user. key: distinguishes jobs of one kind. file: its output.
 
     more: is set and replaced whenever the status changes."""
 
@@ -55,7 +55,7 @@ class Job:
             raise
         except TurnlogError as error:
             self.fail(error)
-        except Exception as error:  # its watchers get an id, the server's log the cause
+        except Exception as error:  # its watchers get an id; the cause goes to the server's log
             status.state, status.error = "failed", json.loads(bytes(unexpected(error, status.kind).body))
         finally:
             self.wake()
@@ -82,13 +82,13 @@ class Job:
 
 
 class Jobs:
-    """A job is kept for KEPT_S after its end."""
+    """The jobs of this process; each is kept for KEPT_S after its end."""
 
     def __init__(self) -> None:
         self._jobs: dict[str, Job] = {}
 
     def begin(self, caller: Principal, kind: str, work: Work, key: str = "") -> Job:
-        """Returns the caller's job of this kind that runs already, or a new one. Raises Refused where one with another
+        """Returns the caller's running job of this kind, or a new one. Raises Refused where one with another
         key runs."""
         for job in self.of(caller):
             if (job.status.kind, job.status.state) == (kind, "running"):

@@ -9,19 +9,20 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Message, Receive, Scope, Send
 
 FOLDER = Path(__file__).resolve().parent.parent / "page"  # an editable install links modules, not the folder
-# Nothing is loaded from elsewhere, no script or style stands in the HTML, and no other page may frame this one.
+# The policy: nothing is loaded from other servers, the HTML has no inline script or style, and other pages may not
+# frame this one.
 HEADERS = {
     b"content-security-policy": b"default-src 'self'; object-src 'none'; base-uri 'none'; "
     b"form-action 'none'; frame-ancestors 'none'",
     b"x-content-type-options": b"nosniff",
     b"referrer-policy": b"no-referrer",
     b"cross-origin-opener-policy": b"same-origin",
-    b"cache-control": b"no-cache",  # asked again with its ETag: a new version is seen at once
+    b"cache-control": b"no-cache",  # revalidated by its ETag, so that a new version is seen at once
 }
 
 
 class PageFiles(StaticFiles):
-    """The files, with the headers of a page that trusts none of the texts it shows."""
+    """The page's files, with headers for a page that does not trust the texts it shows."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def with_headers(message: Message) -> None:

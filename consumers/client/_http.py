@@ -1,4 +1,4 @@
-"""Requests to a turnlog server: sent again where that is safe, and its errors as turnlog's own."""
+"""Sends requests to a turnlog server, repeats them where that is safe, and raises its errors as turnlog's own."""
 
 import asyncio
 import functools
@@ -37,20 +37,20 @@ def decoded(kind: type[T], document: Any) -> T:
 
 
 class ServerUnavailable(TurnlogError):
-    """The server cannot be reached, or broke off; a write may or may not have happened."""
+    """The server cannot be reached, or the connection broke; a write may or may not have happened."""
 
     code = "server-unavailable"
 
 
 class Turn:
-    """Of a thread: held by the wrapped client that answers in it."""
+    """The turn of a thread, held by the wrapped client that answers in it."""
 
     def __init__(self) -> None:
         self.is_taken, self.changed = False, asyncio.Condition()
 
 
 class Http:
-    """One server with one token. patience_s: for how long a request is sent again while the server is away. turns: by
+    """One server with one token. patience_s: how long a request is repeated while the server is unavailable. turns: by
     the path of a thread."""
 
     def __init__(self, url: str, key: str, patience_s: float) -> None:
@@ -157,7 +157,7 @@ class Http:
 
 
 def error_of(problem: Mapping[str, Any]) -> TurnlogError:
-    """Returns the error of the class that has the problem's code, or TurnlogError where this process has no such class.
+    """Returns the error of the class with the problem's code, or TurnlogError if this process has no such class.
 
     It has `status`, `retry_after_s` and `category`, and `candidates` where words mean several memories.
     """
@@ -195,7 +195,8 @@ def _headers(user: str | None, write_id: UUID | None) -> dict[str, Any]:
 
 
 def _passing(error: BaseException) -> bool:
-    """Returns whether a repetition may help. For an answer it does not: the server has tried as long as it may."""
+    """Returns whether repeating the request may help. For an answer it does not: the server has tried as long as it
+    may."""
     if isinstance(error, NoAnswer):
         return False
     return isinstance(error, httpx2.TransportError) or getattr(error, "status", None) == UNAVAILABLE

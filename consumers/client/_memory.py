@@ -1,4 +1,4 @@
-"""What an open turnlog offers: threads, recall, and what is remembered of people."""
+"""The interface of an open turnlog: threads, recall, and memories of people."""
 
 import asyncio
 import json
@@ -49,7 +49,7 @@ Level = Literal["light", "moderate", "full"]
 
 
 class NotSettled(TurnlogError):
-    """Memories were not extracted in time from what a user has said."""
+    """Memories were not extracted in time from a user's words."""
 
     code = "not-settled"
 
@@ -248,7 +248,7 @@ class Memory(LoopBound):
         return await memories.waiting_turns(self.runtime, self.tenant, user)
 
     async def _close(self) -> None:
-        """Records what came of answers that are under way."""
+        """Records the received parts of running answers."""
         for exchange in self.exchanges:
             exchange.stop()
         if self.exchanges:
@@ -267,7 +267,7 @@ class Memory(LoopBound):
         return Thread(self.runtime, self.tenant, id, user)
 
     async def _recall(self, query: str, user: str | None, asked: dict[str, Any]) -> Found:
-        """Recalls with the other arguments of `recall`, by name."""
+        """Recalls turns with the arguments of `recall`, by name."""
         if asked["thread"] is not None:
             asked["thread"] = await self._thread(asked["thread"], user)._own("reader")
         return await recall(self.runtime, self.tenant, query, user=user, **asked)

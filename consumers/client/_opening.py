@@ -23,7 +23,7 @@ logger = logging.getLogger("turnlog")
 
 
 class Opening:
-    """What `turnlog.open` and `turnlog.connect` return, before it is entered."""
+    """The result of `turnlog.open` and `turnlog.connect`, before it is entered."""
 
     def __init__(self, opened: "Callable[[], AbstractAsyncContextManager[Memory]]") -> None:
         self._opened = opened
@@ -55,7 +55,7 @@ class Opening:
             raise
 
     def __exit__(self, *error: object) -> None:
-        """Never waits for longer than LEAVE_S and what a cancelled task takes."""
+        """Closes the memory; waits at most LEAVE_S and the time that a cancelled task takes."""
         assert self._loop is not None
         try:
             self._loop.run(self.__aexit__(None, None, None), LEAVE_S)

@@ -16,7 +16,7 @@ def turnlog_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[s
     import turnlog
 
     home = tmp_path_factory.mktemp("turnlog")
-    # Never the servers that the environment names: what they store is somebody's.
+    # Never the servers that the environment names, because they store real data.
     where: dict[str, Any] = {"home": home, "nats_url": "", "database_url": ""}
     with turnlog.open(**where):
         yield {**where, "roles": ()}

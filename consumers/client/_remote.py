@@ -1,4 +1,4 @@
-"""The memory and threads of a server: the methods of Memory and Thread over its HTTP routes."""
+"""The methods of Memory and Thread over the HTTP routes of a server."""
 
 import asyncio
 import json
@@ -77,7 +77,7 @@ class RemoteThread(Thread):
 
         try:
             return await append(id_ or receipt, made[0].id if made else None)
-        except ReceiptGone:  # the answer took longer than the server keeps a receipt; another body needs another key
+        except ReceiptGone:  # the server no longer keeps the receipt; a changed body needs a new key
             return await append(receipt, uuid5(made[0].id, "whole receipt"))
 
     async def _context(self, asked: dict[str, Any], through: int | None = None) -> Context:
@@ -88,7 +88,7 @@ class RemoteThread(Thread):
 
     @asynccontextmanager
     async def _turn(self, fork: Callable[[], Awaitable[Any]]) -> AsyncIterator[Thread | None]:
-        """Keeps the order of answers in this program alone."""
+        """Keeps the order of answers within this program."""
         forked, turn = None, self._http.turns.setdefault(self._path, Turn())
         async with turn.changed:
             while turn.is_taken and (forked := await fork()) is None:
@@ -107,7 +107,7 @@ class RemoteThread(Thread):
                 turn.changed.notify_all()
 
     async def _own(self, least: ParticipantRole = "owner", *, begins: bool = False) -> str:
-        """Returns the name, by which the server finds the thread."""
+        """Returns the thread's name, by which the server finds it."""
         return self.id
 
     async def receipts(self) -> list[ReceiptFound]:
@@ -195,7 +195,7 @@ class RemoteThread(Thread):
         return decoded(RedactionReceipt, await _result(self._http, job, self.user))
 
 
-# The piece of an answer that is this event of its stream; others show nothing.
+# Event of an answer's stream → its piece; other events show nothing.
 _PIECES: dict[str | None, Callable[[Any], Piece]] = {
     "content": lambda data: Text(data["chunk"]),
     "restart": lambda _: Restarted(),

@@ -64,7 +64,7 @@ def wrap(
 
 
 class _Changed:
-    """An object with some attributes replaced."""
+    """A proxy of an object with some attributes replaced."""
 
     def __init__(self, original: Any, **replaced: Any) -> None:
         self._original = original
@@ -144,7 +144,7 @@ class AsyncRecorded(_Changed):
         except StopAsyncIteration:
             await self._exchange.end()
             raise
-        except asyncio.CancelledError:  # of a scope that would cancel each further wait too
+        except asyncio.CancelledError:  # its scope would also cancel each further wait
             self._exchange.leave(self._original.close)
             raise
         except BaseException:
@@ -165,7 +165,7 @@ class AsyncRecorded(_Changed):
 
 
 class Recorded(_Changed):
-    """As AsyncRecorded, of an openai.Stream."""
+    """An openai.Stream that is recorded like AsyncRecorded."""
 
     def __init__(self, stream: Any, exchange: Exchange, loop: LoopThread) -> None:
         super().__init__(stream)
@@ -198,7 +198,7 @@ class Recorded(_Changed):
         self._original.close()
 
 
-# Of streams that nobody holds any longer: called by whichever thread notices it.
+# Called for a stream that is no longer referenced, in any thread.
 def _left(loop: asyncio.AbstractEventLoop, exchange: Exchange, close: Callable[[], Any]) -> None:
     with contextlib.suppress(RuntimeError):  # the loop is closed, and before it the memory, which recorded what came
         loop.call_soon_threadsafe(exchange.leave, close)

@@ -1,4 +1,4 @@
-"""The conversation graph's part of a context: its messages as turns of the log, and what its store has found."""
+"""The conversation graph's part of a context: its messages as turns of the log, and its store's findings."""
 
 import asyncio
 import json
@@ -26,7 +26,8 @@ NO_VECTORS = "the store searched without vectors: what it found may have nothing
 async def searched(
     store: BaseStore, prefix: tuple[str, ...], query: str, limit: int
 ) -> tuple[list[dict[str, Any]], str]:
-    """Returns items of the store, best first, and why there are none or no vector ranked them, '' if nothing is wrong.
+    """Returns items of the store, best first, and the problem if there are none or they were ranked without vectors (''
+    without a problem).
 
     An item is {"namespace", "key", "text", "score"}.
     """
@@ -45,7 +46,7 @@ async def searched(
 
 
 def item_text(value: Mapping[str, Any]) -> str:
-    """Returns an item's `text`, `content` or `data` where that is a string, else all of it as JSON."""
+    """Returns an item's `text`, `content` or `data` if that is a string, else the whole item as JSON."""
     text = next((value[name] for name in ("text", "content", "data") if isinstance(value.get(name), str)), None)
     return text.strip() if text is not None else json.dumps(value, ensure_ascii=False, default=str)
 
@@ -53,7 +54,7 @@ def item_text(value: Mapping[str, Any]) -> str:
 def noted(
     memories: str | None, documents: Sequence[Mapping[str, Any]] | None, window: int, model: str
 ) -> tuple[str, ...]:
-    """Returns what the store has found as lists: memories, a line each, then documents, as far as they fit.
+    """Returns the store's findings as lists: memories, one per line, then documents, as far as they fit.
 
     The model gets them as words of a user, right before the question: what users and documents say must not have the
     system's authority. window: of the model in tokens, 0 for its own.

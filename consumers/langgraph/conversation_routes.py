@@ -13,16 +13,16 @@ GENERAL = "general"
 
 
 class InvalidRoute(TurnlogError, ValueError):
-    """A route cannot be used as it is."""
+    """A route's definition cannot be used."""
 
     code = "invalid-route"
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Who answers, and from which documents. patterns: regular expressions, case does not matter; keywords: words, in
-    any language; confidence: how far the route is trusted, 0 to 1. kb_prefix: the store's namespace of its documents;
-    empty or `general`: none. Raises InvalidRoute."""
+    """A route: the agent that answers, and the documents it uses. patterns: regular expressions, case does not matter;
+    keywords: words, in any language; confidence: how far the route is trusted, 0 to 1. kb_prefix: the store's namespace
+    of its documents; empty or `general`: none. Raises InvalidRoute."""
 
     name: str
     keywords: tuple[str, ...] = ()

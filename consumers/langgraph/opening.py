@@ -1,4 +1,4 @@
-"""A saver's surroundings: servers, tables, projectors; and an event loop of its own for scripts without one."""
+"""Opens a saver's servers, tables and projectors, and an event loop for scripts without one."""
 
 import contextlib
 from collections.abc import AsyncIterator, Iterator

@@ -1,4 +1,4 @@
-"""`turnlog up` as one process per home: its lock, its start in the background, its end, the servers that it keeps."""
+"""Runs `turnlog up` as one process per home: its lock, its start in the background, its end, and its servers."""
 
 import asyncio
 import contextlib
@@ -59,8 +59,7 @@ def log_path(settings: Settings) -> Path:
 
 
 def running_pid(settings: Settings) -> int | None:
-    """Returns the pid of this home's `up`, also while it starts; None for what a killed one left behind, or a
-    zombie."""
+    """Returns the pid of this home's `up`, also while it starts; None for a zombie or the remains of a killed one."""
     path = lock_path(settings)
     try:
         process = psutil.Process(int(path.read_text("utf-8").split()[0]))
@@ -139,7 +138,7 @@ async def _ready(settings: Settings, child: "subprocess.Popen[bytes]") -> str:
         if pid == str(child.pid) and url:
             return url
         if child.poll() is not None:
-            if running_pid(settings) is not None:  # another one was faster
+            if running_pid(settings) is not None:  # another process was faster
                 raise _already_up(settings)
             raise _not_started(log_path(settings))
         await asyncio.sleep(POLL_S)
@@ -168,7 +167,7 @@ async def forget_killed_up(settings: Settings) -> None:
 
 @contextlib.asynccontextmanager
 async def kept_servers(settings: Settings, nats_url: str, beats: Heartbeats) -> AsyncIterator[None]:
-    """While the block runs, starts embedded servers again that end, unless `servers.stop` ended them."""
+    """Restarts embedded servers that end while the block runs, unless `servers.stop` ended them."""
     if settings.nats_url and settings.database_url:
         yield
         return

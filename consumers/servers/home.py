@@ -46,7 +46,8 @@ class Home:
 
     @property
     def keep_flag(self) -> Path:
-        """Exists from an explicit `up` to the next `down`: then the last lease does not stop the servers."""
+        """Returns the file that exists from an explicit `up` to the next `down`, so that the last lease does not stop
+        the servers."""
         return self.path / "keep"
 
     @property

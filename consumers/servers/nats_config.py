@@ -72,7 +72,7 @@ def accounts(token: str, subscribers: Mapping[str, str]) -> list[str]:
 
 
 def exports(durables: Iterable[str]) -> list[str]:
-    """Returns what turnlog's account offers to those of subscribers."""
+    """Returns the exports of turnlog's account to subscribers' accounts."""
     offered = dict.fromkeys(taken for durable in sorted(durables) for taken, _ in subscriber_services(durable))
     stream = ", response_type: stream"
     return [

@@ -60,8 +60,9 @@ NO_ACCOUNT = "$G"  # homes made before there were accounts have their streams he
 
 @dataclass(frozen=True, slots=True)
 class NatsServer:
-    """How a nats-server is to run. In `wish`, port 0 means any free port and an empty token a new one; both are kept
-    over restarts, so that clients reconnect. more: further lines of its configuration."""
+    """The settings of a nats-server, with which it is started and stopped. In `wish`, port 0 means any free port and an
+    empty token a new one; both are kept over restarts, so that clients reconnect. more: further lines of its
+    configuration."""
 
     name: str
     folder: Path
@@ -106,7 +107,7 @@ class NatsServer:
         return found
 
     def keep_subscriber(self, durable: str, password: str | None) -> None:
-        """Lets a subscriber connect from the next start on; with password None it no longer may."""
+        """Lets a subscriber connect from the next start on; password None revokes that."""
         others = {name: one for name, one in self.subscribers().items() if name != durable}
         kept = others if password is None else others | {durable: password}
         write_private(self.folder / "subscribers.json", json.dumps(kept), self.identity)

@@ -60,7 +60,7 @@ def render(socket_folder: Path) -> str:
 
 
 def memory() -> int:
-    """Bytes of memory of this machine, or of the container."""
+    """Returns the bytes of memory of this machine, or of the container."""
     total = int(psutil.virtual_memory().total)
     try:
         return min(total, int(CONTAINER_LIMIT.read_text()))
@@ -164,7 +164,7 @@ MOST_LOG_BYTES = 16 * 1024 * 1024  # a longer log is put aside at the next start
 
 @dataclass(frozen=True, slots=True)
 class PostgresServer:
-    """How the Postgres of one home is to run; `key` names the home."""
+    """The settings of one home's Postgres, with which it is started and stopped; `key` names the home."""
 
     folder: Path
     key: str

@@ -1,4 +1,4 @@
-"""Finds server processes, starts them in a session of their own, and ends them.
+"""Finds server processes, starts them in separate sessions, and ends them.
 
 A server is identified by its name and working folder, which the kernel knows even if every pid file is lost and which
 a reused pid does not have. So no stored state can become stale.
@@ -92,8 +92,8 @@ class Launched:
 
 
 def launch(argv: Sequence[str | Path], folder: Path, log: Path, identity: Identity | None) -> Launched:
-    """Starts a server that outlives this process, does not get its Ctrl-C and writes no core dump, which would have
-    what it holds in memory. Raises ServerStartFailed."""
+    """Starts a server that outlives this process, does not get its Ctrl-C, and writes no core dump, which could contain
+    personal data. Raises ServerStartFailed."""
     with os.fdopen(open_private(log, os.O_WRONLY | os.O_APPEND), "ab") as out:
         offset = out.tell()
         if identity is not None:
@@ -120,7 +120,7 @@ def launch(argv: Sequence[str | Path], folder: Path, log: Path, identity: Identi
 
 
 async def wait_until(ready: Callable[[], Awaitable[bool]], lives: Callable[[], bool], timeout: float) -> bool:
-    """Polls `ready`; False when the server died or `timeout` seconds passed first."""
+    """Polls `ready`; returns False if the server died or `timeout` seconds passed first."""
     deadline = asyncio.get_running_loop().time() + timeout
     while asyncio.get_running_loop().time() < deadline:
         if await ready():

@@ -142,9 +142,9 @@ def without_own_addresses(settings: Settings) -> Settings:
     here, own = home_at(settings.home), dict[str, None]()
     if settings.database_url == url_at(socket_folder(here.postgres, here.key)):
         own["database_url"] = None
-    with contextlib.suppress(OSError):  # a home that this user cannot read is not their own
+    with contextlib.suppress(OSError):  # a home that this user cannot read belongs to somebody else
         nats = _nats(here).known_address() if settings.nats_url else None
-        # The port may be another one by now, the password stays.
+        # The port may have changed, but the password stays.
         if nats is not None and str(settings.nats_url).startswith(f"nats://{USER}:{nats.token}@127.0.0.1:"):
             own["nats_url"] = None
     return settings.model_copy(update=own)

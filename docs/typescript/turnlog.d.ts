@@ -3134,8 +3134,8 @@ export interface components {
         };
         /**
          * Answered
-         * @description The answer as it is on the log. finish_reason: why the model ended, such as `length`, where it was heard.
-         *     suggestions: what the person may ask next, where a team answered.
+         * @description The answer as it is on the log. finish_reason: why the model ended, such as `length`, if the stream said so.
+         *     suggestions: next questions, if a team answered.
          */
         Answered: {
             /** Thread */
@@ -3372,8 +3372,8 @@ export interface components {
         };
         /**
          * Clearing
-         * @description What there is to clear, or was cleared. memories: with their words, ended ones too. kept: conversations in which
-         *     other people speak, which stay.
+         * @description Counts of data to clear, or cleared. memories: with their words, including ended ones. kept: conversations that
+         *     stay because other people speak in them.
          */
         Clearing: {
             /** User */
@@ -3652,7 +3652,8 @@ export interface components {
         };
         /**
          * DeadLetter
-         * @description One event of one projection or reactor. status: parked or dropped. reason: poison, or behind such an event.
+         * @description One event of one projection or reactor. status: parked or dropped. reason: poison, or waiting for such an
+         *     event.
          */
         DeadLetter: {
             /** Seq */
@@ -3722,8 +3723,8 @@ export interface components {
         };
         /**
          * Edited
-         * @description An edited memory. memory: the id of the one that holds now; replaced: of the one that was edited, the same if
-         *     nothing changed.
+         * @description An edited memory. memory: the id of the present version; replaced: the id of the edited one, the same if nothing
+         *     changed.
          */
         Edited: {
             /**
@@ -3778,8 +3779,8 @@ export interface components {
         };
         /**
          * EntityFound
-         * @description An entity as it is known. relations: {"type", "target"}. sources: the quotes it was found in, none if it was
-         *     written by hand. mention_count: events that name it, those written by hand too.
+         * @description A stored entity. relations: {"type", "target"}. sources: quotes that mention it; empty if written by hand.
+         *     mention_count: events that name it, including those by hand.
          */
         EntityFound: {
             /** Type */
@@ -3815,7 +3816,7 @@ export interface components {
         };
         /**
          * EntityInput
-         * @description An entity as a person writes it. type: PERSON, SCHOOL, EVENT, TOPIC or another, in any case. attributes: facts by
+         * @description An entity that a person writes. type: PERSON, SCHOOL, EVENT, TOPIC or another, in any case. attributes: facts by
          *     name, values are JSON. relations: (type, target), such as ("friend_of", "Mia").
          */
         EntityInput: {
@@ -3899,9 +3900,9 @@ export interface components {
         };
         /**
          * EventRelations
-         * @description An event with the events of its thread that it names, directly or over others, and those that name it so; both
-         *     as the stream of events shows them, in the order of the log. cut: more events follow, among which nobody looked for
-         *     effects. rows: of read models, that name it.
+         * @description An event with the events of its thread that it names, directly or over others, and those that name it so; both as
+         *     the stream of events shows them, in the order of the log. cut: further events were not examined for effects. rows:
+         *     rows of read models that name it.
          */
         EventRelations: {
             /** Event */
@@ -3935,7 +3936,7 @@ export interface components {
         };
         /**
          * Extraction
-         * @description The result of an extraction. waiting: how many of a user's turns are still to be extracted from.
+         * @description The result of an extraction. waiting: how many of a user's turns still wait for extraction.
          */
         Extraction: {
             /** Waiting */
@@ -3977,7 +3978,7 @@ export interface components {
         };
         /**
          * Forgotten
-         * @description The ids of all memories whose content was dropped, those with the same words too.
+         * @description The ids of all memories whose content was dropped, including those with the same words.
          */
         Forgotten: {
             /** Forgotten */
@@ -3997,8 +3998,8 @@ export interface components {
         };
         /**
          * Forked
-         * @description A new fork. parent, at_seq: the thread whose turns the fork begins with, and the last sequence of them; seq: of
-         *     the event.
+         * @description A new fork. parent, at_seq: the thread whose turns the fork begins with, and the sequence of the last one; seq:
+         *     of the fork's event.
          */
         Forked: {
             /** Thread */
@@ -4320,7 +4321,7 @@ export interface components {
         };
         /**
          * MemoryContext
-         * @description What a prompt is made of. history: fits the window; full_history: the current segment, whole.
+         * @description The memory for a prompt. history: fits the window; full_history: the whole current segment.
          *
          *     estimated_tokens: real counts of full_history and query; token_ratio: of the window, above 1 when it overflows.
          */
@@ -4348,7 +4349,7 @@ export interface components {
         };
         /**
          * MemoryCreateRequest
-         * @description None: the settings' default.
+         * @description The request to create a session. None: the settings' default.
          */
         MemoryCreateRequest: {
             /** Conversation Id */
@@ -4367,7 +4368,7 @@ export interface components {
         };
         /**
          * MemoryHistory
-         * @description Every version of a memory, by the time since when each held.
+         * @description Every version of a memory, by the begin of its validity.
          */
         MemoryHistory: {
             /**
@@ -4380,7 +4381,7 @@ export interface components {
         };
         /**
          * MemoryInput
-         * @description A memory as a person gives it. None: the extraction rules read it in the content, or it is the default of its
+         * @description A memory that a person enters. None: the extraction rules read it in the content, or it is the default of its
          *     kind. importance: 0 to 1. expires_at: when it ends by itself, with a time zone. metadata: a JSON object of up to
          *     4,000 bytes, kept with the memory and personal as its words are; no model gets it.
          */
@@ -4487,7 +4488,7 @@ export interface components {
         };
         /**
          * MemoryView
-         * @description A memory as a face shows it. score: at the time asked for.
+         * @description A memory in the form that faces show. score: at the requested time.
          */
         MemoryView: {
             /**
@@ -4623,8 +4624,8 @@ export interface components {
         };
         /**
          * MessageContext
-         * @description The messages of a session. window_messages: the segment's last turns. cached_checkpoint: the checkpoint as a
-         *     history shows it.
+         * @description The messages of a session. window_messages: the segment's last turns. cached_checkpoint: the checkpoint in the
+         *     form that a history shows.
          */
         MessageContext: {
             /**
@@ -4891,7 +4892,7 @@ export interface components {
         };
         /**
          * NewWebhook
-         * @description A new webhook. secret: for verifying signatures; it is shown this once.
+         * @description A new webhook. secret: for verifying signatures; it is shown only once.
          */
         NewWebhook: {
             /** Name */
@@ -5018,7 +5019,7 @@ export interface components {
         };
         /**
          * Participant
-         * @description A user with a part in a conversation. name: under which turns are theirs. agreed: false while the user has
+         * @description A participant of a conversation. name: marks the user's turns. agreed: false while the user has
          *     not accepted the invitation, which has no effect until then.
          */
         Participant: {
@@ -5375,7 +5376,7 @@ export interface components {
         };
         /**
          * ReceiptFound
-         * @description A receipt with the sequence, thread and time of its event; a fork's are also those of its shared past.
+         * @description A receipt with the sequence, thread and time of its event.
          */
         ReceiptFound: {
             /** Seq */
@@ -5479,7 +5480,7 @@ export interface components {
         };
         /**
          * Remarks
-         * @description Turns that were left out, or not shown as stored, for one reason.
+         * @description Turns that were left out or altered for one reason.
          */
         Remarks: {
             /** Reason */
@@ -5542,7 +5543,7 @@ export interface components {
         };
         /**
          * Reverted
-         * @description The memory that holds again.
+         * @description The memory that is valid again.
          */
         Reverted: {
             /**
@@ -5805,8 +5806,8 @@ export interface components {
         };
         /**
          * ShownTurn
-         * @description A turn as people and programs are shown it. quoted: the parts of a person's text that are somebody else's words,
-         *     as (start, end) in characters; blocks of text are joined by line breaks.
+         * @description A turn in the form shown to people and programs. quoted: parts of a person's text that are somebody else's words,
+         *     as (start, end) in characters; text blocks are joined by line breaks.
          */
         ShownTurn: {
             /** Seq */
@@ -5865,8 +5866,8 @@ export interface components {
         };
         /**
          * SignedBasis
-         * @description As it goes to a client and comes back. signature: of the server, so that nothing in it is changed. id: may come
-         *     back in its place for a while; None where the server does not keep it.
+         * @description The basis of a receipt in the form in which a client gets it and sends it back. signature: the server's, which
+         *     reveals changes. id: may be sent back in its place for a while; None if the server does not keep it.
          */
         SignedBasis: {
             /** Tenant */
@@ -5988,7 +5989,7 @@ export interface components {
         };
         /**
          * StoredOfPerson
-         * @description Counts of what is stored of a user. memories: those that ended, too. tokens: of models, for this user.
+         * @description Counts of a user's stored data. memories: including ended ones. tokens: of models, used for this user.
          */
         StoredOfPerson: {
             /** Conversations */
@@ -6017,7 +6018,7 @@ export interface components {
         /**
          * ThreadInfo
          * @description A conversation in a list. archived: its turns are in a file until somebody reads or continues it. summary: of its
-         *     older turns. metadata: what the client that opened it keeps with it.
+         *     older turns. metadata: the opening client's own data.
          */
         ThreadInfo: {
             /** Thread */
@@ -6049,7 +6050,7 @@ export interface components {
         };
         /**
          * ThreadMarks
-         * @description The marks of a thread in a list. tokens: that models took for its answers. parked: an event of it could not be
+         * @description The marks of a thread in a list. tokens: used by models for its answers. parked: one of its events could not be
          *     applied, and later ones wait.
          */
         ThreadMarks: {
@@ -6257,9 +6258,8 @@ export interface components {
         };
         /**
          * Usage
-         * @description What was used under one key: a user, agent or model ("" where unknown), a day 2026-03-31 or a month 2026-03,
-         *     both in UTC. latency_ms_mean: of a call. unpriced_tokens: of calls whose price was not known, which cost_usd
-         *     lacks.
+         * @description The usage under one key: a user, agent or model ("" where unknown), a day 2026-03-31 or a month 2026-03, both in
+         *     UTC. latency_ms_mean: of a call. unpriced_tokens: of calls without a known price, which are not in cost_usd.
          */
         Usage: {
             /** Key */
@@ -6431,8 +6431,8 @@ export interface components {
         };
         /**
          * WebhookInfo
-         * @description A webhook and what is still to be sent. pending: events that were not sent yet. retrying: that wait for their
-         *     next attempt. failures: for a person.
+         * @description A webhook and its unsent events. pending: how many were not sent yet. retrying: how many wait for their next
+         *     attempt. failures: how many were given up and need a person.
          */
         WebhookInfo: {
             /** Name */
@@ -6497,8 +6497,8 @@ export interface components {
         };
         /**
          * WindowMessage
-         * @description A message of the session's window. name: the speaker, where it is not the role. origin: of a user's turn with
-         *     words of others.
+         * @description A message of the session's window. name: the speaker, if it differs from the role. origin: where a user turn's
+         *     words come from if they are not the user's.
          */
         WindowMessage: {
             /** Role */
@@ -6514,8 +6514,8 @@ export interface components {
         };
         /**
          * WindowShares
-         * @description All tokens of the window. tools: their schemas. reserve: for the answer. safety: for what counts differently.
-         *     free: of the budget of the tiers. messages: in the order of the context's messages.
+         * @description All tokens of the window. tools: their schemas. reserve: for the answer. safety: a margin for counts that differ.
+         *     free: unused tokens of the tiers' budget. messages: in the order of the context's messages.
          */
         WindowShares: {
             /** Window */

@@ -1,1 +1,1 @@
-"""Routes in other forms than our own: OpenAI's, camelCase, chat streams and WebSockets."""
+"""Routes in the forms of other APIs: OpenAI's, camelCase, chat streams and WebSockets."""

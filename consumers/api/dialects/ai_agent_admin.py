@@ -1,5 +1,4 @@
-"""What administrators change and watch under /admin/ai-agent, of their own tenant: limits, agents, usage, traces,
-circuit breakers."""
+"""Routes of a tenant's administrators under /admin/ai-agent: limits, agents, usage, traces, circuit breakers."""
 
 from datetime import datetime
 from typing import Annotated, Any, Literal

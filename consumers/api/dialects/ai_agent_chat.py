@@ -1,4 +1,4 @@
-"""Answers under /ai-agent, and what the caller has used and has left."""
+"""Answers under /ai-agent, and the caller's usage and limits."""
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing

@@ -1,4 +1,4 @@
-"""The stream of every step of an answer of turnlog's own agent, under /api/chat."""
+"""Streams every step of an answer of turnlog's own agent, under /api/chat."""
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
@@ -33,7 +33,7 @@ class ChatRequest(BaseModel):
 
 
 async def begin(chat: ChatRequest, caller: Asker, write_id: WriteId, request: Request) -> tuple[AnswerUnderWay, bool]:
-    """Returns the answer, and whether its events tell what the model was given. Their errors are the response's."""
+    """Returns the answer, and whether its last event contains the model's messages. Their errors are the response's."""
     caller.check_user(chat.user_id)
     thread = chat.conversation_id or chat.session_id or str(write_id)
     return await ask_agent(request, caller, thread, chat.message, write_id, agent=chat.agent_type), chat.debug

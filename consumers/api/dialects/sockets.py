@@ -86,7 +86,7 @@ async def chat(
             return await socket.send_denial_response(problem_of(error))
         await socket.accept(TICKET if TICKET in socket.scope["subprotocols"] else None)
         talk = _Talk(socket, caller, topic_id, place)
-        with suppress(WebSocketDisconnect):  # the answer is made all the same
+        with suppress(WebSocketDisconnect):  # the answer is still made
             if after is not None:
                 await talk.replay(after)
             async for text in socket.iter_text():
@@ -94,8 +94,8 @@ async def chat(
 
 
 async def _caller(socket: WebSocket) -> Principal:
-    """Returns the caller by the token of the query, or by a ticket after TICKET among the subprotocols, where no log
-    has it.
+    """Returns the caller by the token of the query, or by a ticket after TICKET among the subprotocols, which are not
+    logged.
 
     Raises Unauthenticated, TokenExpired, Forbidden.
     """
@@ -203,7 +203,7 @@ class _Talk:
         is_priced = True
         async for record in log.read_thread(tenant, thread, answered.seq, types=("usage_metered",)):
             if record.event.causation == request and isinstance(record.event.data, UsageMetered):
-                reason = reason or record.event.data.error  # the end of the progress may have been lost
+                reason = reason or record.event.data.error  # the last message of the progress may have been lost
                 for name in usage:
                     usage[name] += getattr(record.event.data, name)
                 is_priced = is_priced and prices.price_of(record.event.data.model) is not None

@@ -1,4 +1,4 @@
-"""Signing in for clients of MCP: an authorization server (OAuth 2.1) over turnlog's own API keys and tokens.
+"""Lets clients of MCP sign in: an authorization server (OAuth 2.1) over turnlog's own API keys and tokens.
 
 A sign-in is an API key whose secret only its refresh tokens hold, encrypted, so `turnlog api-key` lists and revokes it.
 An access token is for the address of MCP alone and ends with the key. A refresh token is good once: the row of the
@@ -38,7 +38,7 @@ SIGN_IN = timedelta(days=90)
 ACCESS = timedelta(hours=1)
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 NO_REDIRECTS = ("", "javascript", "data", "vbscript", "file", "blob", "about", "filesystem", "view-source", "intent")
-_HOST = re.compile(r"[\w.-]+|::1", re.ASCII)  # it goes into the page's policy
+_HOST = re.compile(r"[\w.-]+|::1", re.ASCII)  # because it becomes part of the page's policy
 _URI = re.compile(r"[!-~]{1,500}")  # visible ASCII
 
 
@@ -49,7 +49,7 @@ class Client(BaseModel):
     client_name: str | None = Field(None, max_length=100)
 
     def may_return_to(self, uri: str) -> bool:
-        """Returns whether the address was registered, character by character. The port of a loopback address may differ
+        """Returns whether exactly this address was registered. The port of a loopback address may differ
         (RFC 8252, 7.3)."""
         return uri in self.redirect_uris or any(
             _any_port(uri) == _any_port(known) is not None for known in self.redirect_uris
@@ -57,7 +57,7 @@ class Client(BaseModel):
 
 
 class Request(BaseModel):
-    """What a client asks for. resource: the address of MCP, for which its tokens are. until: seconds since 1970."""
+    """An authorization request. resource: the address of MCP, which accepts its tokens. until: seconds since 1970."""
 
     client_id: str
     redirect_uri: str
@@ -95,7 +95,7 @@ Purpose = Literal["client", "request", "code"]
 
 
 class SignIns:
-    """What the MCP library's handler of tokens calls. runtime: without the limit to a tenant."""
+    """The provider for the MCP library's token handler. runtime: not limited to a tenant."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -117,31 +117,31 @@ class SignIns:
         return None if content is None else Client.model_validate(content)
 
     def register(self, client: Client) -> str:
-        """Returns an id that holds what the client registered."""
+        """Returns an id that contains the client's registration."""
         return self._signed("client", client.model_dump() | {"id": secrets.token_hex(8)})
 
     def ask(self, request: Request) -> str:
-        """Returns the request as the form of the consent page carries it."""
+        """Returns the request in the form that the consent page carries."""
         return self._signed("request", request.model_dump())
 
     def asked(self, text: str) -> Request | None:
-        """Returns what a form carries; None for a request that was forged or is too old."""
+        """Returns the request in a form; None if it was forged or is too old."""
         content = self._opened("request", text)
         request = None if content is None else Request.model_validate(content)
         return None if request is None or request.until < time.time() else request
 
     async def allow(self, request: Request, person: Identity, scopes: list[str]) -> str:
-        """Returns a code, good once and for a minute. Raises LogUnavailable."""
+        """Returns a single-use code, valid for a minute. Raises LogUnavailable."""
         longest = (datetime.now(UTC) + SIGN_IN).replace(microsecond=0)
         ends = min(person.expires_at or longest, longest)
         role = "user" if person.role == "admin" else person.role
         ticket = await self._codes.issue(Identity(person.tenant, person.user, role, frozenset(scopes), None, ends))
-        # The digest ties what was asked for to this ticket: parts of two codes do not fit together.
+        # The digest binds the request to this ticket, so that parts of two codes cannot be combined.
         content = request.model_dump() | {"until": time.time() + TICKET_S, "ticket": _digest(ticket)}
         return f"{ticket}.{self._signed('code', content)}"
 
     async def load_authorization_code(self, client: OAuthClientInformationFull, authorization_code: str) -> Code | None:
-        """Spends the code, also where the handler then refuses the rest of the request."""
+        """Uses up the code, even if the handler then refuses the rest of the request."""
         ticket, _, signed = authorization_code.partition(".")
         content = self._opened("code", signed)
         if content is None or not compare_digest(content["ticket"], _digest(ticket)):
@@ -179,8 +179,8 @@ class SignIns:
     async def exchange_refresh_token(
         self, client: OAuthClientInformationFull, refresh_token: Refresh, scopes: list[str]
     ) -> OAuthToken:
-        """Returns new tokens, once; the sign-in keeps its end. A token that was used more than a minute ago ends the
-        sign-in, because somebody else may have it (OAuth 2.1, 4.3.1)."""
+        """Returns new tokens, once per refresh token; the sign-in's expiry is unchanged. A token that was used more
+        than a minute ago ends the sign-in, because somebody else may have it (OAuth 2.1, 4.3.1)."""
         holder, used = refresh_token.identity, refresh_token.used
         spent = await spend_refresh(self._runtime.pool, holder, used)
         if spent == "replayed":

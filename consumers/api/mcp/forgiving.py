@@ -1,4 +1,4 @@
-"""Tools that forgive what models do to arguments, and say in words what they cannot use."""
+"""Tools that accept common mistakes of models in arguments, and explain unusable ones in words."""
 
 from datetime import datetime
 from typing import Annotated, Any

@@ -1,4 +1,4 @@
-"""MCP over streamable HTTP, in the HTTP server's own application."""
+"""Serves MCP over streamable HTTP in the HTTP server's application."""
 
 import contextlib
 from collections.abc import AsyncIterator
@@ -24,7 +24,7 @@ PATH = "/mcp"
 
 
 class Authenticated:
-    """ASGI middleware: finds out who calls, by the same tokens and keys as every route, before MCP reads anything."""
+    """ASGI middleware: identifies the caller, by the same tokens and keys as every route, before MCP reads anything."""
 
     def __init__(self, app: ASGIApp, runtime: Runtime) -> None:
         self._app, self._runtime = app, runtime

@@ -1,4 +1,4 @@
-"""Checks which types a stored value may create: whoever can publish an event chooses the bytes in it.
+"""Checks which types a stored value may create, because everybody who can publish an event chooses its bytes.
 
 A value of other types is stored with a signature, under a key that only turnlog's processes have, and is read if the
 signature matches.
@@ -14,7 +14,7 @@ from langgraph.checkpoint.serde.jsonplus import EXT_DELTA_SNAPSHOT, EXT_METHOD_S
 from turnlog.events.errors import TurnlogError
 
 Allowed = frozenset[tuple[str, ...]]
-RUNS_CODE = frozenset({"json", "pickle"})  # such a value names what makes it
+RUNS_CODE = frozenset({"json", "pickle"})  # such values name the code that creates them
 
 
 class TypeNotAllowed(TurnlogError):
@@ -52,7 +52,7 @@ def own_types(encoding: str, data: bytes) -> Allowed:
         return frozenset()
     try:
         return _types_in(data) - SAFE_MSGPACK_TYPES - SAFE_MSGPACK_METHODS
-    except ValueError:  # ormsgpack's for whatever `note` raises, too
+    except ValueError:  # ormsgpack raises it also for any error of `note`
         raise TypeNotAllowed("a value is not what LangGraph's serializer writes, or too deep; it is not read") from None
 
 

@@ -47,13 +47,13 @@ async def log_state(log: Log, tenant: str, thread: str) -> LogState:
 
 
 async def thread_applied(log: Log, conn: Connection, tenant: str, thread: str, partition: int) -> None:
-    """Waits until the tables have everything that the log has of the thread. Raises NotProjectedInTime,
+    """Waits until the tables have all of the thread's events on the log. Raises NotProjectedInTime,
     ThreadParked."""
     await wait_for(conn, PROJECTIONS, partition, await log.thread_head(tenant, thread))
     refuse_parked(thread, await first_parked(conn, PROJECTIONS, tenant, thread))
 
 
 async def all_applied(log: Log, conn: Connection) -> None:
-    """Waits until the tables have everything that the log has. Raises NotProjectedInTime."""
+    """Waits until the tables have all events of the log. Raises NotProjectedInTime."""
     for partition, head in (await log.heads()).items():
         await wait_for(conn, PROJECTIONS, partition, head)

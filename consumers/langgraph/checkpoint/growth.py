@@ -25,7 +25,7 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A list as others may begin with it. base_count: how many items are the base's."""
+    """A list that other lists may begin with. base_count: how many items belong to its base."""
 
     list_id: str
     base: "Source | None" = None
@@ -42,7 +42,7 @@ class Source:
 
 @dataclass(slots=True)
 class Known(Generic[Item]):
-    """A list as it was stored last. owned: its last row was written here, so no other process continues it."""
+    """The last stored form of a list. owned: this process wrote its last row, so no other process continues it."""
 
     source: Source
     items: list[Item] = field(default_factory=list)

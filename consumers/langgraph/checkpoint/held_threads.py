@@ -88,7 +88,7 @@ class HeldThread:
 
     @property
     def is_ready(self) -> bool:
-        """Returns whether puts may refer to what the thread has: its messages were read, or it has none."""
+        """Returns whether puts may refer to the thread's items: its messages were read, or it has none."""
         return self.counts is not None and (self.is_read or self.namespaces == frozenset())
 
     @property
@@ -112,7 +112,7 @@ class HeldThread:
         return replace(saved, writes=tuple(self.writes.get((ns, saved.checkpoint_id), {}).values()))
 
     def put(self, ns: str, checkpoint_id: str) -> None:
-        """Notes that a checkpoint is being sent."""
+        """Records that a checkpoint is being sent."""
         if ns == ROOT:
             self.newest_put = max(checkpoint_id, self.newest_put or "")
             self.stir()
@@ -132,31 +132,31 @@ class HeldThread:
             self.lost = self.regained = None
 
     def builds_on_lost(self, ns: str, checkpoint_id: str) -> bool:
-        """Returns whether the checkpoint is lost, or a later one of the same run. LangGraph notices a failed put only
-        at the end of the run's last step, and until then it puts the writes of all steps."""
+        """Returns whether the checkpoint is lost or follows a lost one of the same run. LangGraph notices a failed put
+        only at the end of the run's last step, and until then it puts the writes of all steps."""
         is_later = self.regained is not None and checkpoint_id >= self.regained
         return ns == ROOT and self.lost is not None and checkpoint_id >= self.lost and not is_later
 
     def saw_deletion(self, sequence: int) -> None:
-        """Notes a deletion. sequence: of the thread's last deletion in the log, 0 without one."""
+        """Records a deletion. sequence: of the thread's last deletion on the log, 0 without one."""
         if self.deletion is not None and sequence > self.deletion:
             self.alive_from = str(uuid6())
         self.deletion = sequence
 
     def builds_on_deleted(self, checkpoint_id: str, *parents: str) -> bool:
-        """Returns whether the checkpoint is of a run that began before the thread was deleted; then its children are,
-        too."""
+        """Returns whether the checkpoint belongs to a run that began before the thread was deleted, as its children
+        then do."""
         is_late = any(one < self.alive_from or one in self.refused for one in (checkpoint_id, *parents))
         if is_late:
             self.refused.add(checkpoint_id)
         return is_late
 
     def given(self, checkpoint_id: str) -> None:
-        """Notes that a checkpoint was given to a run, so another process made it after the deletion."""
+        """Records that a run got this checkpoint, so another process made it after the deletion."""
         self.alive_from = min(self.alive_from, checkpoint_id)
 
     def asked(self, ns: str) -> None:
-        """Notes that a checkpoint is read, as a run does first and its subgraphs later. Ids of checkpoints sort by
+        """Records that a checkpoint is read; a run does this first and its subgraphs later. Ids of checkpoints sort by
         time."""
         if ns == ROOT and self.lost is not None and self.regained is None:
             self.regained = str(uuid6())

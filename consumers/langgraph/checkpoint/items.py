@@ -77,7 +77,7 @@ class Item(Protocol):
         ...
 
     def make(self, codec: Codec) -> Any:
-        """Returns a value of the caller's own: changes to it reach nothing else."""
+        """Returns a new value, so that the caller's changes do not reach other copies."""
         ...
 
 
@@ -101,7 +101,7 @@ class MessageItem:
 
 
 class SerializedItem:
-    """Any other value, as the saver's serializer writes it."""
+    """Any other value, in the bytes of the saver's serializer."""
 
     __slots__ = ("_data", "_encoding", "_print", "marker")
 

@@ -45,7 +45,8 @@ Key = tuple[str, str, str]
 
 
 class Lookup:
-    """Every method raises LogUnavailable, DatabaseUnavailable, NotProjectedInTime, ThreadParked."""
+    """Looks up checkpoints. Every method raises LogUnavailable, DatabaseUnavailable, NotProjectedInTime,
+    ThreadParked."""
 
     def __init__(self, log: Log, pool: Pool, tenant: str, prunes: bool) -> None:
         self._log, self._pool, self._tenant, self._prunes = log, pool, tenant, prunes
@@ -154,7 +155,7 @@ class Lookup:
         return found
 
     async def _compared(self, held: HeldThread) -> LogState:
-        """Forgets the copy in memory if the log has other events than those it was made of."""
+        """Forgets the copy in memory if the log has other events than the copy."""
         state = await log_state(self._log, self._tenant, held.thread)
         if held.counts != state.counts:
             held.begin(state.counts)
@@ -182,7 +183,7 @@ class Lookup:
 
 
 def _adopt(held: HeldThread, saved: Saved, found: FoundCheckpoint, lists: dict[tuple[str, str], Known[Item]]) -> None:
-    """Lets puts continue what was read: its lists, and its messages by their ids."""
+    """Lets puts continue the lists that were read, and refer to their messages by id."""
     for (channel, _), value in saved.values.items():
         if isinstance(value, Listed) and len(value.items) >= value.length:
             lists[saved.ns, channel] = Known(found.sources[value.list_id], list(value.items[: value.length]))

@@ -120,7 +120,7 @@ async def user_of_thread(conn: Connection, tenant: str, thread: str) -> str | No
 async def copy_thread(
     lookup: Lookup, sender: Sender, source: str, target: HeldThread, codec: Codec, user: str | None
 ) -> None:
-    """Copies a thread; the copy depends on nothing of the source. Oldest first, so that each list grows from the one
+    """Copies a thread; the copy does not depend on the source. Oldest first, so that each list grows from the one
     before."""
     writer = Writer(target, codec, user)
     waiting: list[asyncio.Future[None]] = []

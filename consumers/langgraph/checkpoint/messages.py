@@ -83,8 +83,7 @@ _CONTAINERS = {
 
 
 def coerced(value: Any) -> BaseMessage | None:
-    """Returns the message that LangChain makes of a text, a (role, content) pair or a dict; None where it makes
-    none."""
+    """Returns the message that LangChain makes from a text, a (role, content) pair or a dict; None if it cannot."""
     if isinstance(value, BaseMessage):
         return value
     if not isinstance(value, str | tuple | list | dict):
@@ -96,7 +95,7 @@ def coerced(value: Any) -> BaseMessage | None:
 
 
 def turn_of(message: BaseMessage) -> TurnRecorded | None:
-    """Returns the turn with the content of the message; None for a message that has nothing to show in a transcript."""
+    """Returns the turn with the content of the message; None if the message has no content for a transcript."""
     role = _role(message)
     content = _content(message.content)
     calls = _calls(message)
@@ -129,7 +128,7 @@ def _is_made_by_program(message: BaseMessage) -> bool:
 
 
 def said(turn: TurnRecorded) -> Fields:
-    """Returns the turn's columns in `messages`, as they are read back."""
+    """Returns the turn's columns in `messages`, in the form in which they are read."""
     content = turn.content
     return {
         "content": content if isinstance(content, str) else [b.model_dump(exclude_none=True) for b in content],
@@ -216,7 +215,7 @@ def _content(content: Any) -> Content:
 
 
 def _block(part: Any) -> list[Block]:
-    """Returns the part as a block of a turn; [] where a transcript cannot show it."""
+    """Returns the part as a block of a turn; [] if a transcript cannot show it."""
     if isinstance(part, str):
         return [TextBlock(text=storable(part))]
     match part:

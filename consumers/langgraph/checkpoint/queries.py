@@ -41,7 +41,7 @@ SELECT needed.list_id, l.* FROM needed CROSS JOIN LATERAL (
     ) o
 ) l WHERE l.firsts IS NOT NULL
 """
-# Most turns are plain text alone: sent as text it costs the reader no parsing, and few columns.
+# Most turns are only plain text, which is sent as text, so that the reader parses nothing and gets few columns.
 _IS_TEXT = "jsonb_typeof(content) = 'string' AND num_nulls(name, tool_calls, tool_call_id) = 3"
 _TURN = (
     f"event_id::text, CASE WHEN {_IS_TEXT} THEN content #>> '{{}}' END, CASE WHEN NOT ({_IS_TEXT}) THEN "

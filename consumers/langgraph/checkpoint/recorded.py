@@ -1,5 +1,5 @@
-"""Knows which messages of a thread are on the log already: each is recorded once as a turn, and named everywhere
-else."""
+"""Tracks which messages of a thread are on the log: each is recorded once as a turn, and referred to by name
+elsewhere."""
 
 import weakref
 from collections.abc import Iterable
@@ -54,8 +54,8 @@ class RecordedMessages:
         return bool(self._raw)
 
     def adopt(self, items: Iterable[Item], *, written: bool) -> None:
-        """Takes over items read from the tables: their turns are not recorded again. written: they are of tasks'
-        writes."""
+        """Takes over items read from the tables, so that their turns are not recorded again. written: they come from
+        tasks' writes."""
         for item in items:
             if (message_id := item.marker.get("id")) is not None:
                 self._note(message_id, item)
@@ -63,7 +63,8 @@ class RecordedMessages:
                 self._raw[item.marker["turn"]] = item
 
     def made(self, pairs: Iterable[tuple[Item | None, Any]]) -> None:
-        """Notes the values that a reader got for the items: a message without an id is recognised as an object."""
+        """Records the values that a reader got for the items, so that a message without an id is recognised as an
+        object."""
         for item, value in pairs:
             if item is not None and "id" not in item.marker and isinstance(value, BaseMessage) and value.id is None:
                 self._remember(value, item)

@@ -140,8 +140,7 @@ class TurnlogSaver(BaseCheckpointSaver[str]):
         allowed: Iterable[type | tuple[str, str]] = (),
         prune: bool = False,
     ) -> Iterator[Self]:
-        """Opens a saver as `open` does, for a script without an event loop: the saver has one of its own, in a thread
-        of its own."""
+        """Opens a saver like `open`, for a script without an event loop; the saver runs one in a separate thread."""
         opening = cls.open(settings, tenant=tenant, project=project, serde=serde, allowed=allowed, prune=prune)
         with in_background(opening) as saver:
             yield saver
@@ -249,7 +248,7 @@ class TurnlogSaver(BaseCheckpointSaver[str]):
         events, written, is_replacing = _or_forgotten(
             held, lambda: writer.writes(ns, checkpoint_id, task_id, task_path, given)
         )
-        await self._look_for_deletion(held)  # not before, since the graph may change what it wrote
+        await self._look_for_deletion(held)  # not earlier, because the graph may change its values
         if held.builds_on_deleted(checkpoint_id):
             held.begin(None)
             raise _deleted(thread)

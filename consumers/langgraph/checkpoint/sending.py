@@ -49,12 +49,12 @@ class Sender:
             return
         try:
             await self._log.append_in_order([event for put in batch for event in put.events], batch[0].deletion)
-        except (InvalidEvent, EventTooLarge) as error:  # nothing was sent, because of one of them
+        except (InvalidEvent, EventTooLarge) as error:  # nothing was sent, because one of the puts is invalid
             if len(batch) == 1:
                 _fail(held, batch, error)
             else:
                 await self._one_by_one(held, batch)
-        except Exception as error:  # handed to the callers, who wait for it
+        except Exception as error:  # passed to the waiting callers
             _fail(held, batch, error)
         else:
             for put in batch:

@@ -1,4 +1,4 @@
-"""Values of channels and writes, as they are stored and as they are held in memory, where messages are items."""
+"""Values of channels and writes in their stored form and in memory, where messages are items."""
 
 import json
 from base64 import b64decode, b64encode
@@ -20,7 +20,7 @@ MAX_NODES = 5_000
 
 
 class Typed(NamedTuple):
-    """A value as the serializer alone writes it."""
+    """A value that only the serializer writes, without items for messages."""
 
     encoding: str
     data: bytes
@@ -33,7 +33,7 @@ class Typed(NamedTuple):
 
 
 class Refs(NamedTuple):
-    """A value in which there are messages."""
+    """A value that contains messages."""
 
     items: Sequence[Item | None]
     encoding: str

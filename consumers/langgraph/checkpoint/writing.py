@@ -122,7 +122,7 @@ class Writer:
         return named_value(value, self._held.recorded, self._codec, turns)
 
     def _list(self, ns: str, channel: str, value: list[Any], turns: Turns, lists: list[ListGrowth]) -> Listed | None:
-        """Returns the value as a list that grows; None where it is better stored whole."""
+        """Returns the value as a growing list; None if it is better stored whole."""
         known, prefix = self._begins_like(ns, channel, value)
         if known is not None and ns != ROOT and known is self._held.lists.get((ROOT, channel)):
             # A subgraph records no turns: its items must not get into the list of the root graph.

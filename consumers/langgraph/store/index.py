@@ -19,7 +19,7 @@ WHOLE = "$"
 
 
 class InvalidIndex(TurnlogError, ValueError):
-    """The store's `index` cannot be used, or does not fit what its embedder gives."""
+    """The store's `index` cannot be used, or does not fit its embedder's vectors."""
 
     code = "invalid-index"
 

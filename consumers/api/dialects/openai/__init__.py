@@ -1,1 +1,1 @@
-"""OpenAI's wire: any client of its API gets a memory by another base URL and key."""
+"""OpenAI's API: its clients get a memory by another base URL and key."""

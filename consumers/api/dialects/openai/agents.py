@@ -41,7 +41,7 @@ STARTS_AGAIN = "\n\n"
 
 
 def agent_of(runtime: Runtime, model: str | None) -> str | None:
-    """Returns the agent that a model's name means, None where it is a model of the model server. Raises NotFound where
+    """Returns the agent that a model's name means; None for a model of the model server. Raises NotFound where
     the server has no team."""
     if model is None or not model.startswith(PREFIX):
         return None
@@ -58,7 +58,7 @@ async def agent_models(runtime: Runtime, tenant: str) -> list[str]:
 
 
 async def complete_by_agent(caller: Principal, wanted: CompletionRequest, agent: str) -> AsyncGenerator[Piece]:
-    """Yields the pieces of an agent's answer as `complete` does those of a model. The last message is the question.
+    """Yields the pieces of an agent's answer like `complete` for a model. The last message is the question.
 
     Earlier messages that the conversation does not have are stored before it. The agent has its own prompt and tools:
     the client's system messages are left out. Raises Unusable, and what `ask` and `complete` raise.
@@ -98,13 +98,13 @@ async def complete_by_agent(caller: Principal, wanted: CompletionRequest, agent:
 
 
 class _Steps:
-    """The steps of a run in words. A plan's thought is said with what it plans; alone it is the answer."""
+    """Describes the steps of a run in words. A plan's thought is said with what it plans; alone it is the answer."""
 
     def __init__(self) -> None:
         self._thought = ""
 
     def said(self, piece: Shown | QuestionStored | Answered) -> list[str]:
-        """Returns what to say now."""
+        """Returns the lines to show now."""
         match piece:
             case PlanShown(agent=agent, thought=thought):
                 self._thought = f"{agent}: {thought}" if thought.strip() else ""
@@ -122,8 +122,8 @@ class _Steps:
 
 
 async def _thread_with_earlier(caller: Principal, wanted: CompletionRequest) -> str:
-    """Returns the conversation of the request, with all messages before the question; a fork where it went on
-    otherwise."""
+    """Returns the conversation of the request, with all messages before the question; a fork if it continued
+    differently."""
     place = await _place(caller, wanted)
     thread = place.thread or str(uuid5(wanted.id, "thread"))
     if place.after is not None:
@@ -154,7 +154,7 @@ async def _place(caller: Principal, wanted: CompletionRequest) -> RequestPlace:
 
 
 async def _completion(caller: Principal, answered: Answered, model: str) -> Completion:
-    """Returns the answer with what all model calls of the run took."""
+    """Returns the answer with the tokens and cost of all model calls of the run."""
     request = answer_id(answered.question_id, "request")
     tokens_in, tokens_out, cost_usd = 0, 0, 0.0
     usages = caller.runtime.log.read_thread(caller.tenant, answered.thread, answered.seq, types=("usage_metered",))

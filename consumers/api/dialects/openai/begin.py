@@ -49,7 +49,7 @@ MODEL_FIELDS = (
 
 @dataclass(frozen=True, slots=True)
 class ConversationHeaders:
-    """The conversation, the memory mode and the client's own task as headers name them."""
+    """The headers that name the conversation, the memory mode and the client's own task."""
 
     thread: str | None
     chat: str | None
@@ -58,7 +58,7 @@ class ConversationHeaders:
     task: str | None
 
     def choose(self, field: str | None, metadata: Mapping[str, Any] | None) -> tuple[str | None, bool]:
-        """Returns (thread, whole): the conversation that counts, and whether its client always sends the whole history.
+        """Returns (thread, whole): the chosen conversation, and whether its client always sends the whole history.
 
         field: as the body names it.
         """
@@ -110,7 +110,8 @@ class Started:
         return {name: str(value) for name, value in about.items() if value is not None}
 
     async def pieces(self) -> AsyncGenerator[Piece]:
-        """Yields what follows the ids. An answer that is not stored ends with its reader, at the model's server too."""
+        """Yields the pieces after the ids. An answer that is not stored ends with its reader, at the model's server
+        too."""
         has_ended = False
         try:
             async with aclosing(self.running.read(1)) as pieces:
@@ -176,7 +177,7 @@ async def start(
     elif wanted.memory == "full" and headers.memory is None:
         wanted = replace(wanted, knows_prompts=True)
     agent = agent_of(caller.runtime, wanted.chat.model)
-    if agent is not None and wanted.is_task:  # such as a title: the model alone makes it
+    if agent is not None and wanted.is_task:  # such as a title, which the model makes without the agent
         agent, wanted = None, replace(wanted, chat=replace(wanted.chat, model=None))
     person = Person(caller.tenant, caller.user, caller.identity.role)
     streams: Streams = request.app.state.streams
@@ -187,7 +188,7 @@ async def start(
     if first is not None and first[1].error is None:
         running = first[1]
     else:
-        id_ = first[0] if first else id_  # the question that the failed try stored is not stored again
+        id_ = first[0] if first else id_  # with the failed try's id its question is not stored again
         wanted = replace(wanted, id=id_)
         if agent is not None:
             pieces = complete_by_agent(caller, wanted, agent)

@@ -92,7 +92,7 @@ async def completions(
 class _Chunks:
     def __init__(self, started: Started, model: str, tools: Sequence[Mapping[str, Any]]) -> None:
         self._started, self._custom = started, custom_tools(tools)
-        self._custom_calls: set[int] = set()  # their indexes
+        self._custom_calls: set[int] = set()  # indexes of calls of custom tools
         self._base = {"id": f"chatcmpl-{started.ids.id.hex}", "created": int(time.time()), "model": model}
 
     async def whole(self) -> dict[str, Any]:
@@ -112,7 +112,7 @@ class _Chunks:
         yield self._chunk({"role": "assistant", "content": ""}, usage=usage)
         async with aclosing(self._started.pieces()) as pieces:
             async for piece in pieces:
-                if isinstance(piece, Reasoned):  # a completion has no place for it
+                if isinstance(piece, Reasoned):  # a completion cannot contain it
                     continue
                 yield self._chunk_of(piece, usage)
                 if usage and isinstance(piece, Completion):
@@ -156,7 +156,7 @@ def _event(data: dict[str, Any]) -> str:
 
 def _reason(made: Completion) -> str:
     reason = made.finish_reason or ("tool_calls" if made.tool_calls else "stop")
-    return CUT_OFF if reason in ENDED_HERE else reason  # OpenAI knows no other word for an answer cut off
+    return CUT_OFF if reason in ENDED_HERE else reason  # OpenAI has no other word for an answer that was cut off
 
 
 def _usage(made: Completion) -> dict[str, int]:

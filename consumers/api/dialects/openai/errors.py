@@ -24,7 +24,7 @@ from turnlog.events.errors import TurnlogError
 _TYPES = {401: "authentication_error", 402: "insufficient_quota", 403: "permission_error", 429: "rate_limit_error"}
 CODES = {"unauthenticated": "invalid_api_key", "quota-exceeded": "insufficient_quota"}
 CODES |= {"model-quota-exceeded": "insufficient_quota", "model-rate-limited": "rate_limit_exceeded"}
-_OWN_FAULT = (400, 404, 413, 422)  # what a model server may answer because of the caller's request
+_OWN_FAULT = (400, 404, 413, 422)  # statuses of a model server that the caller's request may cause
 
 
 class ErrorDetail(BaseModel):
@@ -44,7 +44,7 @@ DOCUMENTED: dict[int | str, dict[str, Any]] = {kind: {"model": ErrorBody} for ki
 
 
 class OpenAIRoute(APIRoute):
-    """A route whose errors have OpenAI's form, and whose responses have a request id."""
+    """A route with errors in OpenAI's form and request ids in its responses."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
@@ -65,7 +65,7 @@ class OpenAIRoute(APIRoute):
 
 
 def add_handler(app: FastAPI) -> None:
-    """Adds a handler for paths and methods under /v1 that no route has. Follows problems.add_handlers, whose answer
+    """Adds a handler for unknown paths and methods under /v1. Follows problems.add_handlers, whose answer
     others get."""
     others: Any = app.exception_handlers[HTTPException]
 
@@ -76,7 +76,7 @@ def add_handler(app: FastAPI) -> None:
 
 
 def for_path(path: str, answer: JSONResponse) -> JSONResponse:
-    """Returns problem details in OpenAI's form where the path is of its API."""
+    """Returns problem details in OpenAI's form if the path belongs to its API."""
     return _in_form(answer) if path.startswith("/v1/") else answer
 
 
@@ -93,7 +93,7 @@ def _in_form(answer: JSONResponse, param: str | None = None, code: str | None = 
 
 
 class Unusable(TurnlogError):
-    """A field of the request asks for what this server does not do. param: the field."""
+    """A field of the request asks for something that this server cannot do. param: the field."""
 
     code = "unsupported_parameter"
 
@@ -103,7 +103,8 @@ class Unusable(TurnlogError):
 
 
 def response_of(error: Exception, request: Request) -> JSONResponse:
-    """Returns an error with the status and headers of problem details, but 400 for 422, or with those of the model.
+    """Returns an error with the status and headers of problem details (400 instead of 422), or with those of the model
+    server.
 
     An error of a model, or of an agent that could not answer, begins with what a person reads, in the language of the
     request.
@@ -141,7 +142,8 @@ def error_body(error: Exception, request: Request) -> str:
 
 
 def _invalid(error: RequestValidationError) -> tuple[int, str, str | None, str]:
-    """Returns what `refused` takes. The caller's own input is not repeated, because it may hold secrets."""
+    """Returns the arguments of `refused` for a validation error. The caller's own input is not repeated, because it may
+    hold secrets."""
     if said := not_json(error):
         return 400, said, None, "invalid_request"
     first = error.errors()[0]

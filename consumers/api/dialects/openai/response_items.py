@@ -50,7 +50,7 @@ def messages_of(items: Sequence[Item]) -> list[dict[str, Any]]:
             case "compaction":
                 messages.append({"role": "system", "content": _summary_in(item)})
             case "reasoning":
-                pass  # providers ask not to send it back
+                pass  # providers ask clients not to send it back
             case kind:
                 raise Unusable("input", f"items of type {kind!r} are not supported")
     return messages

@@ -26,11 +26,11 @@ Event = dict[str, Any]
 _ECHOED = ("instructions", "max_output_tokens", "metadata", "previous_response_id", "temperature", "tools")
 _ECHOED_AS_GIVEN = {"parallel_tool_calls": True, "text": {"format": {"type": "text"}}, "tool_choice": "auto"}
 _ECHOED_AS_GIVEN |= {"top_p": None, "truncation": "disabled", "reasoning": {"effort": None, "summary": None}}
-# OpenAI knows no other word for an answer cut off.
+# OpenAI has no other word for an answer that was cut off.
 _CUT = {**dict.fromkeys((CUT_OFF, *ENDED_HERE), "max_output_tokens"), "content_filter": "content_filter"}
 
 
-# Of functions and of custom tools: the type of an item that calls one, and its field with the text for the tool.
+# For functions and custom tools: the type of an item that calls one, and its field with the tool's input.
 _CALLS = (("function_call", "arguments"), ("custom_tool_call", "input"))
 
 
@@ -128,7 +128,7 @@ class _Answer:
         self._custom = {str(tool.get("name")) for tool in body.tools if tool.get("type") == "custom"}
         self._output: list[dict[str, Any]] = []
         self._numbers = count()
-        self._calls: dict[int, int] = {}  # index among the tool calls: place in the output
+        self._calls: dict[int, int] = {}  # index among the tool calls → place in the output
 
     async def lines(self) -> AsyncGenerator[str]:
         async with aclosing(self.events()) as events:
@@ -165,7 +165,7 @@ class _Answer:
                             yield event
 
     def _step(self, text: str) -> list[Event]:
-        """A part of the summary of reasoning, whole at once."""
+        """Returns the events of one whole part of the reasoning summary."""
         begun: list[Event] = []
         if not self._output or self._output[-1]["type"] != "reasoning":
             at = len(self._output)
@@ -260,7 +260,7 @@ class _Answer:
 
 
 def echoed_fields(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fields of a response that repeat its request's, the defaults for those that it does not have."""
+    """Returns the fields of a response that repeat the request's, with defaults for missing ones."""
     own = {name: given.get(name, [] if name == "tools" else None) for name in _ECHOED}
     return own | {name: given.get(name) or default for name, default in _ECHOED_AS_GIVEN.items()}
 
