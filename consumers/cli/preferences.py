@@ -53,4 +53,6 @@ def _values(given: Sequence[str]) -> dict[str, Any]:
 def _shown(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return ", ".join(value) if isinstance(value, tuple) else value or "not set"
+    if isinstance(value, tuple):
+        return ", ".join(value)
+    return "not set" if value is None else str(value)

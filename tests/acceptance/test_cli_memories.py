@@ -240,9 +240,10 @@ async def test_statistics_of_decay_are_shown_and_are_a_document(turnlog: Cli) ->
 
 
 async def test_preferences_and_limits_are_tables(turnlog: Cli) -> None:
-    head, *lines = (await turnlog("preferences", "--user", "ann", "--set", "language=中文")).out.splitlines()
+    given = ("--set", "language=中文", "--set", "retention_days=30")
+    head, *lines = (await turnlog("preferences", "--user", "ann", *given)).out.splitlines()
     assert head.split() == ["PREFERENCE", "VALUE"]
     assert {line.index(line.split()[1]) for line in lines} == {head.index("VALUE")}
-    assert ["language", "中文"] in [line.split() for line in lines]
+    assert {("language", "中文"), ("retention_days", "30")} <= {tuple(line.split()) for line in lines}
     head, *lines = (await turnlog("limits")).out.splitlines()
     assert head.split() == ["LIMIT", "USER", "VIP"] and ["user_per_minute", "30", "120"] in map(str.split, lines)
