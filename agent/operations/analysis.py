@@ -18,7 +18,7 @@ from turnlog.agent.operations.tailing import Line, tail
 from turnlog.agent.private_files import open_private
 from turnlog.agent.runtime import Runtime
 from turnlog.events.errors import TurnlogError
-from turnlog.events.subjects import check_tenant
+from turnlog.events.subjects import MEMORIES, check_tenant
 from turnlog.projectors.engine.row_security import ROLE, SETTING, make_usable
 
 # They are prefixed to the query and are not database views, because a rebuild replaces their tables.
@@ -30,7 +30,8 @@ VIEWS = {
     ),
     "memories": (
         "SELECT id, user_id, kind, category, status, content, importance, confidence, access_count, "
-        "origin, rule, valid_from, valid_to, created_at, confirmed_at FROM turnlog.memories"
+        "origin, rule, valid_from, valid_to, created_at, confirmed_at FROM turnlog.memories "
+        f"WHERE starts_with(thread_id, '{MEMORIES}')"  # not of a trial derivation
     ),
     "usage": (
         "SELECT day, user_id, agent, purpose, provider, model, calls, tokens_in, tokens_out, "

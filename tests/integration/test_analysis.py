@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from helpers.cli import Cli, commands, environment_of
 from helpers.key_rings import KEK
+from helpers.sample_events import event, memory_of
 
 from turnlog.agent.answering.turns import NewTurn, add_turns
 from turnlog.agent.memory.memory_changes import remember
@@ -16,7 +17,8 @@ from turnlog.agent.operations.analysis import InvalidSql, export_log, query, vie
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.settings import load_settings
 from turnlog.consumers.runtime import opened, projecting
-from turnlog.events.contracts import UsageMetered
+from turnlog.events.contracts import MemoryRecorded, UsageMetered
+from turnlog.events.subjects import memory_thread
 
 
 @pytest.fixture
@@ -45,6 +47,13 @@ async def test_a_query_reads_the_views_of_its_tenant(runtime: Runtime) -> None:
     assert set(await views(runtime, "default")) == {"turns", "memories", "usage", "runs"}
     counting = "with recursive n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 3) SELECT sum(i) FROM n"
     assert (await query(runtime, "default", counting)).rows == [(6,)]
+
+
+async def test_memories_of_a_trial_derivation_are_not_counted(runtime: Runtime) -> None:
+    trial = MemoryRecorded(memory=memory_of(1))
+    await runtime.log.append(event(trial, memory_thread("ann", shadow="trial"), user="ann"))
+    for table, rows in (("memories", 1), ("turnlog.memories", 2)):
+        assert (await query(runtime, "default", f"SELECT count(*) FROM {table}")).rows == [(rows,)]
 
 
 async def test_a_query_says_that_rows_of_other_tenants_are_hidden(runtime: Runtime) -> None:
