@@ -20,6 +20,7 @@ from turnlog.agent.runtime import Runtime
 from turnlog.events.errors import TurnlogError
 from turnlog.events.subjects import MEMORIES, check_tenant
 from turnlog.projectors.engine.row_security import ROLE, SETTING, make_usable
+from turnlog.projectors.engine.writer import Connection
 
 # They are prefixed to the query and are not database views, because a rebuild replaces their tables.
 VIEWS = {
@@ -43,8 +44,11 @@ VIEWS = {
     ),
 }
 STATEMENT_S, MOST_ROWS = 60, 1_000
+_WORD = re.compile(r"\w+")
 _WITH = re.compile(r"\s*with\s+(recursive\s+)?", re.IGNORECASE)
-_OTHERS = "SELECT EXISTS (SELECT FROM turnlog.thread_activity WHERE tenant <> %s)"
+_NAMED = (
+    "SELECT relname FROM pg_class WHERE relnamespace = 'turnlog'::regnamespace AND relrowsecurity AND relname = ANY(%s)"
+)
 FIELDS = ("tenant", "id", "time", "type", "thread", "user")
 BATCH = 10_000
 
@@ -58,7 +62,7 @@ class InvalidSql(TurnlogError):
 @dataclass(frozen=True, slots=True)
 class Answered:
     """The result of a query. rows: at most the requested number. more: whether there are others. hides: row security
-    hides other tenants' rows from the query."""
+    hides other tenants' rows of a table that the query may name."""
 
     columns: list[str]
     rows: list[tuple[Any, ...]]
@@ -94,7 +98,7 @@ async def query(runtime: Runtime, tenant: str, sql: str, limit: int = MOST_ROWS)
         async with conn.transaction(force_rollback=True):
             await conn.execute(f"SET LOCAL statement_timeout = '{STATEMENT_S}s'".encode())
             await conn.execute("SELECT set_config(%s, %s, true)", (SETTING, tenant))
-            hides = await (await conn.execute(_OTHERS, (tenant,))).fetchone() == (True,)
+            hides = await _hides(conn, tenant, sql)
             await conn.execute("SET TRANSACTION READ ONLY")
             await conn.execute(f"SET LOCAL ROLE {ROLE}".encode())
             try:  # prepared, so that it is one statement
@@ -105,6 +109,18 @@ async def query(runtime: Runtime, tenant: str, sql: str, limit: int = MOST_ROWS)
     if rows is None:
         raise InvalidSql("the statement returns no rows")
     return Answered([column.name for column in cursor.description or ()], rows[:limit], len(rows) > limit, hides)
+
+
+async def _hides(conn: Connection, tenant: str, sql: str) -> bool:
+    """Returns whether other tenants have rows in a table whose name, or that of its view, is a word of the query."""
+    words = set(_WORD.findall(sql.lower()))
+    words.update(*(_WORD.findall(definition) for name, definition in VIEWS.items() if name in words))
+    for (table,) in await (await conn.execute(_NAMED, (list(words),))).fetchall():
+        # Not `<>`, which no index serves: where nobody else has rows, it would read all of them.
+        others = " OR ".join(f"EXISTS (SELECT FROM turnlog.{table} WHERE tenant {sign} %(tenant)s)" for sign in "<>")
+        if await (await conn.execute(f"SELECT {others}".encode(), {"tenant": tenant})).fetchone() == (True,):
+            return True
+    return False
 
 
 def with_views(sql: str) -> str:

@@ -64,6 +64,16 @@ async def test_a_query_says_that_rows_of_other_tenants_are_hidden(runtime: Runti
     assert (await query(runtime, "nobody", "SELECT * FROM turns")).rows == []
 
 
+async def test_hidden_rows_are_noticed_in_each_table_that_a_query_names(runtime: Runtime) -> None:
+    await remember(runtime, "acme", "bob", "Bob likes tea.")
+    for table, hides in (("memories", True), ("turnlog.memories", True), ("turns", False), ("turnlog.messages", False)):
+        assert (await query(runtime, "default", f"SELECT count(*) FROM {table}")).hides is hides, table
+    usage = UsageMetered(purpose="answer", provider="p", model="m", calls=1, tokens_in=7, tokens_out=3)
+    await runtime.log.append(event(usage, tenant="acme"))
+    for tenant, hides in (("default", True), ("acme", False)):
+        assert (await query(runtime, tenant, "TABLE usage")).hides is hides
+
+
 async def test_what_is_no_single_reading_statement_is_refused(runtime: Runtime) -> None:
     for sql in (
         "DELETE FROM turnlog.messages",
