@@ -29,28 +29,35 @@ export function useLoad(read, dependencies) {
 }
 
 /**
- * Reads a list of the API page by page: `more` reads the next one, and is for the end of a windowed list.
+ * Reads a list of the API page by page: `more` reads the next one, and is for the end of a windowed list. `reload`, or another
+ * number of changes, reads as many items again as there are.
  * @param {string | null} address null reads nothing
- * @param {Record<string, any>} query
+ * @param {Record<string, any>} query @param {number} [changes]
  * @returns {{items: any[], error: Error | null, loading: boolean, complete: boolean, more: () => void, reload: () => void,
  *   change: (items: any[]) => void}}
  */
-export function usePages(address, query) {
+export function usePages(address, query, changes = 0) {
   const key = JSON.stringify([address, query]);
   const [state, setState] = useState({ items: /** @type {any[]} */ ([]), error: null, loading: true, complete: false });
   const [round, setRound] = useState(0);
-  const reading = useRef(/** @type {{busy: boolean, next: string | null, aborter: AbortController}} */ ({ busy: false, next: null, aborter: new AbortController() }));
-  const readPage = useCallback(async (/** @type {boolean} */ first) => {
+  const reading = useRef(/** @type {{key: string, count: number, busy: boolean, next: string | null, aborter: AbortController}} */ ({ key, count: 0, busy: false, next: null, aborter: new AbortController() }));
+  const readPage = useCallback(async () => {
     const own = reading.current;
     if (address === null || own.busy) return;
     own.busy = true;
     setState((/** @type {any} */ before) => ({ ...before, loading: true }));
     try {
-      const page = await get(address, { query: { ...query, cursor: first ? null : own.next }, signal: own.aborter.signal });
-      if (own.aborter.signal.aborted) return;
-      own.next = page.next;
+      const first = own.next === null;
+      const items = /** @type {any[]} */ ([]);
+      do {
+        const page = await get(address, { query: { ...query, cursor: own.next }, signal: own.aborter.signal });
+        if (own.aborter.signal.aborted) return;
+        own.next = page.next;
+        items.push(...page.items);
+      } while (first && own.next !== null && items.length < own.count);
+      own.count = first ? items.length : own.count + items.length;
       setState((/** @type {any} */ before) => ({
-        items: first ? page.items : [...before.items, ...page.items], error: null, loading: false, complete: page.next === null,
+        items: first ? items : [...before.items, ...items], error: null, loading: false, complete: own.next === null,
       }));
     } catch (/** @type {any} */ error) {
       if (!own.aborter.signal.aborted) setState((/** @type {any} */ before) => ({ ...before, error, loading: false }));
@@ -59,11 +66,11 @@ export function usePages(address, query) {
     }
   }, [key]);
   useEffect(() => {
-    reading.current = { busy: false, next: null, aborter: new AbortController() };
-    readPage(true);
+    reading.current = { key, count: reading.current.key === key ? reading.current.count : 0, busy: false, next: null, aborter: new AbortController() };
+    readPage();
     return () => reading.current.aborter.abort();
-  }, [key, round]);
-  const more = useCallback(() => reading.current.next !== null && readPage(false), [readPage]);
+  }, [key, round, changes]);
+  const more = useCallback(() => reading.current.next !== null && readPage(), [readPage]);
   return {
     ...state,
     more,

@@ -22,13 +22,25 @@ async def test_a_corrected_memory_is_what_the_next_answer_is_made_from(
     browser: Browser, api: Api, model: MemoryServer
 ) -> None:
     async with api.client() as ann:
-        await ann.post("/api/memories", json={"content": "Ann's corgi is called Sesame."})
+        for content in ("Ann's corgi is called Sesame.", "Ann's tram is the number 16."):
+            await ann.post("/api/memories", json={"content": content})
+        tier = (await ann.get("/api/memories")).json()["items"][0]["score"]["tier"]
     async with signed_in(browser, api, "#/memories") as page:
+        rows, search = page.locator(".memory-row"), page.get_by_role("searchbox", name="Search memories")
+        await expect(rows).to_have_count(2)
+        await search.fill("corgi")
+        await page.get_by_label("Ended too").check()
+        await page.get_by_role("group", name="Memories by tier").get_by_role("button").press("Enter")
+        await expect(page.get_by_role("combobox", name="Memories by tier")).to_have_value(tier)
         await page.get_by_role("button", name="Ann's corgi is called Sesame.").click()
         await edit(page, "Ann's corgi is called Pepper.")
         detail = page.get_by_role("complementary", name="Memory")
         await expect(detail.locator(".memory-content")).to_have_text("Ann's corgi is called Pepper.")
         await expect(detail.locator(".chain li")).to_have_count(2)
+        await expect(rows).to_have_count(2)  # what was chosen holds: both versions, no tram
+        await expect(rows.filter(has_text="corgi")).to_have_count(2)
+        await expect(search).to_have_value("corgi")
+        await expect(page.get_by_role("combobox", name="Memories by tier")).to_have_value(tier)
 
         model.reply("Pepper.")
         await page.evaluate("location.hash = '#/threads/dogs'")
@@ -60,14 +72,16 @@ async def test_a_question_is_settled_and_a_memory_rated_and_forgotten(browser: B
     async with api.client() as ann:
         for content in ("My birthday is 3 May 2008.", "My birthday is 4 May 2008."):
             await ann.post("/api/memories", json={"content": content})
-        async with signed_in(browser, api, "#/memories") as page:
+        [conflict] = (await ann.get("/api/conflicts")).json()["items"]
+        async with signed_in(browser, api, f"#/memories?memory={conflict['memory_id']}") as page:
             question = page.get_by_role("group", name="Which one is right?")
+            await expect(page.get_by_role("button", name="Forget")).to_be_visible()
+            await expect(page.get_by_role("button", name="Confirm")).to_have_count(0)
             await question.get_by_role("button", name="New").click()
             await expect(question).to_have_count(0)
             row = page.locator(".memory-row")
             await expect(row).to_contain_text("4 May 2008")
 
-            await row.click()
             held = (await ann.get("/api/memories")).json()["items"]
             async with page.expect_response("**/importance"):
                 await page.get_by_role("button", name="Confirm").click()
@@ -113,6 +127,7 @@ async def test_recall_says_why_a_passage_came_up_and_how_to_ask_again(browser: B
         await expect(page.locator(".code")).to_contain_text("turnlog.connect(")
         await hit.get_by_role("link", name="Event").click()
         await expect(page.locator(".turn.marked")).to_contain_text("My corgi is called Sesame.")
+        await expect(page.get_by_role("button", name="Later messages")).to_have_count(0)
 
 
 async def test_a_question_copied_as_python_asks_what_the_page_asked(

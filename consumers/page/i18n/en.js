@@ -95,7 +95,7 @@ export default {
     none: "Nothing is remembered yet", none_about: "Say something about yourself in a chat, or write a memory by hand.", none_found: "No memory fits",
     since: "since {time}", until: "until {time}", score: "Score", importance: "Importance", freshness: "Freshness", confidence: "Confidence", access: "Use",
     held: "When it held", from: "From", to: "Until", now: "now", expires: "Ends by itself", origin: "Found by", said: "Where it was said", event: "Event {seq}", chain: "Over time",
-    confirm: "Confirm", confirmed: "Confirmed", edit: "Edit", edited: "Changed; the version before is in its history", rate: "Rate", rated: "Rated",
+    confirm: "Confirm", confirm_about: "It is right: its score counts from now on as if it was said today", confirmed: "Confirmed", edit: "Edit", edited: "Changed; the version before is in its history", rate: "Rate", rated: "Rated",
     revert: "Revert", hold_again: "Let it hold again", reverted: "The version before holds again", forget: "Forget", forgot: "Forgotten",
     forget_about: "Its words are dropped from every read model, with those of all memories that say the same. This cannot be undone.",
     conflict: "Which one is right?", both: "Both are right", old: "So far", new: "New", answered: "Settled",

@@ -95,7 +95,7 @@ export default {
     none: "还没有记忆", none_about: "在对话中谈谈自己，或手动写下一条记忆。", none_found: "没有符合的记忆",
     since: "自 {time}", until: "至 {time}", score: "得分", importance: "重要性", freshness: "新鲜度", confidence: "可信度", access: "使用",
     held: "有效时间", from: "自", to: "至", now: "现在", expires: "自动失效", origin: "来源", said: "原话", event: "事件 {seq}", chain: "随时间变化",
-    confirm: "确认", confirmed: "已确认", edit: "编辑", edited: "已更改；之前的版本在历史中", rate: "评分", rated: "已评分",
+    confirm: "确认", confirm_about: "它是对的：得分从现在起重新计算，如同今天刚说过", confirmed: "已确认", edit: "编辑", edited: "已更改；之前的版本在历史中", rate: "评分", rated: "已评分",
     revert: "还原", hold_again: "让它重新生效", reverted: "之前的版本重新生效", forget: "遗忘", forgot: "已遗忘",
     forget_about: "它的文字以及所有相同内容的记忆都将从每个读模型中删除，无法撤销。",
     conflict: "哪一个是对的？", both: "都对", old: "目前", new: "新的", answered: "已解决",

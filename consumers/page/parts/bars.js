@@ -5,12 +5,12 @@ import { number } from "./format.js";
 /** @typedef {{key: string, label: string, value: number, kind: string, title?: string}} Part kind: a class of `bar-…` for its colour */
 
 /**
- * Parts of a whole side by side. active: the key of the one to stand out; onActive: pointed at or focused.
+ * Parts of a whole side by side. active: the key of the one to stand out; onActive: pointed at or focused; onChoose: pressed.
  * @param {{parts: Part[], total?: number, label: string, active?: string | null, onActive?: (key: string | null) => void, onChoose?: (key: string) => void, thick?: boolean}} props
  */
 export function StackedBar({ parts, total, label, active, onActive, onChoose, thick = false }) {
   const whole = total ?? (parts.reduce((sum, part) => sum + part.value, 0) || 1);
-  return html`<div class="stacked ${thick ? "thick" : ""}" role=${onActive ? "group" : "img"} aria-label=${label} onMouseLeave=${onActive && (() => onActive(null))}>
+  return html`<div class="stacked ${thick ? "thick" : ""}" role=${onActive || onChoose ? "group" : "img"} aria-label=${label} onMouseLeave=${onActive && (() => onActive(null))}>
     ${parts.filter((part) => part.value > 0).map((part) => {
       const common = {
         key: part.key,
@@ -18,9 +18,9 @@ export function StackedBar({ parts, total, label, active, onActive, onChoose, th
         title: part.title ?? `${part.label}: ${number(part.value)}`,
         style: { flexGrow: part.value / whole },
       };
-      return onActive
+      return onActive || onChoose
         ? html`<button type="button" ...${common} data-part=${part.key} aria-label=${common.title} aria-pressed=${active === part.key}
-            onMouseEnter=${() => onActive(part.key)} onFocus=${() => onActive(part.key)} onBlur=${() => onActive(null)} onClick=${() => (onActive(part.key), onChoose?.(part.key))} />`
+            onMouseEnter=${() => onActive?.(part.key)} onFocus=${() => onActive?.(part.key)} onBlur=${() => onActive?.(null)} onClick=${() => (onActive?.(part.key), onChoose?.(part.key))} />`
         : html`<span ...${common} />`;
     })}
   </div>`;

@@ -11,13 +11,13 @@ import { confirm, prompt } from "./dialog.js";
 import { day, moment, number } from "./format.js";
 import { Icon } from "./icons.js";
 
-/** @param {{id: string, user?: string, onClose: () => void, onChanged: () => void, onOpen: (id: string) => void}} props user: another person, whose memory is only read */
-export function Memory({ id, user, onClose, onChanged, onOpen }) {
+/** @param {{id: string, user?: string, changes: number, onClose: () => void, onChanged: () => void, onOpen: (id: string) => void}} props user: another person, whose memory is only read */
+export function Memory({ id, user, changes, onClose, onChanged, onOpen }) {
   const { value, error, loading, reload } = useLoad(async (signal) => {
     const options = { query: { user }, signal };
     const [memory, { history }] = await Promise.all([get(path`/api/memories/${id}`, options), get(path`/api/memories/${id}/history`, options)]);
     return { memory, history };
-  }, [id]);
+  }, [id, changes]);
   const { memory, history } = /** @type {any} */ (value ?? {});
   useEscape(onClose);
   return html`<aside class="card memory-detail" aria-label=${t("memories.detail")}>
@@ -53,7 +53,9 @@ function Actions({ memory, history, onChanged }) {
   const address = path`/api/memories/${memory.id}`;
   const does = async (/** @type {() => Promise<any>} */ work, /** @type {string} */ done) => {
     /** @type {any} */ let result;
-    if (await write(async () => { result = await work(); }, done)) onChanged(result?.memory);
+    if (!(await write(async () => { result = await work(); }, done))) return;
+    setRating(null);
+    onChanged(result?.memory);
   };
   const edit = async () => {
     const content = await prompt({ title: t("memories.edit"), label: t("memories.content"), value: memory.content, multiline: true, action: t("save") });
@@ -70,7 +72,7 @@ function Actions({ memory, history, onChanged }) {
   }
   return html`<div class="stack tight">
     <div class="row memory-actions">
-      <button class="button small" disabled=${busy} onClick=${() => does(() => put(`${address}/importance`, { body: { importance: memory.importance } }), t("memories.confirmed"))}><${Icon} name="check" />${t("memories.confirm")}</button>
+      ${memory.status === "valid" && html`<button class="button small" disabled=${busy} title=${t("memories.confirm_about")} onClick=${() => does(() => put(`${address}/importance`, { body: { importance: memory.importance } }), t("memories.confirmed"))}><${Icon} name="check" />${t("memories.confirm")}</button>`}
       <button class="button small" disabled=${busy} onClick=${edit}><${Icon} name="edit" />${t("memories.edit")}</button>
       <button class="button small" disabled=${busy} aria-expanded=${rating !== null} onClick=${() => setRating(rating === null ? memory.importance : null)}><${Icon} name="star" />${t("memories.rate")}</button>
       ${before && html`<button class="button small" disabled=${busy} title=${before.content} onClick=${() => revert(before)}><${Icon} name="undo" />${t("memories.revert")}</button>`}

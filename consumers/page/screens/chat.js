@@ -152,8 +152,8 @@ function useTurns(thread, wanted) {
   const read = (/** @type {Record<string, any>} */ query) => get(path`/api/threads/${thread}/turns`, { query: { limit: PAGE, newest: true, ...query } });
   const begin = useCallback(async (/** @type {number | null} */ around) => {
     try {
-      const page = await read(around === null ? {} : { before_seq: around + PAGE / 2 });
-      setState({ turns: page.items, older: page.next !== null, newer: around !== null, loading: false, error: null });
+      const [page, newest] = await Promise.all([read(around === null ? {} : { before_seq: around + PAGE / 2 }), around === null ? null : read({ limit: 1 })]);
+      setState({ turns: page.items, older: page.next !== null, newer: newest !== null && newest.items[0]?.seq !== page.items.at(-1)?.seq, loading: false, error: null });
     } catch (/** @type {any} */ error) {
       setState((/** @type {any} */ before) => ({ ...before, loading: false, error: error.status === 404 ? null : error }));
     }

@@ -24,9 +24,9 @@ export default function Memories({ query }) {
   const view = query.view === "entities" ? "entities" : "list";
   const user = query.user && query.user !== session.get()?.caller.user ? query.user : undefined;
   const setView = (/** @type {string} */ chosen) => go(["memories"], { user, view: chosen === "entities" ? chosen : null }, { replace: true });
-  const [round, setRound] = useState(0);
+  const [changes, setChanges] = useState(0);
   const [write, busy] = useWrite();
-  const changed = () => setRound((before) => before + 1);
+  const changed = () => setChanges((before) => before + 1);
   const remember = async () => {
     const content = await prompt({ title: t("memories.remember"), label: t("memories.content"), multiline: true, action: t("memories.remember") });
     if (content) write(async () => { await post("/api/memories", { body: { content } }); changed(); }, t("memories.remembered"));
@@ -38,20 +38,20 @@ export default function Memories({ query }) {
       ${!user && html`<button class="button primary" disabled=${busy} onClick=${remember}><${Icon} name="plus" />${t("memories.remember")}</button>`}
     <//>
     ${view === "entities" ? html`<${Graph} key=${user} user=${user} />`
-      : html`<${List} key=${`${round}/${user}`} user=${user} selected=${query.memory ?? null} onChanged=${changed} />`}
+      : html`<${List} key=${user} user=${user} changes=${changes} selected=${query.memory ?? null} onChanged=${changed} />`}
   </section>`;
 }
 
-/** @param {{user?: string, selected: string | null, onChanged: () => void}} props */
-function List({ user, selected, onChanged }) {
+/** @param {{user?: string, changes: number, selected: string | null, onChanged: () => void}} props changes: a number that grows when a memory was changed */
+function List({ user, changes, selected, onChanged }) {
   const [kind, setKind] = useState("");
   const [tier, setTier] = useState(/** @type {string | null} */ (null));
   const [every, setEvery] = useState(false);
   const [words, setWords] = useState("");
-  const list = usePages("/api/memories", { limit: 200, kind, every: every || null, user });
-  const { value: stats } = useLoad((signal) => get("/api/memory-stats", { query: { user }, signal }), []);
-  const { value: stored } = useLoad((signal) => get("/api/user-data", { query: { user }, signal }), []);
-  const conflicts = useLoad((signal) => get("/api/conflicts", { query: { user }, signal }), []);
+  const list = usePages("/api/memories", { limit: 200, kind, every: every || null, user }, changes);
+  const { value: stats } = useLoad((signal) => get("/api/memory-stats", { query: { user }, signal }), [changes]);
+  const { value: stored } = useLoad((signal) => get("/api/user-data", { query: { user }, signal }), [changes]);
+  const conflicts = useLoad((signal) => get("/api/conflicts", { query: { user }, signal }), [changes]);
   const sought = words.trim().toLowerCase();
   const shown = list.items.filter((each) => (!tier || each.score.tier === tier) && (!sought || each.content.toLowerCase().includes(sought)));
   useEffect(() => {
@@ -62,7 +62,7 @@ function List({ user, selected, onChanged }) {
   return html`
     <${Conflicts} conflicts=${conflicts.value?.items ?? []} error=${conflicts.error} user=${user} onAnswered=${onChanged} />
     ${stats?.total_memories > 0 && html`<div class="card memory-stats">
-      <${StackedBar} parts=${parts} label=${t("memories.by_tier")} active=${tier} onActive=${() => {}} />
+      <${StackedBar} parts=${parts} label=${t("memories.by_tier")} active=${tier} onChoose=${(/** @type {string} */ name) => setTier(name === tier ? null : name)} />
       <div class="row apart"><${Legend} parts=${parts} active=${tier} />
         <span class="muted small number">${[
           stored && t("memories.tokens_used", { n: short(stored.tokens_in + stored.tokens_out) }),
@@ -85,7 +85,7 @@ function List({ user, selected, onChanged }) {
             row=${(/** @type {any} */ memory) => html`<${Row} memory=${memory} selected=${memory.id === selected} onOpen=${() => open(memory.id === selected ? null : memory.id)} />`} />`
         : !list.error && (sought || tier || kind ? html`<${Empty} icon="search" title=${t("memories.none_found")} />`
           : html`<${Empty} icon="memories" title=${t("memories.none")}>${user ? null : t("memories.none_about")}<//>`)}
-      ${selected && html`<${Memory} key=${selected} id=${selected} user=${user} onClose=${() => open(null)} onChanged=${onChanged} onOpen=${open} />`}
+      ${selected && html`<${Memory} key=${selected} id=${selected} user=${user} changes=${changes} onClose=${() => open(null)} onChanged=${onChanged} onOpen=${open} />`}
     </div>`;
 }
 
