@@ -29,3 +29,10 @@ async def test_versions_of_a_summary_show_what_changed_and_what_made_them(browse
         await expect(page.get_by_role("region", name="Topics")).to_contain_text("trip")
         await page.get_by_role("button", name="Version 1").click()
         await expect(version.locator(".summary-text")).to_contain_text("Kyoto.")
+        for words in ("他们春天去京都旅行。", "他们春天去奈良旅行。"):
+            written = SummaryWritten(summary=words, message_count=2, covered_seq=2, derivation=made)
+            await api.runtime.log.append(event(written, **place))
+        await page.get_by_role("button", name="Version 4").click()
+        await expect(version.locator("del")).to_have_text("京都")
+        await expect(version.locator("ins")).to_have_text("奈良")
+        await expect(version.locator(".summary-text")).to_have_text("他们春天去京都奈良旅行。")

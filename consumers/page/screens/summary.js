@@ -29,7 +29,7 @@ export default function SummaryScreen({ thread }) {
     <div class="summary-columns">
       <div class="stack">${shown && html`<section class="card stack" aria-label=${t("summary.version")}>
         <div class="row apart"><h2>${t("summary.version_n", { n: versions.length - at })}</h2>${before && html`<${Segments} label=${t("context.view")} value=${view} onChange=${setView} options=${[["text", t("summary.text")], ["changes", t("summary.changes")]]} />`}</div>
-        <p class="summary-text" dir="auto">${view === "changes" && before ? changed(before.text, shown.text).map(([kind, words], place) => (kind === "same" ? html`<span key=${place}>${words} </span>` : html`<${kind} key=${place}>${words}<//> `)) : shown.text || t("seen.forgotten")}</p>
+        <p class="summary-text" dir="auto">${view === "changes" && before ? changed(before.text, shown.text).map(([kind, words], place) => (kind === "same" ? html`<span key=${place}>${words}</span>` : html`<${kind} key=${place}>${words}<//>`)) : shown.text || t("seen.forgotten")}</p>
         <${Meter} label=${t("summary.covers", { n: shown.messages })} value=${shown.covered} most=${last} text=${t("summary.of_log", { covered: shown.covered, seq: last })} />
         <dl class="facts"><dt>${t("access.model")}</dt><dd>${shown.made.model ?? "–"}</dd><dt>${t("summary.prompt")}</dt><dd><code>${shown.made.prompt_hash ?? "–"}</code></dd>
           <dt>${t("summary.turns")}</dt><dd class="number">${shown.made.from_seq ?? "–"} – ${shown.made.through_seq ?? "–"}</dd>
@@ -56,20 +56,30 @@ function derivedOf(items) {
   return { versions, topics: [...topics].sort((one, other) => other[1] - one[1]) };
 }
 
+// Writing without blanks between words.
+const UNSPACED = /[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Thai}\p{Script=Lao}\p{Script=Khmer}\p{Script=Myanmar}]/u;
+
+/** Returns the first words of a text, each with the blanks after it. @param {string} text @returns {string[]} */
+function wordsOf(text) {
+  const segmenter = new Intl.Segmenter(undefined, { granularity: "word" });
+  return text.split(/(?<=\s)(?=\S)/).flatMap((word) => (UNSPACED.test(word) ? Array.from(segmenter.segment(word), ({ segment }) => segment) : [word])).slice(0, MOST_WORDS);
+}
+
 /** Returns the words of two texts as [same | ins | del, words], by their longest common sequence.
  * @param {string} before @param {string} after @returns {[string, string][]} */
 function changed(before, after) {
-  const [a, b] = [before, after].map((text) => text.split(/\s+/).slice(0, MOST_WORDS));
+  const [a, b] = [wordsOf(before), wordsOf(after)];
+  const [ofA, ofB] = [a, b].map((words) => words.map((word) => word.trimEnd())); // a line may break elsewhere
   const common = Array.from({ length: a.length + 1 }, () => new Uint16Array(b.length + 1));
-  for (let i = a.length - 1; i >= 0; i--) for (let j = b.length - 1; j >= 0; j--) common[i][j] = a[i] === b[j] ? common[i + 1][j + 1] + 1 : Math.max(common[i + 1][j], common[i][j + 1]);
+  for (let i = a.length - 1; i >= 0; i--) for (let j = b.length - 1; j >= 0; j--) common[i][j] = ofA[i] === ofB[j] ? common[i + 1][j + 1] + 1 : Math.max(common[i + 1][j], common[i][j + 1]);
   const parts = /** @type {[string, string][]} */ ([]);
   const add = (/** @type {string} */ kind, /** @type {string} */ word) => {
     const end = parts.at(-1);
-    if (end && end[0] === kind) end[1] += ` ${word}`;
+    if (end && end[0] === kind) end[1] += word;
     else parts.push([kind, word]);
   };
   for (let i = 0, j = 0; i < a.length || j < b.length;) {
-    if (i < a.length && j < b.length && a[i] === b[j]) { add("same", a[i]); i++; j++; }
+    if (i < a.length && j < b.length && ofA[i] === ofB[j]) { add("same", b[j]); i++; j++; }
     else if (j >= b.length || (i < a.length && common[i + 1][j] >= common[i][j + 1])) add("del", a[i++]);
     else add("ins", b[j++]);
   }
