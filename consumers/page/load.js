@@ -79,13 +79,13 @@ export function usePages(address, query, changes = 0) {
   };
 }
 
-/** Returns the first pages of a list, for one that is read again as a whole. @param {string} address @param {number} count of pages @param {AbortSignal} signal
+/** Returns the first pages of a list, for one that is read again as a whole. @param {string} address @param {number} count of pages @param {AbortSignal} signal @param {Record<string, any>} [query]
  * @returns {Promise<{items: any[], more: boolean}>} */
-export async function firstPages(address, count, signal) {
+export async function firstPages(address, count, signal, query = {}) {
   const items = [];
   let cursor = null;
   for (let at = 0; at < count; at++) {
-    const page = await get(address, { query: { limit: 100, cursor }, signal });
+    const page = await get(address, { query: { ...query, limit: 100, cursor }, signal });
     items.push(...page.items);
     cursor = page.next;
     if (cursor === null) break;

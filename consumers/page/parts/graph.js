@@ -1,14 +1,15 @@
-// Entities with their relations: at most 50, placed by forces, which are the same for the same entities.
+// Entities with their relations: the first 49 around the person, placed by forces, which are the same for the same
+// entities; all of them as a list beside it.
 import { html, useLayoutEffect, useMemo, useRef, useState } from "../html.js";
 import { get } from "../api.js";
 import { named, t } from "../i18n.js";
-import { useLoad } from "../load.js";
+import { firstPages, useLoad } from "../load.js";
 import { href } from "../router.js";
 import { session } from "../session.js";
-import { Badge, Empty, Failure, Loading } from "./common.js";
+import { Badge, Empty, Failure, IconButton, Loading } from "./common.js";
 import { clip, day } from "./format.js";
 
-const MOST = 50;
+const MOST = 50; // nodes
 /** Returns width and height of the drawing: what a phone or a column shows whole, as long as the entities are few. @param {number} entities */
 const sizeFor = (entities) => (entities > 20 ? [760, 520] : matchMedia("(max-width: 760px)").matches ? [356, 440] : [600, 440]);
 const [PUSH, REACH] = [0.0023, 150]; // how strongly all nodes part, for each square pixel, and how long an edge wants to be
@@ -16,7 +17,9 @@ const KINDS = { PERSON: "3", PLACE: "2", SCHOOL: "memory", EVENT: "1", TOPIC: "t
 
 /** @param {{user?: string}} props user: another person's */
 export function Graph({ user }) {
-  const { value, error, loading, reload } = useLoad((signal) => get("/api/entities", { query: { limit: MOST, user }, signal }), []);
+  const [pages, setPages] = useState(1);
+  const { value, error, loading, reload } = useLoad((signal) => firstPages("/api/entities", pages, signal, { user }), [pages]);
+  const { value: stored } = useLoad((signal) => get("/api/user-data", { query: { user }, signal }), []);
   const [chosen, setChosen] = useState(/** @type {string | null} */ (null));
   const graph = useMemo(() => (value ? placed(value.items, user ?? session.get()?.caller.user ?? "") : null), [value]);
   const frame = useRef(/** @type {any} */ (null));
@@ -26,11 +29,12 @@ export function Graph({ user }) {
   if (error) return html`<${Failure} error=${error} retry=${reload} />`;
   if (!graph) return loading && html`<${Loading} lines=${8} />`;
   if (!graph.nodes.length) return html`<${Empty} icon="memories" title=${t("graph.none")}>${t("graph.none_about")}<//>`;
-  const node = graph.nodes.find((each) => each.key === chosen);
-  const near = (/** @type {string} */ key) => !chosen || key === chosen || graph.edges.some((edge) => (edge.from.key === chosen && edge.to.key === key) || (edge.to.key === chosen && edge.from.key === key));
+  const entity = value?.items.find((each) => keyOf(each) === chosen);
+  const marked = graph.nodes.some((each) => each.key === chosen) ? chosen : null; // others are not drawn
+  const near = (/** @type {string} */ key) => !marked || key === chosen || graph.edges.some((edge) => (edge.from.key === chosen && edge.to.key === key) || (edge.to.key === chosen && edge.from.key === key));
   return html`<div class="graph-columns">
     <div class="card graph" ref=${frame}><svg viewBox="0 0 ${graph.width} ${graph.height}" class=${graph.width > 600 ? "large" : ""} role="group" aria-label=${t("graph.label", { n: graph.nodes.length })}>
-      ${graph.edges.map((edge, at) => html`<g key=${`e${at}`} class="edge ${chosen && edge.from.key !== chosen && edge.to.key !== chosen ? "dim" : ""}">
+      ${graph.edges.map((edge, at) => html`<g key=${`e${at}`} class="edge ${marked && edge.from.key !== marked && edge.to.key !== marked ? "dim" : ""}">
         <line x1=${edge.from.x} y1=${edge.from.y} x2=${edge.to.x} y2=${edge.to.y} />
         <text x=${(edge.from.x + edge.to.x) / 2} y=${(edge.from.y + edge.to.y) / 2 - 3}>${clip(edge.type.replaceAll("_", " "), 24)}</text></g>`)}
       ${graph.nodes.map((each) => html`<g key=${each.key} class="node ${near(each.key) ? "" : "dim"} ${each.key === chosen ? "chosen" : ""}" transform="translate(${each.x} ${each.y})" role="button" tabindex="0"
@@ -38,15 +42,19 @@ export function Graph({ user }) {
         onKeyDown=${(/** @type {any} */ event) => (event.key === "Enter" || event.key === " ") && (event.preventDefault(), setChosen(each.key === chosen ? null : each.key))}>
         <circle r=${each.radius} class="node-${KINDS[/** @type {keyof typeof KINDS} */ (each.type)] ?? "system"}" /><text y=${each.radius + 14}>${clip(each.name, 22)}</text></g>`)}
     </svg></div>
-    <div class="card graph-detail">${node?.entity ? html`<${Entity} entity=${node.entity} />` : html`<p class="muted">${t("graph.choose")}</p>
-      <ul class="graph-list">${graph.nodes.filter((each) => each.entity).map((each) => html`<li key=${each.key}><button class="chain-version" onClick=${() => setChosen(each.key)}><${Badge}>${named("graph.types", each.type)}<//> <span dir="auto">${clip(each.name, 60)}</span></button></li>`)}</ul>`}</div>
+    <div class="card graph-detail">${entity ? html`<${Entity} entity=${entity} onClose=${() => setChosen(null)} />` : html`<p class="muted">${t("graph.choose")}${(value?.items.length ?? 0) >= MOST && ` ${t("graph.drawn", { n: MOST - 1, all: stored?.entities ?? value?.items.length })}`}</p>
+      <ul class="graph-list">${value?.items.map((each) => html`<li key=${keyOf(each)}><button class="chain-version" onClick=${() => setChosen(keyOf(each))}><${Badge}>${named("graph.types", each.type)}<//> <span dir="auto">${clip(each.name, 60)}</span></button></li>`)}</ul>
+      ${value?.more && html`<button class="button small" disabled=${loading} onClick=${() => setPages(pages + 1)}>${t("operation.more")}</button>`}`}</div>
   </div>`;
 }
 
-/** @param {{entity: any}} props */
-function Entity({ entity }) {
+/** @param {any} entity */
+const keyOf = (entity) => `${entity.type} ${entity.name}`;
+
+/** @param {{entity: any, onClose: () => void}} props */
+function Entity({ entity, onClose }) {
   return html`<div class="stack">
-    <h2 dir="auto">${entity.name}</h2><p class="row"><${Badge} tone="accent">${named("graph.types", entity.type)}<//><span class="muted small">${t("graph.mentions", { n: entity.mention_count })} · ${day(entity.last_seen_at)}</span></p>
+    <div class="row apart"><h2 dir="auto">${entity.name}</h2><${IconButton} label=${t("close")} icon="close" onClick=${onClose} /></div><p class="row"><${Badge} tone="accent">${named("graph.types", entity.type)}<//><span class="muted small">${t("graph.mentions", { n: entity.mention_count })} · ${day(entity.last_seen_at)}</span></p>
     ${entity.description && html`<p dir="auto">${entity.description}</p>`}
     <dl class="facts">${Object.entries(entity.attributes).map(([name, value]) => html`<dt key=${name}>${name}</dt><dd dir="auto">${String(value)}</dd>`)}
       ${entity.relations.map((/** @type {any} */ relation, /** @type {number} */ at) => html`<dt key=${`r${at}`}>${relation.type}</dt><dd dir="auto">${relation.target}</dd>`)}</dl>
@@ -66,18 +74,18 @@ function placed(entities, user) {
   const nodes = [me, ...entities.slice(0, MOST - 1).map((entity, at) => {
     const angle = at * 2.399963; // the golden angle: begins without overlaps
     const away = 70 + 22 * Math.sqrt(at);
-    return { key: `${entity.type} ${entity.name}`, type: entity.type, name: entity.name, entity, x: width / 2 + away * (width / height) * Math.cos(angle), y: height / 2 + away * Math.sin(angle), radius: Math.min(15, 8 + Math.sqrt(entity.mention_count)) };
+    return { key: keyOf(entity), type: entity.type, name: entity.name, entity, x: width / 2 + away * (width / height) * Math.cos(angle), y: height / 2 + away * Math.sin(angle), radius: Math.min(15, 8 + Math.sqrt(entity.mention_count)) };
   })];
-  const keyOf = (/** @type {any} */ name) => String(name).normalize("NFKC").toLowerCase(); // relations name their targets so
-  const byName = new Map(nodes.map((node) => [keyOf(node.name), node]));
+  const plain = (/** @type {any} */ name) => String(name).normalize("NFKC").toLowerCase(); // relations name their targets so
+  const byName = new Map(nodes.map((node) => [plain(node.name), node]));
   const edges = [];
   for (const node of nodes.slice(1)) {
     const { relations, attributes } = node.entity;
     for (const relation of relations) {
-      const target = byName.get(keyOf(relation.target));
+      const target = byName.get(plain(relation.target));
       if (target && target !== node) edges.push({ from: node, to: target, type: relation.type });
     }
-    const place = byName.get(keyOf(attributes["lives-in"]));
+    const place = byName.get(plain(attributes["lives-in"]));
     if (place && place !== node) edges.push({ from: node, to: place, type: "lives-in" });
     if (typeof attributes.relation === "string") edges.push({ from: me, to: node, type: attributes.relation });
   }
