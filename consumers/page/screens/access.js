@@ -48,7 +48,7 @@ function Keys() {
       [t("access.scopes"), (/** @type {any} */ key) => key.scopes.join(", ")],
       [t("access.used"), (/** @type {any} */ key) => (key.used_at ? html`<${Time} time=${key.used_at}>${ago(key.used_at)}<//>` : t("access.never"))],
       [t("access.ends"), (/** @type {any} */ key) => (key.expires_at ? day(key.expires_at) : t("access.never"))],
-      ["", (/** @type {any} */ key) => (key.revoked_at ? html`<${Badge}>${t("access.revoked")}<//>` : html`<button class="button small quiet" disabled=${busy} onClick=${() => revoke(key)}>${t("access.revoke")}</button>`)],
+      ["", (/** @type {any} */ key) => (key.revoked_at ? html`<${Badge}>${t("access.revoked")}<//>` : html`<button class="button small" disabled=${busy} onClick=${() => revoke(key)}>${t("access.revoke")}</button>`)],
     ]} />`)}
     ${making && html`<${NewKey} onClose=${() => { setMaking(false); keys.reload(); }} />`}</section>`;
 }
