@@ -1,17 +1,19 @@
 // The public HTTP API, and nothing else: requests, pages of lists, streams of server-sent events.
+import { t } from "./i18n.js";
 import { language, session, signOut } from "./session.js";
 
-/** What the server refused, as it says it (RFC 9457): in Chinese its title says why, in English its detail. */
+/** What the server refused, as it says it (RFC 9457): in Chinese its title says why, with candidates and
+ * the seconds to wait, in English its detail. */
 export class Problem extends Error {
   /** @param {number} status @param {any} body */
   constructor(status, body) {
     const fields = (body?.errors ?? []).map((/** @type {any} */ each) => each.where.at(-1)).join(", ");
     const why = language.get() === "zh" ? `${body?.title ?? ""}${fields && `：${fields}`}` : body?.detail || body?.title;
     const isForPerson = body?.message && (body.shouldRetry || body.category !== "unknown"); // otherwise it only refers to the detail
-    super((isForPerson ? body.message : why) || `HTTP ${status}`);
+    const more = isForPerson || language.get() === "zh" ? [...(body?.candidates ?? []).map((/** @type {any} */ each) => `“${each.content}”`), body?.retryAfter && t("retry_after", { n: body.retryAfter })] : []; // an English detail has it
+    super([(isForPerson ? body.message : why) || `HTTP ${status}`, ...more].filter(Boolean).join(" "));
     this.status = status;
     this.code = body?.code ?? "";
-    this.retryAfter = body?.retry_after ?? null;
   }
 }
 

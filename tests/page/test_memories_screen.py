@@ -1,15 +1,32 @@
 """Memories: corrected with an effect on the next answer, settled, rated, reverted, forgotten; entities; recall."""
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
 from helpers.api import Api
 from helpers.browser import signed_in
+from helpers.sample_events import event
 from helpers.stage import MemoryServer
 from playwright.async_api import Browser, Page, expect
 
+from turnlog.agent.access.idempotency import WriteUnderWay
 from turnlog.agent.memory.entities import EntityInput, add_entity
+from turnlog.agent.memory.memories import AmbiguousMemory
+from turnlog.consumers.api.problems import problem_of, reader_language
+from turnlog.events.contracts import EntitiesFound, Entity
+from turnlog.events.subjects import memory_thread
+
+# Reasons of the server, and the keys of the words for them.
+MISSING = {
+    "keyword search only: nothing here has a vector of m yet": ["none_yet"],
+    "words, entities and dates only: none of these memories has a vector of m yet": ["none_yet"],
+    "keyword search only: the query's vector was not there after 1 s": ["slow"],
+    "words, entities and dates only: vectors were left out": ["unused"],
+    "keyword search only: connection refused; not reranked: timed out": ["failed", "not_reranked"],
+    "chunks: being rebuilt for the present version of turnlog, the newest turns are missing there": ["rebuilt"],
+}
 
 
 async def edit(page: Page, content: str) -> None:
@@ -66,6 +83,19 @@ async def test_a_chinese_reader_reads_why_an_edit_is_refused(browser: Browser, a
         await page.get_by_role("button", name="保存").click()
         await expect(page.get_by_text("记忆的内容无效")).to_be_visible()
         await expect(page.locator(".memory-content")).to_have_text("Ann's corgi is called Sesame.")
+        shown = "([status, body]) => import('/page/api.js').then(api => new api.Problem(status, body).message)"
+        token = reader_language.set("zh")
+        candidates = [{"id": "m1", "content": "tea"}, {"id": "m2", "content": "trams"}]
+        for error, why in (
+            (
+                AmbiguousMemory("two", candidates),
+                "这些词可能指多条记忆，请说得更具体 “tea” “trams”",
+            ),
+            (WriteUnderWay("wait"), "（5 秒后再试）"),
+        ):
+            refused = problem_of(error)
+            assert why in await page.evaluate(shown, [refused.status_code, json.loads(bytes(refused.body))])
+        reader_language.reset(token)
 
 
 async def test_a_question_is_settled_and_a_memory_rated_and_forgotten(browser: Browser, api: Api) -> None:
@@ -108,6 +138,19 @@ async def test_entities_are_shown_with_their_relations(browser: Browser, api: Ap
         detail = page.locator(".graph-detail")
         await expect(detail.locator("dd")).to_have_text("Lakeshore")
         await expect(page.locator(".edge text")).to_have_text("studies at")
+        seen = EntitiesFound(entities=[Entity(type="TOPIC", name=f"Topic {n}") for n in range(100)])
+        await api.runtime.log.append(event(seen, thread=memory_thread("ann"), user="ann", tenant=api.tenant))
+        await api.runtime.wait_until_projected(names=("entities",))
+        await page.reload()
+        await expect(detail).to_contain_text("图中是提到最多的 49 个，共 102 个")
+        await page.get_by_role("button", name="显示更多").click()
+        await expect(detail.locator("li")).to_have_count(102)
+        await expect(page.locator(".node")).to_have_count(50)
+        await detail.locator("li button").last.click()
+        await expect(detail.get_by_role("heading")).to_have_count(1)
+        await expect(page.locator(".node.dim")).to_have_count(0)
+        await detail.get_by_role("button", name="关闭").click()
+        await expect(detail.locator("li")).to_have_count(102)
 
 
 async def test_recall_says_why_a_passage_came_up_and_how_to_ask_again(browser: Browser, api: Api) -> None:
@@ -119,6 +162,8 @@ async def test_recall_says_why_a_passage_came_up_and_how_to_ask_again(browser: B
         await page.keyboard.press("Enter")
         hit = page.get_by_role("region", name="Passages").locator(".hit").first
         await expect(hit).to_contain_text("My corgi is called Sesame.")
+        missing = "reasons => import('/page/parts/degraded.js').then(all => reasons.map(all.missing))"
+        assert await page.evaluate(missing, list(MISSING)) == list(MISSING.values())
         await hit.get_by_role("button", name="Why").click()
         await expect(hit.get_by_role("img", name="Words:")).to_be_visible()
         await expect(hit.locator(".neighbours .turn")).to_have_count(2)
@@ -158,3 +203,4 @@ async def test_a_question_copied_as_python_asks_what_the_page_asked(
             ]
             assert (recalled.degraded, recalled.memories_degraded) == (shown["degraded"], shown["memories_degraded"])
             assert shown["items"] or shown["memories"], options
+        await expect(page.get_by_role("region", name="Memories")).to_contain_text("Without vectors")

@@ -18,6 +18,10 @@ HOURS = """caption => {
   return (last - first) / 3_600_000 + 1;
 }"""
 
+PEOPLE = b"""
+INSERT INTO usage SELECT %(tenant)s, current_date, 'person-' || n, 'agent', 'answer', 'openai', 'm', 1, 9, 9, 0, 0, 5, 5
+FROM generate_series(1, 120) n"""
+
 
 async def test_events_arrive_are_filtered_and_show_what_followed_from_them(browser: Browser, api: Api) -> None:
     async with api.client() as ann, signed_in(browser, api, "#/threads/t/events") as page:
@@ -100,6 +104,15 @@ async def test_operators_see_lag_rebuild_and_plots_and_turn_agents_off(browser: 
             await expect(page.get_by_role("img", name="Done: 100%")).to_be_visible()
             await page.get_by_role("button", name="Usage and cost").click()
             await expect(page.locator(".plot canvas")).to_have_count(2)
+            async with api.runtime.pool.connection() as conn:
+                await conn.execute(PEOPLE, {"tenant": api.tenant})
+            await page.get_by_role("button", name="User", exact=True).click()
+            people = page.get_by_role("region", name="Usage by").locator("tbody tr")
+            await expect(people).to_have_count(100)
+            await expect(page.get_by_text("The first 100 of 121")).to_be_visible()
+            await page.get_by_role("button", name="Show more").click()
+            await expect(people).to_have_count(121)
+            await expect(page.get_by_role("button", name="Show more")).to_have_count(0)
 
             await page.evaluate("location.hash = '#/access'")
             await page.get_by_role("switch").first.click()

@@ -9,6 +9,7 @@ export default {
   no_screen: "There is no such screen",
   loading: "Loading",
   try_again: "Try again",
+  retry_after: { one: "(after {n} second)", other: "(after {n} seconds)" },
   server_away: "The server does not answer. Is `turnlog up` running?",
   light: "Light theme",
   dark: "Dark theme",
@@ -68,9 +69,13 @@ export default {
     about: "What a model sees of this conversation. Point at the bar to find the messages, and at a message to find its part; by keyboard Enter leads there and back.",
     none: "No context yet", none_about: "It is made from what was said: write the first message in Chat.",
     view: "View", single: "One context", both: "Compare two answers", question: "Question", question_about: "Another question changes what is recalled",
-    window: "Window", own_window: "Model’s own", seen_at: "Log at sequence {seq}", answer_at: "Answer of {model}, {time}", degraded: "Without vectors",
+    window: "Window", own_window: "Model’s own", seen_at: "Log at sequence {seq}", answer_at: "Answer of {model}, {time}",
     messages: "Messages", more: { one: "{n} more message", other: "{n} more messages" }, tiers: "Tiers", tiers_about: "Each tier against its limit. What one leaves free, the next may take.",
     dropped: "Left out or altered, and why", as_of: "As of", now: "now", seq: "sequence {seq}", to_now: "Back to now", marks: "Each mark is an answer: see what the model saw for it", marks_newest: "Each mark is a recent answer: see what the model saw for it",
+  },
+  degraded: {
+    unused: "Without vectors", none_yet: "Without vectors: none are made yet", slow: "Without vectors: the question’s took too long", failed: "Without vectors: the embedding model failed",
+    not_reranked: "Not reranked: the reranking model failed", rebuilt: "A read model is being rebuilt: the newest turns are missing",
   },
   compare: {
     first: "First answer", second: "Second answer", parts: "Tokens of each part", part: "Part", difference: "Difference",
@@ -105,7 +110,7 @@ export default {
   },
   graph: {
     label: "{n} entities and their relations", none: "No entities yet", none_about: "People, places and schools that you mention appear here with their relations.",
-    choose: "Choose an entity to see what is known of it.", mentions: { one: "{n} mention", other: "{n} mentions" },
+    choose: "Choose an entity to see what is known of it.", drawn: "The graph has the {n} most mentioned of {all}; the list has all.", mentions: { one: "{n} mention", other: "{n} mentions" },
     types: { PERSON: "Person", PLACE: "Place", SCHOOL: "School", EVENT: "Event", TOPIC: "Topic" },
   },
   recall: {
@@ -135,7 +140,7 @@ export default {
   operation: {
     about: "How the log, the read models and the models are doing.", now: "Now", usage: "Usage and cost", activity: "Activity",
     lag: "Read models behind the log", furthest: "Furthest behind", stalled: "Stalled", parked: "Parked events", to_embed: "Texts to embed", partition: "Partition {n}", behind: { one: "{n} event", other: "{n} events" },
-    current: "up to date", parked_n: "{n} parked", rebuilt: "rebuilt: {share}", letters: "Dead letters", first: "The first {n}, in the order of the log", more: "Show more", no_letters: "No event was left out: every read model could apply all of them.",
+    current: "up to date", parked_n: "{n} parked", rebuilt: "rebuilt: {share}", letters: "Dead letters", first: "The first {n}, in the order of the log", more: "Show more", rows: "The first {n} of {all}", no_letters: "No event was left out: every read model could apply all of them.",
     event: "Event", read_model: "Read model", error: "Error", reasons: { poison: "It cannot be applied:", behind: "An earlier event of its conversation could not be applied" }, since: "Since", retry: "Retry", retry_all: "Retry all", retried: "{n} applied, {left} still parked", drop: "Drop", dropped: "Dropped",
     drop_title: "Drop event {seq}?", drop_about: "The read model goes on without it. The log keeps the event.",
     rebuild: "Rebuild", rebuild_about: "Makes rows again from the log, in place; reading goes on meanwhile.", every: "Every read model", done: "Done", runs: "Runs",
@@ -150,7 +155,7 @@ export default {
   },
   privacy: {
     about: "What turnlog stores of you, and how to take it with you or end it.", about_other: "What turnlog stores of {user}: give them a copy, or erase them at their request.", you: "you", stored: "Stored of {user}", kinds: { conversations: "Conversations", memories: "Memories", entities: "Entities", runs: "Runs", preferences: "Preferences" }, tokens: "Tokens used",
-    export: "Export", export_about: "Writes all that is stored of {user} into one JSON file.", masked: "How much is masked", levels: { light: "Little masked", moderate: "Contacts masked", full: "All masked" }, make: "Create the file", save: "Save the file",
+    export: "Export", export_about: "Writes what is stored of {user} into one JSON file: what is counted above, except runs, and also conflicts, usage, sessions, receipts and items of LangGraph’s store, such as the profile of a team. Runs, LangGraph checkpoints, webhooks and API keys are not in it.", masked: "How much is masked", levels: { light: "Little masked", moderate: "Contacts masked", full: "All masked" }, make: "Create the file", save: "Save the file",
     clear: "Clear", clear_title: "Clear {names}?", clear_about: "Removes these parts from every read model. The log keeps the events until you erase everything.", cleared: "Cleared",
     erase: "Erase everything", erase_title: "Erase everything of {user}", erase_about: "Destroys the keys that open what was said, so that nobody can read it in the log, and removes {user} from every read model, cache and archive. A scan then looks for what is left, and gives a receipt.",
     erase_sure: "This cannot be undone. Type {user} to go on.", name: "User name", wrong_name: "That is another user name; nothing was erased.",

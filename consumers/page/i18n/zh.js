@@ -9,6 +9,7 @@ export default {
   no_screen: "没有这个页面",
   loading: "加载中",
   try_again: "重试",
+  retry_after: "（{n} 秒后再试）",
   server_away: "服务器没有响应。`turnlog up` 在运行吗？",
   light: "浅色主题",
   dark: "深色主题",
@@ -68,9 +69,13 @@ export default {
     about: "模型看到的对话内容。指向色条可找到对应消息，指向消息可找到所属部分；用键盘时按回车往返。",
     none: "还没有上下文", none_about: "上下文由说过的话构成：先在“对话”中写一条消息。",
     view: "视图", single: "单个上下文", both: "比较两次回答", question: "问题", question_about: "换一个问题会改变检索到的内容",
-    window: "窗口", own_window: "模型默认", seen_at: "日志序号 {seq}", answer_at: "{model} 的回答，{time}", degraded: "未用向量",
+    window: "窗口", own_window: "模型默认", seen_at: "日志序号 {seq}", answer_at: "{model} 的回答，{time}",
     messages: "消息", more: "还有 {n} 条消息", tiers: "层级", tiers_about: "各层用量与上限。一层未用的，下一层可用。",
     dropped: "省略或改动及原因", as_of: "截至", now: "现在", seq: "序号 {seq}", to_now: "回到现在", marks: "标记是回答：当时模型看到的内容", marks_newest: "标记是最近的回答：模型当时看到的内容",
+  },
+  degraded: {
+    unused: "未用向量", none_yet: "未用向量：尚未生成", slow: "未用向量：问题的向量生成太慢", failed: "未用向量：嵌入模型出错",
+    not_reranked: "未重排：重排模型出错", rebuilt: "读模型正在重建：缺少最新的消息",
   },
   compare: {
     first: "第一次回答", second: "第二次回答", parts: "各部分的词元", part: "部分", difference: "差值",
@@ -105,7 +110,7 @@ export default {
   },
   graph: {
     label: "{n} 个实体及其关系", none: "还没有实体", none_about: "你提到的人、地点和学校会连同关系出现在这里。",
-    choose: "选择一个实体查看已知内容。", mentions: "提到 {n} 次",
+    choose: "选择一个实体查看已知内容。", drawn: "图中是提到最多的 {n} 个，共 {all} 个；列表中有全部。", mentions: "提到 {n} 次",
     types: { PERSON: "人", PLACE: "地点", SCHOOL: "学校", EVENT: "事件", TOPIC: "主题" },
   },
   recall: {
@@ -135,7 +140,7 @@ export default {
   operation: {
     about: "日志、读模型和语言模型的状况。", now: "现在", usage: "用量与费用", activity: "活动",
     lag: "读模型落后于日志", furthest: "最大落后", stalled: "停滞", parked: "搁置的事件", to_embed: "待嵌入文本", partition: "分区 {n}", behind: "{n} 个事件",
-    current: "已是最新", parked_n: "搁置 {n}", rebuilt: "已重建：{share}", letters: "死信", first: "按日志顺序的前 {n} 条", more: "显示更多", no_letters: "没有遗漏事件：所有读模型都已全部应用。",
+    current: "已是最新", parked_n: "搁置 {n}", rebuilt: "已重建：{share}", letters: "死信", first: "按日志顺序的前 {n} 条", more: "显示更多", rows: "共 {all} 行，显示前 {n} 行", no_letters: "没有遗漏事件：所有读模型都已全部应用。",
     event: "事件", read_model: "读模型", error: "错误", reasons: { poison: "无法应用：", behind: "同一会话中更早的事件无法应用" }, since: "时间", retry: "重试", retry_all: "全部重试", retried: "已应用 {n} 个，仍搁置 {left} 个", drop: "丢弃", dropped: "已丢弃",
     drop_title: "丢弃事件 {seq}？", drop_about: "读模型将跳过它继续。日志仍保留此事件。",
     rebuild: "重建", rebuild_about: "从日志就地重新生成数据行；期间仍可读取。", every: "所有读模型", done: "完成", runs: "运行中",
@@ -150,7 +155,7 @@ export default {
   },
   privacy: {
     about: "turnlog 保存了你的哪些数据，以及如何带走或清除。", about_other: "turnlog 保存的 {user} 的数据：应其要求给出副本或抹除。", you: "你", stored: "{user} 的数据", kinds: { conversations: "会话", memories: "记忆", entities: "实体", runs: "运行", preferences: "偏好" }, tokens: "已用词元",
-    export: "导出", export_about: "把{user}的全部数据写入一个 JSON 文件。", masked: "遮盖程度", levels: { light: "少量遮盖", moderate: "遮盖联系方式", full: "全部遮盖" }, make: "生成文件", save: "保存文件",
+    export: "导出", export_about: "把保存的{user}的数据写入一个 JSON 文件：除运行外的上述内容，以及矛盾、用量、短期会话状态、收据和 LangGraph 存储条目（如团队所用的档案）。不含运行、LangGraph 检查点、webhook 和 API 密钥。", masked: "遮盖程度", levels: { light: "少量遮盖", moderate: "遮盖联系方式", full: "全部遮盖" }, make: "生成文件", save: "保存文件",
     clear: "清除", clear_title: "清除{names}？", clear_about: "从每个读模型中删除这些部分。在全部抹除之前，日志仍保留事件。", cleared: "已清除",
     erase: "全部抹除", erase_title: "抹除{user}的全部数据", erase_about: "销毁解开所说内容的密钥，使日志中的内容无法读取，并把{user}从每个读模型、缓存和归档中删除。随后扫描残留并给出收据。",
     erase_sure: "此操作无法撤销。输入 {user} 以继续。", name: "用户名", wrong_name: "用户名不符，未抹除任何内容。",

@@ -7,9 +7,10 @@ import { useLoad } from "../load.js";
 /** For operators: whose data is shown. The people with usage are suggested. @param {{user?: string, onChoose: (user: string) => void}} props */
 export function Person({ user, onChoose }) {
   const [typed, setTyped] = useState(user ?? "");
-  const { value: people } = useLoad((signal) => get("/api/operations/usage", { query: { by: "user" }, signal }), []);
+  const [used, setUsed] = useState(false);
+  const { value: people } = useLoad((signal) => (used ? get("/api/operations/usage", { query: { by: "user" }, signal }) : Promise.resolve([])), [used]);
   const choose = (/** @type {any} */ event) => { event.preventDefault(); if (typed.trim() !== (user ?? "")) onChoose(typed.trim()); };
   return html`<form class="row person" onSubmit=${choose}>
-    <input list="people" dir="auto" value=${typed} placeholder=${t("memories.person")} aria-label=${t("memories.person")} onInput=${(/** @type {any} */ event) => setTyped(event.target.value)} onChange=${choose} />
+    <input list="people" dir="auto" value=${typed} onFocus=${() => setUsed(true)} placeholder=${t("memories.person")} aria-label=${t("memories.person")} onInput=${(/** @type {any} */ event) => setTyped(event.target.value)} onChange=${choose} />
     <datalist id="people">${(people ?? []).slice(0, 500).map((/** @type {any} */ row) => row.key && html`<option key=${row.key} value=${row.key} />`)}</datalist></form>`;
 }

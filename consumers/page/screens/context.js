@@ -6,6 +6,7 @@ import { useLoad } from "../load.js";
 import { go } from "../router.js";
 import { Meter } from "../parts/bars.js";
 import { Badge, Empty, Failure, Field, Loading, Segments } from "../parts/common.js";
+import { Degraded } from "../parts/degraded.js";
 import { Compare } from "../parts/compare.js";
 import { moment, number, short } from "../parts/format.js";
 import { Icon } from "../parts/icons.js";
@@ -88,7 +89,7 @@ function Explore({ thread, log, seq }) {
           ${receipt && html`<${Badge} tone="accent">${t("context.answer_at", { model: receipt.receipt.model, time: moment(receipt.time) })}<//>`}
           ${context.matches === true && html`<${Badge} tone="good">${t("seen.matches")}<//>`}
           ${context.matches === false && html`<${Badge} tone="warn">${t("seen.differs")}<//>`}
-          ${context.degraded && html`<${Badge} tone="warn" title=${context.degraded}>${t("context.degraded")}<//>`}
+          <${Degraded} reason=${context.degraded} />
         </div>
         <${WindowBar} context=${context} active=${active} onActive=${setActive} onChoose=${(/** @type {string} */ part) => focus(".messages", part)} />
       </div>

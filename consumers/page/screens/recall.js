@@ -6,6 +6,7 @@ import { useLoad } from "../load.js";
 import { go, href } from "../router.js";
 import { Meter, StackedBar } from "../parts/bars.js";
 import { Badge, Code, Empty, Failure, Field, Head, Loading, Segments } from "../parts/common.js";
+import { Degraded } from "../parts/degraded.js";
 import { clip, day, moment, number, percent } from "../parts/format.js";
 import { Icon } from "../parts/icons.js";
 import { Turns, spoken } from "../parts/turns.js";
@@ -42,7 +43,7 @@ export default function Recall({ query }) {
           <section class="stack" aria-label=${t("recall.passages")}><h2>${t("recall.passages")} <span class="muted number">${value.items.length}</span></h2>
             ${value.items.length ? value.items.map((/** @type {any} */ hit, /** @type {number} */ at) => html`<${Hit} key=${hit.chunk_id ?? at} hit=${hit} rank=${at + 1} best=${value.items[0].score} />`)
               : html`<p class="muted">${t("recall.no_passages")}</p>`}</section>
-          <section class="stack" aria-label=${t("screens.memories")}><h2>${t("screens.memories")} <span class="muted number">${value.memories.length}</span></h2>
+          <section class="stack" aria-label=${t("screens.memories")}><div class="row"><h2>${t("screens.memories")} <span class="muted number">${value.memories.length}</span></h2><${Degraded} reason=${value.memories_degraded} /></div>
             ${value.memories.length ? value.memories.map((/** @type {any} */ memory) => html`<${Remembered} key=${memory.id} memory=${memory} />`)
               : html`<p class="muted">${t("recall.no_memories")}</p>`}</section>
         </div>
@@ -59,7 +60,7 @@ function Reading({ value }) {
       <p class="muted small">${t(confidence >= 0.5 ? "recall.likely" : "recall.unlikely")}</p></div>`}
     ${question && html`<dl class="facts"><dt>${t("recall.kind")}</dt><dd>${named("recall.question_kinds", question.kind)}</dd><dt>${t("recall.words_of")}</dt><dd>${named("recall.speakers", question.words_of)}</dd>
       ${question.parts.flatMap((/** @type {any} */ part) => part.dates).length > 0 && html`<dt>${t("recall.dates")}</dt><dd>${question.parts.flatMap((/** @type {any} */ part) => part.dates).map((/** @type {any} */ date) => (typeof date === "string" ? date : JSON.stringify(date))).join(", ")}</dd>`}</dl>`}
-    ${degraded && html`<${Badge} tone="warn" title=${degraded}>${t("context.degraded")}<//>`}
+    <${Degraded} reason=${degraded} />
   </div>`;
 }
 
