@@ -3,18 +3,29 @@ import type { LanguageModelV4Middleware as LanguageModelMiddleware } from "@ai-s
 import { need, type Turnlog } from "./index.ts";
 
 type Prompt = Parameters<NonNullable<LanguageModelMiddleware["transformParams"]>>[0]["params"]["prompt"];
+type Turn = { role: "user" | "assistant"; content: string };
 
-/** Wraps a model: `wrapLanguageModel({ model, middleware: turnlogMemory(turnlog, "thread") })`. */
-export function turnlogMemory(turnlog: Turnlog, thread: string): LanguageModelMiddleware {
-  // The question is stored with the first step of its answer, which may be a call of a tool without any text.
-  async function record(prompt: Prompt, text: string): Promise<void> {
-    const turns = [
-      { role: "user" as const, content: question(prompt) },
-      { role: "assistant" as const, content: text },
-    ].filter((turn) => turn.content);
-    if (!turns.length) return;
-    need(await turnlog.POST("/api/threads/{thread}/turns", { params: { path: { thread } }, body: { turns } }));
+export interface MemoryOptions {
+  /** Called when an answer could not be stored, which does not fail; console.error by default. */
+  onError?: (error: unknown) => void;
+}
+
+/**
+ * Wraps a model: `wrapLanguageModel({ model, middleware: turnlogMemory(turnlog, "thread") })`.
+ *
+ * The question is stored before the model is asked, so that it is not lost when the model fails; when turnlog is away the
+ * call fails. Of an answer that is stopped, or breaks off, what came is stored.
+ */
+export function turnlogMemory(turnlog: Turnlog, thread: string, options: MemoryOptions = {}): LanguageModelMiddleware {
+  const onError = options.onError ?? ((error) => console.error("turnlog: an answer is not stored:", error));
+
+  async function append(turn: Turn): Promise<void> {
+    if (!turn.content) return;
+    need(await turnlog.POST("/api/threads/{thread}/turns", { params: { path: { thread } }, body: { turns: [turn] } }));
   }
+  const ask = (prompt: Prompt) => append({ role: "user", content: question(prompt) });
+  const answered = (text: string) => append({ role: "assistant", content: text }).catch(onError);
+
   return {
     specificationVersion: "v4",
     transformParams: async ({ params }) => {
@@ -26,23 +37,37 @@ export function turnlogMemory(turnlog: Turnlog, thread: string): LanguageModelMi
       return lines.length ? { ...params, prompt: [{ role: "system", content: known }, ...params.prompt] } : params;
     },
     wrapGenerate: async ({ doGenerate, params }) => {
+      await ask(params.prompt);
       const result = await doGenerate();
-      const text = result.content.map((part) => (part.type === "text" ? part.text : "")).join("");
-      await record(params.prompt, text);
+      await answered(result.content.map((part) => (part.type === "text" ? part.text : "")).join(""));
       return result;
     },
     wrapStream: async ({ doStream, params }) => {
+      await ask(params.prompt);
       const { stream, ...rest } = await doStream();
+      const parts = stream.getReader();
       let text = "";
-      type Part = typeof stream extends ReadableStream<infer T> ? T : never;
-      const recording = new TransformStream<Part, Part>({
-        transform(part, controller) {
-          if (part.type === "text-delta") text += part.delta;
-          controller.enqueue(part);
+      const recorded: typeof stream = new ReadableStream({
+        async pull(controller) {
+          try {
+            const { done, value } = await parts.read();
+            if (!done) {
+              if (value.type === "text-delta") text += value.delta;
+              return controller.enqueue(value);
+            }
+          } catch (error) {
+            await answered(text);
+            return controller.error(error);
+          }
+          await answered(text);
+          controller.close();
         },
-        flush: () => record(params.prompt, text),
+        async cancel(reason) {
+          await parts.cancel(reason);
+          await answered(text);
+        },
       });
-      return { stream: stream.pipeThrough(recording), ...rest };
+      return { stream: recorded, ...rest };
     },
   };
 }

@@ -46,18 +46,26 @@ async def test_the_example_appends_recalls_and_streams_an_answer(serve: Serve, f
 
 
 async def test_a_model_of_the_ai_sdk_gets_a_memory(serve: Serve, model: MemoryServer, folder: Path) -> None:
-    """The question of an answer whose first step only calls a tool is stored, too."""
+    """The question of an answer whose first step only calls a tool is stored, too; that of a model that fails; and that
+    of an answer whose reader leaves, with what came."""
     shutil.copy(PROGRAM, folder)
     for text in ("Noted.", "Sesame.", ""):
         model.reply(text, tool_calls=[] if text else [("weather", {})])
     model.reply("It rains.")
+    model.reply("Once upon a time there was a corgi.")
+    model.fail(500)
     async with serve() as api, api.client() as ann:
         environment = {"TURNLOG_URL": api.url, "TURNLOG_KEY": api.token(), "MODEL_URL": model.url}
         said = await run(folder, PROGRAM.name, **environment)
-        assert said.strip() == '["Noted.","Sesame.","It rains."]'
+        assert said.strip() == '["Noted.","Sesame.","It rains.","no answer"]'
         turns = (await ann.get("/api/threads/walks/turns")).json()["items"]
     asked = ["My dog is called Sesame.", "What is my dog called?", "What is the weather?"]
-    assert [turn["content"] for turn in turns] == [asked[0], "Noted.", asked[1], "Sesame.", asked[2], "It rains."]
+    assert [turn["content"] for turn in turns[:6]] == [asked[0], "Noted.", asked[1], "Sesame.", asked[2], "It rains."]
+    assert [turn["role"] for turn in turns[6:]] == ["user", "assistant", "user"]
+    story, beginning, last = (turn["content"] for turn in turns[6:])
+    assert (story, last) == ("Tell me a story.", "Are you there?") and "Once upon a time there was a corgi.".startswith(
+        beginning
+    )
     system = model.bodies("chat")[1]["messages"][0]
     assert system["role"] == "system" and "Sesame" in system["content"]
 

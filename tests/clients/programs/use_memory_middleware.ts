@@ -19,4 +19,13 @@ const called = await generateText({
   stopWhen: stepCountIs(2),
   maxRetries: 0,
 });
-console.log(JSON.stringify([first.text, pieces.join(""), called.text]));
+// An answer whose reader leaves after its first words, and one whose model fails.
+const said = (text: string) => ({ prompt: [{ role: "user" as const, content: [{ type: "text" as const, text }] }] });
+const reader = (await model.doStream(said("Tell me a story."))).stream.getReader();
+for (let told = ""; !told; ) {
+  const { value } = await reader.read();
+  if (value?.type === "text-delta") told = value.delta;
+}
+await reader.cancel();
+const failed = await generateText({ model, prompt: "Are you there?", maxRetries: 0 }).catch(() => ({ text: "no answer" }));
+console.log(JSON.stringify([first.text, pieces.join(""), called.text, failed.text]));
