@@ -76,7 +76,7 @@ def build_wheel(sources: Path, folder: Path) -> Path:
 
 
 def pack_npm(sources: Path, folder: Path) -> None:
-    """Packs docs/typescript, and imports the package where nothing else is installed."""
+    """Builds and packs docs/typescript, and imports the package where nothing else is installed."""
     package = sources / "docs/typescript"
     about = json.loads((package / "package.json").read_text("utf-8"))
     if shutil.which("npm") is None or about.get("private"):
@@ -84,10 +84,12 @@ def pack_npm(sources: Path, folder: Path) -> None:
         return
     if about["version"] != turnlog.__version__:
         sys.exit(f"docs/typescript/package.json has to have the version {turnlog.__version__}")
+    run(["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"], package)
     run(["npm", "pack", "--pack-destination", str(DIST)], package)
     (place := folder / "npm").mkdir()
     run(["npm", "install", "--no-audit", "--no-fund", str(next(DIST.glob("*.tgz")))], place)
-    print("npm: installs", flush=True)
+    run(["node", "-e", "import('turnlog/ai-sdk').then(() => import('turnlog')).then(({ connect }) => connect)"], place)
+    print("npm: installs, and can be imported", flush=True)
 
 
 def try_image(sources: Path, folder: Path) -> None:
