@@ -5,11 +5,17 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
+import httpx2
+import pytest
 from helpers.api import Api, Serve
-from helpers.markdown_examples import blocks
+from helpers.key_rings import KEK
+from helpers.markdown_examples import blocks, files
 from helpers.stage import MemoryServer
 from installed import HOME, PYTHON, node, started, with_packages
 
@@ -32,23 +38,75 @@ async def say(api: Api, text: str) -> None:
         assert said.is_success, said.text
 
 
-async def test_langgraphs_development_server_has_a_memory(serve: Serve, model: MemoryServer, tmp_path: Path) -> None:
-    async with serve("agent", api_base_url=model.url, model="m") as api, api.client() as ann:
+AUTH = """
+from langgraph_sdk import Auth
+
+auth = Auth()
+
+
+@auth.authenticate
+async def who(authorization: str) -> str:
+    return authorization.removeprefix("Bearer ")
+"""
+
+
+@pytest.mark.parametrize("user", ["ann", "graph"], ids=["with authentication", "as the key's own user"])
+async def test_langgraphs_development_server_has_a_memory(
+    serve: Serve, model: MemoryServer, tmp_path: Path, user: str
+) -> None:
+    async with serve("agent", api_base_url=model.url, model="m") as api, api.client(user) as person:
         key = await create_key(api.runtime, "default", "graph", "user", ["read", "write", "ask", "act-as-user"])
         graph = program("docs/clients.md", "python", "StateGraph").replace("tl_…", key.key)
         (tmp_path / "graph.py").write_text(graph.replace("http://127.0.0.1:8484", api.url), "utf-8")
-        (tmp_path / "langgraph.json").write_text('{"dependencies": ["."], "graphs": {"memory": "./graph.py:graph"}}')
-        port, packages = free_port(), HOME / "langgraph-dev"
-        words = (sys.executable, "-m", "langgraph_cli", "dev", "--no-browser", "--no-reload", "--port", port)
-        environment = {"PYTHONPATH": str(packages), "PATH": os.environ["PATH"]}
-        async with started(tmp_path, f"http://127.0.0.1:{port}/ok", *words, **environment) as client:
-            thread = (await client.post("/threads", json={})).json()["thread_id"]
-            question = {"messages": [{"role": "user", "content": DOG}]}
-            run = {"assistant_id": "memory", "input": question, "config": {"configurable": {"user_id": "ann"}}}
-            answered = await client.post(f"/threads/{thread}/runs/wait", json=run)
-        assert answered.json()["messages"][-1]["content"] == f"echo: {DOG}", answered.text
-        turns = (await ann.get(f"/api/threads/{thread}/turns")).json()["items"]
+        (tmp_path / "who.py").write_text(AUTH, "utf-8")
+        settings: dict[str, Any] = {"dependencies": ["."], "graphs": {"memory": "./graph.py:graph"}}
+        settings |= {"auth": {"path": "./who.py:auth"}} if user == "ann" else {}
+        async with langgraph_dev(tmp_path, settings, user) as client:
+            thread = await run(client, DOG)
+        turns = (await person.get(f"/api/threads/{thread}/turns")).json()["items"]
     assert [turn["content"] for turn in turns] == [DOG, f"echo: {DOG}"]
+
+
+async def test_a_graph_of_the_development_server_keeps_its_state_in_turnlog(
+    serve: Serve, nats_url: str, database_url: str, tmp_path: Path
+) -> None:
+    graph = "from langgraph.graph import START, MessagesState, StateGraph\n\n\ndef answer(state):\n"
+    graph += '    return {"messages": [("ai", "heard")]}\n\n\n'
+    graph += 'graph = StateGraph(MessagesState).add_node(answer).add_edge(START, "answer").compile()\n'
+    (tmp_path / "graph.py").write_text(graph, "utf-8")
+    (tmp_path / "saver.py").write_text(files("docs/clients.md")["saver.py"], "utf-8")
+    settings = {"dependencies": ["."], "graphs": {"memory": "./graph.py:graph"}}
+    servers = {"NATS_URL": nats_url, "DATABASE_URL": database_url, "TURNLOG_KEK": KEK}
+    async with serve() as api:
+        saver: dict[str, Any] = {"checkpointer": {"path": "./saver.py:saver"}}
+        async with langgraph_dev(tmp_path, settings | saver, "ann", **servers) as client:
+            thread = await run(client, DOG, user_id="ann")
+        async with api.client() as ann:
+            turns = (await ann.get(f"/api/threads/{thread}/turns")).json()["items"]
+    assert [turn["content"] for turn in turns] == [DOG, "heard"]
+
+
+@asynccontextmanager
+async def langgraph_dev(
+    folder: Path, settings: dict[str, Any], user: str, **more: str
+) -> AsyncIterator[httpx2.AsyncClient]:
+    (folder / "langgraph.json").write_text(json.dumps(settings), "utf-8")
+    port, packages = free_port(), HOME / "langgraph-dev"
+    words = (sys.executable, "-m", "langgraph_cli", "dev", "--no-browser", "--no-reload", "--port", port)
+    environment = {"PYTHONPATH": str(packages), "PATH": os.environ["PATH"], **more}
+    async with started(folder, f"http://127.0.0.1:{port}/ok", *words, **environment) as client:
+        client.headers["Authorization"] = f"Bearer {user}"
+        yield client
+
+
+async def run(client: httpx2.AsyncClient, text: str, **configurable: str) -> str:
+    """Asks the graph in a new thread; returns the thread's id when the graph has ended."""
+    thread: str = (await client.post("/threads", json={})).json()["thread_id"]
+    question = {"messages": [{"role": "user", "content": text}]}
+    asked = {"assistant_id": "memory", "input": question, "config": {"configurable": configurable}}
+    ended = await client.post(f"/threads/{thread}/runs/wait", json=asked)
+    assert len(ended.json()["messages"]) == 2, ended.text
+    return thread
 
 
 async def test_nats_js_reads_the_events(serve: Serve, nats_url: str, tmp_path: Path) -> None:
