@@ -48,6 +48,8 @@ async def test_a_stopped_answer_ends_with_what_was_said(browser: Browser, api: A
         goes_on.set()
         await expect(page.get_by_role("button", name="Send")).to_be_visible()
         await expect(answer).to_have_text("one")
+        await page.evaluate("location.hash = '#/runs'")
+        await expect(page.locator(".run-row .badge")).to_have_text("Stopped")
 
 
 async def test_who_stops_reading_finds_the_whole_answer_later(browser: Browser, api: Api, model: MemoryServer) -> None:

@@ -1,17 +1,24 @@
 """The web page's files: vendored libraries are what their table says, and every word exists in both languages."""
 
+import ast
+import inspect
 import re
 import tomllib
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from turnlog.agent.answering.fallback import CATEGORIES, REFUSALS
+from turnlog.agent.operations.jobs import archiving, caches, compaction, decay, merging
+from turnlog.agent.privacy.redaction import retention
+from turnlog.consumers.cli.jobs import NAMES
+
 PAGE = Path(__file__).parents[2] / "consumers" / "page"
 VENDOR = PAGE / "vendor"
 OWN = [path for path in PAGE.rglob("*.js") if VENDOR not in path.parents]
 TABLES = {language: PAGE / "i18n" / f"{language}.js" for language in ("en", "zh")}
 # A string, or what is between two of them; tables of words hold nothing else.
-TOKEN = re.compile(r'"((?:[^"\\]|\\.)*)"|(\w+)\s*:|([{}])')
+TOKEN = re.compile(r'"([\w-]+)"\s*:|"((?:[^"\\]|\\.)*)"|(\w+)\s*:|([{}])')
 
 
 def keys_of(table: Path) -> dict[str, str]:
@@ -19,9 +26,9 @@ def keys_of(table: Path) -> dict[str, str]:
     words: dict[str, str] = {}
     place: list[str] = []
     key = ""
-    for text, name, brace in TOKEN.findall(re.sub(r"^//.*$", "", table.read_text("utf-8"), flags=re.M)):
-        if name:
-            key = name
+    for quoted, text, name, brace in TOKEN.findall(re.sub(r"^//.*$", "", table.read_text("utf-8"), flags=re.M)):
+        if quoted or name:
+            key = quoted or name
         elif brace == "{":
             place.append(key)
         elif brace == "}":
@@ -67,6 +74,23 @@ def test_every_word_that_the_page_uses_is_in_the_tables() -> None:
         for key in re.findall(r'\bt\((?:[^"`()]*\? )?"([\w.]+)"', path.read_text("utf-8"))
     }
     assert used and [each for each in sorted(used) if each[1] not in known] == []
+
+
+def test_jobs_their_counts_and_the_failures_of_a_model_have_words() -> None:
+    counts = {*compaction.SKIPPED, *compaction.MERGE_COUNTS, *merging.COUNTER_OF.values()}
+    for job in (archiving, caches, compaction, decay, merging, retention):
+        for node in ast.walk(ast.parse(inspect.getsource(job))):
+            match node:
+                case ast.Call(func=ast.Name("Counter"), keywords=keywords):
+                    counts |= {each.arg for each in keywords if each.arg}
+                case ast.Call(func=ast.Name("Done"), args=[ast.Dict(keys=keys), *_]):
+                    counts |= {str(key.value) for key in keys if isinstance(key, ast.Constant)}
+                case ast.Subscript(value=ast.Name("counts"), slice=named):
+                    counts |= {str(each.value) for each in ast.walk(named) if isinstance(each, ast.Constant)}
+    codes = {"error", "no-answer"} | {code for code in (*REFUSALS, *CATEGORIES) if code.startswith("model-")}
+    for group, shown in (("operation.names", {*NAMES}), ("operation.counts", counts), ("runs.codes", codes)):
+        words = {key for key in keys_of(TABLES["en"]) if key.startswith(group)}
+        assert {f"{group}.{each}" for each in shown} - words == set()
 
 
 def test_the_page_has_no_inline_code_and_loads_nothing_from_elsewhere() -> None:

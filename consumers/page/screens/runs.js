@@ -16,6 +16,9 @@ const COLOURS = ["3", "2", "1", "tools", "memory", "system"];
 const TONES = /** @type {Record<string, any>} */ ({ solved: "good", failed: "bad", running: "accent" });
 const ICONS = /** @type {Record<string, import("../parts/icons.js").IconName>} */ ({ plan: "summary", call: "tool", delegation: "next", end: "check" });
 
+/** A run is also stopped, by who asked. @param {any} run */
+const statusOf = (run) => (run.code === "answer-cancelled" ? "stopped" : run.status);
+
 /** @param {{path: string[], query: Record<string, string>}} props */
 export default function Runs({ path: [, run], query }) {
   return run ? html`<${Run} key=${run} id=${run} />` : html`<${List} thread=${query.thread} />`;
@@ -29,7 +32,7 @@ function List({ thread }) {
   const agentOf = useAgentNames();
   const most = Math.max(1, ...list.items.map((/** @type {any} */ run) => run.took_ms ?? 0));
   const row = (/** @type {any} */ run) => html`<a class="run-row" href=${href(["runs", run.run_id])}>
-    <${Badge} tone=${TONES[run.status]}>${named("runs.status", run.status)}<//>
+    <${Badge} tone=${TONES[statusOf(run)]}>${named("runs.status", statusOf(run))}<//>
     <span class="run-words"><b class="clip" dir="auto">${clip(marks[run.thread]?.label || t("thread.unnamed"), 100)}</b><span class="clip muted small" dir="auto">${agentOf(run.agent)}</span></span>
     <span class="run-length"><span class="meter-track"><span class="meter-fill bar-3" style=${{ width: `${(100 * (run.took_ms ?? 0)) / most}%` }} /></span>
       <span class="number small">${run.took_ms === null ? "…" : duration(run.took_ms)}</span></span>
@@ -65,10 +68,10 @@ function Run({ id }) {
   const tools = steps.filter((/** @type {any} */ step) => step.kind === "call").length;
   return html`<section class="screen">
     <${Head} title=${html`<a class="icon-button" href=${href(["runs"])} aria-label=${t("runs.every")} title=${t("runs.every")}><${Icon} name="back" /></a>
-      ${t("runs.of", { agent: agentOf(run.agent) })} <${Badge} tone=${TONES[run.status]}>${named("runs.status", run.status)}<//>`} about=${moment(run.started_at)}>
+      ${t("runs.of", { agent: agentOf(run.agent) })} <${Badge} tone=${TONES[statusOf(run)]}>${named("runs.status", statusOf(run))}<//>`} about=${moment(run.started_at)}>
       <a class="button" href=${href(["threads", run.thread])}><${Icon} name="chat" />${t("runs.open_thread")}</a>
     <//>
-    ${run.code && html`<${Failure} error=${new Error(run.code)} />`}
+    ${statusOf(run) === "failed" && html`<${Failure} error=${new Error(t("runs.failed", { reason: named("runs.codes", run.code) }))} />`}
     <div class="tiles">
       <${Tile} label=${t("runs.duration")} value=${run.took_ms === null ? "…" : duration(run.took_ms)} />
       <${Tile} label=${t("runs.tokens_in")} value=${number(run.tokens_in)} />
