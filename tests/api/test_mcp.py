@@ -2,10 +2,8 @@
 
 import logging
 import sys
-from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from zoneinfo import ZoneInfo
 
 import httpx2
 import pytest
@@ -14,13 +12,12 @@ from helpers.callers import call, mcp_of
 from helpers.cli_process import environment
 from mcp.client import Client
 from mcp.client.stdio import StdioServerParameters
-from pydantic import TypeAdapter
 
 from turnlog.consumers.api.mcp import tools
-from turnlog.consumers.api.mcp.forgiving import Moment
 from turnlog.consumers.api.mcp.tools import make_server
-from turnlog.events.local_time import caller_zone
 
+# Just before midnight on 20 November in Shanghai, just after it there, in Berlin and in New York.
+TIMES = ("2024-11-19T15:30:00Z", "2024-11-19T16:30:00Z", "2024-11-19T23:30:00Z", "2024-11-20T05:30:00Z")
 TOOLS = {"remember", "recall", "context", "threads", "memories", "forget"}
 
 
@@ -101,13 +98,23 @@ async def test_arguments_are_forgiven_and_refusals_are_words_for_a_model(serve: 
             assert "pydantic" not in said and "http" not in said
 
 
-def test_a_date_without_a_time_begins_in_the_persons_zone() -> None:
-    token = caller_zone.set(ZoneInfo("Asia/Shanghai"))
-    try:
-        assert TypeAdapter(Moment).validate_python("2026-05-08") == datetime(2026, 5, 7, 16, tzinfo=UTC)
-        assert TypeAdapter(Moment).validate_python("2026-05-08T00:00Z") == datetime(2026, 5, 8, tzinfo=UTC)
-    finally:
-        caller_zone.reset(token)
+async def test_a_date_without_a_time_begins_on_the_persons_clock(serve: Serve) -> None:
+    async with serve(timezone="America/New_York") as api, api.client() as http:
+        said = [{"role": "user", "content": f"A corgi at {at}.", "time": at} for at in TIMES]
+        await http.post("/api/threads/t/turns", json={"turns": said})
+
+        async def after_midnight(zone: str = "") -> set[str]:
+            async with mcp_of(api, zone=zone) as ann:
+                found = (await call(ann, "recall", query="corgi", after="2024-11-20", k=10))["turns"]
+            return {turn["text"].removeprefix("A corgi at ").removesuffix(".") for turn in found}
+
+        assert await after_midnight() == set(TIMES[3:])
+        await http.patch("/api/preferences", json={"set": {"timezone": "Asia/Shanghai"}})
+        assert await after_midnight() == set(TIMES[1:])
+        assert await after_midnight(zone="Europe/Berlin") == set(TIMES[2:])
+        async with mcp_of(api) as ann:
+            profile = await ann.read_resource("turnlog://profile/2024-11-20")
+            assert "2024-11-20T00:00:00+08:00" in profile.contents[0].text
 
 
 @pytest.mark.timeout(120)

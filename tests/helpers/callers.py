@@ -37,8 +37,10 @@ def forged(api: Api) -> dict[str, str]:
 
 
 @asynccontextmanager
-async def mcp_of(api: Api, user: str = "ann", path: str = "/mcp", **given: Any) -> AsyncIterator[Client]:
-    header = {"Authorization": f"Bearer {api.token(user, **given)}"}
+async def mcp_of(
+    api: Api, user: str = "ann", path: str = "/mcp", zone: str = "", **given: Any
+) -> AsyncIterator[Client]:
+    header = {"Authorization": f"Bearer {api.token(user, **given)}", "X-Turnlog-Timezone": zone}
     async with (
         httpx2.AsyncClient(headers=header, timeout=60) as http,
         Client(streamable_http_client(f"{api.url}{path}", http_client=http)) as client,

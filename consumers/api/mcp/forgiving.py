@@ -1,25 +1,11 @@
 """Tools that accept common mistakes of models in arguments, and explain unusable ones in words."""
 
-from datetime import datetime
-from typing import Annotated, Any
+from typing import Any
 
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.mcpserver.tools import Tool
-from pydantic import AfterValidator, Field, ValidationError
-
-from turnlog.events.local_time import caller_zone
-
-
-def _in_zone(moment: datetime) -> datetime:
-    return moment if moment.tzinfo else moment.replace(tzinfo=caller_zone.get())
-
-
-Moment = Annotated[
-    datetime,
-    AfterValidator(_in_zone),
-    Field(description="A time such as 2026-05-08T14:30:00Z. A date alone is its first moment, in the person's zone"),
-]
+from pydantic import ValidationError
 
 
 class ForgivingTool(Tool):

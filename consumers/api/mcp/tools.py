@@ -25,12 +25,14 @@ from turnlog.agent.memory import memory_changes
 from turnlog.agent.memory.memories import MemoryView
 from turnlog.agent.recall import profile as profiles
 from turnlog.agent.recall.recall import recall as search
-from turnlog.consumers.api.mcp.forgiving import ForgivingTool, Moment
+from turnlog.consumers.api.mcp.forgiving import ForgivingTool
 from turnlog.consumers.api.pages import page_of, place_of
 from turnlog.consumers.api.principal import Principal
 from turnlog.consumers.api.routes.memories import list_memories
 from turnlog.events.contracts import MemoryKind
 from turnlog.events.errors import TurnlogError
+from turnlog.events.local_time import local, now_there
+from turnlog.projectors.models.memories.lookup import zone_of
 
 T = TypeVar("T")
 CALLER = "turnlog.caller"
@@ -41,6 +43,10 @@ PROFILE_TYPE = "application/json"
 READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 ADDS = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
 DROPS = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=False)
+Moment = Annotated[
+    datetime,
+    Field(description="A time such as 2026-05-08T14:30:00Z. A date alone is its first moment, in the person's zone"),
+]
 MOMENTS: TypeAdapter[datetime] = TypeAdapter(Moment)
 Limit = Annotated[int, Field(ge=1, le=100)]
 Cursor = Annotated[str | None, Field(description="`next` of the page before")]
@@ -149,6 +155,7 @@ class _Tools:
         async with self.reader(context) as who:
             if thread_id is not None:
                 *_, thread_id = await who.owns(thread_id, "reader")
+            before, after = await _on_their_clock(who, before), await _on_their_clock(who, after)
             wanted = MOST_TURNS if before or after else k
             place = (who.runtime, who.tenant)
             about: dict[str, Any] = {"user": who.user, "thread": thread_id, "speaker": speaker}
@@ -208,6 +215,7 @@ class _Tools:
     ) -> Memories:
         """What is remembered of the user: what was said last. as_of: what held then."""
         async with self.reader(context) as who:
+            as_of = await _on_their_clock(who, as_of)
             page = await list_memories(who, [type] if type else None, as_of=as_of, limit=MOST_MEMORIES, cursor=cursor)
             return Memories(memories=[_memory(memory) for memory in page.items], next=page.next)
 
@@ -225,6 +233,7 @@ class _Tools:
         except ValidationError:
             raise ResourceError(f"as_of is `now` or a time such as 2026-05-08, not {as_of[:80]!r}") from None
         async with self.reader(context) as who:
+            moment = await _on_their_clock(who, moment)
             return to_json(await profiles.profile(*who.person, moment, for_model=True)).decode()
 
 
@@ -285,6 +294,16 @@ def _with_clear_errors(
             raise kind(f"{error}{later} [{error.code}]") from None
 
     return run
+
+
+async def _on_their_clock(who: Principal, moment: datetime | None) -> datetime | None:
+    """Returns the moment, one without an offset in the caller's zone: what the request or its token names, else their
+    preference, else TURNLOG_TIMEZONE."""
+    if moment is None or moment.tzinfo:
+        return moment
+    async with who.runtime.reading("memories") as conn:
+        zone = await zone_of(conn, who.tenant, who.user, who.runtime.settings.zone)
+    return moment.replace(tzinfo=local(now_there(), zone).tzinfo)
 
 
 def _memory(memory: MemoryView) -> FoundMemory:
