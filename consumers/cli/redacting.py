@@ -60,7 +60,10 @@ async def retention(rt: Runtime) -> Result:
 
     The job `retention` lets them go, daily and with `turnlog jobs run retention`.
     """
-    return table(await by_age.too_old(rt, rt.settings.tenant, datetime.now(UTC)), _COLUMNS)
+    days = rt.settings.retention_days
+    limit = f"TURNLOG_RETENTION_DAYS is {days}" if days else "TURNLOG_RETENTION_DAYS is not set"
+    none = f"no turns are older than they may be ({limit}; a person's own retention_days may be stricter)"
+    return table(await by_age.too_old(rt, rt.settings.tenant, datetime.now(UTC)), _COLUMNS, none=none)
 
 
 _COLUMNS: "dict[str, Callable[[by_age.TooOld], Any]]" = {

@@ -4,7 +4,9 @@ import json
 from typing import Any
 
 from helpers.cli import Cli as Cli
+from helpers.cli import ManyCommands
 from helpers.cli import turnlog as turnlog
+from helpers.cli import turnlog_in_one_process as turnlog_in_one_process
 from helpers.dated_claims import claim, day
 from helpers.sample_events import event
 
@@ -239,11 +241,13 @@ async def test_statistics_of_decay_are_shown_and_are_a_document(turnlog: Cli) ->
     assert (found["total_memories"], found["by_tier"]["WORKING"], found["scheduled_for_delete"]) == (0, 0, 0)
 
 
-async def test_preferences_and_limits_are_tables(turnlog: Cli) -> None:
-    given = ("--set", "language=中文", "--set", "retention_days=30")
-    head, *lines = (await turnlog("preferences", "--user", "ann", *given)).out.splitlines()
+async def test_preferences_and_limits_are_tables(turnlog_in_one_process: ManyCommands) -> None:
+    given = ("preferences", "--user", "ann", "--set", "language=中文", "--set", "retention_days=30")
+    preferences, limits, retention = await turnlog_in_one_process([given, ("limits",), ("retention",)])
+    head, *lines = preferences.out.splitlines()
     assert head.split() == ["PREFERENCE", "VALUE"]
     assert {line.index(line.split()[1]) for line in lines} == {head.index("VALUE")}
     assert {("language", "中文"), ("retention_days", "30")} <= {tuple(line.split()) for line in lines}
-    head, *lines = (await turnlog("limits")).out.splitlines()
+    assert retention.out.startswith("no turns are older than they may be (TURNLOG_RETENTION_DAYS is not set; ")
+    head, *lines = limits.out.splitlines()
     assert head.split() == ["LIMIT", "USER", "VIP"] and ["user_per_minute", "30", "120"] in map(str.split, lines)
