@@ -143,7 +143,7 @@ async def export_log(
     """Writes a tenant's events into folder/day=2026-11-27/events.parquet, by the day (UTC) on which they were stored.
 
     A day that was written before is written anew. since: the first day. words: opens what is sealed with users' keys;
-    an erasure does not reach such files. Raises MissingExtra, LogUnavailable, OSError.
+    no erasure, redaction or retention reaches such files. Raises MissingExtra, LogUnavailable, OSError.
     """
     _, pq = parquet()
     schema, writer, path, counted, rows = _schema(), None, None, [0, 0], list[dict[str, Any]]()

@@ -65,7 +65,8 @@ async def parquet(
     folder: Folder,
     since: Annotated[datetime | None, typer.Option(formats=["%Y-%m-%d"], help="The first day, in UTC.")] = None,
     words: Annotated[
-        bool, typer.Option("--words", help="With what users said, in clear; an erasure does not reach these files.")
+        bool,
+        typer.Option("--words", help="With what users said, in clear; no erasure, redaction or retention reaches it."),
     ] = False,
 ) -> Result:
     """Write the tenant's events as Parquet, a file for each day; DuckDB and pandas read the folder."""
