@@ -114,7 +114,17 @@ async def test_operators_see_lag_rebuild_and_plots_and_turn_agents_off(browser: 
             await expect(people).to_have_count(121)
             await expect(page.get_by_role("button", name="Show more")).to_have_count(0)
 
+            for label in ("First", "Second"):
+                await root.post("/api/operations/keys", json={"user": "root", "role": "user", "label": label})
+            paged = "**/api/operations/keys?*"
+            await page.route(paged, lambda route: route.continue_(url=route.request.url.replace("=100", "=1")))
             await page.evaluate("location.hash = '#/access'")
+            keys, more = page.get_by_role("region", name="API keys").locator("tbody tr"), "Show more"
+            await expect(keys).to_have_count(1)
+            await page.get_by_role("button", name=more).click()
+            await expect(keys).to_have_count(2)
+            await expect(page.get_by_role("button", name=more)).to_have_count(0)
+            await page.unroute(paged)
             await page.get_by_role("switch").first.click()
             await expect(page.get_by_role("switch").first).to_have_attribute("aria-checked", "false")
             assert not (await root.get("/admin/ai-agent/agents")).json()[0]["enabled"]

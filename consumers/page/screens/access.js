@@ -2,7 +2,7 @@
 import { html, useState } from "../html.js";
 import { get, patch, path, post, put, remove } from "../api.js";
 import { agentName, named, t } from "../i18n.js";
-import { useLoad } from "../load.js";
+import { firstPages, useLoad } from "../load.js";
 import { may, session } from "../session.js";
 import { Badge, Code, Failure, Field, Head, IconButton, Loading, Time, useWrite } from "../parts/common.js";
 import { Dialog, confirm } from "../parts/dialog.js";
@@ -32,7 +32,8 @@ function OwnToken() {
 }
 
 function Keys() {
-  const keys = useLoad((signal) => get("/api/operations/keys", { query: { limit: 200 }, signal }), []);
+  const [pages, setPages] = useState(1);
+  const keys = useLoad((signal) => firstPages("/api/operations/keys", pages, signal), [pages]);
   const [making, setMaking] = useState(false);
   const [write, busy] = useWrite();
   const revoke = async (/** @type {any} */ key) => {
@@ -50,6 +51,7 @@ function Keys() {
       [t("access.ends"), (/** @type {any} */ key) => (key.expires_at ? day(key.expires_at) : t("access.never"))],
       ["", (/** @type {any} */ key) => (key.revoked_at ? html`<${Badge}>${t("access.revoked")}<//>` : html`<button class="button small" disabled=${busy} onClick=${() => revoke(key)}>${t("access.revoke")}</button>`)],
     ]} />`)}
+    ${keys.value?.more && html`<p><button class="button small" onClick=${() => setPages(pages + 1)}>${t("operation.more")}</button></p>`}
     ${making && html`<${NewKey} onClose=${() => { setMaking(false); keys.reload(); }} />`}</section>`;
 }
 
