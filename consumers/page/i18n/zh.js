@@ -165,7 +165,7 @@ export default {
   },
   privacy: {
     about: "turnlog 保存了你的哪些数据，以及如何带走或清除。", about_other: "turnlog 保存的 {user} 的数据：应其要求给出副本或抹除。", you: "你", stored: "{user} 的数据", kinds: { conversations: "会话", memories: "记忆", entities: "实体", runs: "运行", preferences: "偏好" }, tokens: "已用词元",
-    export: "导出", export_about: "把保存的{user}的数据写入一个 JSON 文件：除运行外的上述内容，以及矛盾、用量、短期会话状态、收据和 LangGraph 存储条目（如团队所用的档案）。不含运行、LangGraph 检查点、webhook 和 API 密钥。", masked: "遮盖程度", levels: { light: "少量遮盖", moderate: "遮盖联系方式", full: "全部遮盖" }, make: "生成文件", save: "保存文件",
+    export: "导出", export_about: "把{user}的会话、记忆、实体、偏好、矛盾、用量、短期会话状态、收据和 LangGraph 存储条目（含团队所用的档案）写入一个 JSON 文件。不含运行、LangGraph 检查点、webhook 和 API 密钥。", masked: "遮盖程度", levels: { light: "少量遮盖", moderate: "遮盖联系方式", full: "全部遮盖" }, make: "生成文件", save: "保存文件",
     clear: "清除", clear_title: "清除{names}？", clear_about: "从每个读模型中删除这些部分。在全部抹除之前，日志仍保留事件。", cleared: "已清除",
     erase: "全部抹除", erase_title: "抹除{user}的全部数据", erase_about: "销毁解开所说内容的密钥，使日志中的内容无法读取，并把{user}从每个读模型、缓存和归档中删除。随后扫描残留并给出收据。",
     erase_sure: "此操作无法撤销。输入 {user} 以继续。", name: "用户名", wrong_name: "用户名不符，未抹除任何内容。",
