@@ -47,6 +47,7 @@ _TECHNICAL = "ARRAY['tenant', 'user_id', 'terms', 'content_key', 'name_key', 'em
 _SECTIONS = {
     "memories": f"SELECT to_jsonb(t) - {_TECHNICAL} AS row FROM memories t WHERE {_MINE} ORDER BY thread_id, seq, id",
     "conflicts": f"SELECT to_jsonb(t) - {_TECHNICAL} AS row FROM memory_conflicts t WHERE {_MINE} ORDER BY raised_at",
+    "profile": f"SELECT to_jsonb(t) - {_TECHNICAL} AS row FROM profile_texts t WHERE {_MINE} ORDER BY thread_id",
     "preferences": f"SELECT preferences AS row FROM user_preferences t WHERE {_MINE}",
     "entities": f"SELECT to_jsonb(t) - {_TECHNICAL} AS row FROM entities t WHERE {_MINE} ORDER BY type, name",
     "usage": f"SELECT to_jsonb(t) - {_TECHNICAL} AS row FROM usage t WHERE {_MINE} ORDER BY day, agent, purpose",

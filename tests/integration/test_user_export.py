@@ -5,17 +5,20 @@ import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import jsonschema
 import pytest
 from helpers.personal_events import conversation, secret
-from helpers.sample_events import turn
+from helpers.sample_events import DERIVED, event, turn
 from helpers.stage import Play, Stage, player
 
 from turnlog.agent.memory.sanitiser.sanitise import SanitiseLevel
 from turnlog.agent.privacy.erasure.event_scan import person_of
 from turnlog.agent.privacy.export import clean_messages, user_export
 from turnlog.consumers.cli.exporting import write_user
+from turnlog.events.contracts import ProfileWritten
+from turnlog.events.subjects import memory_thread
 from turnlog.projectors.models.conversation.message import thread_messages
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "user-export.schema.json").read_text("utf-8"))
@@ -46,7 +49,11 @@ async def exported(stage: Stage, user: str, level: SanitiseLevel | None = Saniti
 async def test_everything_of_a_person_is_in_one_document_and_nothing_of_others(stage: Stage) -> None:
     for user in ("ann", "bob"):
         await stage.runtime.log.append_many(conversation(user, 4))
+        of_memories = {"memories": ((UUID(int=1),),), "lines": (UUID(int=1),), "derivation": DERIVED}
+        written = ProfileWritten(sentences=(secret(user, "profile"),), **of_memories)
+        await stage.runtime.log.append(event(written, memory_thread(user), user=user))
     found = await exported(stage, "ann")
+    assert [text["sentences"] for text in found["profile"]] == [[secret("ann", "profile")]]
     [talk] = found["conversations"]
     assert [one["content"] for one in talk["messages"]] == [*(secret("ann", "said", n) for n in range(4)), ""]
     assert talk["summary"]["summary"] == secret("ann", "summary", 3)
