@@ -16,9 +16,10 @@ from mcp.client.stdio import StdioServerParameters
 from turnlog.consumers.api.mcp import tools
 from turnlog.consumers.api.mcp.tools import make_server
 
+TOOLS = {"remember", "recall", "context", "threads", "memories", "forget"}
+
 # Just before midnight on 20 November in Shanghai, just after it there, in Berlin and in New York.
 TIMES = ("2024-11-19T15:30:00Z", "2024-11-19T16:30:00Z", "2024-11-19T23:30:00Z", "2024-11-20T05:30:00Z")
-TOOLS = {"remember", "recall", "context", "threads", "memories", "forget"}
 
 
 async def test_what_is_remembered_is_recalled_and_forgotten_for_its_user_alone(serve: Serve) -> None:
