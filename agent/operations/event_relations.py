@@ -60,9 +60,9 @@ async def event_relations(runtime: Runtime, tenant: str, thread: str, user: str,
 
 
 async def event_relations_for_operator(runtime: Runtime, tenant: str, user: str, seq: int) -> EventRelations:
-    """Returns what belongs to an event of any thread of the operator's tenant. Personal fields of other people stay
-    sealed, and of rows there are only ids and numbers. Raises NotFound, LogUnavailable."""
-    readers = frozenset({user})
+    """Returns what belongs to an event of any thread of the operator's tenant. All personal fields stay sealed, and of
+    rows there are only ids and numbers. user: the operator. Raises NotFound, LogUnavailable."""
+    readers = frozenset[str]()
     line = await line_at(runtime.log, seq, readers)
     place, body = parse_stored(line.stored.subject), line.body or {}
     if place.tenant != tenant:

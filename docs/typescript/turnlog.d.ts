@@ -1595,7 +1595,7 @@ export interface paths {
         /**
          * Show Tenant Event
          * @description Returns an event of any conversation of the tenant with its causes, its effects, and the ids and numbers of the
-         *     rows that name it; what other people said stays sealed.
+         *     rows that name it; what people said stays sealed.
          */
         get: operations["show_tenant_event"];
         put?: never;

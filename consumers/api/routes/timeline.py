@@ -133,7 +133,7 @@ async def tenant_events(
 @router.get("/operations/events/{seq}", tags=["operations"])
 async def show_tenant_event(seq: Seq, caller: Operator) -> EventRelations:
     """Returns an event of any conversation of the tenant with its causes, its effects, and the ids and numbers of the
-    rows that name it; what other people said stays sealed."""
+    rows that name it; what people said stays sealed."""
     return await event_relations_for_operator(caller.system, caller.tenant, caller.user, seq)
 
 
