@@ -57,8 +57,8 @@ async def test_every_door_tells_the_breaker_whose_texts_fail(serve: Serve) -> No
                 await eventually(lambda one=one: is_whole(one))
             embedder: Any = api.runtime.models.embedder
             for _ in range(5):
-                embedder._caller.breaker.admit("default/ann")
-                embedder._caller.breaker.failed("default/ann")
+                embedder._resilient.breaker.admit("default/ann")
+                embedder._resilient.breaker.failed("default/ann")
             assert "left alone" in (await degraded(ann, "Which corgi?") or "")
             assert await degraded(bob, "Which corgi?") is None
             text = {"model": "e", "input": "Which corgi is it?"}

@@ -227,7 +227,7 @@ async def test_an_answer_that_is_not_stored_ends_when_its_client_leaves(
         else:
             with pytest.raises(openai.APITimeoutError):
                 await asking
-        running = api.runtime.models.clients[0]._caller.breaker
+        running = api.runtime.models.clients[0]._resilient.breaker
 
         async def is_over() -> bool:
             return running._running == 0
