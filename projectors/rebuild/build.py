@@ -124,3 +124,5 @@ async def building(
         finally:
             if not conn.broken:
                 await shadow.discard(conn, projections, name)
+                # Postgres ends a closed connection, and its locks, only a moment later.
+                await conn.execute("SELECT pg_advisory_unlock_all()")
