@@ -83,8 +83,8 @@ async def until_cancelled(nc: Client, request: Event) -> AsyncIterator[None]:
 def said_so_far(
     runtime: Runtime, prepared: Prepared | None, progress: Progress, model: str | None
 ) -> Completion | None:
-    """Returns the text so far of a cancelled answer; None if there is none. Its tokens are estimated, since the model
-    says how many they were only at its end."""
+    """Returns what a cancelled answer has said, or None if that is nothing. The tokens are estimated, because the
+    model reports them only at the end of an answer."""
     text, chat = "".join(progress.said), runtime.models.chat
     if prepared is None or not text.strip():
         return None

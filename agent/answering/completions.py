@@ -58,7 +58,7 @@ logger = logging.getLogger("turnlog.answers")
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """The person who asks, as the credential names them."""
+    """The person who asks. Tenant and user come from the credential."""
 
     tenant: str
     user: str
@@ -212,7 +212,7 @@ async def _in_turn(
 
     async def fork() -> RequestPlace | None:
         place = await _place(runtime, person, wanted)
-        if place.after is None and not place.new:  # another request is answering the same turn
+        if place.after is None and not place.new:  # another request answers this turn already
             return replace(place, after=place.end)
         return place if place.after is not None else None
 

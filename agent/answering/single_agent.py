@@ -44,5 +44,5 @@ async def check_answers(runtime: Runtime, tenant: str, type_: str | None) -> Non
             try:
                 await answering_agent(conn, tenant, type_)
             except NotFound:
-                if runtime.settings.team is None:  # a team has agents without a tenant's changes
+                if runtime.settings.team is None:  # agents of a team need no row of the tenant
                     raise

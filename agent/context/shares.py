@@ -19,8 +19,11 @@ class MessageShare:
 
 @dataclass(frozen=True, slots=True)
 class WindowShares:
-    """All tokens of the window. tools: their schemas. reserve: for the answer. safety: a margin for counts that differ.
-    free: unused tokens of the tiers' budget. messages: in the order of the context's messages."""
+    """How the tokens of the window are divided.
+
+    tools: schemas of tools. reserve: kept for the answer. safety: margin for counts that differ from the model's. free:
+    unused tokens of the tiers' budget. messages: in the order of the context's messages.
+    """
 
     window: int
     system: int

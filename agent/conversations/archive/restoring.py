@@ -163,7 +163,7 @@ READS = ("archives", "messages", "vectors")
 
 
 async def restored_if_archived(runtime: Runtime, conn: Connection, tenant: str, thread: str) -> bool:
-    """Restores the thread and its archived ancestors; makes one query if there are none.
+    """Restores the thread and its archived ancestors. If none is archived, this costs one query.
 
     Returns when the read models have applied them. Raises LogUnavailable, GapInLog, KeyUnavailable, NotProjectedInTime.
     """
