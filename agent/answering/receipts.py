@@ -245,9 +245,13 @@ class GivenReceipts:
 
     async def forget(self, tenant: str, user: str) -> None:
         """Removes all receipts of a user. Raises LogUnavailable."""
+        await self.remove(receipt_key(tenant, user, "*"))
+
+    async def remove(self, key: str) -> None:
+        """Removes the receipts of a key, which may have wildcards. Raises LogUnavailable."""
         with nats_errors("cannot remove receipts from NATS"), contextlib.suppress(NotFoundError):
-            js, subject = self._log.nc.jetstream(), f"$KV.{RECEIPT_BUCKET}.{receipt_key(tenant, user, '*')}"
-            await js.purge_stream(f"KV_{RECEIPT_BUCKET}", subject=subject)
+            js = self._log.nc.jetstream()
+            await js.purge_stream(f"KV_{RECEIPT_BUCKET}", subject=f"$KV.{RECEIPT_BUCKET}.{key}")
 
     async def _bucket(self) -> KeyValue:
         if self._kv is None:

@@ -21,6 +21,13 @@ if TYPE_CHECKING:
     from turnlog.agent.privacy.erasure.erasure_receipt import Receipt
 
 MOST_NAMED = 20
+# What a person can do about a find, by the beginning of the place's name.
+TO_DO = {
+    "table ": "a table: `turnlog redact` strikes words of other people's turns, `turnlog forget` their memories",
+    "rows left": "rows left: `turnlog rebuild --all` makes the tables again",
+    "bucket ": "a bucket: its copies end by themselves within half an hour",
+    "log files": "a log file: delete it, or wait until it is rotated",
+}
 _STRINGS = "Name a text file in UTF-8 with a string a line, or leave --strings out; nothing was erased"
 
 
@@ -132,7 +139,11 @@ def _receipt_lines(user: str, receipt: "Receipt") -> Iterator[str]:
         yield from columns(receipt.before)
     if data.found_in:
         yield "look at these places: somebody else wrote it there, or it cannot be reached from here"
-        yield "the words are not kept, so give them to a further run with --strings FILE"
+        yield from (todo for begins, todo in TO_DO.items() if any(place.startswith(begins) for place in data.found_in))
+        yield (
+            "the words are not kept: write words that you know to be theirs into FILE, one a line, such as a mail "
+            f"address, and run `turnlog erase --user {user} --strings FILE`; it exits with 0 once none is found"
+        )
     elif data.strings_searched:
         yield "none of them was found"
 

@@ -146,7 +146,7 @@ class AnswerReceipt(EventContract):
         "known": None,
     }
     MIXES_SPEAKERS: ClassVar[bool] = True
-    UNSEARCHED: ClassVar[frozenset[str]] = frozenset({"recalled_chunks", "system_prompt", "tiers"})
+    UNSEARCHED: ClassVar[frozenset[str]] = frozenset({"recalled_chunks", "system_prompt", "tiers", "notes", "known"})
     type: Literal["answer_receipt"] = "answer_receipt"
     request_id: UUID
     turn_id: UUID

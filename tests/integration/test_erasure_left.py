@@ -9,19 +9,25 @@ from uuid import uuid4
 import pytest
 from helpers.erased_users import ANN_THREAD, BAKERY, cached_hashes, embed_all, erase, rows_with_bakery
 from helpers.extraction import user_turn
+from helpers.memory_events import recorded
 from helpers.personal_events import conversation, secret
 from helpers.sample_events import GPA, derivation, event, turn
 from helpers.servers import eventually
 from helpers.stage import Play, Stage, player
 from nats.js.errors import NoKeysError
+from pydantic import TypeAdapter
 
+from turnlog.agent.answering.context import AnswerBasis, context_of
+from turnlog.agent.answering.receipts import GivenReceipts
 from turnlog.agent.conversations.sessions.sessions import Sessions
 from turnlog.agent.memory.deciding.service import Memories
 from turnlog.agent.operations.jobs.archiving import archive_cold
 from turnlog.agent.privacy.erasure import erase as erasing
 from turnlog.agent.privacy.erasure.erasure_plan import StringsTooShort
-from turnlog.agent.privacy.erasure.scanning import Scan, scan_buckets
-from turnlog.agent.privacy.erasure.string_search import SearchStrings
+from turnlog.agent.privacy.erasure.scanning import Scan, bucket_entries, scan_buckets
+from turnlog.agent.privacy.erasure.string_search import SearchStrings, words_of
+from turnlog.agent.privacy.personal_data import plan_erasure
+from turnlog.consumers.erasing import erasure_reach
 from turnlog.events.contracts import (
     AnswerReceipt,
     EventData,
@@ -36,7 +42,7 @@ from turnlog.events.contracts import (
     UsageMetered,
 )
 from turnlog.events.progress import no_progress
-from turnlog.events.subjects import SESSION_BUCKET
+from turnlog.events.subjects import RECEIPT_BUCKET, SESSION_BUCKET, receipt_key
 from turnlog.projectors.models.registry import BY_NAME
 from turnlog.projectors.rebuild.build import building
 from turnlog.projectors.rebuild.shadow import create, schema_of
@@ -157,7 +163,10 @@ async def test_what_models_derived_of_a_shared_thread_goes_and_receipts_without_
         receipt_of(),
     ]
     await room.runtime.log.append_many([event(data, user="bob") for data in derived])
+    await room.runtime.wait_until_projected()
+    given = await give(room, "bob", (await context_of(room.runtime, "default", "t", user="bob")).receipt)
     assert (await erase(room, strings=["Lisbon bakery"])).hits == {}
+    assert given not in [key async for key, _ in bucket_entries(room.runtime.log, RECEIPT_BUCKET)]
     kinds = [one.type for one in await room.events("t")]
     assert kinds == ["turn_recorded", "turn_recorded", "answer_receipt"]
     assert [one.tiers[0].topics for one in await room.all("answer_receipt")] == [()]
@@ -196,6 +205,30 @@ async def test_of_the_only_one_there_was_the_planner_keeps_no_words(room: Stage)
     assert await room.rows("SELECT 1 FROM pg_stats WHERE histogram_bounds::text ~ 'bakery'")
     assert (await erase(room)).hits == {}
     assert await room.rows("SELECT 1 FROM pg_stats WHERE tablename = 'messages'") == []
+
+
+async def test_receipts_that_others_got_with_contexts_are_not_taken_for_words_of_the_person(room: Stage) -> None:
+    """Both ask the same. What turnlog writes around memories is in both receipts, and is nobody's words."""
+    runtime, question = room.runtime, "What is my dog called?"
+    await runtime.log.append_many([recorded("I love hiking in the Alps", user=user) for user in ("ann", "bob")])
+    for user in ("ann", "bob"):
+        basis = (await context_of(runtime, "default", f"of-{user}", query=question, user=user)).receipt
+        assert any("[LONG-TERM MEMORIES]" in note for note in basis.notes)
+        await give(room, user, basis)
+        if user == "ann":
+            noted = receipt_of().model_copy(update={"notes": basis.notes, "known": basis.context.known})
+            asked = turn(f"{question} It slept on my sofa.", thread="of-ann", user="ann")
+            assert list(words_of(noted)) == []
+            await runtime.log.append_many([asked, event(noted, "of-ann", user="ann")])
+    plan = await plan_erasure(runtime, "default", "ann", erasure_reach(runtime.settings))
+    assert "It slept on my sofa." in plan.search_strings.strings and question not in plan.search_strings.strings
+
+
+async def give(stage: Stage, user: str, basis: AnswerBasis) -> str:
+    """Keeps the basis as a receipt that the user got with a context; returns its key."""
+    id_ = await GivenReceipts(stage.runtime).keep("default", user, TypeAdapter(AnswerBasis).dump_json(basis))
+    assert id_ is not None
+    return receipt_key("default", user, id_.hex)
 
 
 async def test_a_row_that_no_projector_took_away_is_a_hit(room: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,19 +17,26 @@ from turnlog.agent.answering.receipts import GivenReceipts
 from turnlog.agent.conversations.archive.files import files_of
 from turnlog.agent.conversations.sessions.bucket import Bucket
 from turnlog.agent.privacy.erasure import rows
-from turnlog.agent.privacy.erasure.erasure_plan import ErasureScope, Plan, decoded
+from turnlog.agent.privacy.erasure.erasure_plan import ErasureScope, Plan, decoded, is_of_threads
 from turnlog.agent.privacy.erasure.erasure_receipt import SOURCE, Receipt, receipt_event
 from turnlog.agent.privacy.erasure.event_scan import Person, Place, are_of, named_threads, place_of, places, traces
-from turnlog.agent.privacy.erasure.scanning import Scan, scan_buckets, scan_files, scan_stream, scan_tables
+from turnlog.agent.privacy.erasure.scanning import (
+    Scan,
+    bucket_entries,
+    scan_buckets,
+    scan_files,
+    scan_stream,
+    scan_tables,
+)
 from turnlog.agent.privacy.erasure.unsealed import Ending, is_late, must_go, quotes, without_derived
 from turnlog.agent.privacy.keys import key_admin
 from turnlog.agent.privacy.keys.key_stream import KeyStream
 from turnlog.agent.privacy.keys.user_keys import KeyStore
 from turnlog.events.contracts import Erased, Event, UserErased
 from turnlog.events.errors import NotFound
-from turnlog.events.log import Log
+from turnlog.events.log import Log, nats_errors
 from turnlog.events.progress import OnProgress
-from turnlog.events.subjects import former_thread
+from turnlog.events.subjects import RECEIPT_BUCKET, former_thread
 from turnlog.projectors.engine.database import connect, lock_key
 from turnlog.projectors.models.registry import BY_NAME, PROJECTIONS
 from turnlog.projectors.rebuild.replay import rebuild_thread
@@ -73,7 +80,7 @@ async def _erase(at: ErasureScope, plan: Plan, reason: str | None, is_full: bool
     await _append_erased(at, plan, done)
     await _overwrite(at, plan, done)
     await _rebuild(at, plan, done)
-    await _purge_sessions(at, plan)
+    await _purge_buckets(at, plan)
     await _catch_late(at, plan, done)
     async with at.runtime.pool.connection() as conn:  # again, for results that were stored after the first time
         done.add("cached answers", await rows.clear_answers(conn, plan.person, plan.traces.threads))
@@ -232,11 +239,16 @@ async def _rebuilt(at: ErasureScope, person: Person, threads: Sequence[str], on_
     await at.runtime.wait_until_projected()
 
 
-async def _purge_sessions(at: ErasureScope, plan: Plan) -> None:
+async def _purge_buckets(at: ErasureScope, plan: Plan) -> None:
     bucket = Bucket(at.runtime.log, plan.person.tenant)
     for thread in plan.traces.threads:
         await bucket.purge(thread)
-    await GivenReceipts(at.runtime).forget(plan.person.tenant, plan.person.user)
+    given = GivenReceipts(at.runtime)
+    await given.forget(plan.person.tenant, plan.person.user)
+    with nats_errors("cannot read the receipts that were given"):
+        async for key, receipt in bucket_entries(at.runtime.log, RECEIPT_BUCKET):
+            if is_of_threads(receipt, plan.person.tenant, plan.traces.shared):
+                await given.remove(key)
 
 
 async def _catch_late(at: ErasureScope, plan: Plan, done: _Done) -> None:

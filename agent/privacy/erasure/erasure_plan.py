@@ -1,6 +1,7 @@
 """Finds everything stored about a person in the log and the read models before an erasure."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import json
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +13,11 @@ from turnlog.agent.conversations.archive.files import files_of
 from turnlog.agent.privacy.erasure import rows
 from turnlog.agent.privacy.erasure.erasure_receipt import found_in, last_receipt
 from turnlog.agent.privacy.erasure.event_scan import Person, Place, Traces, are_of, places, tokens, traces
-from turnlog.agent.privacy.erasure.scanning import searched_copy
+from turnlog.agent.privacy.erasure.scanning import bucket_entries, searched_copy
 from turnlog.agent.privacy.erasure.string_search import (
     KEY_BYTES,
     MOST_CANDIDATES,
+    Searched,
     SearchStrings,
     chosen,
     fitting,
@@ -26,9 +28,10 @@ from turnlog.agent.privacy.keys import key_admin
 from turnlog.agent.runtime import Runtime
 from turnlog.events.contracts import Event, Recorded
 from turnlog.events.errors import TurnlogError
-from turnlog.events.log import Log
+from turnlog.events.log import Log, nats_errors
 from turnlog.events.progress import OnProgress, no_progress
 from turnlog.events.read import recorded
+from turnlog.events.subjects import RECEIPT_BUCKET, receipt_key
 
 STRINGS_AT_MOST = 400
 Step = Callable[[str], AbstractContextManager[OnProgress]]
@@ -118,7 +121,9 @@ async def planned(at: ErasureScope, person: Person, more_strings: Sequence[str] 
         counts = await rows.row_counts(conn, person, own)
         with at.reach.step("choosing what to search for"):
             keys = await key_admin.wrapped_forms(conn, person.tenant, person.user)
-            search_strings = SearchStrings([*more_strings, *keys, *await _distinctive(conn, person, found, strings)])
+            search_strings = SearchStrings(
+                [*more_strings, *keys, *await _distinctive(conn, at.runtime.log, person, found, strings)]
+            )
     archives = tuple(sorted({*archived, *files_of(at.runtime.settings.archive, person.tenant, own)}))
     last = await last_receipt(at.runtime.log, person)
     before = {} if more_strings else found_in(last)
@@ -143,9 +148,9 @@ async def _said(log: Log, person: Person, found: Traces) -> tuple[list[str], fro
 
 
 async def _distinctive(
-    conn: AsyncConnection[TupleRow], person: Person, found: Traces, strings: Sequence[str]
+    conn: AsyncConnection[TupleRow], log: Log, person: Person, found: Traces, strings: Sequence[str]
 ) -> list[str]:
-    """Returns the strings that occur in no other person's rows; ids of the person stay."""
+    """Returns the strings that occur in no other person's rows and receipts; ids of the person stay."""
     ids = " ".join([person.user, *found.threads]).casefold()
     search_strings = SearchStrings(chosen([one for one in strings if one.casefold() not in ids], 3 * STRINGS_AT_MOST))
     others: set[int] = set()
@@ -154,7 +159,30 @@ async def _distinctive(
         mine = sorted(found.own) if table in said else found.threads
         query = rows.others_query(table, person, mine, found.shared)
         others |= (await searched_copy(conn, query, search_strings)).found.keys()
+    others |= await _in_receipts_of_others(log, person, found, search_strings)
     return chosen([one for at, one in enumerate(search_strings.strings) if at not in others], STRINGS_AT_MOST)
+
+
+async def _in_receipts_of_others(
+    log: Log, person: Person, found: Traces, search_strings: SearchStrings
+) -> frozenset[int]:
+    """Returns the strings in receipts that other people got with contexts: their questions are not on the log yet.
+
+    Those of shared threads do not count, because they may have words of the person; an erasure removes them.
+    """
+    searched, mine = Searched(search_strings), receipt_key(person.tenant, person.user, "")
+    with nats_errors("cannot read the receipts that were given"):
+        async for key, receipt in bucket_entries(log, RECEIPT_BUCKET):
+            if not key.startswith(mine) and not is_of_threads(receipt, person.tenant, found.shared):
+                searched.add(receipt + b"\0")
+    searched.flush()
+    return frozenset(searched.found)
+
+
+def is_of_threads(receipt: bytes, tenant: str, threads: Container[str]) -> bool:
+    """Returns whether a receipt that was given with a context is of one of the tenant's threads."""
+    document = json.loads(receipt)
+    return document["tenant"] == tenant and document["thread"] in threads
 
 
 def decoded(place: Place) -> Event | None:

@@ -6,7 +6,7 @@ database is read once, however many strings there are.
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -106,17 +106,25 @@ async def scan_buckets(log: Log, search_strings: SearchStrings, scan: Scan) -> N
 async def _scan_bucket(log: Log, name: str, search_strings: SearchStrings, scan: Scan) -> None:
     searched = Searched(search_strings)
     try:
-        bucket = await log.nc.jetstream().key_value(name)
-        for key in await bucket.keys():
-            with contextlib.suppress(KeyNotFoundError):  # the key was removed meanwhile
-                searched.add(((await bucket.get(key)).value or b"") + b"\0")
-    except (NotFoundError, NoKeysError):  # there is no bucket, or it has no keys
-        pass
+        async for _, value in bucket_entries(log, name):
+            searched.add(value + b"\0")
     except NatsError:
         scan.places["buckets that cannot be read"] = scan.places.get("buckets that cannot be read", 0) + 1
         return
     searched.flush()
     scan.searched("buckets", f"bucket {name}", searched)
+
+
+async def bucket_entries(log: Log, name: str) -> AsyncIterator[tuple[str, bytes]]:
+    """Yields each key of a bucket with its value; nothing where there is no bucket. Raises NatsError."""
+    with contextlib.suppress(NotFoundError, NoKeysError):  # there is no bucket, or it has no keys
+        bucket = await log.nc.jetstream().key_value(name)
+        for key in await bucket.keys():
+            try:
+                value = (await bucket.get(key)).value
+            except KeyNotFoundError:  # the key was removed meanwhile
+                continue
+            yield key, value or b""
 
 
 def scan_files(
