@@ -3,12 +3,15 @@
 import asyncio
 import io
 import json
+import os
+import select
+import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Annotated, Any, BinaryIO
+from typing import Annotated, Any
 
 import typer
 
@@ -65,7 +68,10 @@ async def stdio(settings: Settings, user: User) -> None:
         _playing_soon(runtime),
     ):
         server = tools.make_server(principal.Principal(person, runtime.for_tenant(person.tenant), runtime))
-        sys.stdin = io.TextIOWrapper(io.BufferedReader(_ValidLines(sys.stdin.buffer)), "utf-8")
+        lines = _ValidLines(sys.stdin.fileno())
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, lines.end)
+        sys.stdin = io.TextIOWrapper(io.BufferedReader(lines), "utf-8")
         await server.run_stdio_async()
 
 
@@ -73,35 +79,53 @@ async def stdio(settings: Settings, user: User) -> None:
 async def _playing_soon(runtime: Runtime) -> AsyncIterator[None]:
     """Plays the roles while the block runs, once they are loaded: clients give a server ten seconds to begin, and
     loading takes three. A role that fails ends the block."""
-    ended = asyncio.Event()
 
     async def play() -> None:
         roles = await asyncio.to_thread(import_module, "turnlog.consumers.roles")
         async with roles.playing(runtime, ROLES):
-            await ended.wait()
+            await asyncio.Event().wait()
 
     async with asyncio.TaskGroup() as group:
-        group.create_task(play())
+        playing = group.create_task(play())
         try:
             yield
         finally:
-            ended.set()
+            playing.cancel()
 
 
 class _ValidLines(io.RawIOBase):
-    """Lines of JSON as valid Unicode; the MCP library answers nothing to others."""
+    """Lines of JSON as valid Unicode; the MCP library answers nothing to others.
 
-    def __init__(self, lines: BinaryIO) -> None:
-        self._lines, self._left = lines, b""
+    The library reads them in a thread, which no cancellation ends. `end` lets it read an end of file: clients end a
+    server by a signal and may keep its standard input open.
+    """
+
+    def __init__(self, lines: int) -> None:
+        self._lines, self._unread, self._left = lines, b"", b""
+        self._ended, self._ending = os.pipe()
+
+    def end(self) -> None:
+        os.write(self._ending, b"\n")
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, room: Any) -> int:
-        self._left = self._left or valid_json(self._lines.readline())
+        self._left = self._left or valid_json(self._line())
         part, self._left = self._left[: len(room)], self._left[len(room) :]
         room[: len(part)] = part
         return len(part)
+
+    def _line(self) -> bytes:
+        while b"\n" not in self._unread:
+            ready, _, _ = select.select([self._lines, self._ended], [], [])
+            part = b"" if self._ended in ready else os.read(self._lines, 65536)
+            if not part:
+                line, self._unread = self._unread, b""
+                return line
+            self._unread += part
+        line, end, self._unread = self._unread.partition(b"\n")
+        return line + end
 
 
 @command(below)

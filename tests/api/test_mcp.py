@@ -1,11 +1,13 @@
 """MCP through the official client: over HTTP with a token, and on stdio."""
 
+import asyncio
 import logging
 import sys
 from importlib.metadata import version
 from pathlib import Path
 
 import httpx2
+import psutil
 import pytest
 from helpers.api import Serve
 from helpers.callers import call, mcp_of
@@ -119,7 +121,9 @@ async def test_a_date_without_a_time_begins_on_the_persons_clock(serve: Serve) -
 
 
 @pytest.mark.timeout(120)
-async def test_a_client_on_stdio_has_the_same_tools(nats_url: str, database_url: str, tmp_path: Path) -> None:
+async def test_a_client_on_stdio_has_the_same_tools_and_ends_the_server_by_a_signal(
+    nats_url: str, database_url: str, tmp_path: Path
+) -> None:
     servers = {"NATS_URL": nats_url, "DATABASE_URL": database_url}
     # The client writes only whole characters; sed puts half a surrogate pair on the wire for it.
     program = f"sed --unbuffered 's/HALF/\\\\ud83d/' | {sys.executable} -m turnlog.consumers.cli mcp stdio --user ann"
@@ -129,6 +133,10 @@ async def test_a_client_on_stdio_has_the_same_tools(nats_url: str, database_url:
         await call(client, "remember", text="Ann likes HALF tea.")
         found = (await call(client, "recall", query="tea"))["memories"]
         assert [one["content"] for one in found] == ["Ann likes \ufffd tea."]
+        (server,) = (child for child in psutil.Process().children(recursive=True) if child.cmdline()[1:2] == ["-m"])
+        server.terminate()
+        gone, _ = await asyncio.to_thread(psutil.wait_procs, [server], 60)
+        assert gone, "the server did not end while its standard input was open"
 
 
 def test_a_program_without_logging_keeps_its_root_logger(monkeypatch: pytest.MonkeyPatch) -> None:
