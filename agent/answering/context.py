@@ -7,6 +7,8 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from pydantic import with_config
+
 from turnlog.agent.answering.prepare import READS as READS_OF_CONTEXTS
 from turnlog.agent.answering.prepare import AnswerBasis as AnswerBasis
 from turnlog.agent.answering.prepare import ContextRequest, context_connection, prepare
@@ -29,6 +31,7 @@ READS = (*READS_OF_CONTEXTS, "archives")
 READS_OF_MEMORIES = ("memories", "entities")
 
 
+@with_config(extra="ignore")  # of newer and older servers
 @dataclass(frozen=True, slots=True)
 class SignedBasis(AnswerBasis):
     """The basis of a receipt in the form in which a client gets it and sends it back. signature: the server's, which

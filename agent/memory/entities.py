@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID, uuid5
 
-from pydantic import ValidationError
+from pydantic import ValidationError, with_config
 
 from turnlog.agent.runtime import Runtime
 from turnlog.events.append import deciding_again
@@ -32,6 +32,7 @@ class InvalidEntity(TurnlogError):
     code = "invalid-entity"
 
 
+@with_config(extra="forbid")
 @dataclass(frozen=True, slots=True)
 class EntityInput:
     """An entity that a person writes. type: PERSON, SCHOOL, EVENT, TOPIC or another, in any case. attributes: facts by

@@ -9,6 +9,8 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from pydantic import with_config
+
 from turnlog.agent.context.about_memory import asks_to_forget_all, to_forget
 from turnlog.agent.memory.deciding.by_hand import InvalidMemory, checked_reason
 from turnlog.agent.memory.deciding.outcomes import Outcome
@@ -53,6 +55,7 @@ class AmbiguousConflict(TurnlogError):
     code = "ambiguous-conflict"
 
 
+@with_config(extra="forbid")
 @dataclass(frozen=True, slots=True)
 class MemoryInput:
     """A memory that a person enters. None: the extraction rules read it in the content, or it is the default of its

@@ -11,6 +11,13 @@ JsonObject = dict[str, JsonValue]
 Tokens = Annotated[int, Field(ge=0, le=2**31 - 1)]
 
 
+class RequestBody(BaseModel):
+    """The body of a request to /api. Unknown fields are refused; dialects, whose clients were written for other
+    servers, may ignore them."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
 class CamelBody(BaseModel):
     """The body of a request, with its names in camelCase."""
 

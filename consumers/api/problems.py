@@ -14,7 +14,7 @@ from fastapi.responses import JSONResponse
 from psycopg import DataError, OperationalError
 from psycopg.errors import QueryCanceled
 from psycopg_pool import PoolTimeout
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection
 from starlette.routing import Match
@@ -244,7 +244,9 @@ def add_handlers(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
         """Says which fields are wrong. The caller's own input is not repeated, because it may hold secrets."""
-        errors = [{"where": list(wrong["loc"]), "message": wrong["msg"]} for wrong in error.errors()]
+        errors = [
+            {"where": list(wrong["loc"]), "message": _why(wrong, request.scope["route"])} for wrong in error.errors()
+        ]
         first = not_json(error) or f"{'.'.join(map(str, errors[0]['where']))}: {errors[0]['message']}"
         is_json = "json" in request.headers.get("content-type", "")
         hint = "" if is_json or errors[0]["where"] != ["body"] else "; send it as `Content-Type: application/json`"
@@ -262,6 +264,18 @@ def add_handlers(app: FastAPI) -> None:
         is_unknown = error.status_code == HTTPStatus.NOT_FOUND
         detail = "no route has this path; /docs shows every route" if is_unknown else str(error.detail)
         return problem(error.status_code, code, detail, headers=error.headers)
+
+
+def _why(wrong: Mapping[str, Any], route: Any) -> str:
+    """Returns what is wrong with a field of a request; for an unknown field of a body, the form of the body too."""
+    if wrong["type"] not in ("extra_forbidden", "unexpected_keyword_argument"):
+        return str(wrong["msg"])
+    if len(wrong["loc"]) > 2:
+        return "there is no such field"
+    fields = TypeAdapter(route.body_field.field_info.annotation).json_schema()["properties"]
+    shapes = {"object": "{…}", "array": "[…]"}
+    known = (f'"{name}": {shapes.get(schema.get("type"), "…")}' for name, schema in fields.items())
+    return f"there is no such field; a body has {{{', '.join(known)}}}"
 
 
 def not_json(error: RequestValidationError) -> str | None:

@@ -81,6 +81,19 @@ async def test_wrong_input_names_the_field_and_has_an_id(serve: Serve) -> None:
         assert unknown.json()["code"] == "not-found"
 
 
+async def test_an_unknown_field_is_refused_by_its_name_with_the_form_of_the_body(serve: Serve) -> None:
+    async with serve() as api, api.client() as ann:
+        refused = await ann.patch("/api/preferences", json={"retention_days": 30})
+        assert refused.status_code == 422 and refused.json()["detail"] == (
+            "the request cannot be used: body.retention_days: there is no such field; "
+            'a body has {"set": {…}, "clear": […]}'
+        )
+        typo = await ann.post("/api/entities", json={"type": "PERSON", "name": "Mia", "desc": "a friend"})
+        assert typo.json()["errors"][0]["message"].startswith("there is no such field; a body has {"), typo.text
+        nested = await ann.post("/api/threads/t/turns", json={"turns": [{"role": "user", "content": "a", "txt": "b"}]})
+        assert "body.turns.0.txt: there is no such field" in nested.json()["detail"]
+
+
 async def test_entities_preferences_sessions_and_usage(serve: Serve) -> None:
     async with serve() as api, api.client() as ann:
         entity = {"type": "PERSON", "name": "Mia", "relations": [["friend_of", "Ann"]]}
@@ -92,7 +105,7 @@ async def test_entities_preferences_sessions_and_usage(serve: Serve) -> None:
         preferences = await ann.patch("/api/preferences", json={"set": {"enable_memory": False}})
         assert (preferences.status_code, preferences.json()["enable_memory"]) == (200, False), preferences.text
         await ann.post("/api/threads/t/turns", json={"turns": [{"role": "user", "content": "hello"}]})
-        session = await ann.put("/api/threads/t/session", json={})
+        session = await ann.put("/api/threads/t/session")
         assert session.json()["meta"]["conversation_id"] == "t", session.text
         assert (await ann.get("/api/threads/t/session/context")).status_code == 200
         assert (await ann.get("/api/usage")).json() == []

@@ -99,7 +99,7 @@ async def test_a_person_takes_everything_along_clears_a_part_and_is_erased(serve
             await one.post(f"/api/threads/of-{one is ann}/turns", json=SAID)
         await ann.post("/api/memories", json={"content": "Ann likes tea. Her mail is ann@example.com."})
         assert (await reader.post("/api/export", json={})).status_code == 403
-        job = await finished(ann, await ann.post("/api/export", json={}))
+        job = await finished(ann, await ann.post("/api/export"))
         document = await ann.get(f"/api/export/{job['id']}")
         assert "Sesame" in document.text and "ann@example.com" not in document.text
         assert (await bob.get(f"/api/export/{job['id']}")).status_code == 404

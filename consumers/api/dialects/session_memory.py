@@ -3,7 +3,7 @@
 from typing import Annotated
 
 from fastapi import APIRouter, Path
-from pydantic import AliasChoices, BaseModel, Field
+from pydantic import AliasChoices, Field
 
 from turnlog.agent.conversations.sessions import session_calls
 from turnlog.agent.conversations.sessions.value import (
@@ -15,6 +15,7 @@ from turnlog.agent.conversations.sessions.value import (
     SessionValue,
     UserSnapshot,
 )
+from turnlog.consumers.api.bodies import RequestBody
 from turnlog.consumers.api.principal import Reader, WriteId, Writer
 from turnlog.projectors.models.sessions.lookup import SegmentCheckpoint
 
@@ -46,7 +47,7 @@ def _named(value: SessionValue) -> Session:
     return Session.model_validate(value.model_dump())
 
 
-class ConversationRequest(BaseModel):
+class ConversationRequest(RequestBody):
     conversation_id: str = Field(min_length=1, max_length=255)
 
 

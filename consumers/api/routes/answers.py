@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Path, Request
 from fastapi.sse import EventSourceResponse, ServerSentEvent
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from turnlog.agent.answering.asking import (
     AgentSwitched,
@@ -26,6 +26,7 @@ from turnlog.agent.answering.asking import (
 )
 from turnlog.agent.answering.cancelling import cancel_answer
 from turnlog.agent.team.configured import entry_agent
+from turnlog.consumers.api.bodies import RequestBody
 from turnlog.consumers.api.principal import Asker, WriteId
 from turnlog.consumers.api.problems import language_of
 from turnlog.consumers.api.routes.threads import ThreadId
@@ -35,7 +36,7 @@ router = APIRouter(prefix="/api/threads/{thread}/answers", tags=["answers"])
 _EVENT_ID = re.compile(r"([0-9a-f]{8})-(\d{1,9})-(\d{1,9})")
 
 
-class NewQuestion(BaseModel):
+class NewQuestion(RequestBody):
     """A question to answer. model: another one than the server's own. agent: the type of the one that answers; null:
     the server chooses."""
 

@@ -5,7 +5,7 @@ from typing import Annotated
 from uuid import UUID
 
 from fastapi import APIRouter, Path, Query
-from pydantic import AwareDatetime, BaseModel, Field
+from pydantic import AwareDatetime, Field
 
 from turnlog.agent.memory import memories, memory_changes
 from turnlog.agent.memory.deciding.outcomes import Outcome
@@ -20,6 +20,7 @@ from turnlog.agent.memory.memory_changes import (
     Reverted,
 )
 from turnlog.agent.operations.jobs.job_states import DecayStats, decay_stats
+from turnlog.consumers.api.bodies import RequestBody
 from turnlog.consumers.api.pages import Cursor, Limit, Page, moment, page_after, place_of
 from turnlog.consumers.api.principal import OfUser, Reader, WriteId, Writer
 from turnlog.consumers.cursors import memories_cursor
@@ -31,25 +32,25 @@ MemoryId = Annotated[UUID, Path(description="The memory's id.")]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
-class NewContent(BaseModel):
+class NewContent(RequestBody):
     content: str = Field(min_length=1, max_length=20_000)
 
 
-class Importance(BaseModel):
+class Importance(RequestBody):
     importance: Share
 
 
-class NamedMemory(BaseModel):
+class NamedMemory(RequestBody):
     """A memory to change. memory: an id, the beginning of one, or words that only this memory has."""
 
     memory: str = Field(min_length=1, max_length=20_000)
 
 
-class Reason(BaseModel):
+class Reason(RequestBody):
     reason: str = Field(min_length=1, max_length=1_000)
 
 
-class Decision(BaseModel):
+class Decision(RequestBody):
     """Which of the two holds."""
 
     answer: Answer

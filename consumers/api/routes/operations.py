@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.sse import EventSourceResponse, ServerSentEvent
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from turnlog.agent.access import api_keys
 from turnlog.agent.access.access import Access
@@ -23,6 +23,7 @@ from turnlog.agent.operations.jobs import job_states
 from turnlog.agent.operations.jobs.job_states import DecayStats, JobState
 from turnlog.agent.operations.usage import By, Usage
 from turnlog.agent.recall.embedding.backlog import Backlog
+from turnlog.consumers.api.bodies import RequestBody
 from turnlog.consumers.api.jobs import Job, JobStatus, OwnJob, jobs_of
 from turnlog.consumers.api.pages import Cursor, Limit, Page, moment, page_after
 from turnlog.consumers.api.principal import Asker, KeyMaker, Operator, Principal, identify
@@ -44,7 +45,7 @@ class Behind:
     embedding: Backlog
 
 
-class Which(BaseModel):
+class Which(RequestBody):
     """The read model or reactor to work on. projection: one projection or reactor; null: every one."""
 
     projection: Only = None
@@ -57,7 +58,7 @@ class WhichLetters(Which):
     seq: int | None = Field(None, ge=1, le=2**62)
 
 
-class KeyGrant(BaseModel):
+class KeyGrant(RequestBody):
     """The rights of a new API key. scopes: null is all of the role. days: null is as long as the caller's own
     credential.
 

@@ -3,11 +3,12 @@
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path, Response
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from turnlog.agent.access.identity import ACT_AS_USER, OPERATE
 from turnlog.agent.conversations import participants
 from turnlog.agent.conversations.participants import Invitation, Participant
+from turnlog.consumers.api.bodies import RequestBody
 from turnlog.consumers.api.principal import Reader, WriteId, Writer
 from turnlog.consumers.api.routes.threads import ThreadId
 
@@ -15,7 +16,7 @@ router = APIRouter(prefix="/api", tags=["threads"])
 User = Annotated[str, Path(min_length=1, max_length=255)]
 
 
-class NewParticipant(BaseModel):
+class NewParticipant(RequestBody):
     """An invitation of a user. name: under which turns of the conversation are the user's; their id by default. role: a
     member reads and appends, a reader reads."""
 

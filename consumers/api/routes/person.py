@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query
-from pydantic import AwareDatetime, BaseModel, Field
+from pydantic import AwareDatetime, Field
 
 from turnlog.agent.answering import context
 from turnlog.agent.answering.context import ReceiptFound
@@ -16,7 +16,7 @@ from turnlog.agent.operations import usage
 from turnlog.agent.operations.usage import Usage
 from turnlog.agent.recall import profile as profiles
 from turnlog.agent.recall.profile import Profile
-from turnlog.consumers.api.bodies import FINITE, JsonObject
+from turnlog.consumers.api.bodies import JsonObject, RequestBody
 from turnlog.consumers.api.pages import Cursor, Limit, Page, moment, page_after, page_of, place_of
 from turnlog.consumers.api.principal import OfUser, Reader, WriteId, Writer
 from turnlog.consumers.api.routes.threads import ThreadId
@@ -26,15 +26,14 @@ from turnlog.projectors.models.sessions.lookup import SegmentCheckpoint
 router = APIRouter(prefix="/api", tags=["person"])
 
 
-class NewPreferences(BaseModel):
+class NewPreferences(RequestBody):
     """Changes of preferences. set: values by name, others stay as they are. clear: names to set no longer."""
 
-    model_config = FINITE
-    set: JsonObject = {}
-    clear: list[str] = []
+    set: JsonObject = Field({})
+    clear: list[str] = Field([])
 
 
-class NewSession(BaseModel):
+class NewSession(RequestBody):
     """The rules of a new session. window: tokens of the model's window. threshold: the share of it that makes a summary
     due. recent_turns: those that a summary leaves in full."""
 
@@ -43,7 +42,7 @@ class NewSession(BaseModel):
     recent_turns: int | None = Field(None, ge=0, le=1_000)
 
 
-class NewCheckpoint(BaseModel):
+class NewCheckpoint(RequestBody):
     summary: str = Field(min_length=1, max_length=200_000)
     recent_turns: int | None = Field(None, ge=0, le=1_000)
 
@@ -118,7 +117,7 @@ async def list_receipts(
 
 
 @router.put("/threads/{thread}/session", tags=["sessions"])
-async def create_session(thread: ThreadId, body: NewSession, caller: Writer) -> SessionValue:
+async def create_session(thread: ThreadId, caller: Writer, body: NewSession = NewSession()) -> SessionValue:
     """Begins a session on the conversation's turns; one that exists begins again."""
     return await session_calls.create_session(*await caller.owns(thread), caller.user, **dict(body))
 

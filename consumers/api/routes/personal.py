@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import StreamingResponse
-from pydantic import BaseModel, Field
+from pydantic import Field
 from starlette.datastructures import UploadFile
 
 from turnlog.agent.access.identity import Forbidden
@@ -31,6 +31,7 @@ from turnlog.agent.privacy.redaction.redact import (
     redact_turn,
     words_to_strike,
 )
+from turnlog.consumers.api.bodies import RequestBody
 from turnlog.consumers.api.jobs import Job, JobStatus, OwnJob, jobs_of
 from turnlog.consumers.api.principal import Eraser, OfUser, Principal, Reader, Writer
 from turnlog.consumers.api.problems import Refused
@@ -47,13 +48,13 @@ NAME = r"^\w[\w. ()-]{0,59}$"
 FILE = {"type": "string", "format": "binary"}
 
 
-class Export(BaseModel):
+class Export(RequestBody):
     """The options of an export. level: how much of the text is masked."""
 
     level: Literal["light", "moderate", "full"] = "moderate"
 
 
-class Erasure(BaseModel):
+class Erasure(RequestBody):
     """The options of an erasure. reason: stored in the receipt."""
 
     reason: str | None = Field(None, max_length=1_000)
@@ -148,7 +149,7 @@ async def _chunks(file: UploadFile) -> AsyncIterator[bytes]:
 
 
 @router.post("/export", status_code=202)
-async def export(body: Export, caller: Eraser, request: Request, user: OfUser = None) -> JobStatus:
+async def export(caller: Eraser, request: Request, body: Export = Export(), user: OfUser = None) -> JobStatus:
     """Begins to write all that is stored of the caller; when its job is done, GET /api/export/{job} has it."""
     *_, person = caller.person_named(user)
 
@@ -186,7 +187,7 @@ async def erase(body: Erasure, caller: Eraser, request: Request, user: OfUser = 
     return jobs.begin(caller, "erase", work, person).status
 
 
-class Redaction(BaseModel):
+class Redaction(RequestBody):
     """words: a word or phrase to strike; whole: all that the turn says. reason: stored in the receipt."""
 
     words: str | None = Field(None, max_length=1_000)

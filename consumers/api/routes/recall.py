@@ -6,13 +6,14 @@ from fastapi import APIRouter
 from pydantic import AwareDatetime, BaseModel, Field
 
 from turnlog.agent.recall.recall import recall, recall_document
+from turnlog.consumers.api.bodies import RequestBody
 from turnlog.consumers.api.principal import Reader
 from turnlog.events.contracts import MemoryKind
 
 router = APIRouter(prefix="/api", tags=["recall"])
 
 
-class RecallRequest(BaseModel):
+class RecallRequest(RequestBody):
     """A search over turns and memories. thread: only of this conversation; by default of all the caller's. topic: only
     turns with it, no memories. speaker: only turns of somebody with this name, or of this user, no memories.
 
@@ -26,7 +27,7 @@ class RecallRequest(BaseModel):
     k: Annotated[int, Field(ge=1, le=100)] = 5
     as_of: AwareDatetime | None = None
     history: bool = False
-    kinds: list[MemoryKind] = []
+    kinds: list[MemoryKind] = Field([])
     min_importance: float = Field(0.0, ge=0, le=1)
     max_tokens: int | None = Field(None, ge=1, le=10_000_000)
     keyword_only: bool = False

@@ -10,13 +10,14 @@ from turnlog.agent.access.access import Access
 from turnlog.agent.access.api_keys import issue_token
 from turnlog.agent.access.identity import Identity, Role
 from turnlog.agent.runtime import Runtime
+from turnlog.consumers.api.bodies import RequestBody
 from turnlog.consumers.api.principal import Principal, identify
 
 router = APIRouter(prefix="/api", tags=["access"])
 SESSION = timedelta(hours=12)
 
 
-class SignIn(BaseModel):
+class SignIn(RequestBody):
     """The body of a sign-in. ticket: of the link that `turnlog up` and `turnlog page` print."""
 
     ticket: str = Field(min_length=1, max_length=200)

@@ -4,11 +4,12 @@ from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Response
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from turnlog.agent.conversations import forks, labels, threads
 from turnlog.agent.conversations.forks import Forked
 from turnlog.agent.conversations.threads import ThreadInfo
+from turnlog.consumers.api.bodies import RequestBody
 from turnlog.consumers.api.pages import Cursor, Limit, Page, moment, page_of, place_of
 from turnlog.consumers.api.principal import Reader, WriteId, Writer
 
@@ -28,18 +29,18 @@ def tag_of(version: int) -> str:
     return f'"{version}"'
 
 
-class NewThread(BaseModel):
+class NewThread(RequestBody):
     """A conversation to create. thread: an id of your own choice; one is made when it is left out."""
 
     thread: str | None = Field(None, min_length=1, max_length=255)
     label: str | None = Field(None, max_length=1_000)
 
 
-class Label(BaseModel):
+class Label(RequestBody):
     label: str = Field(min_length=1, max_length=1_000)
 
 
-class ForkAt(BaseModel):
+class ForkAt(RequestBody):
     """The place of a fork. at_seq: the last sequence of the parent that the fork shares."""
 
     at_seq: int = Field(ge=1)

@@ -18,7 +18,7 @@ from turnlog.agent.context.receipt import REASONS_ZH
 from turnlog.agent.conversations.ownership import append_as_owner
 from turnlog.agent.conversations.threads import thread_version
 from turnlog.agent.conversations.transcript import transcript
-from turnlog.consumers.api.bodies import FINITE, JsonObject, Tokens
+from turnlog.consumers.api.bodies import JsonObject, RequestBody, Tokens
 from turnlog.consumers.api.pages import Cursor, Limit, Page, cursor_of, place_of
 from turnlog.consumers.api.principal import Principal, Reader, WriteId, Writer
 from turnlog.consumers.api.problems import Problem, Refused, reader_language
@@ -42,18 +42,17 @@ IfMatch = Annotated[
 ]
 
 
-class Turn(BaseModel):
+class Turn(RequestBody):
     """A turn to append. content: text, or blocks as OpenAI, Anthropic or turnlog write them; tool_calls as OpenAI or
     turnlog do.
 
     origin: whose words a user's turn holds; turnlog decides it from name and text where it is not given.
     """
 
-    model_config = FINITE
     role: str
     content: str | list[JsonObject] | None = None
     name: str | None = None
-    tool_calls: list[JsonObject] = []
+    tool_calls: list[JsonObject] = Field([])
     tool_call_id: str | None = None
     agent: str | None = None
     model: str | None = None
@@ -68,7 +67,7 @@ class Turn(BaseModel):
         return NewTurn(**dict(self), id=event_id)
 
 
-class Turns(BaseModel):
+class Turns(RequestBody):
     """Turns to append. expected: the last sequence of the conversation as you know it, 0 for a new one; 409 when that
     is not so. The header If-Match says the same in HTTP's own way, and goes first.
 
@@ -137,19 +136,18 @@ async def list_turns(
     return Page(items=[shown(turn) for turn in page.turns], next=cursor_of(edge) if page.more else None)
 
 
-class ContextRequest(BaseModel):
+class ContextRequest(RequestBody):
     """The options of a context. query: the user's new message. tokens: at most so many for all messages; window:
     instead, of the model, which keeps a part for the answer. hybrid: where not all fits, turns that the query is about
     come first."""
 
-    model_config = FINITE
     query: str | None = Field(None, max_length=200_000)
     tokens: int | None = Field(None, ge=64, le=10_000_000)
     window: int | None = Field(None, ge=64, le=100_000_000)
     hybrid: bool | None = None
     model: str | None = Field(None, max_length=200)
     system_prompt: str | None = None
-    tools: list[JsonObject] = []
+    tools: list[JsonObject] = Field([])
 
 
 class ContextMade(BaseModel):

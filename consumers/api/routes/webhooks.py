@@ -7,6 +7,7 @@ from pydantic import BaseModel, Field
 
 from turnlog.agent.access import webhooks
 from turnlog.agent.access.webhooks import TYPES, Failure, NewWebhook, WebhookInfo
+from turnlog.consumers.api.bodies import RequestBody
 from turnlog.consumers.api.principal import Operator
 from turnlog.consumers.api.routes.threads import Seq
 
@@ -14,7 +15,7 @@ router = APIRouter(prefix="/api/operations/webhooks", tags=["operations"])
 Name = Annotated[str, Path(max_length=64)]
 
 
-class WebhookTarget(BaseModel):
+class WebhookTarget(RequestBody):
     """types: of the events to send. content: send what users said, too; it is encrypted in the log otherwise."""
 
     name: str = Field(max_length=64)
