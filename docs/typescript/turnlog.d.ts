@@ -6514,8 +6514,10 @@ export interface components {
         };
         /**
          * WindowShares
-         * @description All tokens of the window. tools: their schemas. reserve: for the answer. safety: a margin for counts that differ.
-         *     free: unused tokens of the tiers' budget. messages: in the order of the context's messages.
+         * @description How the tokens of the window are divided.
+         *
+         *     tools: schemas of tools. reserve: kept for the answer. safety: margin for counts that differ from the model's. free:
+         *     unused tokens of the tiers' budget. messages: in the order of the context's messages.
          */
         WindowShares: {
             /** Window */
@@ -9068,7 +9070,7 @@ export interface operations {
             };
             cookie?: never;
         };
-        requestBody: {
+        requestBody?: {
             content: {
                 "application/json": components["schemas"]["NewSession"];
             };
@@ -11085,7 +11087,7 @@ export interface operations {
             path?: never;
             cookie?: never;
         };
-        requestBody: {
+        requestBody?: {
             content: {
                 "application/json": components["schemas"]["Export"];
             };
