@@ -16,12 +16,31 @@ export interface Options {
   fetch?: typeof globalThis.fetch;
 }
 
-/** An event of an answer: started, context, content, tool_start, tool_end, restart, done, error. */
-export interface AnswerEvent {
+/** A server-sent event. */
+export interface SentEvent {
   event: string;
   id?: string;
   data: any;
 }
+
+/** The data of an answer's events, by name; those from phase_change on are a team's. args: JSON. */
+export interface AnswerEvents {
+  started: { seq: number };
+  context: { tiers: { tier: number; tokens: number; limit: number; turns: number }[]; memories: string[]; dropped: number; degraded: string | null };
+  content: { chunk: string };
+  tool_start: { id: string; name: string; args: string };
+  tool_end: { id: string; name: string; result: string; is_error: boolean; latency_ms: number };
+  restart: {};
+  done: { response: Required<components["schemas"]["Answered"]> };
+  phase_change: { agent: string; phase: Phase };
+  plan: { agent: string; thought: string };
+  agent_switch: { agent: string; to: string; task: string };
+  run: { message: string; chain: string[]; tools: string[]; milliseconds: Partial<Record<Phase, number>>; routed: boolean; suggestions: string[] };
+}
+export type Phase = "PLAN" | "EXECUTE" | "SOLVE";
+
+/** An event of an answer: its name says which data it has. */
+export type AnswerEvent = { [Name in keyof AnswerEvents]: { event: Name; id?: string; data: AnswerEvents[Name] } }[keyof AnswerEvents];
 
 /** An error of the server, as its problem details say. */
 export class TurnlogError extends Error {
@@ -37,8 +56,11 @@ export class TurnlogError extends Error {
 }
 
 export interface Turnlog extends Client<paths> {
-  /** Asks the server's agent in a conversation, and yields its answer as it comes. */
-  ask(thread: string, message: string): AsyncGenerator<AnswerEvent>;
+  /**
+   * Asks the server's agent in a conversation, and yields its answer as it comes; throws a TurnlogError where there is none.
+   * signal: ends the request; the server still records the answer, unless it is cancelled there.
+   */
+  ask(thread: string, message: string, options?: { signal?: AbortSignal }): AsyncGenerator<AnswerEvent>;
 }
 
 const PASSING = new Set([408, 429, 502, 503, 504]);
@@ -50,7 +72,7 @@ export function connect(options: Options): Turnlog {
   if (options.user !== undefined) headers["X-Turnlog-User"] = options.user;
   const fetch = retrying(options.fetch ?? globalThis.fetch, retries);
   const client = createClient<paths>({ baseUrl, headers, fetch });
-  return { ...client, ask: (thread, message) => answer(client, thread, message, retries) };
+  return { ...client, ask: (thread, message, { signal } = {}) => answer(client, thread, message, retries, signal) };
 }
 
 /** Returns the result's data, or throws a TurnlogError. */
@@ -78,26 +100,41 @@ function retrying(send: typeof globalThis.fetch, retries: number): (request: Req
         const wait = Number(response.headers.get("Retry-After")) || 0;
         if (wait > LONGEST_WAIT_S) return response;
         await response.body?.cancel();
-        await pause(tries, wait);
+        await pause(tries, wait, request.signal);
       } catch (error) {
         if (last || request.signal.aborted) throw error;
-        await pause(tries, 0);
+        await pause(tries, 0, request.signal);
       }
     }
   };
 }
 
-async function pause(tries: number, leastS: number): Promise<void> {
+async function pause(tries: number, leastS: number, signal?: AbortSignal): Promise<void> {
+  signal?.throwIfAborted();
   const seconds = Math.max(leastS, 0.25 * 2 ** tries * (0.5 + Math.random()));
-  await new Promise((resolve) => setTimeout(resolve, seconds * 1000));
+  await new Promise<void>((resolve, reject) => {
+    const stop = () => {
+      clearTimeout(timer);
+      reject(signal?.reason);
+    };
+    const timer = setTimeout(() => {
+      signal?.removeEventListener("abort", stop);
+      resolve();
+    }, seconds * 1000);
+    signal?.addEventListener("abort", stop, { once: true });
+  });
 }
 
 /** Reads an answer to its end; after a break the rest of it is asked for, by the id of the last event. */
-async function* answer(client: Client<paths>, thread: string, message: string, retries: number): AsyncGenerator<AnswerEvent> {
-  const path = { thread };
-  const body = { message };
-  const begin = () => client.POST("/api/threads/{thread}/answers/stream", { params: { path }, body, parseAs: "stream" });
-  let result: { data?: any; error?: any; response: Response } = await begin();
+async function* answer(
+  client: Client<paths>,
+  thread: string,
+  message: string,
+  retries: number,
+  signal?: AbortSignal,
+): AsyncGenerator<AnswerEvent> {
+  const options = { params: { path: { thread } }, body: { message }, parseAs: "stream", signal } as const;
+  let result: { data?: any; error?: any; response: Response } = await client.POST("/api/threads/{thread}/answers/stream", options);
   let seq: number | undefined;
   let id: string | undefined;
   for (let breaks = 0; ; breaks++) {
@@ -106,21 +143,21 @@ async function* answer(client: Client<paths>, thread: string, message: string, r
         if (event.event === "started") seq = event.data.seq;
         id = event.id ?? id;
         if (event.event === "error") throw errorOf(event.data.status ?? 500, event.data);
-        yield event;
+        yield event as AnswerEvent;
         if (event.event === "done") return;
       }
       throw new TypeError("the stream ended before the answer");
     } catch (error) {
-      if (error instanceof TurnlogError || seq === undefined || breaks >= retries) throw error;
-      await pause(breaks, 0);
+      if (error instanceof TurnlogError || signal?.aborted || seq === undefined || breaks >= retries) throw error;
+      await pause(breaks, 0, signal);
       const params = { path: { thread, seq }, header: { "last-event-id": id } };
-      result = await client.GET("/api/threads/{thread}/answers/{seq}", { params, parseAs: "stream" });
+      result = await client.GET("/api/threads/{thread}/answers/{seq}", { params, parseAs: "stream", signal });
     }
   }
 }
 
 /** Yields server-sent events; comments, which keep the connection open, are left out. */
-export async function* events(stream: ReadableStream<Uint8Array<ArrayBuffer>>): AsyncGenerator<AnswerEvent> {
+export async function* events(stream: ReadableStream<Uint8Array<ArrayBuffer>>): AsyncGenerator<SentEvent> {
   const reader = stream.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   try {

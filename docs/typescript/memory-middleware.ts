@@ -2,7 +2,8 @@
 import type { LanguageModelV4Middleware as LanguageModelMiddleware } from "@ai-sdk/provider";
 import { need, type Turnlog } from "./index.ts";
 
-type Prompt = Parameters<NonNullable<LanguageModelMiddleware["transformParams"]>>[0]["params"]["prompt"];
+type Call = Parameters<NonNullable<LanguageModelMiddleware["transformParams"]>>[0]["params"];
+type Prompt = Call["prompt"];
 type Turn = { role: "user" | "assistant"; content: string };
 
 export interface MemoryOptions {
@@ -19,11 +20,12 @@ export interface MemoryOptions {
 export function turnlogMemory(turnlog: Turnlog, thread: string, options: MemoryOptions = {}): LanguageModelMiddleware {
   const onError = options.onError ?? ((error) => console.error("turnlog: an answer is not stored:", error));
 
-  async function append(turn: Turn): Promise<void> {
+  async function append(turn: Turn, signal?: AbortSignal): Promise<void> {
     if (!turn.content) return;
-    need(await turnlog.POST("/api/threads/{thread}/turns", { params: { path: { thread } }, body: { turns: [turn] } }));
+    const params = { path: { thread } };
+    need(await turnlog.POST("/api/threads/{thread}/turns", { params, body: { turns: [turn] }, signal }));
   }
-  const ask = (prompt: Prompt) => append({ role: "user", content: question(prompt) });
+  const ask = ({ prompt, abortSignal }: Call) => append({ role: "user", content: question(prompt) }, abortSignal);
   const answered = (text: string) => append({ role: "assistant", content: text }).catch(onError);
 
   return {
@@ -31,19 +33,19 @@ export function turnlogMemory(turnlog: Turnlog, thread: string, options: MemoryO
     transformParams: async ({ params }) => {
       const query = question(params.prompt);
       if (!query) return params;
-      const found = need(await turnlog.POST("/api/recall", { body: { query } }));
+      const found = need(await turnlog.POST("/api/recall", { body: { query }, signal: params.abortSignal }));
       const lines = [...found.memories.map((memory) => memory.content), ...found.items.map((item) => item.text)];
       const known = `What earlier conversations say about this:\n${lines.map((line) => `- ${line}`).join("\n")}`;
       return lines.length ? { ...params, prompt: [{ role: "system", content: known }, ...params.prompt] } : params;
     },
     wrapGenerate: async ({ doGenerate, params }) => {
-      await ask(params.prompt);
+      await ask(params);
       const result = await doGenerate();
       await answered(result.content.map((part) => (part.type === "text" ? part.text : "")).join(""));
       return result;
     },
     wrapStream: async ({ doStream, params }) => {
-      await ask(params.prompt);
+      await ask(params);
       const { stream, ...rest } = await doStream();
       const parts = stream.getReader();
       let text = "";

@@ -34,8 +34,9 @@ async def run(folder: Path, *words: Any, **environment: str) -> str:
 
 async def test_the_package_and_its_examples_have_no_type_errors(folder: Path) -> None:
     shutil.copy(PROGRAM, folder)
+    (folder / "stopped.ts").write_text(STOPPED, "utf-8")
     (folder / "node.d.ts").write_text("declare const process: { env: Record<string, string | undefined> };\n", "utf-8")
-    await run(folder, COMPILER, *STRICT, *MODULES, "example.ts", PROGRAM.name, "node.d.ts")
+    await run(folder, COMPILER, *STRICT, *MODULES, "example.ts", PROGRAM.name, "stopped.ts", "node.d.ts")
 
 
 async def test_the_example_appends_recalls_and_streams_an_answer(serve: Serve, folder: Path) -> None:
@@ -68,6 +69,58 @@ async def test_a_model_of_the_ai_sdk_gets_a_memory(serve: Serve, model: MemorySe
     )
     system = model.bodies("chat")[1]["messages"][0]
     assert system["role"] == "system" and "Sesame" in system["content"]
+
+
+STOPPED = """
+import { connect, need, type AnswerEvent } from "./index.ts";
+
+let calls = 0;
+const counted: typeof globalThis.fetch = (request) => {
+  calls += 1;
+  return fetch(request);
+};
+const key = process.env.TURNLOG_KEY ?? "";
+const turnlog = connect({ baseUrl: process.env.TURNLOG_URL, key, fetch: counted });
+const params = { path: { thread: "stopped" } };
+const names: unknown[] = [];
+async function stopped(work: (stop: AbortController) => Promise<unknown>): Promise<void> {
+  calls = 0;
+  const stop = new AbortController();
+  const error = await work(stop).catch((error: Error) => error);
+  names.push(error instanceof DOMException && error.name, calls);
+}
+// In the middle of a stream, of a request, and while a request waits for its next try.
+await stopped(async (stop) => {
+  for await (const { event, data } of turnlog.ask("stopped", "What is my corgi called?", { signal: stop.signal })) {
+    if (event === "content" && data.chunk.length > 0) stop.abort();
+  }
+});
+await stopped(async (stop) => {
+  setTimeout(() => stop.abort(), 50);
+  const question = { params, body: { message: "Hello?" }, signal: stop.signal };
+  need(await turnlog.POST("/api/threads/{thread}/answers", question));
+});
+const away = connect({ baseUrl: "http://127.0.0.1:1", key, retries: 1e9, fetch: counted });
+await stopped((stop) => {
+  setTimeout(() => stop.abort(), 50);
+  return away.GET("/api/threads", { signal: stop.signal });
+});
+names[5] = Number(names[5]) >= 1;
+// @ts-expect-error: a restart has no text.
+const wrong = (event: AnswerEvent & { event: "restart" }): string => event.data.chunk;
+console.log(JSON.stringify(names));
+"""
+
+
+async def test_a_signal_stops_streams_requests_and_retries(serve: Serve, model: MemoryServer, folder: Path) -> None:
+    """The model never ends its answers, so that nothing but the signal can end the program."""
+    (folder / "stopped.ts").write_text(STOPPED, "utf-8")
+    model.hang(after=1)
+    model.hang()
+    async with serve("agent", api_base_url=model.url, model="m") as api:
+        said = await run(folder, "stopped.ts", TURNLOG_URL=api.url, TURNLOG_KEY=api.token())
+        assert said.strip() == '["AbortError",1,"AbortError",1,"AbortError",true]'
+        model.released.set()
 
 
 FLAKY = """
