@@ -1,6 +1,7 @@
 """Embeddings from any server that speaks the OpenAI API."""
 
 import asyncio
+import base64
 import logging
 import re
 import time
@@ -139,21 +140,29 @@ class OpenAIEmbedder:
         return vectors / np.maximum(lengths, 1e-12), used
 
     async def _request(self, batch: list[str]) -> tuple[Vectors, int]:
-        """Returns the vectors in the order of the texts, and the tokens read. The client asks for base64 and takes
-        floats as well."""
-        reply = await self._client.embeddings.create(model=self.model, input=batch)
-        items = list(getattr(reply, "data", None) or [])
+        """Returns the vectors in the order of the texts, and the tokens read. Asks for base64 and takes floats as well.
+
+        Uses `post`, because the client's own method takes a quarter of the call to build the reply's types.
+        """
+        body = {"model": self.model, "input": batch, "encoding_format": "base64"}
+        reply = await self._client.post("/embeddings", body=body, cast_to=object)
+        reply = reply if isinstance(reply, dict) else {}
+        items = list(reply.get("data") or [])
         if len(items) != len(batch):
             raise ModelUnavailable(f"{self._resilient.url} gave {len(items)} vectors for {len(batch)} texts.")
-        if all(isinstance(item.index, int) for item in items):
-            items.sort(key=lambda item: item.index)
-        vectors = _vectors_of([item.embedding for item in items])
+        if all(isinstance(item.get("index"), int) for item in items):
+            items.sort(key=lambda item: item["index"])
+        vectors = _vectors_of([_numbers(item.get("embedding")) for item in items])
         if vectors is None:
             raise ModelUnavailable(
                 f"{self._resilient.url} gave vectors that are not lists of finite numbers, all of one length."
             )
-        used = getattr(reply.usage, "prompt_tokens", None)
+        used = (reply.get("usage") or {}).get("prompt_tokens")
         return vectors, used if isinstance(used, int) else sum(map(self._count, batch))
+
+
+def _numbers(embedding: object) -> object:
+    return np.frombuffer(base64.b64decode(embedding), "<f4") if isinstance(embedding, str) else embedding
 
 
 def _vectors_of(embeddings: Sequence[object]) -> Vectors | None:
