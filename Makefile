@@ -24,8 +24,10 @@ demo: $(STAMP)
 
 # Several workers, each with its own servers; NATS_URL and DATABASE_URL can serve only one. Two workers more than there
 # are cores, because a test waits for a fifth of its time.
+#
+# Left to `make check`: modules with the mark `slow`, which take most of the time, and the browser.
 test: $(STAMP)
-	$(PYTEST) --ignore tests/acceptance/test_docs.py
+	$(PYTEST) -m "not slow" --ignore tests/page
 
 # Every command and program of the documentation, each with the output that its page shows.
 docs-test: $(STAMP)
@@ -41,7 +43,7 @@ nightly: $(STAMP)
 	$(PYTEST) --nightly
 	$(MAKE) chaos
 
-# The tests of `make test` and `make docs-test` in one run. Types are checked while the tests start: mypy has one process.
+# All tests but the nightly ones. Types are checked while the tests start: mypy has one process.
 check: $(STAMP)
 	$(MAKE) -j 2 lint page-types types typescript suite
 
@@ -55,7 +57,7 @@ lint: $(STAMP)
 types: $(STAMP)
 	$(BIN)/mypy
 
-# The web page in Debian's browser. `make test` runs these tests too, where a browser is found.
+# The web page in Debian's browser. `make check` runs these tests too, where a browser is found.
 page-test: $(STAMP)
 	command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; }
 	$(BIN)/pytest tests/page

@@ -22,6 +22,8 @@ from turnlog.events.log import Log
 from turnlog.events.stream import StreamOptions
 from turnlog.events.subjects import STREAM
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def turnlog(nats_url: str, database_url: str, tmp_path: Path) -> Cli:

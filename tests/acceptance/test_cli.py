@@ -30,6 +30,8 @@ from helpers.servers import eventually, processes_left_in
 from turnlog.consumers.servers import start
 from turnlog.projectors.models.registry import PROJECTIONS
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -24,6 +24,8 @@ from turnlog.events.contracts import MemoryConflictRaised
 from turnlog.events.log import Log
 from turnlog.projectors.models.conversation.speech import OFFLINE_MODEL
 
+pytestmark = pytest.mark.slow
+
 # As a shell does: it waits for the command, and reads what is typed afterwards.
 SHELL = 'trap : INT; "$@"; echo "ended with $?"; read line; echo "then $line"'
 PATIENCE_S = 180.0

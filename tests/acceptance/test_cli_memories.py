@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import pytest
 from helpers.cli import Cli as Cli
 from helpers.cli import ManyCommands
 from helpers.cli import turnlog as turnlog
@@ -16,6 +17,8 @@ from turnlog.agent.memory.deciding.writing import Place
 from turnlog.events.contracts import EntitiesFound, Entity, EventData, Memory
 from turnlog.events.log import Log
 from turnlog.events.subjects import memory_thread
+
+pytestmark = pytest.mark.slow
 
 
 async def tell(log: Log, *memories: Memory, user: str = "ann") -> None:

@@ -18,6 +18,8 @@ from helpers.servers import eventually
 from turnlog.events.contracts import SegmentCheckpointRequested, SessionCreated
 from turnlog.events.log import Log
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def environment(nats_url: str, database_url: str, tmp_path: Path) -> dict[str, str]:

@@ -31,6 +31,8 @@ from turnlog.projectors.engine.engine import Runner
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.conversation.message import thread_messages
 
+pytestmark = pytest.mark.slow
+
 # The pages of a row share a data folder and one `turnlog up`, which takes most of a page's time.
 WALKS = (
     ("README.md",),

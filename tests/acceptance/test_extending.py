@@ -11,6 +11,8 @@ from conftest import TestServers
 from helpers.markdown_examples import blocks
 from helpers.repository_copy import copy_working_tree, environment_of_copy, importable
 
+pytestmark = pytest.mark.slow
+
 PAGE = "docs/extending.md"
 RECIPES = ("event", "read-model", "function", "importer", "rule", "tool")
 # Those that the recipes' files have to pass.

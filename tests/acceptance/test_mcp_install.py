@@ -13,6 +13,8 @@ from mcp.client.stdio import StdioServerParameters
 
 from turnlog.consumers.cli.mcp import CLIENTS
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     ("client", "key", "kind"),

@@ -20,6 +20,8 @@ from websockets.exceptions import ConnectionClosed
 
 from turnlog.agent.models.openai_http import tls_context
 
+pytestmark = pytest.mark.slow
+
 PATIENCE_S = 180
 MCP = {"Accept": "text/event-stream", "Mcp-Protocol-Version": "2025-06-18"}
 

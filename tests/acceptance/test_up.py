@@ -34,6 +34,8 @@ from turnlog.events.log import Log
 from turnlog.events.stream import StreamOptions
 from turnlog.events.subjects import STREAM
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 async def place(home: Path) -> AsyncIterator[Path]:

@@ -26,7 +26,10 @@ CHECKS = [
 ]
 TIMEOUT_S = 180.0
 # The server runs in another thread and may draw a random number while hypothesis looks at the generator's state.
-pytestmark = pytest.mark.filterwarnings("ignore:Do not use the `random` module inside strategies")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:Do not use the `random` module inside strategies"),
+]
 BEGINNINGS: dict[str, Any] = {
     "/api/threads/t/turns": {"turns": [{"role": "user", "content": "I row on Sundays."}]},
     "/api/memories": {"content": "The user rows on Sundays."},

@@ -6,12 +6,15 @@ from typing import Any, TypeVar
 
 import httpx2
 import jwt
+import pytest
 from helpers import nightly
 from helpers.api import Api, Serve
 from helpers.callers import forged
 
 from turnlog.agent.operations.read_models import rebuild
 from turnlog.events.progress import no_progress
+
+pytestmark = pytest.mark.slow
 
 T = TypeVar("T")
 

@@ -23,6 +23,8 @@ from turnlog.agent.answering.fallback import Category, fallback_of
 from turnlog.agent.models.errors import ModelQuotaExceeded
 from turnlog.events.contracts import UsageMetered
 
+pytestmark = pytest.mark.slow
+
 SET = ("update_profile", {"fields": {"gpa": 3.8}})
 PLAN = Step(text="I note it.", tool_calls=[SET])
 DELEGATE = Step(

@@ -4,11 +4,14 @@ import re
 from typing import Any
 
 import httpx2
+import pytest
 from helpers.api import Api, Serve
 from helpers.openai_bodies import Step
 from helpers.stage import MemoryServer, wait_until_idle
 
 from turnlog.consumers.workers.reactors.extraction import NAME as EXTRACTION
+
+pytestmark = pytest.mark.slow
 
 SECRET = "zanzibar"
 

@@ -10,6 +10,8 @@ from helpers.stage import MemoryServer
 
 from turnlog.agent.recall import memory_search, search
 
+pytestmark = pytest.mark.slow
+
 FACT = "Ann has a corgi called Sesame."
 HANGING = 50
 

@@ -27,6 +27,8 @@ from turnlog.agent.models.errors import (
     NotAnAPI,
 )
 
+pytestmark = pytest.mark.slow
+
 Misbehaves = tuple[str, Step, Category, type[ModelError], int, int]
 # What it does, category, the status of /api and of /v1.
 TABLE: list[Misbehaves] = [

@@ -15,6 +15,8 @@ from turnlog.agent.access.limits import change_limits
 from turnlog.agent.access.throttle.pace import Paces
 from turnlog.agent.conversations.threads import get_thread
 
+pytestmark = pytest.mark.slow
+
 WEATHER: Any = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
 
 

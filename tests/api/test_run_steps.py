@@ -17,6 +17,8 @@ from prometheus_client import REGISTRY
 from turnlog.consumers.traces import provider_of
 from turnlog.events import tracing
 
+pytestmark = pytest.mark.slow
+
 SET = ("update_profile", {"fields": {"gpa": 9.9}})  # a mistake: no GPA is above 4
 DELEGATE = ("delegate_to_agent", {"agent_type": "profile", "task_description": "Set the GPA"})
 MINE = """

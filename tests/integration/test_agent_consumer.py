@@ -28,6 +28,8 @@ from turnlog.events.errors import NotFound
 from turnlog.events.read import recorded
 from turnlog.events.subjects import progress_subject
 
+pytestmark = pytest.mark.slow
+
 ROLES = ("projectors", "agent")
 PLACE = Place(user="ann")
 

@@ -28,7 +28,7 @@ from turnlog.events.log import Log
 from turnlog.events.subjects import STREAM, progress_subject, publish_subject
 from turnlog.projectors.engine.engine import Runner
 
-pytestmark = pytest.mark.usefixtures("running_projectors")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("running_projectors")]
 Start = Callable[[], Awaitable[BaseProcess]]
 
 

@@ -43,6 +43,8 @@ from turnlog.agent.privacy.erasure.scanning import Scan, scan_files
 from turnlog.agent.privacy.erasure.string_search import SearchStrings
 from turnlog.events.contracts import Event
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def play(nats_url: str, database_url: str, tmp_path: Path) -> Play:

@@ -32,6 +32,8 @@ from turnlog.events.contracts import CheckpointSaved, ThreadArchived, ThreadDele
 from turnlog.projectors.models.conversation.message import thread_messages
 from turnlog.projectors.models.conversation.thread_lookup import Cold
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def play(nats_url: str, database_url: str, tmp_path: Path) -> Play:

@@ -42,6 +42,8 @@ from turnlog.consumers.runtime import SWITCH_S
 from turnlog.consumers.servers import stop
 from turnlog.events.errors import InvalidEvent, InvalidToken, NotFound, WrongExpectedVersion
 
+pytestmark = pytest.mark.slow
+
 # Runs lines as a notebook or `python -m asyncio` does.
 NOTEBOOK = """
 import ast, asyncio, sys

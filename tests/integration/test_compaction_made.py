@@ -6,6 +6,7 @@ import threading
 from datetime import timedelta
 from typing import Any
 
+import pytest
 from helpers.openai_server import OpenAIServer
 from helpers.projection_spec import Spec
 from helpers.sample_events import DERIVED, SOURCE
@@ -59,6 +60,8 @@ from turnlog.projectors.models.memories.memory_candidates import MemoryScope
 from turnlog.projectors.models.memories.projection import MEMORIES
 from turnlog.projectors.models.registry import BY_NAME
 from turnlog.projectors.rebuild.rebuild import rebuild_several
+
+pytestmark = pytest.mark.slow
 
 
 def memories_of(runtime: Runtime) -> Memories:

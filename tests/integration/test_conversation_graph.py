@@ -29,6 +29,8 @@ from turnlog.events.contracts import SummaryWritten, TopicsTagged
 from turnlog.events.errors import LogFull
 from turnlog.events.subjects import STREAM
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def model() -> Iterator[OpenAIServer]:

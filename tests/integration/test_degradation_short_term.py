@@ -26,9 +26,10 @@ from turnlog.projectors.engine.database import connect
 from turnlog.projectors.engine.lag import wait_for
 
 # nats-py forgets to close the socket of a server that dies while it reconnects to it.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:Exception ignored in.*StreamWriter:pytest.PytestUnraisableExceptionWarning"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:Exception ignored in.*StreamWriter:pytest.PytestUnraisableExceptionWarning"),
+]
 SAID = [TurnRecorded(role="user", content="I ran in Lisbon."), TurnRecorded(role="assistant", content="Well done.")]
 MORE = [TurnRecorded(role="user", content="And now?"), TurnRecorded(role="assistant", content="Rest.")]
 

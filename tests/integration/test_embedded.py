@@ -18,6 +18,8 @@ from turnlog.consumers.servers.home import home_at
 from turnlog.consumers.servers.nats_config import NatsAddress
 from turnlog.consumers.servers.nats_server import Answer, probe
 
+pytestmark = pytest.mark.slow
+
 
 async def test_start_gives_jetstream_and_postgres_with_vectors(new_home: Path) -> None:
     servers = await start(new_home)

@@ -6,12 +6,15 @@ import sys
 from asyncio.subprocess import DEVNULL, PIPE
 from pathlib import Path
 
+import pytest
 from helpers.embedded_home import environment, pids, say
 from helpers.servers import processes_left_in
 
 from turnlog.consumers.servers import keep, lease, start, stop
 from turnlog.consumers.servers.home import home_at
 from turnlog.consumers.servers.processes import wait_until
+
+pytestmark = pytest.mark.slow
 
 
 async def test_the_last_lease_out_stops_the_servers(home: Path) -> None:

@@ -19,6 +19,8 @@ from helpers.servers import processes_left_in
 from turnlog.consumers.servers import postgres_server, start
 from turnlog.consumers.servers.server_user import hand_over, let_reach, server_identity
 
+pytestmark = pytest.mark.slow
+
 
 async def test_nobody_else_can_read_a_file_of_the_home_or_reach_the_socket(
     home: Path, monkeypatch: pytest.MonkeyPatch

@@ -27,6 +27,8 @@ from turnlog.consumers import roles
 from turnlog.events.progress import no_progress
 from turnlog.projectors.engine.lag import LARGE_BATCH
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def model() -> Iterator[OpenAIServer]:

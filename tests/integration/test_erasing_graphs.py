@@ -21,6 +21,8 @@ from turnlog.events.contracts import Event
 from turnlog.projectors.models.checkpoints.projection import CHECKPOINTS
 from turnlog.projectors.rebuild.rebuild import rebuild_several
 
+pytestmark = pytest.mark.slow
+
 SECRET = "My cat is called Xanthippe of Quimper."
 TOPIC = "the harvest festival in Spoleto"
 ONE, TWO = ["bob says hello", "I saw 1"], ["bob says hello", "I saw 3"]

@@ -39,6 +39,8 @@ from turnlog.projectors.models.store.lookup import memories_of
 from turnlog.projectors.models.store.projection import store_thread
 from turnlog.projectors.rebuild.rebuild import rebuild_several
 
+pytestmark = pytest.mark.slow
+
 PEOPLE = [f"{name}.{n}@example.org" for n, name in enumerate(("ann", "bob", "cem", "dan", "eve", "fay", "gil"), 1)]
 PEOPLE += ["李雷", "hal", "ivy"]
 ERASED, OTHERS, TURNS = PEOPLE[0], PEOPLE[1:], 17

@@ -23,6 +23,8 @@ from turnlog.agent.privacy.personal_data import erase_person, plan_erasure
 from turnlog.consumers.erasing import erasure_reach
 from turnlog.events.contracts import AnswerRequested, Memory, MemoryRecorded, MemorySource, SummaryWritten
 
+pytestmark = pytest.mark.slow
+
 FOUND = {"memories": [memory("Moved for a new position at a bakery", "took a position at the bakery")], "entities": []}
 
 

@@ -34,6 +34,8 @@ from turnlog.projectors.engine.database import connect
 from turnlog.projectors.models.registry import BY_NAME
 from turnlog.projectors.rebuild.rebuild import rebuild
 
+pytestmark = pytest.mark.slow
+
 ROLES = ("projectors", "reactors")
 LONG = "The committee met on Tuesday and talked about the roof of the school for a long time. " * 8
 BERLIN = {

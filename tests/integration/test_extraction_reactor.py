@@ -14,6 +14,8 @@ from turnlog.agent.models.factory import make_models
 from turnlog.consumers.workers.reactors.extraction import NAME, ExtractionReactor
 from turnlog.events.contracts import Event, MemoryRecorded, TextBlock, ToolResultBlock, TurnRecorded
 
+pytestmark = pytest.mark.slow
+
 ROLES = ("projectors", "reactors")
 LONG = "The committee met on Tuesday and talked about the roof of the school for a long time. " * 8
 

@@ -26,6 +26,8 @@ from turnlog.agent.team.teams import Agent, HttpService, McpServer
 from turnlog.agent.team.tool_failures import Unavailable
 from turnlog.agent.team.tools import MAY_BE_DONE, InvalidTool, Registry, Use, registry_of
 
+pytestmark = pytest.mark.slow
+
 USE = Use("ann", datetime(2026, 9, 1, tzinfo=UTC), uuid.uuid4(), None, LocalPages("nothing", []))  # type: ignore[arg-type]
 OF_SHOP = ["find_parts", "opening_hours", "every_part", "order_parts", "stop_working"]
 TESTS = Path(__file__).parents[1]

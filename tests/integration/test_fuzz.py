@@ -34,6 +34,8 @@ from turnlog.projectors.models.registry import BY_NAME, PROJECTIONS
 from turnlog.projectors.rebuild.rebuild import rebuild_several
 from turnlog.projectors.rebuild.verify import verify_several
 
+pytestmark = pytest.mark.slow
+
 THEIRS = "^(talk-|memories/|store/memories.)(ann|bob)$"
 TENANT_OF = {"ann": "default", "bob": "acme"}
 # Of bob's conversation, in each test run.

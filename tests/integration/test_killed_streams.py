@@ -25,6 +25,8 @@ from helpers.stage import MemoryServer, Stage, on_stage
 
 from turnlog.agent.models.openai_http import tls_context
 
+pytestmark = pytest.mark.slow
+
 ANSWER = "one two three four five six"
 HANGS_S = 180.0
 

@@ -29,6 +29,8 @@ from turnlog.events.log import Log
 from turnlog.projectors.engine.engine import Runner
 from turnlog.projectors.engine.writer import Connection
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 async def pool(database_url: str, running_projectors: Runner) -> AsyncIterator[Pool]:

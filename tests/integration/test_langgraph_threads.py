@@ -23,6 +23,8 @@ from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.checkpoints.projection import CHECKPOINTS
 from turnlog.projectors.rebuild.verify import verify
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 async def pool(database_url: str, running_projectors: Runner) -> AsyncIterator[Pool]:

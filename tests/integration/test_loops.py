@@ -36,6 +36,8 @@ from turnlog.events.progress import no_progress
 from turnlog.events.subjects import STREAM
 from turnlog.events.tasks import cancel
 
+pytestmark = pytest.mark.slow
+
 CONSUMERS = ("memory", "segments", "extraction", "contradictions", "profiles", "agent", "analytics")
 LOOPS = {
     *CONSUMERS,

@@ -24,6 +24,8 @@ from turnlog.consumers.servers import stop
 from turnlog.events.contracts import ERASED
 from turnlog.projectors.models.registry import PROJECTIONS
 
+pytestmark = pytest.mark.slow
+
 TABLES = sorted({table.name for projection in PROJECTIONS for table in projection.tables})
 
 

@@ -23,6 +23,8 @@ from turnlog.projectors.models.conversation.message import thread_messages
 from turnlog.projectors.models.conversation.summaries import thread_summary
 from turnlog.projectors.models.conversation.thread_lookup import thread_overview
 
+pytestmark = pytest.mark.slow
+
 ROLES = ("projectors", "reactors")
 DERIVED = ("topics_tagged", "chunks_embedded", "summary_written", "history_pruned")
 

@@ -23,6 +23,8 @@ from turnlog.projectors.models.checkpoints.projection import CHECKPOINTS
 from turnlog.projectors.models.conversation.messages import MESSAGES
 from turnlog.projectors.models.conversation.thread_lookup import pruned_through, thread_overview
 
+pytestmark = pytest.mark.slow
+
 SIZES = (
     "SELECT (SELECT count(*) FROM checkpoints), (SELECT count(*) FROM checkpoint_blobs), "
     "(SELECT count(*) FROM checkpoint_writes), (SELECT count(*) FROM checkpoint_lists)"

@@ -19,6 +19,8 @@ from turnlog.projectors.engine.positions import LIVE, Positions
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.registry import PROJECTIONS
 
+pytestmark = pytest.mark.slow
+
 EARLY, LATE = (200, 2_000) if nightly.FULL else (100, 1_000)
 IMPORTED, ALONE, TOGETHER = 500, 20, 100  # events of a batch before measuring; measured one by one; measured at once
 ALWAYS = (short_turns, tool_calls, topics_and_vectors, memories)  # the other shapes are for --nightly

@@ -23,6 +23,8 @@ from turnlog.projectors.models.memories.entities import ENTITIES
 from turnlog.projectors.models.memories.sql import MAX_SOURCES
 from turnlog.projectors.models.operations.jobs import JOBS
 
+pytestmark = pytest.mark.slow
+
 LATER = SOURCE.model_copy(update={"event_id": UUID(int=42), "said_at": MAY_8 + timedelta(days=1)})
 LIKES, APPLIED = EntityRelation(type="interested_in", target="Ann"), EntityRelation(type="applied_to", target="Ann")
 ROWS = "SELECT type, name, description, mention_count FROM entities ORDER BY 1, 2"

@@ -28,6 +28,8 @@ from turnlog.consumers.workers.durable_consumer import Delivery, DurableConsumer
 from turnlog.events.errors import LogUnavailable, NotFound
 from turnlog.events.subjects import STREAM, type_filter
 
+pytestmark = pytest.mark.slow
+
 # The template is accepted, and formatting a text as a number fails for every event that matches.
 BROKEN = """
 [rule.lucky_number]

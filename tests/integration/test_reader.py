@@ -15,6 +15,8 @@ from turnlog.events.publish import Key
 from turnlog.events.read import BATCH_BYTES, PULL_BYTES, OrderedReader, Stored, read_to, recorded
 from turnlog.events.subjects import STREAM, partition_filter, thread_filter
 
+pytestmark = pytest.mark.slow
+
 
 async def fill(log: Log, n: int, threads: int = 3) -> None:
     await log.append_many([turn(str(i), thread=f"t{i % threads}") for i in range(n)])

@@ -27,6 +27,8 @@ from turnlog.projectors.engine.database import connect
 from turnlog.projectors.models.sessions.lookup import segment_checkpoints, session_state
 from turnlog.projectors.models.sessions.state import SessionState
 
+pytestmark = pytest.mark.slow
+
 ROLES = ("projectors", "reactors")
 RULES = SegmentRules(model_context_window=2_000)
 

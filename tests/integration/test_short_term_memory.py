@@ -28,6 +28,8 @@ from turnlog.events.contracts import ThreadDeleted
 from turnlog.events.errors import NotFound
 from turnlog.events.subjects import STREAM
 
+pytestmark = pytest.mark.slow
+
 ROLES = ("projectors", "reactors")
 
 

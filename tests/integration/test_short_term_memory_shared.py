@@ -15,6 +15,8 @@ from turnlog.events.errors import NotFound
 from turnlog.events.log import Log
 from turnlog.events.stream import StreamOptions
 
+pytestmark = pytest.mark.slow
+
 ROLES = ("projectors", "reactors")
 
 

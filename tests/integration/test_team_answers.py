@@ -35,6 +35,8 @@ from turnlog.events.contracts import Event, UsageMetered
 from turnlog.events.errors import LogUnavailable
 from turnlog.events.log import Log
 
+pytestmark = pytest.mark.slow
+
 PLACE = Place(user="ann")
 ROLES = ("projectors", "agent")
 PROFILE = ("update_profile", {"fields": {"gpa": 3.8}})

@@ -34,6 +34,8 @@ from turnlog.agent.team.records import StoredRecords
 from turnlog.agent.team.runs import RunShown, list_runs, show_run
 from turnlog.events.contracts import Event, RunToolAnswered, RunToolCalled, TurnRecorded
 
+pytestmark = pytest.mark.slow
+
 TEAMS = Path(__file__).parents[1] / "teams"
 SCRIPT = tomllib.loads((TEAMS / "conversations.toml").read_text("utf-8"))
 CONVERSATIONS: list[dict[str, Any]] = SCRIPT["conversation"]

@@ -27,6 +27,8 @@ from turnlog.projectors.models.conversation.thread_lookup import thread_overview
 from turnlog.projectors.models.registry import PROJECTIONS
 from turnlog.projectors.rebuild.rebuild import rebuild_several
 
+pytestmark = pytest.mark.slow
+
 ROLES = ("projectors", "reactors", "agent")
 SMALL = {"context_window": 3_000, "max_messages_per_thread": 60, "full_recent_count": 6, "condensed_tool_max": 60}
 OTHER = Settings(
