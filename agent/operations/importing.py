@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from itertools import chain
@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, cast
 from uuid import NAMESPACE_OID, uuid5
 
-from turnlog.agent.conversations.ownership import append_as_owner, own_thread
+from turnlog.agent.access.identity import Forbidden
+from turnlog.agent.conversations.ownership import append_as_owner
 from turnlog.agent.counting import counted
 from turnlog.agent.memory.deciding.by_hand import InvalidMemory, handmade_memory
 from turnlog.agent.memory.deciding.service import Memories
@@ -22,6 +23,7 @@ from turnlog.agent.operations.importers import (
     Format,
     ImportedMemory,
     ImportedTurn,
+    ImportFailed,
     Item,
     Rejected,
     Repeated,
@@ -30,12 +32,12 @@ from turnlog.agent.operations.importers import (
     events,
     read,
 )
-from turnlog.agent.operations.importers.imported import parse_time, reason_of
+from turnlog.agent.operations.importers.imported import import_id, parse_time, reason_of
 from turnlog.agent.operations.importers.remote import download as download
 from turnlog.agent.operations.importers.remote import is_url as is_url
 from turnlog.agent.runtime import Runtime
 from turnlog.events.contracts import Event, Memory
-from turnlog.events.errors import EventTooLarge, InvalidEvent, InvalidToken, NotFound
+from turnlog.events.errors import EventTooLarge, InvalidEvent, InvalidToken, NotFound, WrongExpectedVersion
 from turnlog.events.progress import OnProgress
 from turnlog.events.publish import Appended, Key
 from turnlog.projectors.engine.duplicates import first_seqs
@@ -54,8 +56,8 @@ CONFIDENCE = 0.7  # of what another product's model derived from words that nobo
 @dataclass(frozen=True, slots=True)
 class ImportRequest:
     """Options of an import. embed: wait for vectors; None decides by the number of new turns. own: the turns go only
-    into conversations of `defaults.user`; turns of another user's conversation are rejected. most: maximum bytes of the
-    unpacked file."""
+    into conversations of `defaults.user`; where another user has a name, it means an id of their own, as everywhere.
+    most: maximum bytes of the unpacked file."""
 
     path: Path
     format: str | None
@@ -119,6 +121,14 @@ class ImportReport:
         if same is not None:
             same.count += 1
             same.first += [one.where[:LONGEST]] if same.count <= SHOWN else []
+
+    def check_some_accepted(self) -> None:
+        """Raises ImportFailed with the first reasons where all pieces were rejected."""
+        if self.rejected_count and not (self.turns or self.known or self.memories or self.known_memories):
+            reasons = [f"{one.where}: {one.error}" for one in self.rejected]
+            raise ImportFailed(
+                f"nothing of {self.file} was imported, since everything in it was rejected: {_places(reasons)}"
+            )
 
     def document(self) -> dict[str, Any]:
         """Returns the report as JSON, for --json and the API."""
@@ -203,11 +213,12 @@ async def import_conversations(
 ) -> ImportReport:
     """Appends the events, waits until they are projected and, for small imports, embedded.
 
-    Single bad records are in the report. Raises ImportFailed.
+    Single bad records are in the report. Raises ImportFailed, also where every record is bad.
     """
     report = prepared.report
     await runtime.wait_until_projected(timeout_s=600)
     threads = await _append_all(runtime, prepared, appended)
+    report.check_some_accepted()
     await _settle(runtime, projected)
     asked = prepared.request.embed
     if report.turns and (report.turns <= WAIT_FOR_VECTORS_UP_TO if asked is None else asked):
@@ -225,22 +236,22 @@ async def _append_all(runtime: Runtime, prepared: PreparedImport, appended: OnPr
 
     The file is read on a thread, so that a server goes on meanwhile."""
     report, request = prepared.report, prepared.request
-    threads, of_file, of_others = set[str](), set[str](), set[str]()
+    threads, of_file, ids, refused = set[str](), set[str](), dict[str, str](), dict[str, str]()
     while (read := await asyncio.to_thread(next, prepared.batches, None)) is not None:
         await _remember(
             runtime, request.defaults.tenant, [one for one in read if isinstance(one, ImportedMemory)], report
         )
         batch = [one for one in read if isinstance(one, Event)]
+        if request.own:
+            for event in batch:
+                if event.thread not in ids and event.thread not in refused:
+                    try:
+                        ids[event.thread] = await _own_id(runtime, event, str(request.defaults.user))
+                    except (NotFound, Forbidden) as error:
+                        refused[event.thread] = str(error)
+            batch = list(_moved(batch, ids, refused, report))
         async with runtime.pool.connection() as conn:
             known = await first_seqs(conn, range(runtime.log.partitions), [Key.of(event) for event in batch])
-        if request.own:
-            first = {event.thread: event for event in reversed(batch) if event.thread not in of_file | of_others}
-            of_others |= {
-                thread
-                for thread, event in first.items()
-                if not await _claimed(runtime, event, str(request.defaults.user), Key.of(event) in known)
-            }
-        batch = _without(of_others, batch, report)
         new = [event for event in batch if Key.of(event) not in known]
         of_file |= {event.thread for event in batch}
         for event, done in zip(new, await _append(runtime, new, report), strict=True):
@@ -289,37 +300,44 @@ async def _memory(runtime: Runtime, tenant: str, user: str, one: ImportedMemory)
     return handmade_memory(id_, one.content, one.kind, since, fields)
 
 
-async def _claimed(runtime: Runtime, first: Event, user: str, is_known: bool) -> bool:
-    """Returns whether the conversation is the user's; one without events becomes it with `first`, its first event in
-    the file.
+async def _own_id(runtime: Runtime, first: Event, user: str) -> str:
+    """Returns the id of the user's conversation of this name. One without events becomes theirs with `first`, its first
+    event in the file.
 
-    One whose name or first event cannot be stored is nobody's, so it is the user's as far as this goes.
+    One whose name or first event cannot be stored is nobody's, so it keeps its name. Raises NotFound where the user
+    deleted it, Forbidden where they only take part in it.
     """
-    place = (runtime, first.tenant, first.thread, user)
 
-    async def append(thread: str, version: int | None) -> None:
-        if thread == first.thread:
-            await runtime.log.append(first, version)
-        else:
-            raise NotFound(f"thread {first.thread!r} is another user's")
+    async def claim(thread: str, version: int | None) -> str:
+        if version == 0:
+            done = await runtime.log.append(_of_thread(first, thread), version)
+            if done.duplicate:  # another user imports the same file, and was first
+                raise WrongExpectedVersion(f"the conversation {thread!r} has begun meanwhile")
+        return thread
 
     try:
-        if is_known:
-            return await own_thread(*place) == first.thread
-        await append_as_owner(*place, append)
-    except NotFound:
-        return False
+        return await append_as_owner(runtime, first.tenant, first.thread, user, claim)
     except (InvalidEvent, EventTooLarge):
-        pass
-    return True
+        return first.thread
 
 
-def _without(threads: set[str], batch: list[Event], report: ImportReport) -> list[Event]:
+def _moved(
+    batch: Iterable[Event], ids: Mapping[str, str], refused: Mapping[str, str], report: ImportReport
+) -> Iterator[Event]:
+    """Yields the events with the ids of their conversations; those of refused ones are in the report."""
     for event in batch:
-        if event.thread in threads and event.type == "turn_recorded":
+        if (thread := ids.get(event.thread)) is not None:
+            yield _of_thread(event, thread)
+        elif event.type == "turn_recorded":
             where = f"turn {getattr(event.data, 'source_id', None) or event.id} of thread {event.thread[:80]}"
-            report.reject(Rejected(where, "you deleted this conversation, or another user has it; give another name"))
-    return [event for event in batch if event.thread not in threads]
+            report.reject(Rejected(where, refused[event.thread]))
+
+
+def _of_thread(event: Event, thread: str) -> Event:
+    if thread == event.thread:
+        return event
+    id_ = import_id(event.tenant, thread, str(event.id), event.time)  # another user may import the same file
+    return event.model_copy(update={"id": id_, "thread": thread})
 
 
 async def _append(runtime: Runtime, new: list[Event], report: ImportReport) -> list[Appended | None]:

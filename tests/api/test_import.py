@@ -125,15 +125,26 @@ async def test_exports_of_other_chat_programs_are_brought_once(serve: Serve) -> 
             assert await said(ann, thread) == texts
 
 
-async def test_nobody_imports_into_a_conversation_of_another_user(serve: Serve) -> None:
+async def test_a_name_that_another_user_has_becomes_a_conversation_of_the_importer(serve: Serve) -> None:
     async with serve() as api, api.client() as ann, api.client("bob") as bob:
         await ann.post("/api/threads/trip/turns", json={"turns": [{"role": "user", "content": "mine"}]})
-        done = await imported(bob, jsonl(*TALK, {"thread": "own", "text": "hello"}))
-        assert (done["result"]["turns"], done["result"]["rejected_count"]) == (1, 3)
-        assert "another user has it" in done["result"]["rejected"][0]["error"]
+        for turns, known in ((4, 0), (0, 4)):
+            done = (await imported(bob, jsonl(*TALK, {"thread": "own", "text": "hello"})))["result"]
+            assert (done["turns"], done["known"], done["rejected_count"]) == (turns, known, 0)
         assert (await said(ann, "trip"), await said(bob, "own")) == (["mine"], ["hello"])
+        assert await said(bob, "trip") == [line["text"] for line in TALK]
         both = await asyncio.gather(*(imported(one, jsonl(*TALK), thread="race") for one in (ann, bob)))
-        assert sorted(one["result"]["turns"] for one in both) == [0, 3]
+        assert [one["result"]["turns"] for one in both] == [3, 3], both
+        assert await said(ann, "race") == await said(bob, "race") == [line["text"] for line in TALK]
+
+
+async def test_an_import_of_which_nothing_can_be_stored_fails_with_its_reasons(serve: Serve) -> None:
+    async with serve() as api, api.client() as ann:
+        await imported(ann, jsonl(*TALK))
+        await ann.delete("/api/threads/trip")
+        job = await imported(ann, jsonl(*TALK))
+        assert (job["state"], job["error"]["code"]) == ("failed", "import-failed")
+        assert "everything in it was rejected" in job["error"]["detail"] and "was deleted" in job["error"]["detail"]
 
 
 async def test_bad_files_are_refused_in_words_and_leave_nothing(
@@ -166,7 +177,7 @@ async def test_the_python_client_imports_by_the_server_and_beside_it(serve: Serv
         assert (report.turns, report.rejected[0].where) == (3, "line 4")
         beside = turnlog.Memory(api.runtime, api.runtime.settings.tenant)
         assert (await beside.import_file(str(file), user="ann")).known == 3
-        assert (await beside.import_file(file, user="bob")).rejected_count == 4
+        assert (await beside.import_file(file, user="bob")).turns == 3
         assert (await beside.import_file(file, dry_run=True)).turns == 3
         with pytest.raises(ImportFailed, match="cannot be read"):
             await memory.import_file(tmp_path / "none.jsonl")

@@ -235,13 +235,13 @@ async def test_what_was_said_by_others_too_is_no_hit(room: Stage) -> None:
 async def test_what_a_model_tells_too_late_goes_too(room: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     await room.runtime.log.append_many(conversation("ann", 2))
     late = SummaryWritten(summary=secret("ann", "summary", 9), message_count=2, covered_seq=2, derivation=DERIVED)
-    purge = erasing._purge_sessions
+    purge = erasing._purge_buckets
 
     async def told_late(*args: Any) -> None:
         await room.runtime.log.append_many([event(late, "talk-ann", user="ann"), turn("new", thread="talk-ann")])
         await purge(*args)
 
-    monkeypatch.setattr(erasing, "_purge_sessions", told_late)
+    monkeypatch.setattr(erasing, "_purge_buckets", told_late)
     receipt = await erase(room, "ann", [late.summary])
     assert receipt.hits == {} and receipt.data.counts["late results overwritten"] == 1
     assert await room.rows("SELECT summary FROM conversation_summaries WHERE thread_id = 'talk-ann'") == []

@@ -94,7 +94,7 @@ async def test_what_an_extraction_under_way_finds_during_the_erasure_goes_too(
     play: Play, model: SlowServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also as the first memory of theirs that there ever was."""
-    purge = erasing._purge_sessions
+    purge = erasing._purge_buckets
 
     async def is_told(stage: Stage) -> None:
         source = (await stage.events("t"))[0]
@@ -116,7 +116,7 @@ async def test_what_an_extraction_under_way_finds_during_the_erasure_goes_too(
             await is_told(stage)
             await purge(*args)
 
-        monkeypatch.setattr(erasing, "_purge_sessions", late)
+        monkeypatch.setattr(erasing, "_purge_buckets", late)
         await stage.runtime.log.append(user_turn(BAKERY))
         receipt = await erase(stage, strings=[BAKERY])
         assert receipt.hits == {} and receipt.data.counts["late results overwritten"] == 1
@@ -140,7 +140,7 @@ async def test_an_answer_that_is_cached_while_the_rows_go_is_cleared_as_well(
     room: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await room.runtime.log.append(user_turn(BAKERY))
-    purge = erasing._purge_sessions
+    purge = erasing._purge_buckets
 
     async def cached_late(*args: Any) -> None:
         columns = "request_hash, response, tenant, user_id, thread_id"
@@ -149,7 +149,7 @@ async def test_an_answer_that_is_cached_while_the_rows_go_is_cleared_as_well(
         await room.rows(insert, b"2", json.dumps("Hello."), "two", "ann", "t")
         await purge(*args)
 
-    monkeypatch.setattr(erasing, "_purge_sessions", cached_late)
+    monkeypatch.setattr(erasing, "_purge_buckets", cached_late)
     receipt = await erase(room, strings=[BAKERY])
     assert receipt.hits == {} and receipt.data.counts["cached answers"] == 1
     assert await room.rows("SELECT tenant FROM model_cache") == [("two",)]
@@ -161,14 +161,14 @@ async def test_an_answer_that_is_told_after_its_thread_was_erased_goes_too(
     asked = user_turn(BAKERY)
     request = event(AnswerRequested(turn_id=asked.id), user="ann")
     await room.runtime.log.append_many([asked, request])
-    purge = erasing._purge_sessions
+    purge = erasing._purge_buckets
 
     async def answered_late(*args: Any) -> None:
         answer = turn(f"You said: {BAKERY}", "assistant", user="ann").model_copy(update={"causation": request.id})
         await room.runtime.log.append_many([answer, user_turn("I am back.")])
         await purge(*args)
 
-    monkeypatch.setattr(erasing, "_purge_sessions", answered_late)
+    monkeypatch.setattr(erasing, "_purge_buckets", answered_late)
     receipt = await erase(room, strings=[BAKERY])
     assert receipt.hits == {} and receipt.data.counts["late results overwritten"] == 1
     assert await room.rows("SELECT content FROM messages") == [("I am back.",)]
@@ -179,13 +179,13 @@ async def test_a_summary_of_a_shared_thread_that_comes_late_goes_too(
 ) -> None:
     await room.runtime.log.append_many([turn("Hello from Bob.", user="bob"), user_turn(BAKERY)])
     late = SummaryWritten(summary=f"They said: {BAKERY}", message_count=2, covered_seq=2, derivation=DERIVED)
-    purge = erasing._purge_sessions
+    purge = erasing._purge_buckets
 
     async def told_late(*args: Any) -> None:
         await room.runtime.log.append(event(late, user="bob"))
         await purge(*args)
 
-    monkeypatch.setattr(erasing, "_purge_sessions", told_late)
+    monkeypatch.setattr(erasing, "_purge_buckets", told_late)
     receipt = await erase(room, strings=[BAKERY])
     assert receipt.hits == {} and receipt.data.counts["late results overwritten"] == 1
     assert await rows_with_bakery(room) == {}
