@@ -84,7 +84,7 @@ class ImportReport:
 
     skipped: pieces that were left out on purpose; left_out: their reasons, SHOWN at most. undated: turns of the file
     without a time, theirs or their conversation's, dated after the turn before or from undated_from on; undated_turns:
-    the first SHOWN.
+    the first SHOWN. ownerless: turns with the role of a user for whom neither the file nor the caller names a person.
     rejected: the first SHOWN, since every line of a large file may be wrong. dry_run: nothing was stored, and turns and
     threads are those of the file.
     """
@@ -104,6 +104,7 @@ class ImportReport:
     undated: int = 0
     undated_from: datetime | None = None
     undated_turns: list[str] = field(default_factory=list)
+    ownerless: int = 0
     rejected: list[Rejected] = field(default_factory=list)
     rejected_count: int = 0
 
@@ -382,8 +383,9 @@ def _batches(request: ImportRequest, report: ImportReport) -> Iterator[list[Even
 
 
 def _noted(items: Iterable[Item], defaults: Defaults, report: ImportReport) -> Iterator[Item]:
-    """Yields the items and counts those without a time, because their events do not show it."""
+    """Yields the items and counts those without a time, because their events do not show it, and without an owner."""
     for item in items:
+        report.ownerless += isinstance(item, ImportedTurn) and item.user is None and item.data.role == "user"
         if isinstance(item, ImportedTurn) and not item.is_dated:
             report.undated += 1
             report.undated_from = defaults.base_time

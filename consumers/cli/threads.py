@@ -1,6 +1,7 @@
 """threads, messages, fork: conversations and their transcripts."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
@@ -10,11 +11,12 @@ from turnlog.agent.conversations import forks, labels, threads
 from turnlog.agent.conversations.transcript import transcript
 from turnlog.agent.counting import counted
 from turnlog.consumers.cli.confirming import Yes, confirm
-from turnlog.consumers.cli.console import LAST_SEQ, Result
+from turnlog.consumers.cli.console import LAST_SEQ, BadOption, Result
 from turnlog.consumers.cli.options import commands, group
 from turnlog.consumers.cli.rendering import MESSAGE_COLUMNS
 from turnlog.consumers.cli.runner import Runtime, command, listed
 from turnlog.consumers.cli.text_tables import table
+from turnlog.events.errors import NotFound
 
 Thread = Annotated[str, typer.Argument(help="The conversation's id.")]
 Label = Annotated[str | None, typer.Option(help="Its name for people.")]
@@ -51,9 +53,21 @@ async def open_(
     user: Annotated[str | None, typer.Option("--user", "-u", help="Whose conversation it is.")] = None,
     label: Label = None,
 ) -> Result:
-    """Create a conversation without turns. The first turn creates one too."""
+    """Create a conversation without turns. The first turn creates one too.
+
+    A conversation of nobody becomes the user's; its turns stay nobody's. One that has a user keeps it.
+    """
+    known = None
+    with suppress(NotFound):
+        known = await threads.get_thread(rt, rt.settings.tenant, thread)
+    owner = (known and known.user) or user
+    if user not in (None, owner):
+        raise BadOption(f"{thread} belongs to {owner}, and a conversation keeps its user")
     await threads.open_thread(rt, rt.settings.tenant, thread, user, label)
-    return await _named(rt, thread, "{0.thread} is open")
+    said = f"{{0.thread}} is open and belongs to {'{0.user}' if owner else 'nobody'}"
+    if owner and known and known.user is None and known.messages:
+        said += f" now; its {counted(known.messages, 'turn')} stay nobody's, so nothing is remembered from them"
+    return await _named(rt, thread, said)
 
 
 @command(below)

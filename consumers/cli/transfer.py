@@ -13,6 +13,7 @@ from typing import Annotated
 
 import typer
 
+from turnlog.agent.counting import counted
 from turnlog.agent.operations import importers, importing, tailing
 from turnlog.agent.settings import Settings
 from turnlog.consumers import runtime as composed
@@ -80,6 +81,13 @@ def import_file(
                 raise importers.ImportFailed(str(error).replace(str(path), shown)) from error
         for rejected in made.rejected[:20]:
             warn(f"rejected: {rejected.where}: {rejected.error}")
+        if made.ownerless:
+            warn(
+                f"{counted(made.ownerless, 'turn')} of nobody, since neither the file nor --user names a person: "
+                "nothing is remembered from them, and no user of the API sees them. To give them an owner, remove "
+                "their conversations with `turnlog threads delete`, and import the file with --user NAME and "
+                "another --thread"
+            )
         return Result(made.document(), made.lines(), code=int(made.rejected_count > 0))
 
     with ExitStack() as stack:

@@ -1,0 +1,31 @@
+"""What the commands say about whose a conversation is."""
+
+from pathlib import Path
+
+from helpers.cli import Cli as Cli
+from helpers.cli import turnlog as turnlog
+
+from turnlog.events.log import Log
+
+
+async def test_turns_that_an_import_gives_nobody_are_named_and_can_get_an_owner(
+    log: Log, turnlog: Cli, tmp_path: Path
+) -> None:
+    file = tmp_path / "talk.jsonl"
+    file.write_text('{"text": "I live in Oslo."}\n{"role": "assistant", "text": "Noted."}\n')
+    lost = await turnlog("import", str(file), "--no-embed")
+    assert "1 turn of nobody" in lost.err and "--user NAME" in lost.err
+    assert (await turnlog("threads", "delete", "talk", "--yes")).code == 0
+    mended = await turnlog("import", str(file), "--no-embed", "--user", "ann", "--thread", "again")
+    assert "nobody" not in mended.err
+    [thread] = (await turnlog("threads", "--json")).document
+    assert (thread["thread_id"], thread["user_id"], thread["message_count"]) == ("again", "ann", 2)
+
+
+async def test_opening_a_conversation_says_whose_it_is_and_takes_it_from_nobody(log: Log, turnlog: Cli) -> None:
+    assert "t is open and belongs to nobody" in (await turnlog("threads", "open", "t")).out
+    assert "t is open and belongs to ann" in (await turnlog("threads", "open", "t", "--user", "ann")).out
+    head = await log.head()
+    refused = await turnlog("threads", "open", "t", "--user", "bob", "--json")
+    assert refused.error == "bad-option" and "t belongs to ann" in refused.out
+    assert await log.head() == head
