@@ -148,7 +148,8 @@ async function* answer(
       }
       throw new TypeError("the stream ended before the answer");
     } catch (error) {
-      if (error instanceof TurnlogError || signal?.aborted || seq === undefined || breaks >= retries) throw error;
+      signal?.throwIfAborted(); // a stream that was stopped may say something else
+      if (error instanceof TurnlogError || seq === undefined || breaks >= retries) throw error;
       await pause(breaks, 0, signal);
       const params = { path: { thread, seq }, header: { "last-event-id": id } };
       result = await client.GET("/api/threads/{thread}/answers/{seq}", { params, parseAs: "stream", signal });

@@ -12,8 +12,8 @@ from httpx2 import AsyncClient
 
 from turnlog.agent.memory.entities import EntityInput, add_entity
 from turnlog.agent.models.calls import ResilientClient
-from turnlog.events.contracts import Derivation, EventData, MemorySource, SummaryWritten, TopicsTagged
-from turnlog.events.subjects import publish_subject
+from turnlog.events.contracts import Derivation, EventData, MemorySource, ProfileWritten, SummaryWritten, TopicsTagged
+from turnlog.events.subjects import memory_thread, publish_subject
 
 # Each of these acts where it is taken for markup, for a link, or for what a terminal does. NAME is for short fields.
 NAME = "<img src=x onerror=window.hacked=1> \x1b[2J \u202egpj.exe\u202c"
@@ -91,7 +91,10 @@ async def append(api: Api) -> None:
     await log(api, TopicsTagged(topics={WORDS: 2, NAME: 1}, derivation=made))
     source = MemorySource(thread=THREAD, seq=1, event_id=UUID(int=1), quote=WORDS, said_at=datetime.now(UTC))
     fields = {"category": NAME, "content": f"museum {LONG}", "rule": NAME, "value": NAME, "sources": (source,)}
-    await api.runtime.log.append(memory_event(memory_of(UUID(api.tenant).int >> 8, **fields), USER, str(api.tenant)))
+    memory = memory_of(UUID(api.tenant).int >> 8, **fields)
+    await api.runtime.log.append(memory_event(memory, USER, str(api.tenant)))
+    about = {"sentences": (WORDS,), "memories": ((memory.id,),), "lines": (memory.id,), "derivation": made}
+    await log(api, ProfileWritten.model_validate(about), memory_thread(USER))
     entity = EntityInput(
         "PLACE", f"museum {NAME}", description=WORDS, attributes={NAME: WORDS}, relations=[(NAME[:60], NAME)]
     )
@@ -102,5 +105,5 @@ async def append(api: Api) -> None:
     await api.runtime.wait_until_projected()
 
 
-async def log(api: Api, data: EventData) -> None:
-    await api.runtime.log.append(event(data, THREAD, user=USER, tenant=str(api.tenant)))
+async def log(api: Api, data: EventData, thread: str = THREAD) -> None:
+    await api.runtime.log.append(event(data, thread, user=USER, tenant=str(api.tenant)))

@@ -25,6 +25,7 @@ SCREENS = {
     f"#/threads/{THREAD}/summary": ".summary-text",
     f"#/threads/{THREAD}/events": ".event-row",
     "#/memories": ".memory-row",
+    "#/memories?view=profile": ".profile li",
     "#/memories?view=entities": ".node",
     "#/recall?q=museum": ".hit",
     "#/runs": ".run-row",

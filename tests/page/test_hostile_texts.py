@@ -63,6 +63,7 @@ VISITS: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
         (f".memory-row:has-text('{hostile.NAME[:9]}'):has-text('x ') >> nth=-1",),
         (".memory-words .muted", ".memory-detail .badge", ".memory-detail .facts dd", ".quote p"),
     ),
+    ("#/memories?view=profile", (), (".profile .memory-content", ".profile li a", ".profile bdi")),
     (
         "#/memories?view=entities",
         (".node >> nth=1",),

@@ -3,11 +3,12 @@
 import asyncio
 import json
 from typing import Any
+from uuid import UUID
 
 import pytest
 from helpers.api import Api
 from helpers.browser import signed_in
-from helpers.sample_events import event
+from helpers.sample_events import DERIVED, event
 from helpers.stage import MemoryServer
 from playwright.async_api import Browser, Page, expect
 
@@ -15,7 +16,7 @@ from turnlog.agent.access.idempotency import WriteUnderWay
 from turnlog.agent.memory.entities import EntityInput, add_entity
 from turnlog.agent.memory.memories import AmbiguousMemory
 from turnlog.consumers.api.problems import problem_of, reader_language
-from turnlog.events.contracts import EntitiesFound, Entity
+from turnlog.events.contracts import EntitiesFound, Entity, ProfileWritten
 from turnlog.events.subjects import memory_thread
 
 # Reasons of the server, and the keys of the words for them.
@@ -127,6 +128,30 @@ async def test_a_question_is_settled_and_a_memory_rated_and_forgotten(browser: B
             await page.get_by_role("dialog").get_by_role("button", name="Forget").click()
             await expect(row).to_have_count(0)
             assert (await ann.get("/api/memories")).json()["items"] == []
+
+
+async def test_the_written_profile_stands_above_its_lines_and_links_to_them(browser: Browser, api: Api) -> None:
+    async with api.client() as ann:
+        for content in ("I live in Berlin.", "I like tea."):
+            await ann.post("/api/memories", json={"content": content})
+        lines = [line for group in (await ann.get("/api/profile")).json()["groups"] for line in group["lines"]]
+    ids = [UUID(line["memory"]) for line in lines]
+    sentence = "They like <b>tea</b>."
+    written = ProfileWritten(sentences=(sentence,), memories=(ids[1:],), lines=ids, derivation=DERIVED)
+    await api.runtime.log.append(event(written, thread=memory_thread("ann"), user="ann", tenant=api.tenant))
+    await api.runtime.wait_until_projected(names=("profile_texts",))
+    async with signed_in(browser, api, "#/memories") as page:
+        await page.get_by_role("button", name="Profile").click()
+        text = page.get_by_role("region", name="Written by a model")
+        await expect(text.locator("p").first).to_have_text(f"{sentence} [2]")
+        await text.get_by_role("link", name="Line 2").click()
+        await expect(page.locator(".profile li[aria-current]")).to_contain_text("tea")
+        await expect(page.locator(".profile h2").first).to_have_text("Who you are")
+    async with signed_in(browser, api, "#/memories?view=profile", language="zh") as page:
+        await page.get_by_role("region", name="模型写的介绍").get_by_role("link", name="第 2 行").click()
+        await expect(page.locator(".profile h2").first).to_have_text("个人情况")
+        await page.locator(".profile li[aria-current] a").first.click()
+        await expect(page.locator(".memory-detail .memory-content")).to_contain_text("tea")
 
 
 async def test_entities_are_shown_with_their_relations(browser: Browser, api: Api) -> None:

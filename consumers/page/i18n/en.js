@@ -106,6 +106,8 @@ export default {
     conflict: "Which one is right?", both: "Both are right", old: "So far", new: "New", answered: "Settled",
     status: { pending: "Open question", superseded: "Replaced", duplicate: "Said again", merged: "Merged", edited: "Edited", forgotten: "Forgotten", expired: "Expired",
       rejected: "Rejected", rederived: "Derived again", reverted: "Reverted", archived: "Archived", closed: "Ended" },
+    profile: "Profile", written: "Written by a model", written_by: "Written by {model} from the lines below, {time}", line: "Line {n}", left_out: { one: "{n} memory more", other: "{n} memories more" },
+    groups: { person: "Who you are", people: "Family and pets", work: "Work and education", likes: "What you like and how you live", plans: "Decisions and plans", other: "Also known" },
     origins: { explicit: "Said to be remembered", rule: "A rule", llm: "A model", user: "You", compaction: "Merging", imported: "Another product" },
   },
   graph: {

@@ -106,6 +106,8 @@ export default {
     conflict: "哪一个是对的？", both: "都对", old: "目前", new: "新的", answered: "已解决",
     status: { pending: "待回答", superseded: "已被取代", duplicate: "重复", merged: "已合并", edited: "已编辑", forgotten: "已遗忘", expired: "已到期",
       rejected: "已否定", rederived: "已重新推导", reverted: "已还原", archived: "已归档", closed: "已结束" },
+    profile: "档案", written: "模型写的介绍", written_by: "{model} 于 {time} 根据以下各行写成", line: "第 {n} 行", left_out: "另有 {n} 条记忆",
+    groups: { person: "个人情况", people: "家人与宠物", work: "工作与学习", likes: "喜好与习惯", plans: "决定与计划", other: "其他" },
     origins: { explicit: "要求记住", rule: "规则", llm: "模型", user: "你", compaction: "合并", imported: "其他产品" },
   },
   graph: {

@@ -1,13 +1,13 @@
-// What is remembered of the caller, or for operators of another person, to read: open questions first, then memories by kind and tier, one of them in detail, entities.
+// What is remembered of the caller, or for operators of another person, to read: open questions first, then memories by kind and tier, one of them in detail, the profile, entities.
 import { html, useEffect, useState } from "../html.js";
 import { get, path, post } from "../api.js";
 import { named, t } from "../i18n.js";
 import { useLoad, usePages } from "../load.js";
-import { go } from "../router.js";
+import { go, href } from "../router.js";
 import { Legend, StackedBar } from "../parts/bars.js";
 import { Badge, Empty, Failure, Head, Loading, Search, Segments, useWrite } from "../parts/common.js";
 import { prompt } from "../parts/dialog.js";
-import { clip, day, number, short } from "../parts/format.js";
+import { clip, day, moment, number, short } from "../parts/format.js";
 import { Icon } from "../parts/icons.js";
 import { Graph } from "../parts/graph.js";
 import { WindowedList } from "../parts/list.js";
@@ -21,9 +21,10 @@ const ROW = 60;
 
 /** @param {{query: Record<string, string>}} props */
 export default function Memories({ query }) {
-  const view = query.view === "entities" ? "entities" : "list";
   const user = query.user && query.user !== session.get()?.caller.user ? query.user : undefined;
-  const setView = (/** @type {string} */ chosen) => go(["memories"], { user, view: chosen === "entities" ? chosen : null }, { replace: true });
+  const views = [["list", t("screens.memories")], ...(user ? [] : [["profile", t("memories.profile")]]), ["entities", t("memories.entities")]];
+  const view = views.some(([name]) => name === query.view) ? query.view : "list";
+  const setView = (/** @type {string} */ chosen) => go(["memories"], { user, view: chosen === "list" ? null : chosen }, { replace: true });
   const [changes, setChanges] = useState(0);
   const [write, busy] = useWrite();
   const changed = () => setChanges((before) => before + 1);
@@ -34,10 +35,11 @@ export default function Memories({ query }) {
   return html`<section class="screen full memories">
     <${Head} title=${t("screens.memories")} about=${user ? t("memories.about_other", { user }) : t("memories.about")}>
       ${may("operate") && html`<${Person} key=${user} user=${user} onChoose=${(/** @type {string} */ chosen) => go(["memories"], { user: chosen, view: query.view })} />`}
-      <${Segments} label=${t("memories.view")} value=${view} onChange=${setView} options=${[["list", t("screens.memories")], ["entities", t("memories.entities")]]} />
+      <${Segments} label=${t("memories.view")} value=${view} onChange=${setView} options=${views} />
       ${!user && html`<button class="button primary" disabled=${busy} onClick=${remember}><${Icon} name="plus" />${t("memories.remember")}</button>`}
     <//>
     ${view === "entities" ? html`<${Graph} key=${user} user=${user} />`
+      : view === "profile" ? html`<${Profile} changes=${changes} line=${query.line} />`
       : html`<${List} key=${user} user=${user} changes=${changes} selected=${query.memory ?? null} onChanged=${changed} />`}
   </section>`;
 }
@@ -120,4 +122,25 @@ function ConflictAnswers({ conflict, busy, onAnswer }) {
     <span class="muted small">${t(`memories.${answer}`)}</span><b dir="auto">${memories.filter(Boolean).map((memory) => clip(memory.content, 80)).join(" · ")}</b></button>`;
   return html`<div class="claims">${claim("old", before)}${claim("new", [added])}
     <button class="button" disabled=${busy} onClick=${() => onAnswer("both")}>${t("memories.both")}</button></div>`;
+}
+
+/** Who the caller is: the text that a model wrote, each sentence with links to its lines, above the lines. @param {{changes: number, line?: string}} props line: the memory whose line is shown */
+function Profile({ changes, line }) {
+  const { value: profile, error, reload } = useLoad((signal) => get("/api/profile", { query: { max_tokens: 4000 }, signal }), [changes]);
+  useEffect(() => document.getElementById(`line-${line}`)?.scrollIntoView({ block: "center" }), [line, profile]);
+  if (!profile) return error ? html`<${Failure} error=${error} retry=${reload} />` : html`<${Loading} lines=${8} />`;
+  if (!profile.groups.length) return html`<${Empty} icon="memories" title=${t("memories.none")}>${t("memories.none_about")}<//>`;
+  const numbers = new Map(profile.groups.flatMap((/** @type {any} */ group) => group.lines).map((/** @type {any} */ each, /** @type {number} */ at) => [each.memory, at + 1]));
+  const cited = (/** @type {string} */ id) => html` <a key=${id} class="number small" aria-label=${t("memories.line", { n: numbers.get(id) ?? "…" })}
+    href=${href(["memories"], numbers.has(id) ? { view: "profile", line: id } : { memory: id })}>[${numbers.get(id) ?? "…"}]</a>`;
+  return html`<article class="card stack profile">
+    ${profile.written && html`<section class="stack tight" aria-label=${t("memories.written")}>
+      ${profile.written.sentences.map((/** @type {any} */ sentence) => html`<p key=${sentence.text} class="memory-content"><span dir="auto">${sentence.text}</span>${sentence.memories.map(cited)}</p>`)}
+      <p class="muted small" dir="auto">${t("memories.written_by", { model: profile.written.model, time: moment(profile.written.written_at) })}</p></section>`}
+    ${profile.groups.map((/** @type {any} */ group) => html`<section key=${group.name} class="stack tight"><h2>${t(`memories.groups.${group.name}`)}</h2>
+      <ol class="stack tight" start=${numbers.get(group.lines[0].memory)}>${group.lines.map((/** @type {any} */ each) => html`<li key=${each.memory} id=${`line-${each.memory}`} aria-current=${each.memory === line ? "true" : null}>
+        <a href=${href(["memories"], { memory: each.memory })} dir="auto">${each.text}</a>
+        ${each.sources.map((/** @type {any} */ source) => html`<span key=${source.event_id} class="muted small"> “<bdi>${source.quote}</bdi>” <a href=${href(["threads", source.thread], { seq: source.seq })}>${t("memories.event", { seq: source.seq })}</a></span>`)}</li>`)}</ol></section>`)}
+    ${profile.left_out > 0 && html`<p class="muted small">${t("memories.left_out", { n: profile.left_out })}</p>`}
+  </article>`;
 }
