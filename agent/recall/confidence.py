@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from turnlog.agent.models.language import is_chinese
 from turnlog.agent.models.prompts import DOUBT, DOUBT_ZH
 from turnlog.agent.recall.ranking import ROLES, rarity
-from turnlog.agent.recall.scope import Floats, Ints, ScopeIndex
+from turnlog.agent.recall.scope import Floats, ScopeIndex
 from turnlog.projectors.models.terms import terms as to_terms
 
 LOW = 0.5  # below it, an answer is less likely than none
@@ -88,7 +88,7 @@ def _held(shares: Mapping[str, float], scope: ScopeIndex, best: int, usable: NDA
     near += [best - 1] if best > 0 and beside[best - 1] else []
     near += [best + 1] if best < len(beside) and beside[best] else []
     rows = [row for row in near if usable[row]]
-    return sum(share for word, share in shares.items() if np.isin(rows, _with_word(word, scope)).any())
+    return sum(share for word, share in shares.items() if scope.with_word(word)[rows].any())
 
 
 def _lead(shares: Mapping[str, float], scope: ScopeIndex, named: Collection[str], usable: NDArray[np.bool_]) -> float:
@@ -106,7 +106,3 @@ def _lead(shares: Mapping[str, float], scope: ScopeIndex, named: Collection[str]
 
 def _of_best(said: Floats) -> float:
     return float(np.sort(said)[-BEST_TURNS:].sum()) / BEST_TURNS
-
-
-def _with_word(word: str, scope: ScopeIndex) -> Ints:
-    return np.concatenate([scope.said.with_term(word), scope.dates.with_term(word)])

@@ -228,7 +228,13 @@ class ScopeIndex(Chunks):
         """Returns in how many chunks of the scope a word is, in the text or the date; at least 1."""
         if self.statistics.frequency:
             return self.statistics.frequency.get(word, 1)
-        return max(len(np.union1d(self.said.with_term(word), self.dates.with_term(word))), 1)
+        return max(int(np.count_nonzero(self.with_word(word))), 1)
+
+    def with_word(self, word: str) -> NDArray[np.bool_]:
+        """Returns (n,) whether a chunk has the word, in the text or the date."""
+        has = np.zeros(self.count, dtype=np.bool_)
+        has[self.said.with_term(word)] = has[self.dates.with_term(word)] = True
+        return has
 
     def of_size(self, size: int) -> ScopeStatistics:
         """Returns the statistics of a scope of `size` chunks of which these are a random sample."""

@@ -89,7 +89,7 @@ async def nearest_rows(
         await use_vector_scan(conn, scan)
         rows = await conn.execute(
             scope.nearest(columns, len(vector), limit).encode(),
-            {**scope.params, "model": model, "vector": HalfVector(vector).to_text()},
+            {**scope.params, "model": model, "vector": HalfVector(vector)},
         )
     return await rows.fetchall()
 

@@ -55,7 +55,7 @@ async def _cached_dimensions(conn: Connection, model: str) -> int:
 async def _store(conn: Connection, model: str, hashes: list[bytes], vectors: Vectors) -> None:
     await conn.cursor().executemany(
         "INSERT INTO embedding_cache (model, text_hash, embedding) VALUES (%s, %s, %s::halfvec) ON CONFLICT DO NOTHING",
-        [(model, key, HalfVector(vector).to_text()) for key, vector in zip(hashes, vectors, strict=True)],
+        [(model, key, HalfVector(vector)) for key, vector in zip(hashes, vectors, strict=True)],
     )
 
 

@@ -165,7 +165,7 @@ async def candidates(conn: Connection, scope: MemoryScope, asked: MemoryQuery, s
         "names": _spellings(size.names),
         "size": size.memories,
         "model": asked.model,
-        "vector": None if asked.vector is None else HalfVector(asked.vector).to_text(),
+        "vector": None if asked.vector is None else HalfVector(asked.vector),
         "first": [first for first, _ in asked.spans],
         "end": [end for _, end in asked.spans],
     }

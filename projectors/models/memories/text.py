@@ -11,7 +11,9 @@ _ENDING = " .,;:!?。，；：！？、…~"
 
 def normal(text: str) -> str:
     """Returns the text with case, width and spaces folded, and without punctuation at the end."""
-    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
+    folded = text.casefold()
+    if not text.isascii():
+        folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
     return _SPACE.sub(" ", folded).strip().rstrip(_ENDING)
 
 
