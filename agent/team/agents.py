@@ -1,4 +1,4 @@
-"""Lists, configures and switches the agents of a tenant, and checks that one would answer."""
+"""Lists, configures and switches the agents of a tenant, and checks that an agent can answer."""
 
 import contextlib
 from collections.abc import Collection, Sequence
@@ -27,7 +27,7 @@ TOOLS = ("recall_memory",)  # tools of an agent without a team
 
 
 class AgentChanges(TypedDict, total=False):
-    """Values of an agent; None takes the team's or the server's value."""
+    """Values of an agent; None means the team's or the server's value."""
 
     system_prompt: str | None
     temperature: float | None
@@ -48,8 +48,8 @@ class InvalidAgent(TurnlogError):
 
 
 async def list_agents(runtime: Runtime, tenant: str) -> list[AgentRow]:
-    """Returns all agents by type as they are used: those of the server's team, or the default agent, and those that the
-    tenant has made. Raises InvalidToken, InvalidTeam.
+    """Returns all agents by type, with the values in use: those of the server's team, or the default agent, and those
+    that the tenant has created. Raises InvalidToken, InvalidTeam.
     """
     check_tenant(tenant)
     async with runtime.reading(*READS, of=(tenant, AGENTS_THREAD)) as conn:
@@ -83,7 +83,7 @@ async def get_agent(runtime: Runtime, tenant: str, type_: str) -> AgentRow:
 
 
 def tool_names(runtime: Runtime) -> list[str]:
-    """Returns the names of all tools that agents may be given. Raises InvalidTeam."""
+    """Returns the names of all tools that agents can be given. Raises InvalidTeam."""
     server = server_team(runtime)
     return sorted(TOOLS if server is None else server.tools.names)
 
@@ -91,11 +91,11 @@ def tool_names(runtime: Runtime) -> list[str]:
 async def configure_agent(
     runtime: Runtime, tenant: str, type_: str, values: AgentChanges, *, event_id: UUID | None = None
 ) -> AgentRow:
-    """Sets all values of an agent, or makes it; what is left out is as its team or the server says. They hold for the
-    next answer.
+    """Sets all values of an agent, or creates it; a value that is left out is that of its team or of the server. They
+    apply from the next answer on.
 
-    tools, delegates: names of what it may call and of the agents that it may hand a question to; both need a team.
-    event_id: a call that is repeated with it is stored once.
+    tools: names of tools it may call. delegates: agents it may hand a question to. Both need a team. event_id: repeated
+    calls with the same id are stored once.
     Raises InvalidAgent, ThreadParked, InvalidToken, InvalidTeam.
     """
     data = checked(type_, values)
@@ -106,7 +106,7 @@ async def configure_agent(
 
 
 def checked(type_: str, values: AgentChanges) -> AgentConfigured:
-    """Returns the event that sets these values, without looking whether there are such tools and delegates.
+    """Returns the event that sets these values, without checking that the tools and delegates exist.
 
     Raises InvalidAgent.
     """
@@ -124,9 +124,9 @@ def checked(type_: str, values: AgentChanges) -> AgentConfigured:
 async def change_agent(
     runtime: Runtime, tenant: str, type_: str, changes: AgentChanges, *, event_id: UUID | None = None
 ) -> AgentRow:
-    """Sets some values of an agent, or makes it; the others that the tenant has set stay.
+    """Sets some values of an agent, or creates it; other values that the tenant has set stay.
 
-    event_id: a call that is repeated with it is stored once. Raises what configure_agent raises.
+    event_id: repeated calls with the same id are stored once. Raises the errors of configure_agent.
     """
     checked(type_, changes)
     async with runtime.reading(*READS, of=(check_tenant(tenant), AGENTS_THREAD)) as conn:
@@ -150,8 +150,8 @@ async def change_agent(
 async def switch_agent(
     runtime: Runtime, tenant: str, type_: str, enabled: bool | None = None, *, event_id: UUID | None = None
 ) -> AgentRow:
-    """Switches an agent on or off. enabled: None turns it to the other state. event_id: a call that is repeated with it
-    is stored once.
+    """Switches an agent on or off. enabled: None toggles the current state. event_id: repeated calls with the same id
+    are stored once.
 
     Raises NotFound, ThreadParked, InvalidToken, InvalidTeam.
     """
@@ -163,8 +163,8 @@ async def switch_agent(
 
 
 async def check_agent(runtime: Runtime, tenant: str, type_: str | None) -> None:
-    """Checks, where the server has a team, that it has this agent and that it is switched on. While Postgres is away
-    nothing is refused: the worker looks again before it answers.
+    """Checks, if the server has a team, that the team has this agent and that it is switched on. While Postgres is
+    unavailable nothing is refused, because the worker checks again before it answers.
 
     Raises NotFound, AgentDisabled, InvalidTeam.
     """
@@ -177,7 +177,7 @@ async def check_agent(runtime: Runtime, tenant: str, type_: str | None) -> None:
 
 
 async def _check_lists(runtime: Runtime, tenant: str, data: AgentConfigured) -> None:
-    """Raises InvalidAgent for tools and delegates that there are not."""
+    """Raises InvalidAgent for tools and delegates that do not exist."""
     server = server_team(runtime)
     if server is None:
         if data.delegates or (data.tools is not None and data.tools != TOOLS):

@@ -1,4 +1,6 @@
-"""The team of a server: its agents as the files say and a tenant has changed them, its tools, and what they search."""
+"""The team of a server: its agents, from its files and with a tenant's changes, its tools, and the search that they
+use.
+"""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -39,7 +41,7 @@ class ServerTeam:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """Who answers a question. answer: the fixed answer of a rule, None where an agent answers."""
+    """The choice of who answers a question. answer: the fixed answer of a rule; None if an agent answers."""
 
     agent: Agent
     by: RoutedBy
@@ -66,7 +68,7 @@ RECALL = Tool(RECALL_TOOL, SCHEMA["function"]["description"], SCHEMA, _named, _r
 
 
 def check_secrets(team: Team) -> None:
-    """Raises InvalidTeam where a variable of the environment is not set that a server of tools needs."""
+    """Raises InvalidTeam if an environment variable that a server of tools needs is not set."""
     for kind, servers in (("mcp", team.mcp), ("http", team.http)):
         for name, server in servers.items():
             for variable in server.variables:
@@ -75,7 +77,7 @@ def check_secrets(team: Team) -> None:
 
 
 def server_team(runtime: Runtime) -> ServerTeam | None:
-    """Returns the team that TURNLOG_TEAM names, None without one. Raises InvalidTeam."""
+    """Returns the team that TURNLOG_TEAM names; None if it names none. Raises InvalidTeam."""
     return runtime.cached(_loaded)
 
 
@@ -86,7 +88,7 @@ def team_preferences(runtime: Runtime) -> Mapping[str, str]:
 
 
 def entry_agent(runtime: Runtime) -> str:
-    """Returns the type of the agent that gets a question for which none is named. Raises InvalidTeam."""
+    """Returns the type of the agent for questions that name no agent. Raises InvalidTeam."""
     server = server_team(runtime)
     return DEFAULT_AGENT if server is None else server.team.entry
 
@@ -104,7 +106,7 @@ def _loaded(runtime: Runtime) -> ServerTeam | None:
     ]
     functions = dict.fromkeys(
         function for module in modules for function in _marked(module)
-    )  # one may import another's
+    )  # one module may import another's tools
     tools = registry_of(functions, sources, [RECALL])
     runtime.on_close(tools.close)
     check_tools(team, tools.names)
@@ -119,9 +121,10 @@ def _loaded(runtime: Runtime) -> ServerTeam | None:
 async def team_of_tenant(
     conn: Connection, server: ServerTeam, tenant: str, default_model: str | None = None
 ) -> ServerTeam:
-    """Returns the team with what the tenant has set for its agents, and with agents that the tenant has made.
+    """Returns the team with the tenant's values for its agents, and with agents that the tenant has created.
 
-    default_model: that a request asks for, of the agents for which neither a file nor the tenant names one.
+    default_model: the model that a request asks for. It applies to agents for which neither a file nor the tenant names
+    one.
     """
     rows = await agents_of(conn, tenant)
     if not rows and default_model is None:
@@ -135,7 +138,8 @@ async def team_of_tenant(
 
 
 def choose(team: Team, question: str, wanted: str | None) -> Chosen:
-    """Returns who answers: the agent that the request names, else the one that the rules are sure of, else the entry.
+    """Returns who answers: the agent that the request names, else the one that the rules are sure of, else the team's
+    entry agent.
 
     Raises NotFound for an unknown agent, AgentDisabled.
     """

@@ -1,4 +1,4 @@
-"""What a model reads of a typed function: the schema of its parameters, and the docstring's descriptions.
+"""Describes a typed function for a model: the schema of its parameters, and the descriptions from its docstring.
 
 Styles of docstrings: Google (`Args:`), NumPy (`Parameters` underlined with hyphens) and Sphinx (`:param name: …`).
 """
@@ -16,7 +16,7 @@ _SPHINX = re.compile(r":param(?:[ \t]+[^:\s]+)*?[ \t]+(\w+):[ \t]*(.*)")
 
 
 def read_docstring(docstring: str) -> tuple[str, dict[str, str]]:
-    """Returns the description on one line, without what it says of parameters, and that by parameter."""
+    """Returns the description on one line, without the descriptions of parameters, and those by parameter."""
     text, described = list[str](), dict[str, list[str]]()
     lines, at = docstring.splitlines(), 0
     while at < len(lines):
@@ -33,7 +33,7 @@ def read_docstring(docstring: str) -> tuple[str, dict[str, str]]:
 
 
 def _section(lines: Sequence[str], at: int, is_numpy: bool, described: dict[str, list[str]]) -> int:
-    """Reads the parameters of a section; returns the place of the line after it."""
+    """Reads the parameters of a section; returns the index of the line after it."""
     while at < len(lines):
         line = lines[at]
         if _is_underlined(lines, at) if is_numpy else line.strip() and not line[0].isspace():
@@ -47,7 +47,7 @@ def _section(lines: Sequence[str], at: int, is_numpy: bool, described: dict[str,
 
 
 def _indented(lines: Sequence[str], at: int, said: list[str], than: int = 0) -> int:
-    """Adds the lines that are indented more; returns the place of the first that is not."""
+    """Adds the lines that are indented more; returns the index of the first line that is not."""
     while at < len(lines) and lines[at].strip() and _indent(lines[at]) > than:
         said.append(lines[at])
         at += 1
@@ -75,7 +75,9 @@ def parameters_schema(parameters: type[BaseModel]) -> dict[str, Any]:
 
 
 def _with_parts(schema: Any, parts: Mapping[str, Any]) -> Any:
-    """Returns the schema with its parts in place of references to them, which some servers cannot read."""
+    """Returns the schema with references replaced by the parts they refer to, because some servers cannot read
+    references.
+    """
     if isinstance(schema, list):
         return [_with_parts(part, parts) for part in schema]
     if not isinstance(schema, dict):
@@ -87,7 +89,7 @@ def _with_parts(schema: Any, parts: Mapping[str, Any]) -> Any:
 
 
 def _slim(schema: Any) -> Any:
-    """Returns the schema without titles, and with the plain type where a parameter may also be left out."""
+    """Returns the schema without titles, and with the plain type for optional parameters."""
     if isinstance(schema, list):
         return [_slim(part) for part in schema]
     if not isinstance(schema, dict):
@@ -96,6 +98,6 @@ def _slim(schema: Any) -> Any:
         rest = {key: value for key, value in schema.items() if key not in ("anyOf", "default", "title")}
         return _slim({**others[0], **rest})
     slim = {key: _slim(value) for key, value in schema.items() if key not in ("title", "properties")}
-    if "properties" in schema:  # a parameter may be called title
+    if "properties" in schema:  # a parameter itself may be called title
         slim["properties"] = {name: _slim(value) for name, value in schema["properties"].items()}
     return slim

@@ -22,7 +22,7 @@ READING, REPEATABLE = ("get", "head", "options"), ("put", "delete")
 TRY_AGAIN = (408, 425, 429)
 MOST_BYTES = 1_000_000
 MOST_DOCUMENT_BYTES = 20_000_000
-MOST_SAID = 1_000  # characters of a refusal
+MOST_SAID = 1_000  # maximum characters of a refusal
 BODY = "body"
 JSON = "application/json"
 TELLS = {"user": "x-turnlog-user", "tenant": "x-turnlog-tenant"}  # percent-encoded UTF-8
@@ -34,7 +34,7 @@ NOT_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, http
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """An operation. places: of its parameters by name, path, query or header. body: whether there is one, as JSON."""
+    """An operation. places: where each parameter goes: path, query or header. body: whether it has a JSON body."""
 
     method: str
     path: str
@@ -47,7 +47,7 @@ class Operation:
 
 @dataclass(slots=True)
 class HttpTools:
-    """The tools of one HTTP service; a Source. folder: where a document that is a file is looked for."""
+    """The tools of one HTTP service; a Source. folder: where to look for a document that is a file."""
 
     name: str
     service: HttpService
@@ -117,7 +117,9 @@ class HttpTools:
         return await self._answer(operation.method, url, params=query, headers=headers, content=content)
 
     async def _answer(self, method: str, url: str, **request: Any) -> Any:
-        """Redirects are not followed: a header with a secret would go along."""
+        """Sends the request and returns its answer. Redirects are not followed, because a header with a secret would be
+        sent along.
+        """
         try:
             async with self._client().stream(method.upper(), url, **request) as response:
                 body = await _beginning(response, MOST_BYTES)
@@ -176,12 +178,12 @@ class HttpTools:
 
 
 def operations_of(document: Any, where: str = "") -> dict[str, Operation]:
-    """Returns the operations of an OpenAPI document by operationId; those that cannot be tools are left out.
+    """Returns the operations of an OpenAPI document by operationId, without those that cannot be tools.
 
-    where: the document's URL, which relative servers are relative to. Raises InvalidTool for another document.
+    where: the document's URL, the base of relative server URLs. Raises InvalidTool for any other document.
     """
     if not isinstance(document, Mapping) or not str(document.get("openapi", "")).startswith("3."):
-        raise InvalidTool(f"the document {where} is no OpenAPI document of version 3")
+        raise InvalidTool(f"the document {where} is not an OpenAPI document of version 3")
     operations = dict[str, Operation]()
     for path, item in (document.get("paths") or {}).items():
         item = _part(item, document)
@@ -197,7 +199,7 @@ def operations_of(document: Any, where: str = "") -> dict[str, Operation]:
 def _operation(
     method: str, path: str, item: Mapping[str, Any], written: Mapping[str, Any], document: Any, where: str
 ) -> Operation | None:
-    """Returns the operation as a tool needs it; None for a body that is not JSON."""
+    """Returns the operation in the form that a tool needs; None if its body is not JSON."""
     places, properties, required = dict[str, str](), dict[str, Any](), list[str]()
     for parameter in (*item.get("parameters", ()), *written.get("parameters", ())):
         known = _part(parameter, document)
@@ -228,7 +230,7 @@ def _operation(
 
 
 def _part(value: Any, document: Any) -> Mapping[str, Any]:
-    """Returns a part of the document, where it may stand as a reference."""
+    """Returns a part of the document, following a reference."""
     if isinstance(value, Mapping) and isinstance(value.get("$ref"), str):
         value = referenced(value["$ref"], document)
     return value if isinstance(value, Mapping) else {}

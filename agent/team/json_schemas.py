@@ -1,4 +1,6 @@
-"""JSON schemas of tools that other servers describe: made whole for a model, and used to check its arguments."""
+"""JSON schemas of tools that other servers describe: resolves their references for a model, and checks its
+arguments.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -9,16 +11,17 @@ DROPPED = frozenset({"$schema", "$defs", "definitions", "example", "examples", "
 
 
 def whole(schema: Any, document: Any) -> Any:
-    """Returns the schema with each part in place of the reference to it, as some servers of models read no references.
+    """Returns the schema with references replaced by the parts they refer to, because some model servers cannot read
+    references.
 
-    document: what references such as `#/$defs/Item` are about. A part that contains itself is any value there. Words of
-    OpenAPI 3.0 become those of JSON Schema. Raises InvalidTool for a reference to nothing.
+    document: the document to which references such as `#/$defs/Item` refer. Inside itself, a recursive part becomes any
+    value. Keywords of OpenAPI 3.0 become those of JSON Schema. Raises InvalidTool for a reference to nothing.
     """
     return _whole(schema, document, ())
 
 
 def checker(name: str, schema: Mapping[str, Any]) -> Callable[[Any], Mapping[str, Any]]:
-    """Returns a function that returns arguments which fit the schema, and raises Mistake for others. Raises
+    """Returns a function that returns arguments if they fit the schema, and raises Mistake otherwise. Raises
     InvalidTool."""
     from jsonschema import Draft202012Validator, SchemaError  # type: ignore[import-untyped]  # loads for a while
 

@@ -1,4 +1,4 @@
-"""A search over pages that are at hand, by words (BM25), for where no search of the web is set up."""
+"""A search over local pages by words (BM25), used if no web search is configured."""
 
 import math
 import re
@@ -12,7 +12,7 @@ _WORD = re.compile(r"[a-z0-9]+|[\u4e00-\u9fff]", re.IGNORECASE)
 
 
 class LocalPages:
-    """Pages by their sites. about: what these pages are, which the model is told."""
+    """Pages by site. about: a description of these pages for the model."""
 
     def __init__(self, about: str, pages: Sequence[tuple[str | None, Page]]) -> None:
         self._about = about
@@ -25,7 +25,7 @@ class LocalPages:
         return self._about
 
     async def search(self, query: str, site: str | None, limit: int) -> list[Page]:
-        """Returns pages that have a word of the query, the best match first. site: only pages of this one."""
+        """Returns pages that contain a word of the query, best match first. site: only pages of this site."""
         asked = set(_words(query))
         rated = [
             (points, page)

@@ -1,4 +1,4 @@
-"""Tools of an MCP server, which is reached by its URL or started by a command."""
+"""Tools of an MCP server, which has a URL or is started by a command."""
 
 import asyncio
 import contextlib
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mcp import types
     from mcp.client.client import Client
 
-IDEMPOTENCY_KEY = "turnlog/idempotency-key"  # in the _meta of a call
+IDEMPOTENCY_KEY = "turnlog/idempotency-key"  # a key in the _meta of a call
 MOST_PAGES = 100
 CLOSE_S = 5.0
 INVALID_PARAMS = -32602
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 @dataclass(slots=True)
 class McpTools:
     """The tools of one MCP server; a Source. folder: where a command is run. The connection is opened at the first use,
-    and again after it was lost."""
+    and again if it is lost."""
 
     name: str
     server: McpServer
@@ -43,7 +43,7 @@ class McpTools:
         return [self._tool(name, None) for name in self.server.tools]
 
     async def tools(self) -> Sequence[Tool]:
-        """Returns the server's tools. Raises MCPError, OSError, InvalidTool and what a transport raises."""
+        """Returns the server's tools. Raises MCPError, OSError, InvalidTool and the errors of the transport."""
         client, cursor, listed = await self._connected(), None, dict[str, "types.Tool"]()
         for _ in range(MOST_PAGES):
             page = await client.list_tools(cursor=cursor)
@@ -57,14 +57,16 @@ class McpTools:
         return [self._tool(name, listed[theirs]) for name, theirs in self.server.tools.items()]
 
     async def close(self) -> None:
-        """Ends the connection, and the process that it started. A server that does not let go is left after CLOSE_S."""
+        """Closes the connection, and ends the process that it started. Gives up on a server that does not end within
+        CLOSE_S.
+        """
         connection, client = self._connection, self._client
         self._connection = self._client = None
         if connection is not None:
             self._ended.set()
             is_open = client is not None and client.done()
             _, pending = await asyncio.wait([connection], timeout=CLOSE_S if is_open else 0)
-            for task in pending:  # once: each more would interrupt how the transport ends its process
+            for task in pending:  # only once: another cancel would interrupt the transport while it ends its process
                 task.cancel()
             if pending:
                 await asyncio.wait(pending, timeout=CLOSE_S)
@@ -104,7 +106,7 @@ class McpTools:
             if error.error.code == CONNECTION_CLOSED:
                 await self.close()
             raise Unavailable(error.error.message) from error
-        except Exception as error:  # of the transport
+        except Exception as error:  # an error of the transport
             await self.close()
             raise Unavailable(f"the MCP server {self.name} does not answer ({_cause(error)})") from error
         if result.is_error:
@@ -112,7 +114,7 @@ class McpTools:
         return _value(result)
 
     async def _connected(self) -> "Client":
-        """Returns the client once the connection is open. Raises what opening the connection raises."""
+        """Waits until the connection is open, and returns the client. Raises the errors of opening it."""
         if self._connection is None or self._connection.done():
             self._ended, self._client = asyncio.Event(), asyncio.get_running_loop().create_future()
             self._connection = asyncio.create_task(self._hold(self._client, self._ended), name=f"mcp {self.name}")
@@ -120,7 +122,9 @@ class McpTools:
         return await asyncio.shield(self._client)
 
     async def _hold(self, opened: "asyncio.Future[Client]", ended: asyncio.Event) -> None:
-        """Keeps the connection open, in a task of its own, as a transport is closed by the task that opened it."""
+        """Keeps the connection open, in a task of its own, because a transport must be closed by the task that opened
+        it.
+        """
         try:
             async with self._transport() as client:
                 opened.set_result(client)
@@ -131,13 +135,13 @@ class McpTools:
             else:
                 why = f"the MCP server {self.name} cannot be reached: {_cause(error)}"
                 opened.set_exception(Unavailable(why, may_be_done=False))
-                opened.exception()  # who waited for it may have given up
+                opened.exception()  # the waiting caller may have given up
             if isinstance(error, asyncio.CancelledError):
                 raise
 
     @contextlib.asynccontextmanager
     async def _transport(self) -> "AsyncIterator[Client]":
-        from mcp.client.client import Client  # loads a web server for a third of a second
+        from mcp.client.client import Client  # this import loads a web server, which takes a third of a second
         from mcp.client.stdio import StdioServerParameters
         from mcp.client.streamable_http import streamable_http_client
         from mcp.shared._httpx_utils import create_mcp_http_client
@@ -150,7 +154,7 @@ class McpTools:
             async with Client(started) as client:
                 yield client
         else:
-            assert server.url is not None, "a server has an URL or a command"
+            assert server.url is not None, "a server has a URL or a command"
             async with (
                 create_mcp_http_client(headers=server.auth_headers()) as http,
                 Client(streamable_http_client(server.url, http_client=http)) as client,
@@ -159,22 +163,21 @@ class McpTools:
 
 
 def _cause(error: BaseException) -> str:
-    """Returns the error in words; the first of a group, as transports raise groups."""
+    """Returns a description of the error; of a group, which transports raise, the first error."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return f"{type(error).__name__}: {error}"
 
 
 def _unchecked(arguments: Any) -> Mapping[str, Any]:
-    """Returns the arguments of a tool whose server has not said its schema yet. Raises Mistake if they are not an
-    object."""
+    """Returns the arguments for a tool whose schema is not known yet. Raises Mistake if they are not an object."""
     if not isinstance(arguments, Mapping):
         raise Mistake("the arguments should be an object")
     return arguments
 
 
 def _value(result: "types.CallToolResult") -> Any:
-    """Returns the structured value, or else the text, as JSON where it is JSON."""
+    """Returns the structured value, or else the text, parsed if it is JSON."""
     structured = result.structured_content
     if structured is not None:
         is_wrapped = isinstance(structured, Mapping) and structured.keys() == {"result"}

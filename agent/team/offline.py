@@ -1,7 +1,7 @@
-"""Models without a model, for teams: a planner and the fixed answer of a rule.
+"""Stand-ins for a language model in teams: a planner by rules, and the fixed answer of a rule.
 
-The planner's rules choose the agent and up to two tools, and the answer is what they returned. It says what it is, and
-the same question gives the same plan.
+The planner's rules choose the agent and up to two tools, and the answer lists their results. It says that it was made
+by rules, and the same question always gives the same plan.
 """
 
 import hashlib
@@ -22,15 +22,15 @@ from turnlog.projectors.models.terms import terms
 MODEL = "offline-planner"
 RULES = "rules"  # the model and provider of a fixed answer
 MOST_TOOLS = 2
-MOST_CHARS = 400  # of a result
-ASKED = ("query", "question", "words", "message")  # parameters that take the question itself
+MOST_CHARS = 400  # maximum characters of a result
+ASKED = ("query", "question", "words", "message")  # parameters that get the question itself
 FIRST = "get_profile"
 _SAID = {
     "en": "No language model is configured. By rules, these tools were asked:",
     "zh": "没有配置语言模型。按规则查询了以下工具：",
 }
 _NOTHING = {
-    "en": "No language model is configured, and no tool fits this question without one.",
+    "en": "No language model is configured, and without one no tool fits this question.",
     "zh": "没有配置语言模型，也没有不需要模型就能回答这个问题的工具。",
 }
 _EMPTY = {"en": "no result", "zh": "没有结果"}
@@ -38,7 +38,7 @@ _EMPTY = {"en": "no result", "zh": "没有结果"}
 
 @dataclass(frozen=True, slots=True)
 class OfflinePlanner:
-    """A ChatModel that plans by the team's rules, and solves by listing what its tools returned."""
+    """A ChatModel that plans by the team's rules, and answers with a list of the tools' results."""
 
     team: Team
 
@@ -65,8 +65,7 @@ class OfflinePlanner:
         return Completion(text, calls, 0, 0, 0.0, MODEL, PROVIDER, 0.0, finish_reason="tool_calls" if calls else "stop")
 
     def _calls(self, question: str, tools: Sequence[Mapping[str, Any]]) -> tuple[ToolCall, ...]:
-        """Returns a delegation where another agent's rule fits best, else the tools that need no more than the
-        question."""
+        """Returns a delegation if another agent's rule fits best, else calls of tools that need only the question."""
         functions = {tool["function"]["name"]: tool["function"] for tool in tools}
         if DELEGATE_TOOL in functions:
             allowed = functions[DELEGATE_TOOL]["parameters"]["properties"]["agent_type"].get("enum", ())
@@ -87,7 +86,7 @@ class OfflinePlanner:
 
 @dataclass(frozen=True, slots=True)
 class FixedAnswer:
-    """A ChatModel that gives the answer of a rule, whatever it is asked."""
+    """A ChatModel that always gives the answer of a rule."""
 
     answer: str
 
@@ -107,7 +106,7 @@ def _names(messages: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def _in_words(message: Mapping[str, Any]) -> str:
-    """Returns what a tool returned as text for people: its values by name, as many as there is room for."""
+    """Returns a tool's result as text for people: its values by name, as many as fit."""
     content = str(message.get("content"))
     try:
         return "; ".join(_values(json.loads(content)))[:MOST_CHARS]

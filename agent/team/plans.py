@@ -1,8 +1,8 @@
-"""Plans of tool calls (ReWOO): read from a model's answer, ordered by what depends on what, filled with results.
+"""Plans of tool calls (ReWOO): reads them from a model's answer, orders them by dependency, and fills in results.
 
-A model that calls tools writes its whole plan as the tool calls of one answer; one that cannot writes it as JSON text.
-The calls are the steps #E1, #E2 … in their order, and an argument may name the result of another step, whole (`#E1`)
-or a part of it (`#E1.schools[0].id`). Source of the form: ReWOO (Xu et al., 2023, arXiv:2305.18323).
+A model that can call tools writes its whole plan as the tool calls of one answer; any other model writes it as JSON
+text. The calls are the steps #E1, #E2 … in their order. An argument may name the result of another step, all of it
+(`#E1`) or a part (`#E1.schools[0].id`). Source of the form: ReWOO (Xu et al., 2023, arXiv:2305.18323).
 """
 
 import itertools
@@ -16,7 +16,7 @@ from turnlog.agent.team.teams import DELEGATE_TOOL, Agent, Team
 from turnlog.events.contracts import ToolCall
 
 MAX_STEPS, MAX_NESTING = 16, 32
-MOST_CHARS = 20_000  # of a result, as JSON
+MOST_CHARS = 20_000  # maximum characters of a result as JSON
 CUT = "... (truncated: there were too many results)"
 REFERENCE = re.compile(r"#E([1-9]\d{0,2})((?:\.[A-Za-z_]\w*|\[\d{1,4}\])*)")
 _PART = re.compile(r"\.([A-Za-z_]\w*)|\[(\d+)\]")
@@ -26,9 +26,9 @@ Why = Literal["repeated", "too many"]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A tool call of a plan. number: 1 is #E1. call_id: as the model named the call; arguments: with references.
+    """A tool call of a plan. number: 1 is #E1. call_id: the model's id of the call. arguments: with references. error:
 
-    error: why it cannot run, where that is known before; the step then counts as failed.
+    why it cannot run, if that is known in advance; the step then counts as failed.
     """
 
     number: int
@@ -45,7 +45,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A call of the model that is no step of the plan."""
+    """A call of the model that is not a step of the plan."""
 
     tool: str
     why: Why
@@ -53,7 +53,9 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class Delegation:
-    """Another agent is to answer. context: what the model adds for it; call_id: as the model named its call."""
+    """A request that another agent answers. context: what the model adds for that agent. call_id: the model's id of the
+    call.
+    """
 
     agent: str
     task: str
@@ -63,8 +65,8 @@ class Delegation:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A model's plan. thought: the text beside the calls; without steps and delegation it is the answer. With a
-    delegation no step runs."""
+    """A model's plan. thought: the text beside the calls; without steps and delegation it is the answer. If there is a
+    delegation, no step runs."""
 
     thought: str
     steps: tuple[Step, ...] = ()
@@ -78,14 +80,14 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a step returned: a JSON value, or what went wrong."""
+    """The result of a step: a JSON value or an error."""
 
     value: Any
     is_error: bool = False
 
 
 def bounded(value: Any) -> Any:
-    """Returns the JSON value, or its beginning with a note for the model where it is longer than MOST_CHARS as text."""
+    """Returns the JSON value; if its text is longer than MOST_CHARS, its beginning with a note for the model."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     if len(text) <= MOST_CHARS:
         return value
@@ -94,8 +96,8 @@ def bounded(value: Any) -> Any:
 
 
 def fitted(messages: Sequence[dict[str, Any]], most: int, size: Callable[[str], int] = len) -> list[dict[str, Any]]:
-    """Returns the messages of earlier rounds with the longest results cut, so that all results have at most `most`
-    characters together, or tokens by `size`."""
+    """Returns the messages of earlier rounds. The longest results are cut, so that all results together have at most
+    `most` characters, or tokens as counted by `size`."""
     sizes = [size(message["content"]) if message["role"] == "tool" else 0 for message in messages]
     limit, left, results = 0, most, sorted(size for size in sizes if size)
     for at, each in enumerate(results):
@@ -117,9 +119,9 @@ def read_plan(text: str, calls: Sequence[ToolCall], tools: Collection[str] = (),
     """Returns the plan of a model's answer. tools: the names that a plan in JSON text may use. first: the number of its
     first step.
 
-    Without calls, a text that is a JSON plan is read as one; any other text is the answer. A call of the tool that
-    delegates makes the whole plan a delegation. A call that repeats another one, with the same arguments, is left out.
-    A call without an id of its own gets one. Arguments that are not a JSON object make a step that has failed already.
+    Without calls, a text that is a JSON plan is read as one; any other text is the answer. A call of the delegating
+    tool makes the whole plan a delegation. A call that repeats another one with the same arguments is left out. A call
+    without an id gets one. Arguments that are not a JSON object make a step that has already failed.
     """
     wanted, thought = [_Call(call.name, call.id, call.arguments) for call in with_own_ids(calls)], text
     if not wanted and (written := _written_plan(text, tools)) is not None:
@@ -142,7 +144,7 @@ def read_plan(text: str, calls: Sequence[ToolCall], tools: Collection[str] = (),
 
 
 def with_own_ids(calls: Sequence[ToolCall], taken: Collection[str] = ()) -> tuple[ToolCall, ...]:
-    """Returns the calls, each with an id that no other one has. taken: ids of earlier calls."""
+    """Returns the calls, each with a unique id. taken: ids of earlier calls."""
     ids, named = set(taken), list[ToolCall]()
     for call in calls:
         id_, number = call.id, len(ids)
@@ -157,8 +159,8 @@ def with_own_ids(calls: Sequence[ToolCall], taken: Collection[str] = ()) -> tupl
 def levels(steps: Sequence[Step], before: Collection[int] = ()) -> tuple[tuple[Step, ...], ...]:
     """Returns the steps in groups that run one after another; steps of a group do not depend on each other.
 
-    before: numbers of steps of earlier plans, which have results. A step that names a result there will not be, or
-    waits for itself over others, comes in the first group, with the reason as its error.
+    before: numbers of steps of earlier plans, which have results. A step that names a result that cannot exist, or that
+    depends on itself through others, is in the first group, with the reason as its error.
     """
     numbers = {*before, *(step.number for step in steps)}
     checked = [_with_missing(step, numbers) for step in steps]
@@ -176,10 +178,10 @@ def levels(steps: Sequence[Step], before: Collection[int] = ()) -> tuple[tuple[S
 
 
 def filled(step: Step, results: Mapping[int, Result]) -> Step:
-    """Returns the step with references replaced by results, each once: a result's own text is never read again.
+    """Returns the step with references replaced by results. References inside a result's own text are not replaced.
 
-    An argument that is a reference alone gets the value itself, one within a text the value as text. A result that
-    failed, or lacks the part that is named, becomes the step's error.
+    An argument that is only a reference becomes the value itself; a reference within a text becomes the value as text.
+    If the result failed, or lacks the named part, the step gets an error.
     """
     if step.error is not None:
         return step
@@ -190,10 +192,10 @@ def filled(step: Step, results: Mapping[int, Result]) -> Step:
 
 
 def handed_on(team: Team, chain: Sequence[str], delegation: Delegation) -> Agent | str:
-    """Returns the agent that takes over, or why none does, in words for a model.
+    """Returns the agent that takes over, or the reason why none does, as text for a model.
 
-    chain: the types of the agents that had the question, the present one last. A question is handed on at most
-    `team.depth` times, both ways together, and never twice from one agent to the same other one.
+    chain: the types of the agents that had the question, the current one last. A question is handed on at most
+    `team.depth` times in total, and never twice from one agent to the same other agent.
     """
     current, target = team.agents[chain[-1]], delegation.agent
     if target not in current.delegates:
@@ -204,13 +206,13 @@ def handed_on(team: Team, chain: Sequence[str], delegation: Delegation) -> Agent
     if len(chain) - 1 >= team.depth:
         return f"the question was handed on {len(chain) - 1} times already, which is the most; answer it"
     if (current.type, target) in itertools.pairwise(chain):
-        return f"{current.type} has handed this question to {target} before; answer it"
+        return f"{current.type} has already handed this question to {target}; answer it"
     return team.agents[target]
 
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A call in a plan that is JSON text. arguments: JSON text, or the value itself."""
+    """A call in a plan written as JSON text. arguments: JSON text, or the value itself."""
 
     tool: str
     id: str
@@ -218,7 +220,7 @@ class _Call:
 
     @property
     def parsed(self) -> Any:
-        """Returns the arguments as a value; what is not JSON stays text."""
+        """Returns the arguments as a value; text that is not JSON stays as it is."""
         if not isinstance(self.arguments, str):
             return self.arguments
         try:
@@ -248,9 +250,10 @@ def _is_shallow(value: Any) -> bool:
 
 
 def _written_plan(text: str, tools: Collection[str]) -> tuple[str, list[_Call]] | None:
-    """Returns the thought and the calls of a plan that is JSON text: {"thought"?, "steps": [{"tool", "arguments"?}]}.
+    """Returns the thought and the calls of a plan written as JSON text: {"thought"?, "steps": [{"tool",
+    "arguments"?}]}.
 
-    It may be fenced. Anything else is no plan, as an answer could be JSON too.
+    The JSON may be fenced. Anything else is not a plan, because an answer could be JSON too.
     """
     fenced = _FENCED.search(text)
     try:
@@ -268,8 +271,8 @@ def _written_plan(text: str, tools: Collection[str]) -> tuple[str, list[_Call]] 
 
 
 def _delegation(call: _Call) -> Delegation | None:
-    """Returns the delegation; None where the call lacks the agent or the task: it then runs as a step, whose result
-    says so."""
+    """Returns the delegation; None if the call lacks the agent or the task. It then runs as a step, whose result says
+    so."""
     arguments = call.parsed
     if not isinstance(arguments, Mapping):
         return None
@@ -307,7 +310,7 @@ def _filled(value: Any, results: Mapping[int, Result]) -> Any:
 
 
 def _value(match: re.Match[str], results: Mapping[int, Result]) -> Any:
-    """Returns what a reference names in the results. Raises LookupError, with a sentence."""
+    """Returns the part of the results that a reference names. Raises LookupError with an explanation."""
     number, path = int(match[1]), match[2]
     if number not in results:
         raise LookupError(f"#E{number} has no result")
@@ -334,7 +337,7 @@ def _as_text(value: Any) -> str:
 
 
 def _mapped(value: Any, change: Callable[[str], Any]) -> Any:
-    """Returns the JSON value with each text in it changed; keys stay."""
+    """Returns the JSON value with the function applied to each text in it; keys stay."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):

@@ -1,4 +1,6 @@
-"""A run on the log: each step is an event before the next begins, so that a run that was killed goes on after it."""
+"""Records a run on the log: each step is an event before the next begins, so that an interrupted run continues after
+its last step.
+"""
 
 import json
 import re
@@ -46,8 +48,8 @@ AGENT_TYPE = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 
 @dataclass(slots=True)
 class Journal:
-    """What the log has of a run: plans by depth, in their order, results by depth and call. called: tools that were
-    about to run. entry: the agent that had the question first. seen: ids of events that are there, as one may be
+    """The events of a run on the log: plans by depth, in order, and results by depth and call. called: tools that were
+    about to run. entry: the agent that had the question first. seen: ids of the events read, because an event may be
     stored twice."""
 
     provider: str
@@ -72,7 +74,7 @@ class Journal:
                 self.results.setdefault((data.depth, data.call_id), data)
 
     def plan(self, depth: int, at: int) -> Completion | None:
-        """Returns the model's answer that planned at this depth, as it was recorded. at: 0 is the first plan there."""
+        """Returns the recorded model answer that planned at this depth. at: 0 is the first plan there."""
         if not self.has_plan(depth, at):
             return None
         planned = self.plans[depth][at]
@@ -100,21 +102,21 @@ class Journal:
         return (depth, call_id) in self.called
 
     def result(self, depth: int, call_id: str) -> Result | None:
-        """Returns what a call of this depth returned. The past is recalled again: the receipt names what was found."""
+        """Returns the result of a call at this depth. Recall runs again, because the receipt names what it found."""
         answered = self.results.get((depth, call_id))
         if answered is None or answered.tool == RECALL_TOOL:
             return None
         try:
             value = json.loads(answered.result)
-        except ValueError:  # it was cut
+        except ValueError:  # the stored result was cut
             value = answered.result
         return Result(value, answered.is_error)
 
 
 async def journal_of(log: Log, request: Event, seq: int, provider: str) -> Journal:
-    """Returns the steps that the log has of the run that answers a request. seq: of the request.
+    """Returns the recorded steps of the run that answers a request. seq: the request's sequence.
 
-    provider: of the model, as usage names it. Raises LogUnavailable.
+    provider: the model's provider, as named in usage. Raises LogUnavailable.
     """
     journal = Journal(provider)
     if await log.thread_head(request.tenant, request.thread) == seq:
@@ -134,10 +136,11 @@ async def recorded_run(
     routed_by: RoutedBy,
     pieces: AsyncGenerator[Piece],
 ) -> AsyncGenerator[Piece]:
-    """Yields the pieces of a run, each once its event is on the log. What the journal has is not appended again.
+    """Yields the pieces of a run, each once its event is on the log. Steps that the journal already has are not
+    appended again.
 
-    A tool that reads is recorded when it has answered, one that writes also before. The end is recorded with the
-    answer, by solved_event. Raises what the pieces raise, EventTooLarge, LogFull, LogUnavailable.
+    A tool that reads is recorded after its answer; a tool that writes is recorded before its call too. The end is
+    recorded with the answer, by solved_event. Raises the errors of the pieces, EventTooLarge, LogFull, LogUnavailable.
     """
     depth, plans, agent, calls, returned = 0, 0, "", dict[str, ToolUsed](), list[ToolReturned]()
 
@@ -178,7 +181,9 @@ async def recorded_run(
 
 
 def solved_event(author: Author, run_id: UUID, end: Solved, rounds: Sequence[Round], took_ms: float) -> Event:
-    """Returns the end of a run, to be recorded with its answer. What its plans spent stands with them."""
+    """Returns the event for the end of a run, to be recorded with its answer. The tokens of its plans are recorded with
+    the plans.
+    """
     last = rounds[-1].completion
     is_plan = "SOLVE" not in end.milliseconds
     data = RunSolved(
@@ -200,15 +205,15 @@ def solved_event(author: Author, run_id: UUID, end: Solved, rounds: Sequence[Rou
 
 
 def stopped_event(author: Author, run_id: UUID, agent: str, depth: int, returned: ToolReturned) -> Event:
-    """Returns the result of a call that was under way when its run was stopped."""
+    """Returns the event for a call that was running when its run was stopped."""
     part = f"run/{depth}/{returned.id}/answered"
     return author.event(answer_id(run_id, part), _answered(returned, run_id, agent, depth), run_id)
 
 
 def failed_event(author: Author, run_id: UUID, chain: Sequence[str], code: str) -> Event:
-    """Returns the end of a run without an answer. code: of the error. chain: the agents that had the question, or the
-    one that the request names, which may be no agent's type; the default agent stands for it then, because a failure
-    must always be recorded."""
+    """Returns the event for the end of a run without an answer. code: of the error. chain: the agents that had the
+    question, or the one that the request names. If that is not an agent's type, the default agent is recorded instead,
+    because a failure must always be recorded."""
     agents = tuple(agent if AGENT_TYPE.fullmatch(agent) else DEFAULT_AGENT for agent in chain or (DEFAULT_AGENT,))
     data = RunSolved(run_id=run_id, agent=agents[-1], agents=agents, code=code)
     return author.event(answer_id(run_id, "run/solved"), data, run_id)
@@ -239,7 +244,7 @@ def _planned(piece: Planned, run_id: UUID, depth: int, routed_by: RoutedBy) -> R
 def _of_tools(
     returned: Sequence[ToolReturned], calls: Mapping[str, ToolUsed], run_id: UUID, agent: str, depth: int
 ) -> Iterator[tuple[str, EventData]]:
-    """Yields the events of tools that returned; the call of one that writes is on the log already."""
+    """Yields the events of tools that returned; for a tool that writes, the call is already on the log."""
     for piece in returned:
         if not calls[piece.id].writes:
             yield f"run/{depth}/{piece.id}/called", _called(calls[piece.id], run_id, agent, depth)

@@ -1,4 +1,4 @@
-"""A user's own documents, which tools read and write: items of the store, each write an event."""
+"""A user's own documents, which tools read and write. They are items of the store, and each write is an event."""
 
 import uuid
 from collections.abc import Mapping
@@ -15,12 +15,12 @@ from turnlog.projectors.models.store.projection import store_thread
 
 SOURCE = "turnlog/team"
 READS = ("store_items",)
-MOST = 1_000  # documents of a kind
+MOST = 1_000  # maximum number of documents of a kind
 
 
 @dataclass(frozen=True, slots=True)
 class StoredRecords:
-    """The documents of one user with one team, at the store's namespaces (team, user, kind). Raises NotProjectedInTime,
+    """The documents of one user in one team, in the store's namespaces (team, user, kind). Raises NotProjectedInTime,
     LogUnavailable, InvalidToken."""
 
     runtime: Runtime
@@ -29,22 +29,22 @@ class StoredRecords:
     team: str
 
     async def get(self, kind: str, key: str) -> dict[str, Any] | None:
-        """Returns a document, None where there is none."""
+        """Returns a document; None if there is none."""
         place = (await self._settled(kind), key)
         async with self.runtime.pool.connection() as conn:
             found = await items_by_key(conn, self.tenant, [place])
         return found[place].value if place in found else None
 
     async def all(self, kind: str) -> dict[str, dict[str, Any]]:
-        """Returns the documents of a kind by key, the newest first, MOST at the most."""
+        """Returns the documents of a kind by key, newest first, at most MOST."""
         namespace = await self._settled(kind)
         async with self.runtime.pool.connection() as conn:
             found = await search_items(conn, self.tenant, ItemSearch(namespace, limit=MOST))
         return {item.key: item.value for item in found}
 
     async def put(self, kind: str, key: str, value: Mapping[str, Any], effect: UUID) -> None:
-        """Stores a document in place of the one before. effect: an event derived from it is appended once, so that a
-        call that is repeated changes nothing."""
+        """Stores a document in place of the previous one. effect: the event's id derives from it, so that a repeated
+        call changes nothing."""
         namespace = self._namespace(kind)
         await self.runtime.log.append(
             Event(
@@ -64,5 +64,7 @@ class StoredRecords:
         return namespace
 
     def _namespace(self, kind: str) -> tuple[str, str, str]:
-        """Returns the namespace of a kind. A label has no dots, and ids such as mail addresses do."""
+        """Returns the namespace of a kind. Ids are escaped, because labels cannot contain dots, but ids such as mail
+        addresses do.
+        """
         return self.team, self.user.replace("%", "%25").replace(".", "%2E"), kind

@@ -1,8 +1,9 @@
-"""ReWOO: an agent plans all its tool calls at once, they run by what depends on what, and one more call answers.
+"""ReWOO: an agent plans all its tool calls at once, they run in the order of their dependencies, and one more model
+call answers.
 
-PLAN, EXECUTE and SOLVE are steps of one answer; a plan may hand the question to another agent instead, which then plans
+PLAN, EXECUTE and SOLVE are steps of one answer; a plan may instead hand the question to another agent, which then plans
 itself. An agent with the policy "loop" plans again after each EXECUTE, until its plan is the answer. Nothing is
-recorded here: the pieces have all that a recorder needs.
+recorded here: the pieces contain all that a recorder needs.
 """
 
 import asyncio
@@ -51,8 +52,8 @@ from turnlog.agent.team.teams import DELEGATE_TOOL, Agent, Team
 from turnlog.agent.team.tools import MAY_BE_DONE, Registry, Use
 from turnlog.events.contracts import ToolCall
 
-SOLVE_S, SOLVE_SHARE = 8.0, 0.25  # kept of a run's time for the call that solves: the less of both
-TOGETHER_S = 0.003  # tools that answer within it are recorded together
+SOLVE_S, SOLVE_SHARE = 8.0, 0.25  # kept of a run's time for the final call: the smaller of both
+TOGETHER_S = 0.003  # tools that answer within this time are recorded together
 NO_TIME = Result({"error": "there was no time left for it"}, is_error=True)
 UNFINISHED = Result({"error": f"there was no time left for its answer, {MAY_BE_DONE}"}, is_error=True)
 NOT_CALLED = Result({"error": "it was not called: the answer was stopped"}, is_error=True)
@@ -67,10 +68,10 @@ UseFor = Callable[[Agent, int, Step], Use]
 
 
 class Known(Protocol):
-    """What an earlier attempt at the same run has made."""
+    """The results of an earlier attempt at the same run."""
 
     def plan(self, depth: int, at: int) -> Completion | None:
-        """Returns a plan of the agent at this depth. at: 0 is its first."""
+        """Returns a plan of the agent at this depth. at: 0 is its first plan."""
         ...
 
     def result(self, depth: int, call_id: str) -> Result | None: ...
@@ -80,21 +81,21 @@ class Known(Protocol):
 
 @dataclass(slots=True)
 class Rewoo:
-    """The policy of `run` for an answer by a team: by the agent `chain` begins with, and by those it hands over to.
+    """The policy of `run` for an answer by a team: by the first agent of `chain`, and by those it hands over to.
 
-    request_for: what the model is asked for an agent, without tools; the delegation is what brought the question to it.
-    use_for: who uses a tool, by agent, how often the question was handed on, and step. known: plans and results of an
-    earlier attempt, which are not made again. within_s: when text must have come, in seconds from the first call on:
-    a plan and the tools that are called must have ended by then, and text that comes may go on. A tool that fails ends
-    nothing, the model is told. The calls and results of a Round fit each other, so that it can be recorded as turns.
-    model: the name of the one that is asked where an agent names none. window: of the model in tokens, 0 infers it.
-    Raises ModelError, EmptyAnswer.
+    request_for: returns the model request for an agent, without tools; its delegation is what brought the question to
+    it. use_for: returns the Use of a tool for an agent, the number of hand-overs so far, and a step. known: plans and
+    results of an earlier attempt, which are not repeated. within_s: seconds from the first call on within which text
+    must begin: plan and tools must have ended by then, and text that has begun may continue. A tool that fails does not
+    end the run; the model is told. The calls and results of a Round match, so that it can be recorded as turns. model:
+    the model for agents that name none. window: of the model in tokens; 0 infers it. Raises ModelError, EmptyAnswer.
 
-    chain: the agents that had the question, the present one last. phase: what is next. plans, values, told: of the
-    present agent: how many plans it made, results by step, and the messages of both for the model. made: the completion
-    that planned; results: of its steps by number. handed: set where the plan handed the question on; answer: at the
-    end. used: tools that ran. written: calls of tools that write and were begun. asked, began, shown, has_calls: of the
-    present call of the model: when it began, its text and whether it calls tools. empty: an answer without text.
+    chain: the agents that had the question, the current one last. phase: the next phase. plans, values, told: the
+    number of plans of the current agent, its results by step, and the messages about both for the model. made: the
+    completion that planned; results: of its steps by number. handed: set if the plan handed the question on; answer:
+    set at the end. used: tools that ran. written: calls of writing tools that have begun. asked, began, shown,
+    has_calls: of the current model call: when it was asked and began, its text so far, and whether it calls tools.
+    empty: an answer without text.
     """
 
     team: Team
@@ -137,7 +138,7 @@ class Rewoo:
         return len(self.chain) - 1
 
     async def ask(self) -> Ask | None:
-        """Asks for a plan, or for the answer, without tools; once more, not as a stream, where no text came."""
+        """Asks for a plan, or without tools for the answer. If no text came, asks once more, without a stream."""
         if self.answer is not None:
             return None
         if self.text_by is None:
@@ -153,14 +154,14 @@ class Rewoo:
         if self.phase == "SOLVE":
             phase = PhaseChanged(self.agent.type, "SOLVE") if self.empty is None else None
             return Ask(self.asked, whole=self.empty is not None, phase=phase)
-        if self.agent.policy != "loop" and self.within_s < math.inf:  # nobody sees it before it is whole
+        if self.agent.policy != "loop" and self.within_s < math.inf:  # the plan is not shown before it is complete
             ends_at = self.text_by if self.asked.ends_at is None else min(self.text_by, self.asked.ends_at)
             self.asked = replace(self.asked, ends_at=ends_at)
         known = self.known.plan(self.depth, self.plans) if self.known else None
         return Ask(self.asked, known, phase=PhaseChanged(self.agent.type, "PLAN"))
 
     def shows(self, piece: Text | CallPiece | Restarted) -> bool:
-        """Returns whether the piece may be shown: not while it may still be a plan; in a loop always."""
+        """Returns whether the piece may be shown: always in a loop, otherwise only if it cannot be part of a plan."""
         self.has_calls = self.has_calls or isinstance(piece, CallPiece)
         if isinstance(piece, CallPiece) or (self.phase == "PLAN" and self.agent.policy != "loop"):
             return False
@@ -224,7 +225,7 @@ class Rewoo:
         self.phase = "PLAN" if may_plan else "SOLVE"
 
     async def _execute(self) -> AsyncGenerator[Piece]:
-        """Runs the plan's steps, those at once that do not depend on each other."""
+        """Runs the plan's steps; steps that do not depend on each other run concurrently."""
         self.began = time.perf_counter()
         if not self.planned.steps:
             return
@@ -249,7 +250,7 @@ class Rewoo:
         yield self._round(self.planned, [self.results[step.number] for step in self.planned.steps])
 
     async def _solve(self, made: Completion) -> AsyncGenerator[Piece]:
-        """Takes the answer. Where no text came the model is asked once more."""
+        """Takes the answer. If there is no text, the model is asked once more."""
         self._spend("SOLVE")
         _check_not_withheld(made)
         if self.empty is not None:
@@ -257,7 +258,7 @@ class Rewoo:
             check_not_empty(replace(made, tool_calls=()))
             yield Restarted()
             yield Text(made.text)
-        elif self.made is not None and not self.results:  # the plan was empty, and no round of its own
+        elif self.made is not None and not self.results:  # the plan was empty, so it is not a round of its own
             made = _with_usage_of(made, self.made)
         if made.text.strip():
             self.answer = made.text
@@ -266,8 +267,8 @@ class Rewoo:
             self.empty = made
 
     async def _at_once(self, steps: Sequence[Step]) -> AsyncGenerator[list[Finished]]:
-        """Yields the steps with their results and milliseconds, as they finish, those together that finish at about
-        the same time. Where time runs out the rest has failed."""
+        """Runs the steps concurrently, and yields them with their results and milliseconds as they finish; those that
+        finish at about the same time are yielded together. Steps that do not finish in time have failed."""
         tasks = {asyncio.create_task(self._call(step)): step for step in steps}
         pending = set(tasks)
         try:
@@ -292,7 +293,7 @@ class Rewoo:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _call(self, step: Step) -> tuple[Result, int]:
-        """Tools that write run one after the other, in the order of the plan."""
+        """Calls the tool of a step. Tools that write run one after another, in the order of the plan."""
         started = time.perf_counter()
         if step.error is not None:
             return Result({"error": step.error}, is_error=True), 0
@@ -315,8 +316,7 @@ class Rewoo:
         return result, round((time.perf_counter() - started) * 1000)
 
     def _messages(self) -> list[dict[str, Any]]:
-        """Returns the plan and its results for the model, in the form in which it planned: as calls of tools or as
-        text."""
+        """Returns the plan and its results as messages for the model, in the form of the plan: tool calls or text."""
         made = [self.results[step.number] for step in self.planned.steps]
         if not made or self.made is None:
             return []
@@ -331,19 +331,19 @@ class Rewoo:
         return round_messages(self.planned.thought, made)
 
     def _fitted(self, messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Returns the messages with results cut that the model's window has no room for beside the context."""
+        """Returns the messages; results are cut so that they fit into the model's window beside the context."""
         assert self.request is not None
         model = self.request.model or self.model
         window = self.window or window_for(model)
         texts = [message["content"] for message in messages if message["role"] == "tool"]
-        if len("".join(texts).encode(errors="replace")) <= window // 10:  # a token has a byte at least
+        if len("".join(texts).encode(errors="replace")) <= window // 10:  # a token has at least one byte
             return list(messages)
         counter = counter_for(model)
         taken = counter.request(map(dict, self.request.messages), self.tools.schemas(self.agent))
         return fitted(messages, results_room(window, taken), counter.text)
 
     def _round(self, plan: Plan, results: Sequence[Made]) -> Round:
-        """Returns the call that planned, with the calls that were made of its plan."""
+        """Returns the model call that planned, with the tool calls that were made of its plan."""
         assert self.made is not None
         calls = tuple(call for call, _ in results)
         return Round(replace(self.made, text=plan.thought, tool_calls=calls), tuple(results), self.agent.type)
@@ -352,14 +352,14 @@ class Rewoo:
         self.spent[phase] = self.spent.get(phase, 0.0) + time.perf_counter() - self.began
 
     def _left_s(self) -> float:
-        """Returns how long tools may still take: some of the run's time is kept for the call that solves."""
+        """Returns how long tools may still take; part of the run's time is kept for the final call."""
         assert self.request is not None and self.text_by is not None
         ends_at = self.text_by if self.request.ends_at is None else min(self.text_by, self.request.ends_at)
         return ends_at - min(SOLVE_S, SOLVE_SHARE * self.within_s) - asyncio.get_running_loop().time()
 
 
 def _check_not_withheld(completion: Completion) -> None:
-    """Raises ModelModerated: the model would not say more if it was asked again."""
+    """Raises ModelModerated if the answer was withheld, because the model would not say more if it was asked again."""
     if completion.finish_reason == "content_filter":
         check_not_empty(completion)
 
@@ -370,7 +370,7 @@ def _delegating(delegation: Delegation) -> ToolCall:
 
 
 def _with_usage_of(completion: Completion, before: Completion) -> Completion:
-    """Returns the completion with what an earlier call for the same answer has cost."""
+    """Returns the completion with the cost of an earlier call for the same answer added."""
     return replace(
         completion,
         tokens_in=completion.tokens_in + before.tokens_in,

@@ -1,4 +1,4 @@
-"""The fast router: decides by rules which agent answers a question, so that clear questions need no call of a model."""
+"""The fast router: decides by rules which agent answers a question, so that clear questions need no model call."""
 
 import re
 import unicodedata
@@ -8,13 +8,13 @@ from functools import lru_cache
 
 PATTERN_SCORE, KEYWORD_SCORE, MANY_SCORE, MANY_KEYWORDS = 0.5, 0.15, 0.2, 3
 THRESHOLD = 0.7
-SIMPLE = "simple_qa"  # the matched keyword of a question that a simple answer fits
+SIMPLE = "simple_qa"  # reported as the matched keyword if a simple answer fits
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Which questions an agent answers. patterns: regular expressions, case does not matter; keywords: words in any
-    language; confidence: how far the rule is trusted, 0 to 1."""
+    """A rule for the questions that an agent answers. patterns: regular expressions, ignoring case; keywords: words in
+    any language; confidence: how far the rule is trusted, 0 to 1."""
 
     agent: str
     patterns: tuple[str, ...] = ()
@@ -32,8 +32,8 @@ class SimpleAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Routing:
-    """A decision. agent: of the best rule, None where none matches or `answer` is the answer; should_use_llm: the
-    rules are not sure enough, and the team's entry agent decides."""
+    """A decision. agent: of the best rule; None if none matches or if `answer` is the answer. should_use_llm: the rules
+    are not sure enough, so the team's entry agent decides."""
 
     agent: str | None
     confidence: float
@@ -58,10 +58,10 @@ def route(question: str, rules: Sequence[Rule], simple: Sequence[SimpleAnswer] =
 
 
 def score(text: str, rule: Rule) -> tuple[float, tuple[str, ...]]:
-    """Returns a rule's confidence in a text, 0 to 1, and the keywords that the text has.
+    """Returns a rule's confidence for a text, 0 to 1, and the keywords found in the text.
 
-    One pattern or several that match count 0.5, each keyword 0.15, three keywords or more 0.2 on top; the sum is
-    multiplied by the rule's own confidence. Keywords in Latin letters are whole words: "ps" is not in "tips".
+    One or more matching patterns count 0.5, each keyword 0.15, three or more keywords another 0.2; the sum is
+    multiplied by the rule's confidence. Keywords in Latin letters match whole words: "ps" does not match "tips".
     """
     matched = tuple(word for word in rule.keywords if _compiled(_as_pattern(word)).search(text))
     points = KEYWORD_SCORE * len(matched) + MANY_SCORE * (len(matched) >= MANY_KEYWORDS)
@@ -75,8 +75,8 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 def _as_pattern(keyword: str) -> str:
-    """Returns a keyword as a pattern. A Chinese character beside a Latin word ends it, an ASCII letter or digit does
-    not."""
+    """Returns a keyword as a pattern. An adjacent Chinese character ends a Latin word; an adjacent ASCII letter or
+    digit does not."""
     before = r"(?<![a-z0-9])" if keyword[0].isascii() else ""
     after = r"(?![a-z0-9])" if keyword[-1].isascii() else ""
     return f"{before}{re.escape(keyword)}{after}"

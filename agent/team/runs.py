@@ -1,4 +1,4 @@
-"""Runs of agents: which there were, and the steps of one."""
+"""Lists runs of agents, and shows the steps of one run."""
 
 import re
 from dataclasses import dataclass
@@ -30,9 +30,9 @@ async def list_runs(
     limit: int = 50,
     after: tuple[datetime, UUID] | None = None,
 ) -> list[AgentRun]:
-    """Returns runs of agents, newest first: of a user or of all, in a conversation or in all.
+    """Returns runs of agents, newest first: of one user or all users, in one conversation or all.
 
-    after: start and id of the run that the list goes on after. Raises InvalidToken.
+    after: start and id of the run after which the list continues. Raises InvalidToken.
     """
     check_place(tenant, thread, user)
     await runtime.wait_until_projected(names=READS)
@@ -41,8 +41,8 @@ async def list_runs(
 
 
 async def show_run(runtime: Runtime, tenant: str, run: UUID | str, user: str | None = None) -> RunShown:
-    """Returns a run and its steps. run: its id, or the beginning of it. user: whose it must be, None for any. Raises
-    NotFound, also where the beginning is that of several runs, and InvalidToken."""
+    """Returns a run and its steps. run: its id, or the beginning of it. user: the user it must belong to; None for any.
+    Raises NotFound, also if several ids have this beginning, and InvalidToken."""
     check_place(tenant, user=user)
     digits = str(run).lower().replace("-", "")
     if not _DIGITS.fullmatch(digits):

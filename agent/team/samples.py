@@ -11,12 +11,12 @@ from turnlog.agent.team.teams import BUNDLED, bundled_team
 from turnlog.events.errors import NotFound
 from turnlog.events.subjects import check_place
 
-TEAM = BUNDLED  # whose tools read the data
+TEAM = BUNDLED  # the team whose tools read the data
 
 
 @dataclass(frozen=True, slots=True)
 class SampleLoaded:
-    """What is stored of a sample applicant as a user's own. name: of the applicant. note: that all is fictional."""
+    """The stored data of a sample applicant. name: of the applicant. note: says that all of it is fictional."""
 
     user: str
     applicant: str
@@ -27,9 +27,9 @@ class SampleLoaded:
 
 
 async def load_applicant(runtime: Runtime, tenant: str, user: str, applicant: str | None = None) -> SampleLoaded:
-    """Stores a sample applicant's documents as those of a user, in place of earlier ones with the same keys.
+    """Stores a sample applicant's documents as a user's; they replace earlier ones with the same keys.
 
-    applicant: its id; None is the first. Raises NotFound, InvalidToken, LogUnavailable.
+    applicant: its id; None means the first. Raises NotFound, InvalidToken, LogUnavailable.
     """
     check_place(tenant, user=user)
     known = {sample.id: sample for sample in applicants()}

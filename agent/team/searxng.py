@@ -1,4 +1,4 @@
-"""A search of the web by SearXNG's JSON API (docs.searxng.org/dev/search_api)."""
+"""Searches the web with SearXNG's JSON API (docs.searxng.org/dev/search_api)."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,12 +8,12 @@ import httpx2
 from turnlog.agent.team.web_search import Page
 
 TIMEOUT_S = 10.0
-MOST_CHARS = 1_000  # of a result's text
+MOST_CHARS = 1_000  # maximum characters of a result's text
 
 
 @dataclass(frozen=True, slots=True)
 class SearXNG:
-    """Searches the web through a SearXNG server. url: of an instance whose settings allow the format `json`."""
+    """Searches the web through a SearXNG server. url: an instance whose settings allow the format `json`."""
 
     url: str
 
@@ -22,8 +22,8 @@ class SearXNG:
         return "the web"
 
     async def search(self, query: str, site: str | None, limit: int) -> list[Page]:
-        """Returns the instance's results in its order. site: a name that results should have. Raises httpx2.HTTPError,
-        ValueError for an answer that is not SearXNG's."""
+        """Returns the instance's results in its order. site: a name that results should contain. Raises
+        httpx2.HTTPError, and ValueError for a response that is not SearXNG's."""
         wanted = query if site is None else f'"{site}" {query}'
         async with httpx2.AsyncClient(timeout=TIMEOUT_S) as client:
             answer = await client.get(f"{self.url.rstrip('/')}/search", params={"q": wanted, "format": "json"})

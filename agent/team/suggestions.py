@@ -1,4 +1,4 @@
-"""Suggestions: what a person may ask next, by the rules in an agent's file and what its tools returned."""
+"""Suggestions of what to ask next, from the rules in an agent's file and the results of its tools."""
 
 import json
 import re
@@ -10,16 +10,16 @@ from turnlog.agent.team.plans import value_at
 from turnlog.agent.team.teams import Agent, Suggestion
 
 MOST = 3
-MOST_CHARS = 80  # of a part of a result
+MOST_CHARS = 80  # maximum characters of a part of a result
 _PART = re.compile(r"\{(\w+)((?:\.\w+|\[\d{1,4}\])*)\}")
 
 
 def suggestions_of(agent: Agent, rounds: Sequence[Round], locale: str) -> tuple[str, ...]:
-    """Returns the agent's suggestions that fit an answer, MOST at most, in the order of its file.
+    """Returns the agent's suggestions that fit an answer, at most MOST, in the order of its file.
 
-    rounds: of the answer. One that names a part of a result is left out where there is no such part, or it is no word
-    or number. locale: of the texts; the part before its hyphen, English, or what there is stands for one that is
-    missing.
+    rounds: of the answer. A suggestion that names a part of a result is left out if that part is missing, or is neither
+    text nor a number. locale: of the texts. If it is missing, the part before its hyphen, English, or any available
+    locale is used.
     """
     results = _results(rounds)
     fitting = (_filled(_text(rule, locale), results) for rule in agent.suggestions if _fits(rule, results))
@@ -27,7 +27,7 @@ def suggestions_of(agent: Agent, rounds: Sequence[Round], locale: str) -> tuple[
 
 
 def _results(rounds: Sequence[Round]) -> dict[str, Any]:
-    """Returns the last result of each tool that did not fail."""
+    """Returns the last successful result of each tool."""
     results = dict[str, Any]()
     for made in rounds:
         for call, result in made.results:
@@ -52,7 +52,7 @@ def _text(rule: Suggestion, locale: str) -> str:
 
 
 def _filled(text: str, results: Mapping[str, Any]) -> str | None:
-    """Returns the text with parts of results in place of `{tool.path}`; None where one is missing."""
+    """Returns the text with each `{tool.path}` replaced by that part of a result; None if one is missing."""
     filled, end = "", 0
     for match in _PART.finditer(text):
         try:

@@ -29,7 +29,7 @@ F = TypeVar("F", bound=BaseModel)
 
 
 class InvalidTeam(TurnlogError):
-    """A file of a team cannot be used; the message names the file, the key and what is allowed."""
+    """A team's file cannot be used; the message names the file, the key and the allowed values."""
 
     code = "invalid-team"
 
@@ -39,14 +39,14 @@ class _Part(BaseModel):
 
 
 class Texts(_Part):
-    """What people read about an agent in one language."""
+    """Texts about an agent for people, in one language."""
 
     name: str = Field(min_length=1)
     description: str = ""
 
 
 class Routing(_Part):
-    """Which questions go to an agent without asking a model; see router.Rule."""
+    """The rule by which questions go to an agent without a model call; see router.Rule."""
 
     patterns: tuple[Pattern, ...] = ()
     keywords: tuple[Pattern, ...] = ()
@@ -59,8 +59,8 @@ class Routing(_Part):
 
 
 class Suggestion(_Part):
-    """What a person may ask next. texts: by locale; `{tool.path}` in one is a part of what a tool returned. after:
-    tools of which one must have answered; without: tools that must not have."""
+    """A suggestion of what to ask next. texts: by locale; `{tool.path}` in a text stands for a part of a tool's result.
+    after: tools of which one must have answered; without: tools that must not have answered."""
 
     texts: dict[Locale, Pattern] = Field(min_length=1)
     after: tuple[ToolName, ...] = ()
@@ -69,8 +69,8 @@ class Suggestion(_Part):
 
 class Agent(_Part):
     """An agent of a team. type: its file's name. policy: "rewoo" plans all its tool calls at once, "loop" calls the
-    model after each, `rounds` times at most. delegates: types of the agents it may hand a question to. model,
-    temperature, max_tokens: None takes the server's settings."""
+    model after each, at most `rounds` times. delegates: types of the agents it may hand a question to. model,
+    temperature, max_tokens: None means the server's settings."""
 
     type: str
     name: str = Field(min_length=1)
@@ -88,7 +88,7 @@ class Agent(_Part):
     suggestions: tuple[Suggestion, ...] = ()
 
     def may_use(self, tool: str) -> bool:
-        """Returns whether the agent may call a tool. Who may delegate has the tool for it, listed or not."""
+        """Returns whether the agent may call a tool. An agent with delegates may always call the delegating tool."""
         return tool in self.tools or (tool == DELEGATE_TOOL and bool(self.delegates))
 
     @property
@@ -111,10 +111,10 @@ class Simple(_Part):
 
 
 class _Server(_Part):
-    """A server with tools. tools: their names, or a table of names for the model with the server's own ones. reads,
-    writes: names of tools that do the one or the other, whatever the server says. repeatable: of tools that write, but
-    once for an idempotency key. auth_env: the variable of the environment with the secret for `auth_header`. tells: ids
-    of who asks that go along with a call, none by default."""
+    """A server with tools. tools: their names, or a table from names for the model to the server's own names. reads,
+    writes: names of tools that only read, or that write, regardless of what the server says. repeatable: tools that
+    write only once per idempotency key. auth_env: the environment variable with the secret for `auth_header`. tells:
+    which ids of the caller are sent with a call, by default none."""
 
     tools: dict[ToolName, str]
     reads: tuple[ToolName, ...] = ()
@@ -137,12 +137,12 @@ class _Server(_Part):
         return self
 
     def writes_to(self, name: str, by_default: bool) -> bool:
-        """Returns whether a tool changes something. by_default: where the file does not say it."""
+        """Returns whether a tool changes something. by_default: the result if the file does not say."""
         return name in self.writes or (by_default and name not in self.reads)
 
     @property
     def variables(self) -> tuple[str, ...]:
-        """Returns the variables of the environment that it needs."""
+        """Returns the environment variables that it needs."""
         return () if self.auth_env is None else (self.auth_env,)
 
     def auth_headers(self) -> dict[str, str]:
@@ -155,8 +155,8 @@ class _Server(_Part):
 
 
 class McpServer(_Server):
-    """An MCP server: at a URL (streamable HTTP), or started by a command in the team's folder (stdio). env: variables
-    of the environment that the command gets, besides PATH, HOME and the like."""
+    """An MCP server: at a URL (streamable HTTP), or started by a command in the team's folder (stdio). env: environment
+    variables that the command gets, besides PATH, HOME and the like."""
 
     url: str | None = Field(None, pattern=r"^https?://")
     command: tuple[str, ...] = ()
@@ -175,16 +175,16 @@ class McpServer(_Server):
 
 class HttpService(_Server):
     """An HTTP service. document: its OpenAPI document, a URL or a file in the team's folder. tools: by operationId.
-    base_url: None takes the document's server."""
+    base_url: None means the document's server."""
 
     document: str = Field(min_length=1)
     base_url: str | None = Field(None, pattern=r"^https?://")
 
 
 class TeamFile(_Part):
-    """team.toml. entry: the agent that answers where no rule is sure. depth: how often a question may be handed on.
-    tools_from: Python modules whose functions marked with @tool are the team's tools. preferences: names that users may
-    set beside turnlog's own. mcp, http: servers that have more tools."""
+    """The file team.toml. entry: the agent that answers if no rule is sure. depth: how often a question may be handed
+    on. tools_from: Python modules whose functions marked with @tool are the team's tools. preferences: names that users
+    may set besides turnlog's own. mcp, http: servers with more tools."""
 
     name: str = Field(min_length=1)
     entry: str
@@ -203,7 +203,7 @@ class Team(TeamFile):
 
     @property
     def rules(self) -> tuple[Rule, ...]:
-        """Returns the routing rules of the agents that are enabled, in the order of their types."""
+        """Returns the routing rules of the enabled agents, in the order of their types."""
         return tuple(
             Rule(agent.type, rule.patterns, rule.keywords, rule.confidence)
             for agent in self.agents.values()
@@ -217,12 +217,12 @@ class Team(TeamFile):
 
 @cache
 def bundled_team() -> Team:
-    """Returns the team that turnlog brings along: five agents that advise applicants to universities."""
+    """Returns the bundled team: five agents that advise applicants to universities."""
     return load_team(files("turnlog.agent.team") / BUNDLED)
 
 
 def load_team(folder: Traversable) -> Team:
-    """Returns the team of a folder; files other than *.toml are left alone. Raises InvalidTeam."""
+    """Returns the team in a folder; only *.toml files are read. Raises InvalidTeam."""
     if not folder.is_dir():
         raise InvalidTeam(f"{folder}: there is no such folder; a team is a folder with {TEAM_FILE} and its agents")
     entries = {entry.name: entry for entry in folder.iterdir() if entry.name.endswith(".toml")}
@@ -241,7 +241,7 @@ def load_team(folder: Traversable) -> Team:
 
 
 def check_tools(team: Team, known: Collection[str]) -> None:
-    """Raises InvalidTeam where an agent or one of its suggestions lists a tool that there is not."""
+    """Raises InvalidTeam if an agent or one of its suggestions lists a tool that does not exist."""
     for agent in team.agents.values():
         listed = [("tools", tool) for tool in agent.tools]
         listed += [("suggestions", tool) for rule in agent.suggestions for tool in (*rule.after, *rule.without)]

@@ -1,4 +1,4 @@
-"""Failures of tools: what the model is told of them, and of which kind they are."""
+"""Failures of tools: what the model is told about them, and their categories."""
 
 from collections.abc import Mapping
 
@@ -9,13 +9,15 @@ from turnlog.events.errors import TurnlogError
 
 
 class Mistake(Exception):
-    """A call cannot be answered as it is; the message tells the model what to do otherwise. It is not tried again."""
+    """A call that cannot be answered as it is; the message tells the model what to do instead. The call is not
+    retried.
+    """
 
 
 class Unavailable(Exception):
-    """A service did not do what a tool needs; the message tells the model so. It is tried again as any failure is.
+    """A service failed to do what a tool needs; the message tells the model so. The call is retried like any failure.
 
-    may_be_done: whether the service may have done it all the same, as where its answer was lost.
+    may_be_done: whether the service may have done it nevertheless, for example if its response was lost.
     """
 
     def __init__(self, message: str, category: Category = "network", *, may_be_done: bool = True) -> None:
@@ -25,7 +27,7 @@ class Unavailable(Exception):
 
 
 def category_of_failure(error: Exception) -> Category:
-    """Returns the kind of a tool's failure, as answers that failed have it."""
+    """Returns the category of a tool's failure, from the categories of failed answers."""
     status = getattr(getattr(error, "response", None), "status_code", None)
     if isinstance(error, TurnlogError):
         return category_of(error.code)

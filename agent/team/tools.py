@@ -1,4 +1,6 @@
-"""Tools: typed Python functions that a model may call. The docstring describes one, its parameters are the schema."""
+"""Tools: typed Python functions that a model may call. The docstring is the tool's description, the parameters are its
+schema.
+"""
 
 import asyncio
 import copy
@@ -32,14 +34,16 @@ CONNECT_S, ASK_AGAIN_S = 10.0, 30.0
 MOST_MISTAKES = 5  # of one call, in the result that the model reads
 MAY_BE_DONE = "so it may have been done: do not call it again before you have looked"
 logger = logging.getLogger(__name__)
-_LATE = dict[asyncio.Future[Any], tuple[str, str, str]]()  # writes that were given up and go on: tenant, user, tool
+_LATE = dict[
+    asyncio.Future[Any], tuple[str, str, str]
+]()  # writes that were given up but are still running: tenant, user, tool
 T = TypeVar("T")
 Function = TypeVar("Function", bound=Callable[..., Any])
 Write = Callable[[str, str], Awaitable[str]]
 
 
 class InvalidTool(TurnlogError):
-    """A function cannot be a tool; raised where it is defined."""
+    """A function cannot be a tool; raised at its definition."""
 
     code = "invalid-tool"
 
@@ -52,17 +56,19 @@ class Records(Protocol):
     async def all(self, kind: str) -> dict[str, dict[str, Any]]: ...
 
     async def put(self, kind: str, key: str, value: Mapping[str, Any], effect: UUID) -> None:
-        """Stores a record once for each `effect`, however often it is put."""
+        """Stores a record only once for each `effect`, however often it is put."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """Who uses a tool, when and for what. A function gets it as the parameter that is annotated with this type.
+    """The circumstances of a tool call: who calls it, when and for what. A function gets it as the parameter annotated
+    with this type.
 
-    effect: an id of the call; what the call writes is stored once under it, however often it is tried. write: a text
-    by a language model from an instruction and a text; None where there is no model. asker: whose failures count
-    together, as of a ChatRequest. recall: what of the past is not in view, for arguments of recall_memory as JSON.
+    effect: an id of the call; what the call writes is stored once under it, however often it is retried. write: lets a
+    language model write a text from an instruction and a text; None without a model. asker: whose failures are counted
+    together, as in a ChatRequest. recall: searches earlier turns that are not in the context; takes the arguments of
+    recall_memory as JSON.
     """
 
     user: str
@@ -78,12 +84,12 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A tool. schema: as the OpenAI API takes it; empty until its server has said it. parse: returns the arguments of
-    an object that a model wrote; raises ValidationError, Mistake. function: returns a JSON value from arguments.
+    """A tool. schema: in the form of the OpenAI API; empty until its server has sent it. parse: returns the arguments
+    from an object that a model wrote; raises ValidationError, Mistake. function: returns a JSON value for arguments.
 
-    retries: after failures, not after mistakes; 0 for what must not happen twice. timeout_s: of all tries together.
-    writes: it changes what is stored. repeatable: it changes that once for a Use.effect, however often it is called.
-    service: what it needs, such as a server that other tools need too; they share a circuit breaker.
+    retries: after failures, not after mistakes; 0 for effects that must not happen twice. timeout_s: for all attempts
+    together. writes: it changes stored data. repeatable: it changes that only once for a Use.effect, however often it
+    is called. service: the service it needs; tools of one service share a circuit breaker.
     """
 
     name: str
@@ -99,13 +105,13 @@ class Tool:
 
 
 class Source(Protocol):
-    """A server with tools. declared: its tools as the team's file names them, without schemas."""
+    """A server with tools. declared: its tools as named in the team's file, without schemas."""
 
     @property
     def declared(self) -> Sequence[Tool]: ...
 
     async def tools(self) -> Sequence[Tool]:
-        """Returns the tools with their schemas. Raises whatever goes wrong."""
+        """Returns the tools with their schemas. May raise any exception."""
         ...
 
     async def close(self) -> None: ...
@@ -128,9 +134,9 @@ def tool(
 ) -> Any:
     """Marks a function as a tool; it stays callable as it was.
 
-    Types are its schema, the docstring its description; what the docstring says of parameters (Google, NumPy and Sphinx
-    styles) describes them. retries: None is 2, but 0 for a function that writes and takes no Use, since it cannot tell
-    a repeated call from a new one. timeout_s: of all tries together. service: None is a service of its own. Raises
+    The types give the schema, the docstring the descriptions of the tool and of its parameters (Google, NumPy and
+    Sphinx styles). retries: None means 2, or 0 for a function that writes and takes no Use, because it cannot tell a
+    repeated call from a new one. timeout_s: for all attempts together. service: None means a service of its own. Raises
     InvalidTool.
     """
 
@@ -143,21 +149,21 @@ def tool(
 
 
 def tool_of(function: Callable[..., Any]) -> Tool:
-    """Returns the tool of a function that is marked as one. Raises InvalidTool."""
+    """Returns the tool of a marked function. Raises InvalidTool."""
     marked = getattr(function, "__tool__", None)
     if not isinstance(marked, Tool):
-        raise InvalidTool(f"{function!r} is no tool; put @tool above it")
+        raise InvalidTool(f"{function!r} is not a tool; put @tool above it")
     return marked
 
 
 class Registry:
-    """Tools by name. A call is answered with a result whatever the model wrote; nothing is raised."""
+    """Tools by name. Every call gets a result, whatever the model wrote; nothing is raised."""
 
     def __init__(self, tools: Iterable[Tool], sources: Sequence[Source] = ()) -> None:
-        """Offers these tools and those of `sources`, servers that have more. Raises InvalidTool where two tools have
-        one name.
+        """Offers these tools and those of `sources`, which are servers with more tools. Raises InvalidTool if two tools
+        have the same name.
 
-        away: why the tools of a server are not offered, by their names.
+        away: by tool name, why a server's tools are not offered.
         """
         self._tools, self._asked, self.away = dict[str, Tool](), dict[int, float](), dict[str, str]()
         self._sources, self._asking, self._tasks = sources, asyncio.Lock(), set[asyncio.Task[None]]()
@@ -173,8 +179,8 @@ class Registry:
             metrics.watch(service, breaker)
 
     async def ready(self) -> None:
-        """Learns the schemas that servers have, once. A server that does not answer within CONNECT_S is asked again
-        after ASK_AGAIN_S, while answers go on; until then its tools are not offered."""
+        """Fetches the schemas of the servers' tools, once. A server that does not answer within CONNECT_S is asked
+        again after ASK_AGAIN_S, while answers continue; until then its tools are not offered."""
         async with self._asking:
             now, new = asyncio.get_running_loop().time(), list[asyncio.Task[None]]()
             for at in range(len(self._sources)):
@@ -198,7 +204,7 @@ class Registry:
         try:
             async with asyncio.timeout(CONNECT_S):
                 learned = await self._sources[at].tools()
-        except Exception as error:  # anybody's server
+        except Exception as error:  # a foreign server may raise anything
             names = ", ".join(known.name for known in self._sources[at].declared)
             self.away[names] = str(error) or type(error).__name__
             logger.warning("the tools %s cannot be offered: %s", names, self.away[names])
@@ -215,16 +221,16 @@ class Registry:
         return frozenset(self._tools)
 
     def schemas(self, agent: Agent) -> list[dict[str, Any]]:
-        """Returns the agent's tools that there are, as the OpenAI API takes them; the one that delegates names the
-        agents that this one may hand over to."""
+        """Returns the agent's available tools in the form of the OpenAI API; the delegating tool lists the agents that
+        this one may hand over to."""
         known = [self._tools[name] for name in agent.all_tools if name in self._tools and self._tools[name].schema]
         return [_delegating_to(agent) if tool.name == DELEGATE_TOOL else dict(tool.schema) for tool in known]
 
     async def call(self, agent: Agent, name: str, arguments: str | Mapping[str, Any], use: Use) -> Result:
-        """Returns the result of an agent's call. arguments: JSON text as a model wrote it, or an object.
+        """Calls a tool for an agent, and returns the result. arguments: JSON text as a model wrote it, or an object.
 
-        A tool that the agent may not use, arguments that do not fit, a tool that fails or takes too long, a service
-        whose breaker is open: each is a result that says so. The time limit is around the breaker around the tries.
+        If the agent may not use the tool, arguments do not fit, the tool fails or takes too long, or its service's
+        breaker is open, the result says so. The time limit covers the breaker, and the breaker covers all attempts.
         """
         known = self._tools.get(name)
         if known is None or not agent.may_use(name):
@@ -251,14 +257,16 @@ class Registry:
             return _failed(f"{name} did not answer within {known.timeout_s:g} s", "timeout", known.writes)
         except Unavailable as error:
             return _failed(f"{name} failed: {error}", error.category, known.writes and error.may_be_done)
-        except ModelError as error:  # asked for a text before anything was changed
+        except ModelError as error:  # it asked for a text before anything was changed
             return _failed(f"{name} failed ({type(error).__name__})", category_of_failure(error))
-        except Exception as error:  # a tool may be anybody's code
+        except Exception as error:  # a tool may be anybody's code and raise anything
             logger.warning("the tool %s failed", name, exc_info=error)
             return _failed(f"{name} failed ({type(error).__name__})", category_of_failure(error), known.writes)
 
     async def _guarded(self, known: Tool, arguments: Mapping[str, Any], use: Use) -> Any:
-        """Raises BreakerOpen without a call while the tool's service is left alone, and what the tool raises."""
+        """Calls the tool. Raises BreakerOpen, without a call, while the circuit breaker of its service is open, and the
+        errors of the tool.
+        """
         breaker = self.breakers[known.service]
         breaker.admit(use.asker)
         try:
@@ -268,13 +276,13 @@ class Registry:
             breaker.succeeded(use.asker)  # the service answered
             raise
         except ModelError:
-            breaker.released()  # the model has a breaker of its own
+            breaker.released()  # the model has its own breaker
             raise
         except Exception:
             breaker.failed(use.asker)
             raise
         except BaseException:
-            breaker.released()  # the run ended meanwhile
+            breaker.released()  # the run ended in the meantime
             raise
         breaker.succeeded(use.asker)
         return value
@@ -283,8 +291,8 @@ class Registry:
 def registry_of(
     functions: Iterable[Callable[..., Any]], sources: Sequence[Source] = (), others: Sequence[Tool] = ()
 ) -> Registry:
-    """Returns a registry of functions that are marked as tools, with the tool that delegates, and of other tools.
-    sources: servers that have more. Raises InvalidTool."""
+    """Returns a registry of functions that are marked as tools, of the delegating tool and of other tools. sources:
+    servers with more tools. Raises InvalidTool."""
     return Registry((*map(tool_of, (delegate_to_agent, *functions)), *others), sources)
 
 
@@ -292,7 +300,7 @@ async def _tried(known: Tool, arguments: Mapping[str, Any], use: Use) -> Any:
     for attempt in range(known.retries):
         try:
             return await known.function(arguments, use)
-        except (Mistake, PydanticSerializationError, ModelError):  # a model's client has tried again itself
+        except (Mistake, PydanticSerializationError, ModelError):  # a model's client has already retried by itself
             raise
         except Exception as error:
             logger.info("the tool %s failed and is tried again", known.name, exc_info=error)
@@ -304,7 +312,7 @@ def _tool(function: Callable[..., Any], retries: int | None, timeout_s: float, w
     name = function.__name__
     docstring = inspect.getdoc(function)
     if not docstring:
-        raise InvalidTool(f"{name} has no docstring, which is the description that a model reads")
+        raise InvalidTool(f"{name} has no docstring, which models read as the description")
     description, described = read_docstring(docstring)
     hints, fields, wants_use = get_type_hints(function, include_extras=True), dict[str, Any](), None
     for parameter in inspect.signature(function).parameters.values():
@@ -323,7 +331,7 @@ def _tool(function: Callable[..., Any], retries: int | None, timeout_s: float, w
     try:
         document = parameters_schema(parameters)
     except RecursionError:
-        raise InvalidTool(f"{name}: the type of a parameter contains itself; a schema cannot say that") from None
+        raise InvalidTool(f"{name}: the type of a parameter contains itself, which a schema cannot express") from None
     schema = {
         "type": "function",
         "function": {"name": name, "description": description, "parameters": document},
@@ -334,7 +342,7 @@ def _tool(function: Callable[..., Any], retries: int | None, timeout_s: float, w
         return {field: getattr(read, field) for field in fields}
 
     async def called(arguments: Mapping[str, Any], use: Use) -> Any:
-        """A function that is not async runs in a thread, which cannot be stopped."""
+        """Calls the function. One that is not async runs in a thread, which cannot be stopped."""
         given = dict(arguments) if wants_use is None else {**arguments, wants_use: use}
         if inspect.iscoroutinefunction(function):
             return to_jsonable_python(await function(**given))
@@ -382,7 +390,7 @@ def delegate_to_agent(
     context: Annotated[dict[str, Any] | None, Field(description="what else it should know")] = None,
 ) -> None:
     """Hands the question to another agent, which answers it."""
-    raise Mistake("a question is handed over alone, with an agent and a task")
+    raise Mistake("hand a question over in a call of its own, with an agent and a task")
 
 
 def _delegating_to(agent: Agent) -> dict[str, Any]:

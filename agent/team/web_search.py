@@ -1,4 +1,4 @@
-"""Searches of the web, as tools make them: pages that a provider found."""
+"""Web search for tools: the pages that a provider finds."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -6,7 +6,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page of the web that a search found."""
+    """A web page that a search found."""
 
     title: str
     url: str
@@ -14,7 +14,7 @@ class Page:
 
 
 class WebSearch(Protocol):
-    """Searches the web. about: what is searched, such as "sample pages", which the model is told."""
+    """A web search. about: what is searched, such as "sample pages"; the model is told this."""
 
     @property
     def about(self) -> str: ...

@@ -1,4 +1,4 @@
-"""The HTTP server: FastAPI over what agent/ can be asked for. No route holds logic."""
+"""The HTTP server: FastAPI routes over the functions of agent/. Routes contain no logic."""
 
 from turnlog.consumers.api import paths
 

@@ -78,17 +78,18 @@ MODULES = (
     chat_stream,
 )
 OPENAI_MODULES = (models, chat, responses, stored, conversations)
-# What a page of another origin may read of an answer, besides the headers that every page may.
+# Response headers that a page of another origin may read, besides those that every page may.
 READABLE = (
     *("ETag", "Link", "Retry-After", "Idempotent-Replayed", "X-Next-Cursor"),
     *("X-Turnlog-Thread", "X-Turnlog-Receipt", "X-Request-Id"),
 )
-ONCE = [Depends(write_id)]  # for routes without an id of their own
+ONCE = [Depends(write_id)]  # for routes that set no id of their own
 ERRORS: dict[int | str, dict[str, Any]] = {kind: {"model": problems.Problem} for kind in ("4XX", "5XX")}
 
 
 def create_app(runtime: Runtime, react: React) -> FastAPI:
-    """Returns an ASGI application that serves the runtime; it opens and closes nothing of it. react: for dead letters.
+    """Returns an ASGI application that serves the runtime, and neither opens nor closes it. react: repeats a reactor's
+    work, for dead letters.
 
     state.stopping: set when the server stops, so that endless streams end.
     """
@@ -135,7 +136,9 @@ def create_app(runtime: Runtime, react: React) -> FastAPI:
 
 
 def prepare_routes() -> None:
-    """Creates the models of all routes in half a second, which FastAPI would do at the first request of each router."""
+    """Creates the models of all routes, in half a second. FastAPI would otherwise do it at the first request to each
+    router.
+    """
     for route in _routes():
         route.matches({"type": "http", "method": "GET", "path": "/", "headers": []})
 
@@ -164,7 +167,7 @@ def document() -> dict[str, Any]:
 
 
 def _as_json(request: Request) -> Response:
-    """Returns the document as JSON, in a thread because this is not a coroutine."""
+    """Returns the document as JSON. FastAPI runs it in a thread because it is not a coroutine."""
     return JSONResponse(document())
 
 

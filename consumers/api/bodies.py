@@ -1,5 +1,5 @@
-"""Base classes and fields of request and response bodies: JSON as its standard has it, without NaN and Infinity, which
-Python reads too, and names in camelCase."""
+"""Base classes and fields of request and response bodies: standard JSON, without the NaN and Infinity that Python
+accepts, and names in camelCase."""
 
 from typing import Annotated
 
@@ -19,12 +19,12 @@ class RequestBody(BaseModel):
 
 
 class CamelBody(BaseModel):
-    """The body of a request, with its names in camelCase."""
+    """A request body with camelCase names."""
 
     model_config = ConfigDict(alias_generator=to_camel, allow_inf_nan=False)
 
 
 class CamelRecord(CamelBody):
-    """What a route answers, with its names in camelCase; it is made by our names, or of a value that has them."""
+    """A response body with camelCase names. It is created with our own names, or from a value that has them."""
 
     model_config = ConfigDict(validate_by_name=True, from_attributes=True, serialize_by_alias=True)

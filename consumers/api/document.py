@@ -16,26 +16,26 @@ TITLES: dict[str, Any] = {
     "(RFC 9457), under /v1 those of OpenAI.",
     "contact": {"name": "turnlog"},
     "license_info": {"name": "Apache License 2.0", "identifier": "Apache-2.0"},
-    "servers": [{"url": "/", "description": "The server that has this document."}],
+    "servers": [{"url": "/", "description": "The server that serves this document."}],
 }
 TAGS = {
     "threads": "Conversations of the caller.",
-    "turns": "What was said in a conversation, and what a model sees of it.",
+    "turns": "The messages of a conversation, and what a model sees of them.",
     "answers": "Answers of the server's agent, whole or as a stream.",
-    "runs": "The steps of an agent at an answer.",
-    "memories": "What is known about the caller, and where it was said.",
+    "runs": "The steps of agents at an answer.",
+    "memories": "What is known about the caller, with its sources.",
     "recall": "Search in conversations and memories.",
     "person": "Entities and preferences of the caller.",
     "sessions": "Short-term memory of a conversation: its mode, summary, slots and checkpoints.",
-    "session memory": "The same with camelCase requests and results.",
+    "session memory": "Short-term memory with camelCase requests and results.",
     "limits": "How much users may ask for, and what is left.",
-    "timeline": "Events of conversations as they come.",
+    "timeline": "Events of conversations as they arrive.",
     "personal data": "Export, erasure and import of a person's data.",
-    "jobs": "Work that goes on after its request.",
-    "operations": "What operators see and do.",
+    "jobs": "Work that continues after its request.",
+    "operations": "Functions for operators.",
     "access": "Signing in, and API keys.",
-    "health": "Whether the server works.",
-    "chat stream": "A question through the conversation graph, with the result of each step.",
+    "health": "Health of the server.",
+    "chat stream": "Questions to the agent, with the result of each step.",
     "ai-agent": "Questions, conversations and memories with camelCase names.",
     "ai-agent administration": "Limits, agents, traces and circuit breakers, for operators.",
     "openai": "OpenAI's API with memory.",
@@ -55,10 +55,10 @@ def operation_id(route: APIRoute) -> str:
 
 
 def documented(document: dict[str, Any]) -> dict[str, Any]:
-    """Completes the document in place, so that it is valid OpenAPI 3.1 and other projects' generators take it.
+    """Completes the document in place, so that it is valid OpenAPI 3.1 and other projects' generators accept it.
 
-    Problems get their media type, what a POST made gets links, and Idempotency-Key, which every route can read, stays
-    only where it has a meaning.
+    Problems get their media type, objects created by POST get links, and Idempotency-Key, which every route can read,
+    stays only where it has an effect.
     """
     document["tags"] = [{"name": name, "description": text} for name, text in TAGS.items()]
     document["security"] = [{name: []} for name in document["components"]["securitySchemes"]]
@@ -77,7 +77,9 @@ def documented(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _complete_schemas(part: Any) -> None:
-    """Gives every array its `items`, and describes the events of streams; OpenAPI has `itemSchema` from 3.2 on."""
+    """Gives every array its `items`, and describes the events of streams, because `itemSchema` exists only from OpenAPI
+    3.2 on.
+    """
     if isinstance(part, list):
         for member in part:
             _complete_schemas(member)

@@ -1,4 +1,4 @@
-"""Keeps answers of writes with an Idempotency-Key, and sends the same answer when a write is repeated."""
+"""Stores the responses of writes with an Idempotency-Key, and sends the same response when a write is repeated."""
 
 import asyncio
 import json
@@ -14,7 +14,7 @@ from turnlog.events.tasks import cancel
 
 WRITE, HOLDING, FAILED = "turnlog.write", "turnlog.holding", "turnlog.failed"
 REPEATED = b"idempotent-replayed"
-# Routes without a key: they read by POST, because queries can be long, or find nothing left to cancel when repeated.
+# Routes that need no key: they read by POST, because queries can be long, or have nothing left to cancel when repeated.
 WITHOUT_KEY = frozenset(
     {
         "/api/threads/{thread}/answers/{seq}/cancel",
@@ -31,7 +31,7 @@ HEADERS = (
     *("if-match", "x-turnlog-thread", "x-turnlog-memory", "x-turnlog-timezone"),
     *("x-openwebui-chat-id", "x-openwebui-task", "x-conversation-id", "x-sm-conversation-id"),
 )
-# A repeated request to these routes follows the running answer, also as a stream.
+# A repeated request to these routes joins the running answer, also as a stream.
 JOINING = frozenset(
     {
         "/api/threads/{thread}/answers",
@@ -45,7 +45,7 @@ EVENTS = "text/event-stream"
 
 
 class Repeated(Exception):
-    """The write was already done. Not an error: the response is that of the first one."""
+    """The write was already done. This is not an error: the response is that of the first request."""
 
     def __init__(self, response: Response) -> None:
         self.response = response
@@ -68,13 +68,13 @@ async def begin(request: Request, runtime: Runtime, write: Write) -> None:
 
 
 def failed(request: Request) -> None:
-    """Prevents storing a response that began as a success but reports an error."""
+    """Prevents that a response is stored which began as a success but reports an error."""
     request.scope[FAILED] = True
 
 
 class Answers:
-    """ASGI middleware: stores the answer of a write with a key before the client has received all of it. A failed write
-    is given up, so that it can be sent again."""
+    """ASGI middleware that stores the response of a write with a key before the client has received all of it. A failed
+    write is not stored, so that it can be sent again."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -93,7 +93,7 @@ class Answers:
 
 
 class _Answer:
-    """An answer that is stored for repeated requests. ended: it was stored, or must not be."""
+    """A response that is stored for repeated requests. ended: it was stored, or must not be stored."""
 
     def __init__(self, scope: Scope, send: Send) -> None:
         self._scope, self._send = scope, send

@@ -1,4 +1,4 @@
-"""Jobs that outlast a request: their progress and result, for the user who began them, in this process."""
+"""Jobs that outlast a request. Their progress and result are kept in this process, for the user who began them."""
 
 import asyncio
 import json
@@ -33,9 +33,9 @@ class JobStatus:
 
 @dataclass(slots=True)
 class Job:
-    """A job of one user. key: distinguishes jobs of one kind. file: its output.
+    """A job of a user. key: distinguishes jobs of one kind. file: its output.
 
-    more: is set and replaced whenever the status changes."""
+    more: an event that is set, and replaced by a new one, whenever the status changes."""
 
     owner: tuple[str, str]
     status: JobStatus
@@ -51,11 +51,11 @@ class Job:
             status.result = await self.work(self)
             status.state = "done"
         except asyncio.CancelledError:
-            self.fail(Stopping("the server stops, and the work with it; begin it again"))
+            self.fail(Stopping("the server is stopping, and this work with it; begin it again"))
             raise
         except TurnlogError as error:
             self.fail(error)
-        except Exception as error:  # its watchers get an id; the cause goes to the server's log
+        except Exception as error:  # watchers get an id; the cause goes to the server's log
             status.state, status.error = "failed", json.loads(bytes(unexpected(error, status.kind).body))
         finally:
             self.wake()
@@ -73,7 +73,7 @@ class Job:
         self.more = asyncio.Event()
 
     async def changes(self) -> AsyncGenerator[JobStatus]:
-        """Yields the status now and after each change, the last one when the work has ended."""
+        """Yields the status now and after each change, until the work has ended."""
         while self.status.state == "running":
             more = self.more
             yield self.status
@@ -88,12 +88,12 @@ class Jobs:
         self._jobs: dict[str, Job] = {}
 
     def begin(self, caller: Principal, kind: str, work: Work, key: str = "") -> Job:
-        """Returns the caller's running job of this kind, or a new one. Raises Refused where one with another
-        key runs."""
+        """Returns the caller's running job of this kind, or a new one. Raises Refused if one with another key is
+        running."""
         for job in self.of(caller):
             if (job.status.kind, job.status.state) == (kind, "running"):
                 if job.key != key:
-                    raise Refused(409, "job-under-way", f"another {kind} of yours runs: job {job.status.id}")
+                    raise Refused(409, "job-under-way", f"another {kind} of yours is running: job {job.status.id}")
                 return job
         job = Job((caller.tenant, caller.user), JobStatus(uuid.uuid4().hex, kind), work, key)
         self._jobs[job.status.id] = job
@@ -105,7 +105,7 @@ class Jobs:
         return [job for job in self._jobs.values() if job.owner == (caller.tenant, caller.user)]
 
     def drop_exports(self, tenant: str, user: str) -> None:
-        """Forgets exports about a user, whose key is the user, whoever made them."""
+        """Deletes the exports of a user's data, no matter who made them. Their key is the user."""
         for job in list(self._jobs.values()):
             if (job.owner[0], job.status.kind, job.key) == (tenant, "export", user):
                 self._drop(job)
@@ -118,11 +118,11 @@ class Jobs:
         self._jobs.pop(job.status.id, None)
 
     def find(self, caller: Principal, job_id: str) -> Job:
-        """Returns a job of the caller. Raises NotFound, for the jobs of others too."""
+        """Returns a job of the caller. Raises NotFound, also for jobs of others."""
         for job in self.of(caller):
             if job.status.id == job_id:
                 return job
-        raise NotFound(f"there is no job {job_id[:80]!r}; it may have ended long ago, or run in another process")
+        raise NotFound(f"there is no job {job_id[:80]!r}; it may have ended long ago, or belong to another process")
 
     async def close(self) -> None:
         jobs = list(self._jobs.values())

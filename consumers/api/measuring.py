@@ -1,4 +1,4 @@
-"""Metrics over HTTP: of every request, by route template, and the page that Prometheus reads."""
+"""Metrics of every HTTP request, by route template, and the page that Prometheus reads."""
 
 import time
 
@@ -22,12 +22,14 @@ class Text(Response):
 @router.get("/metrics", response_class=Text)
 @router.get("/admin/ai-agent/metrics/prometheus", response_class=Text)
 async def prometheus(caller: ServerOperator) -> Text:
-    """Returns the metrics of all processes, by role, as Prometheus reads them."""
+    """Returns the metrics of all processes, by role, in Prometheus' format."""
     return Text(await whole_page(caller.system))
 
 
 class Measured:
-    """ASGI middleware around all others. Paths and methods that no route has share a label: clients choose them."""
+    """ASGI middleware around all others. Paths and methods without a route share one label, because clients choose
+    them.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

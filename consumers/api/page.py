@@ -8,7 +8,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import Message, Receive, Scope, Send
 
-FOLDER = Path(__file__).resolve().parent.parent / "page"  # an editable install links modules, not the folder
+FOLDER = Path(__file__).resolve().parent.parent / "page"  # an editable install links the modules, but not the folder
 # The policy: nothing is loaded from other servers, the HTML has no inline script or style, and other pages may not
 # frame this one.
 HEADERS = {
@@ -17,12 +17,12 @@ HEADERS = {
     b"x-content-type-options": b"nosniff",
     b"referrer-policy": b"no-referrer",
     b"cross-origin-opener-policy": b"same-origin",
-    b"cache-control": b"no-cache",  # revalidated by its ETag, so that a new version is seen at once
+    b"cache-control": b"no-cache",  # revalidated by its ETag, so that browsers load a new version at once
 }
 
 
 class PageFiles(StaticFiles):
-    """The page's files, with headers for a page that does not trust the texts it shows."""
+    """The page's files, with headers that protect it from the texts it shows."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def with_headers(message: Message) -> None:

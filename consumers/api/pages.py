@@ -1,4 +1,4 @@
-"""Pages of lists: a cursor says where the next page begins, so that nothing is repeated or left out meanwhile."""
+"""Pages of lists. A cursor says where the next page begins, so that changes of the list repeat or skip nothing."""
 
 import base64
 import json
@@ -17,12 +17,12 @@ __all__ = ["cursor_of", "moment"]
 T = TypeVar("T")
 NEXT_CURSOR = "X-Next-Cursor"
 Place = tuple[str | int, ...]
-Limit = Annotated[int, Query(ge=1, le=200, description="At most so many.")]
-Cursor = Annotated[str | None, Query(max_length=2_000, description="`next` of the page before.")]
+Limit = Annotated[int, Query(ge=1, le=200, description="Maximum number of items.")]
+Cursor = Annotated[str | None, Query(max_length=2_000, description="`next` of the previous page.")]
 
 
 class BadCursor(TurnlogError):
-    """The cursor is not one that this server made."""
+    """The cursor was not made by this server."""
 
     code = "bad-cursor"
 
@@ -35,16 +35,16 @@ class Page(BaseModel, Generic[T]):
 
 
 def page_of(items: Sequence[T], limit: int, place: Callable[[T], Place]) -> Page[T]:
-    """Returns a page of up to limit + 1 items, of which the last one only shows that more follow.
+    """Returns a page from up to limit + 1 items; the extra item only shows that more follow.
 
-    place: where an item is in the list, for the cursor.
+    place: returns an item's place in the list, for the cursor.
     """
     shown = list(items[:limit])
     return Page(items=shown, next=cursor_of(*place(shown[-1])) if len(items) > limit else None)
 
 
 def page_after(items: Sequence[T], limit: int, cursor: str | None, place: Callable[[T], Place]) -> Page[T]:
-    """Returns the page after the cursor of a list that was read whole, in the order of its places. Raises BadCursor."""
+    """Returns the page after the cursor, from a whole list in the order of its places. Raises BadCursor."""
     kinds = [type(part) for part in place(items[0])] if items else None
     begin = place_of(cursor, *kinds) if kinds else None
     rest = items if begin is None else [item for item in items if place(item) > begin]
@@ -52,7 +52,9 @@ def page_after(items: Sequence[T], limit: int, cursor: str | None, place: Callab
 
 
 def items_of(page: Page[T], response: Response) -> list[T]:
-    """Returns the items, for lists whose form is not ours: the header NEXT_CURSOR has the cursor of the next page."""
+    """Returns the items, for lists in the form of another API; the cursor of the next page goes into the header
+    NEXT_CURSOR.
+    """
     if page.next is not None:
         response.headers[NEXT_CURSOR] = page.next
     return page.items
@@ -61,7 +63,7 @@ def items_of(page: Page[T], response: Response) -> list[T]:
 def place_of(cursor: str | None, *kinds: type) -> tuple[Any, ...] | None:
     """Returns the place that a cursor names; None without a cursor. Raises BadCursor.
 
-    kinds: the types of its parts, of which times and ids are texts in the cursor.
+    kinds: the types of its parts. Times and ids are text in the cursor.
     """
     if cursor is None:
         return None
@@ -71,12 +73,12 @@ def place_of(cursor: str | None, *kinds: type) -> tuple[Any, ...] | None:
             raise ValueError
         return tuple(_part(part, kind) for part, kind in zip(parts, kinds, strict=True))
     except ValueError:
-        raise BadCursor(f"{cursor[:40]!r} is not a cursor; use `next` of the page before as it is") from None
+        raise BadCursor(f"{cursor[:40]!r} is not a cursor; use `next` of the previous page, unchanged") from None
 
 
 def _part(part: Any, kind: type) -> Any:
-    """Returns a part of a cursor as its type. Raises ValueError for another type, and for what Postgres cannot compare
-    with a bigint or a text."""
+    """Returns a part of a cursor as its type. Raises ValueError for another type, and for a value that Postgres cannot
+    compare with a bigint or text."""
     if kind is int:
         if type(part) is not int or not -(2**63) <= part < 2**63:
             raise ValueError

@@ -1,7 +1,7 @@
 """Ids in paths: a slash that a client percent-encoded is part of an id, not a separator between parts.
 
-Servers decode a path before it is routed, after which both are the same. Here each part is decoded by itself, with its
-slashes escaped, and the parameters of routes are what the client meant.
+Servers decode a path before it is routed, so that both look the same. Here each part is decoded separately, with its
+slashes escaped, so that the parameters of routes are what the client meant.
 """
 
 from typing import Any
@@ -15,21 +15,21 @@ _WITH_ESCAPES = (b"%2f", b"%1b", _ESCAPE.encode())
 
 
 class Part(StringConvertor):
-    """A parameter that is one part of the path."""
+    """A parameter that matches one part of the path."""
 
     def convert(self, value: str) -> str:
         return _plain(value)
 
 
 class Rest(PathConvertor):
-    """A parameter that is the rest of the path."""
+    """A parameter that matches the rest of the path."""
 
     def convert(self, value: str) -> str:
         return _plain(value)
 
 
 class PathsInParts:
-    """ASGI middleware before all that routes."""
+    """ASGI middleware that runs before any routing."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -42,13 +42,15 @@ class PathsInParts:
 
 
 def register() -> None:
-    """Makes these the convertors of routes that are made from now on."""
+    """Registers these convertors for all routes that are created afterwards."""
     register_url_convertor("str", Part())
     register_url_convertor("path", Rest())
 
 
 def route_template(scope: Scope) -> str | None:
-    """Returns the path of the request's route as it is declared, such as /api/threads/{thread}; None without one."""
+    """Returns the path of the request's route as it is declared, such as /api/threads/{thread}; None if no route
+    matches.
+    """
     route: Any = scope.get("route")
     return getattr(route, "path", None)
 

@@ -1,4 +1,4 @@
-"""The caller of a request: the identity of its token, and a runtime that sees its tenant alone."""
+"""The caller of a request: the identity in its token, and a runtime that sees only its tenant."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from turnlog.events.local_time import caller_zone, zone_named, zone_or
 
 _WRITES = UUID("0193b5a2-6d5e-7c1f-9a43-5f0c8e2b7d11")
 Place = tuple[Runtime, str, str]
-OfUser = Annotated[str | None, Query(max_length=255, description="Another user's, for operators of the tenant.")]
+OfUser = Annotated[str | None, Query(max_length=255, description="Another user; for operators of the tenant.")]
 bearer = HTTPBearer(
     auto_error=False, description="A token of `turnlog token`, or an API key of `turnlog api-key create`."
 )
@@ -31,7 +31,9 @@ bearer = HTTPBearer(
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who calls. runtime: limited to the caller's tenant, by the database too. system: without that limit."""
+    """The caller of a request. runtime: limited to the caller's tenant, also by the database. system: a runtime without
+    that limit.
+    """
 
     identity: Identity
     runtime: Runtime
@@ -47,12 +49,12 @@ class Principal:
 
     @property
     def person(self) -> Place:
-        """Returns runtime, tenant and user, as functions about a person take them."""
+        """Returns runtime, tenant and user, the first arguments of functions about a person."""
         return self.runtime, self.tenant, self.user
 
     def person_named(self, user: str | None) -> Place:
-        """Returns `person` for a user whom a read names, None for the caller. Raises Forbidden for another user without
-        the scope of an operator."""
+        """Returns `person` for the user that a read names, or for the caller if it names None. Raises Forbidden for
+        another user without an operator's scope."""
         if user is not None and user != self.user:
             self.identity.require("operate")
         return self.runtime, self.tenant, self.user if user is None else user
@@ -62,31 +64,31 @@ class Principal:
         await self.system.cached(Access).check(self.identity)
 
     def check_user(self, user: str | None) -> None:
-        """Raises NotFound where a request names another user than its caller."""
+        """Raises NotFound if a request names a user other than its caller."""
         if user is not None and user != self.user:
             raise NotFound(f"there is no user {user[:80]!r} here: a request is made for its caller")
 
     async def owns(self, thread: str, least: ParticipantRole = "owner") -> Place:
-        """Returns the caller's conversation of this name or id, for functions about a thread. least: with this role in
-        it another user's conversation is open, too. Raises NotFound, Forbidden."""
+        """Returns the caller's conversation with this name or id, for functions about a thread. least: the role in
+        another user's conversation from which the caller may use it too. Raises NotFound, Forbidden."""
         place = (self.runtime, self.tenant)
         return *place, await own_thread(*place, thread, self.user, least=least)
 
     async def may_begin(self, thread: str, least: ParticipantRole = "owner") -> Place:
-        """Does what `owns` does; a thread without events passes, and stays without an owner. Raises NotFound,
-        Forbidden."""
+        """Does what `owns` does, but also accepts a thread without events, which stays without an owner. Raises
+        NotFound, Forbidden."""
         place = (self.runtime, self.tenant)
         return *place, await own_thread(*place, thread, self.user, begins=True, least=least)
 
     async def claims(self, thread: str) -> Place:
-        """Does what `owns` does; a thread without events becomes the caller's."""
+        """Does what `owns` does; a thread without events then belongs to the caller."""
         place = (self.runtime, self.tenant)
         return *place, await claimed(*place, thread, self.user)
 
 
 def use_zone(identity: Identity, named: str | None) -> None:
-    """Sets the time zone of the request under way. named: what its header says, before the token's. Raises
-    InvalidEvent."""
+    """Sets the time zone of the current request. named: the zone in its header, which takes precedence over the
+    token's. Raises InvalidEvent."""
     try:
         caller_zone.set(zone_named(named) if named else zone_or(identity.zone, UTC))
     except ValueError as error:
@@ -97,13 +99,13 @@ async def identify(
     request: Request,
     credentials: Annotated[HTTPAuthorizationCredentials | None, Security(bearer)],
     x_turnlog_user: Annotated[
-        str | None, Header(description="Whom a key with the scope act-as-user acts for, in UTF-8.")
+        str | None, Header(description="The user that a key with the scope act-as-user acts for, in UTF-8.")
     ] = None,
     x_turnlog_timezone: Annotated[
         str | None, Header(description="The time zone of the person, such as Asia/Shanghai.")
     ] = None,
 ) -> Principal:
-    """Returns who calls. Raises Unauthenticated, TokenExpired, Forbidden."""
+    """Returns the caller. Raises Unauthenticated, TokenExpired, Forbidden."""
     if credentials is None:
         raise Unauthenticated("send a token: `Authorization: Bearer …`; `turnlog token --user NAME` prints one")
     system: Runtime = request.app.state.runtime
@@ -114,7 +116,7 @@ async def identify(
 
 
 def needs(scope: str, role: Role | None = None) -> Any:
-    """Makes a dependency that returns the caller, and raises Forbidden without the scope or the role."""
+    """Returns a dependency that returns the caller, and raises Forbidden if the scope or the role is missing."""
 
     async def allowed(caller: Annotated[Principal, Depends(identify)]) -> Principal:
         caller.identity.require(scope, role)
@@ -124,12 +126,14 @@ def needs(scope: str, role: Role | None = None) -> Any:
 
 
 async def reads_in_turn(caller: Annotated[Principal, needs("read")]) -> AsyncIterator[Principal]:
-    """Yields the caller, whose reads take their turn until the answer is sent. Raises Forbidden, TooManyWaiting."""
+    """Yields the caller; its reads wait for their turn, which lasts until the response is sent. Raises Forbidden,
+    TooManyWaiting.
+    """
     async with in_share(*caller.person, "reads"):
         yield caller
 
 
-# A Watcher's answer has no end, so it takes no turn of the reads; streams are counted by themselves.
+# A Watcher's response is endless, so it takes no turn among the reads; streams are counted separately.
 Watcher = Annotated[Principal, needs("read")]
 Reader = Annotated[Principal, Depends(reads_in_turn)]
 Writer = Annotated[Principal, needs("write")]
@@ -141,10 +145,12 @@ KeyMaker = Annotated[Principal, needs("keys")]
 
 
 async def server_operator(caller: Operator) -> Principal:
-    """Returns an operator of what all tenants share. Raises Forbidden for operators of tenants but the server's."""
+    """Returns the caller if it operates what all tenants share. Raises Forbidden for operators of any tenant but the
+    server's.
+    """
     own = caller.system.settings.tenant
     if caller.tenant != own:
-        raise Forbidden(f"all tenants share this: it needs an operator of the tenant {own!r} (TURNLOG_TENANT)")
+        raise Forbidden(f"all tenants share this, so it needs an operator of the tenant {own!r} (TURNLOG_TENANT)")
     return caller
 
 
@@ -158,13 +164,13 @@ async def write_id(
         str | None,
         Header(
             max_length=255,
-            description="The same write sent again with the same key is done once, and answered as the first time, for "
-            "two days. With another body it is refused.",
+            description="For two days, a write that is sent again with the same key is not repeated, and gets the "
+            "first response. With another body it is refused.",
         ),
     ] = None,
 ) -> UUID:
     """Returns the id of the event that a request writes. Every route that changes something depends on it, because it
-    finds out whether the write was done before. Raises Repeated, KeyReused, WriteUnderWay."""
+    detects repeated writes. Raises Repeated, KeyReused, WriteUnderWay."""
     if idempotency_key is None or not idempotency.may_repeat(request):
         return uuid7()
     place = "\0".join((caller.tenant, caller.user, request.method, request.url.path, idempotency_key))

@@ -30,9 +30,11 @@ logger = logging.getLogger("turnlog.api")
 MEDIA_TYPE = "application/problem+json"
 METHODS = ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")
 RETRY_S = 5
-reader_language: ContextVar[Locale] = ContextVar("reader_language", default="en")  # Accept-Language of the request
+reader_language: ContextVar[Locale] = ContextVar(
+    "reader_language", default="en"
+)  # the language of the request's Accept-Language
 
-# Every code that a request can meet. A code of someone else's error class is one of this server: 500.
+# The status of every error code that a request can cause. Any other code is an internal error: 500.
 STATUS: Mapping[str, int] = {
     **REFUSALS,
     "wrong-origin": 403,
@@ -92,12 +94,12 @@ STATUS: Mapping[str, int] = {
 
 
 class Problem(BaseModel):
-    """The body of every error. title: why, in Chinese, where Accept-Language asks for it; the status' name elsewhere.
-    retryAfter: seconds. errors: which fields of the request are wrong.
-    candidates: `id` and `content` of the memories that the given words may mean.
+    """The body of every error. title: the reason in Chinese if Accept-Language asks for it, otherwise the status' name.
+    retryAfter: in seconds. errors: the fields of the request that are wrong. candidates: `id` and `content` of the
+    memories that the given words may mean.
 
-    message, category, suggestions, shouldRetry, action: for a person, where no answer came; in the language of the
-    request's `locale` under /ai-agent, of its Accept-Language elsewhere.
+    message, category, suggestions, shouldRetry, action: for people, if there is no answer; under /ai-agent in the
+    language of the request's `locale`, elsewhere of its Accept-Language.
     """
 
     type: str
@@ -117,13 +119,13 @@ class Problem(BaseModel):
 
 
 class Stopping(TurnlogError):
-    """The server stops; another process, or this one in a moment, serves the request."""
+    """The server is stopping; another process serves the request, or this one after its restart."""
 
     code = "stopping"
 
 
 class Refused(HTTPException):
-    """A request that no route should see."""
+    """A request that is refused before it reaches a route."""
 
     def __init__(self, status: int, code: str, detail: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(status, detail, headers)
@@ -140,8 +142,8 @@ def problem(
     cause: str | None = None,
     **more: Any,
 ) -> JSONResponse:
-    """Returns a response with a new id. A 503 without retry_after may be repeated after RETRY_S. cause: the code that
-    says more than `code` why."""
+    """Returns a response with a new id. A 503 without retry_after may be repeated after RETRY_S. cause: a code that
+    gives the reason more precisely than `code`."""
     title = why_zh(cause or code) if reader_language.get() == "zh" else HTTPStatus(status).phrase
     body = {"type": "about:blank", "title": title, "status": status, "detail": detail}
     body |= {"code": code, "id": new_id(), **more}
@@ -157,7 +159,7 @@ def problem(
 
 
 def unexpected(error: Exception, path: str) -> JSONResponse:
-    """Returns a 500. Only the server's log has the cause, without its text, which may hold what people said."""
+    """Returns a 500. The cause goes only to the server's log, without its text, which may contain what people said."""
     reference = new_id()
     while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
@@ -173,9 +175,10 @@ def new_id() -> str:
 
 
 def problem_of(error: TurnlogError, locale: Locale | None = None) -> JSONResponse:
-    """Returns the error as a response. Errors may carry `retry_after_s`; for servers that are away it is RETRY_S.
+    """Returns the error as a response. Errors may have `retry_after_s`; if a server is unavailable it is RETRY_S.
 
-    locale: of the text for a person, which an error has that says why there is no answer, and any error with a locale.
+    locale: the language of the message for people. An error that says why there is no answer has one, and any error if
+    a locale is given.
     """
     status = _status(error)
     if locale is not None or isinstance(error, NoAnswer | ModelError):
@@ -191,7 +194,7 @@ def problem_of(error: TurnlogError, locale: Locale | None = None) -> JSONRespons
 
 
 def retry_after(error: TurnlogError) -> float | None:
-    """Returns the seconds after which to ask again; None where asking again does not help."""
+    """Returns the seconds after which to ask again; None if asking again does not help."""
     wait: float | None = getattr(error, "retry_after_s", None)
     return RETRY_S if wait is None and _status(error) == HTTPStatus.SERVICE_UNAVAILABLE else wait
 
@@ -202,14 +205,15 @@ def _status(error: TurnlogError) -> int:
 
 
 def language_of(connection: HTTPConnection) -> Locale:
-    """Returns the language of what a person reads: the `locale` of the request's body, or the first of
-    Accept-Language."""
+    """Returns the language of messages for people: the `locale` of the request's body, or the first of
+    Accept-Language.
+    """
     asked: Locale | None = getattr(connection.state, "locale", None)
     return asked or locale_of(connection.headers.get("accept-language"))
 
 
 def too_slow() -> JSONResponse:
-    return problem(503, "too-slow", "the database took too long for this request; ask for less at once")
+    return problem(503, "too-slow", "the database took too long for this request; ask for less at a time")
 
 
 def add_handlers(app: FastAPI) -> None:
@@ -237,13 +241,15 @@ def add_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(DataError)
     async def not_storable(_: Request, error: DataError) -> JSONResponse:
-        """Refuses values such as a NUL in a text that is searched for."""
+        """Refuses values that Postgres cannot take, such as a NUL in a text to search for."""
         logger.warning("Postgres cannot take a value: %s", type(error).__name__)
-        return problem(422, "invalid-value", "the database cannot take a value of the request, such as a NUL in a text")
+        return problem(
+            422, "invalid-value", "the database cannot take a value of the request, such as a text with a NUL"
+        )
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
-        """Says which fields are wrong. The caller's own input is not repeated, because it may hold secrets."""
+        """Returns which fields are wrong. The caller's input is not repeated, because it may contain secrets."""
         errors = [
             {"where": list(wrong["loc"]), "message": _why(wrong, request.scope["route"])} for wrong in error.errors()
         ]
@@ -259,7 +265,7 @@ def add_handlers(app: FastAPI) -> None:
         code = HTTPStatus(error.status_code).name.lower().replace("_", "-")
         if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
             headers = _allowed(request)
-            detail = f"this path takes {headers['Allow']}, not {request.method}; /docs shows every route"
+            detail = f"this path accepts {headers['Allow']}, not {request.method}; /docs shows every route"
             return problem(error.status_code, code, detail, headers=headers)
         is_unknown = error.status_code == HTTPStatus.NOT_FOUND
         detail = "no route has this path; /docs shows every route" if is_unknown else str(error.detail)
@@ -279,13 +285,13 @@ def _why(wrong: Mapping[str, Any], route: Any) -> str:
 
 
 def not_json(error: RequestValidationError) -> str | None:
-    """Returns where the body stops being JSON, None where it is JSON."""
+    """Returns where the body stops being JSON; None if it is JSON."""
     first = error.errors()[0]
     return f"the body is not JSON from character {first['loc'][1]} on" if first["type"] == "json_invalid" else None
 
 
 def _allowed(request: Request) -> dict[str, str]:
-    """Returns the methods of all routes with this path; the router has those of the first alone (RFC 9110, 10.2.1)."""
+    """Returns the methods of all routes with this path (RFC 9110, 10.2.1); the router knows only those of the first."""
     asked = [dict(request.scope) | {"method": method} for method in METHODS]
     routes = request.app.routes
     taken = [scope["method"] for scope in asked if any(route.matches(scope)[0] is Match.FULL for route in routes)]

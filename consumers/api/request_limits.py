@@ -1,4 +1,6 @@
-"""Around all routes: refuses foreign hosts and origins, large bodies, slow senders and floods, and catches errors."""
+"""Middleware around all routes: refuses foreign hosts and origins, large bodies, slow senders and floods, and catches
+errors.
+"""
 
 import asyncio
 from collections import Counter
@@ -20,15 +22,16 @@ from turnlog.events.texts import valid_json
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 HEADERS_S = 10.0
 BODY_S = 60.0
-MOST_REQUESTS = 200  # of one credential at once; the rest is refused before it costs anything
+MOST_REQUESTS = 200  # concurrent requests of one credential; more are refused before they cost anything
 REQUESTS_RETRY_S = 1.0
 MAX_HEADERS = 64 * 1024
 TOO_LARGE = b"HTTP/1.1 431 \r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
 
 class RequestLimits:
-    """ASGI middleware. hosts: names a request may be sent to ("*" for any). origins: of web pages that may send one,
-    beside pages of this server itself. max_body: bytes. larger: paths that take more, and how many bytes.
+    """ASGI middleware. hosts: names that requests may be sent to ("*" for any). origins: web pages that may send
+    requests, besides those of this server. max_body: in bytes. larger: paths that take larger bodies, with their
+    limits.
 
     Any web page can reach a server on loopback, so Host and Origin are checked there too.
     """
@@ -60,12 +63,12 @@ class RequestLimits:
         who = headers.get("authorization", ""), headers.get("x-turnlog-user", "")
         if who[0] and self._running[who] >= MOST_REQUESTS:
             metrics.WAITING_REFUSALS.labels("requests").inc()
-            detail = f"{MOST_REQUESTS} requests of yours are under way in this process; send fewer at once"
+            detail = f"{MOST_REQUESTS} of your requests are running in this process; send fewer at a time"
             refused = problem(429, "too-many-waiting", detail, retry_after=REQUESTS_RETRY_S)
             return await for_path(scope["path"], refused)(scope, receive, send)
         self._running[who] += 1
         try:
-            # A larger body is a file, whose reader takes it in parts.
+            # A larger body is a file, which is read in parts.
             is_json = "json" in headers.get("content-type", "") and scope["path"] not in self._larger
             await self._guarded(scope, _Body(receive, *self._limit_of(scope), is_json).receive, send)
         finally:
@@ -74,7 +77,7 @@ class RequestLimits:
                 del self._running[who]
 
     async def _guarded(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Turns an error that no handler took into a problem, or lets it end the stream that has begun."""
+        """Turns an error that no handler caught into a problem; if the response has begun, the error ends it."""
         begun = False
 
         async def noting(message: Message) -> None:
@@ -84,9 +87,9 @@ class RequestLimits:
 
         try:
             await self._app(scope, receive, noting)
-        except Exception as error:  # the last resort of the server: an id, never a traceback
+        except Exception as error:  # last resort: the client gets an id, never a traceback
             if begun and isinstance(error, ExceptionGroup) and error.split(BrokenResourceError)[1] is None:
-                return  # the client left its stream, and FastAPI's keep-alive had nobody to write to
+                return  # the client left its stream, so FastAPI's keep-alive had nobody to write to
             answer = for_path(scope["path"], unexpected(error, scope["path"]))
             if not begun:
                 await answer(scope, receive, send)
@@ -98,7 +101,7 @@ class RequestLimits:
         headers = Headers(scope=scope)
         host = headers.get("host", "")
         if "*" not in self._hosts and _name(host) not in self._hosts:
-            return 421, "wrong-host", "this server does not answer for that host; TURNLOG_API_HOSTS lists its names"
+            return 421, "wrong-host", "this server does not serve that host; TURNLOG_API_HOSTS lists its names"
         origin = headers.get("origin")
         if origin is not None and origin not in self._origins and origin.partition("://")[2] != host:
             return 403, "wrong-origin", "pages of that origin may not use this server; TURNLOG_API_ORIGINS lists them"
@@ -109,7 +112,9 @@ class RequestLimits:
         return None
 
     def _limit_of(self, scope: Scope) -> tuple[int, float]:
-        """Returns the most bytes of a body, and its seconds: as many more as it may be larger than other bodies."""
+        """Returns the maximum size of a body in bytes, and the seconds it may take, which grow in proportion to the
+        size.
+        """
         most = self._larger.get(scope["path"], self._max_body)
         return most, BODY_S * max(1, most / self._max_body)
 
@@ -119,7 +124,7 @@ def _too_large(limit: int) -> tuple[int, str, str]:
 
 
 class _Body:
-    """Counts what arrives of a body, and for how long. JSON comes at once, as valid Unicode."""
+    """Limits the size of a body and the time it takes to arrive. JSON is passed on in one piece, as valid Unicode."""
 
     def __init__(self, receive: Receive, limit: int, seconds: float, is_json: bool) -> None:
         self._receive, self._limit, self._seconds, self._seen = receive, limit, seconds, 0
@@ -162,7 +167,7 @@ def _name(host: str) -> str:
 
 class PromptProtocol(HttpToolsProtocol):
     """Limits what uvicorn does not: the time and size of a request's headers, and the time that a connection stays open
-    for the rest of a body that was answered already. Trailers of a chunked body are no headers of the request."""
+    for the rest of a body after its response. Trailers of a chunked body are not headers of the request."""
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -171,7 +176,7 @@ class PromptProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         if self._head_size > MAX_HEADERS:
-            return  # refused; the connection is open for a moment so that the sender reads why
+            return  # refused; the connection stays open for a moment so that the sender can read why
         super().data_received(data)
         if self._in_head:
             self._head_size += len(data)

@@ -32,13 +32,13 @@ class PortTaken(TurnlogError):
 
 
 class OpenToAll(TurnlogError):
-    """The API would listen beyond this machine with a secret that is only a file of this machine."""
+    """The API would listen beyond this machine, but its secret is only a file on this machine."""
 
     code = "open-to-all"
 
 
 class OwnModel(TurnlogError):
-    """The API would ask itself for answers."""
+    """The API is configured to ask itself for answers."""
 
     code = "own-model"
 
@@ -50,7 +50,7 @@ class _Server(uvicorn.Server):
                 app,
                 http=PromptProtocol,
                 log_config=None,
-                log_level="warning",  # a WebSocket's token is in its query, which uvicorn logs as information
+                log_level="warning",  # a WebSocket's token is in its query, which uvicorn logs at level INFO
                 access_log=False,
                 server_header=False,
                 limit_concurrency=MAX_CONNECTIONS,
@@ -68,7 +68,7 @@ class _Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Signals are the process's: `up` and `worker` end all of their roles in order."""
+        """Leaves signals to the process: `up` and `worker` end all of their roles in order."""
         yield
 
     async def end(self) -> None:
@@ -80,9 +80,10 @@ class _Server(uvicorn.Server):
 
 @contextlib.asynccontextmanager
 async def serving(runtime: Runtime, react: React, port_file: Path | None = None) -> AsyncIterator[str]:
-    """Serves the API while the block runs; its URL. At the end open streams end, and requests have GRACE_S.
+    """Serves the API while the block runs, and yields its URL. At the end, open streams end, and running requests have
+    GRACE_S to finish.
 
-    port_file: where the port is taken, a free one is used instead and kept in this file for the next start.
+    port_file: if the port is taken, a free one is used instead and stored in this file for the next start.
     Raises PortTaken, OpenToAll, OwnModel.
     """
     settings = runtime.settings
@@ -99,7 +100,7 @@ async def serving(runtime: Runtime, react: React, port_file: Path | None = None)
 
         async def serve(beat: Heartbeat) -> None:
             nonlocal server
-            if server.started:  # it ended: connections wait in the listener for the next one
+            if server.started:  # the server ended: connections wait in the listener for the next one
                 await server.end()
                 server = _Server(create_app(runtime, react), settings.api_max_body)
             server.beat = beat
@@ -151,12 +152,14 @@ def check_model(base_url: str | None, api_url: str) -> None:
     if urlsplit(base_url or "").netloc in names:
         raise OwnModel(
             f"API_BASE_URL (or OPENAI_BASE_URL) is {base_url}, the address of this turnlog itself: each answer would "
-            "ask for another one. It names the server of the language model; unset it to answer without one"
+            "request another one. Set it to the server of the language model; unset it to answer without a model"
         )
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Listens at once: two sockets that are only bound can have the same port. Raises OSError."""
+    """Returns a socket that listens at once, because two sockets that are only bound can have the same port. Raises
+    OSError.
+    """
     family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     listener = socket.socket(family, kind, protocol)
     try:

@@ -1,4 +1,4 @@
-"""Answers under way in this process. A client may leave and come back; the answer is made all the same."""
+"""Answers in progress in this process. A client may disconnect and come back; the answer is made nevertheless."""
 
 import asyncio
 import secrets
@@ -28,7 +28,7 @@ from turnlog.events.tasks import cancel
 T = TypeVar("T")
 KEPT_S = 120.0
 MOST_STREAMS = 20
-# Of an operation that may send events; itemSchema, as OpenAPI 3.2 and FastAPI have it, is of one of them.
+# The response of an operation that may send events. itemSchema, known to OpenAPI 3.2 and FastAPI, describes one event.
 _EVENT = {
     "type": "object",
     "properties": {name: {"type": "string"} for name in ("event", "data", "id")},
@@ -41,7 +41,7 @@ STREAM: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream"
 async def throttled(
     caller: Principal, thread: str | None, agent: str | None = None, *, embeds: bool = False
 ) -> AsyncIterator[None]:
-    """Holds one of the caller's slots while the block runs. embeds: it counts for the quota of embeddings.
+    """Holds one of the caller's slots while the block runs. embeds: whether it counts for the quota of embeddings.
 
     Raises TooManyWaiting, TooManyAtOnce, RateLimited, QuotaExceeded, NotCounted.
     """
@@ -53,7 +53,7 @@ async def throttled(
 
 
 async def until(stopping: asyncio.Event, items: AsyncGenerator[T]) -> AsyncGenerator[T]:
-    """Yields the items as they come until the event is set, for streams without an end."""
+    """Yields the items as they arrive until the event is set, for endless streams."""
     waiting: set[asyncio.Future[Any]] = {asyncio.create_task(stopping.wait())}
     try:
         while not stopping.is_set():
@@ -75,7 +75,7 @@ async def until(stopping: asyncio.Event, items: AsyncGenerator[T]) -> AsyncGener
 
 
 class TooManyStreams(TurnlogError):
-    """A user has as many streams and WebSockets open as one may have."""
+    """A user has as many open streams and WebSockets as allowed."""
 
     code = "too-many-streams"
 
@@ -86,7 +86,7 @@ def one_of_few(app: Any, caller: Principal) -> Iterator[None]:
     open_: Counter[tuple[str, str]] = app.state.open
     user = (caller.tenant, caller.user)
     if open_[user] >= MOST_STREAMS:
-        raise TooManyStreams(f"{MOST_STREAMS} streams and WebSockets of yours are open in this process; close one")
+        raise TooManyStreams(f"you have {MOST_STREAMS} streams and WebSockets open in this process; close one")
     open_[user] += 1
     try:
         yield
@@ -116,14 +116,14 @@ class Running(Generic[T]):
         self.task = asyncio.create_task(self._collect(pieces), name=f"answer-{self.id}")
 
     async def asked(self) -> QuestionStored:
-        """Returns the request when it is on the log. Raises what asking raises."""
+        """Waits until the request is on the log, and returns it. Raises the errors of asking."""
         async for _, piece in self.read():
             if isinstance(piece, QuestionStored):
                 return piece
-        raise AssertionError("an answer begins with its question")
+        raise AssertionError("the first piece is the question")
 
     async def read(self, after: int = 0) -> AsyncGenerator[tuple[int, T]]:
-        """Yields pieces from the after-th on with their numbers from 1, as they come. Raises what asking raised."""
+        """Yields pieces after number `after`, numbered from 1, as they arrive. Raises the error of asking."""
         while True:
             while after < len(self.pieces):
                 after += 1
@@ -140,9 +140,11 @@ class Running(Generic[T]):
                 self.pieces.append(piece)
                 self._wake()
         except asyncio.CancelledError:
-            self.error = Stopping("the server stops; the answer is recorded all the same, ask for the rest in a moment")
+            self.error = Stopping(
+                "the server is stopping; the answer is recorded nevertheless, so ask for the rest in a moment"
+            )
             raise
-        except Exception as error:  # each reader raises it
+        except Exception as error:  # the error is raised in each reader instead
             self.error = error
         finally:
             self.ended = True
@@ -154,8 +156,8 @@ class Running(Generic[T]):
 
 
 class Streams:
-    """By tenant, thread, and the question's id or the request's sequence; kept for KEPT_S after the end, so that a
-    client can come back."""
+    """Running answers by tenant, thread, and the question's id or the request's sequence. They are kept for KEPT_S
+    after their end, so that a client can come back."""
 
     def __init__(self) -> None:
         self._running: dict[tuple[str, str, UUID | int], Running[Piece]] = {}
@@ -171,10 +173,9 @@ class Streams:
         turn_id: UUID,
         agent: str | None = None,
     ) -> tuple[QuestionStored, Running[Piece]]:
-        """Returns the request and its answer. A question that is sent again joins the answer under way.
+        """Returns the request and its answer. A question that is sent again joins the running answer.
 
-        Raises NotFound, what `throttled` raises, and what asking raises before the question
-        is on the log.
+        Raises NotFound, the errors of `throttled`, and those of asking before the question is on the log.
         """
         async with in_share(*caller.person, "asks"):
             place = await caller.may_begin(thread, "member")
@@ -198,7 +199,9 @@ class Streams:
         self._sent = {request: sent for request, sent in self._sent.items() if sent[1] is not running}
 
     def run(self, pieces: AsyncIterator[T], request: bytes | None = None, id_: UUID | None = None) -> Running[T]:
-        """Begins an answer that is made though its client leaves. request: what `sent` finds it by. id_: its own."""
+        """Begins an answer that is made even if its client disconnects. request: the key by which `sent` finds it. id_:
+        the answer's own id.
+        """
         running = Running(pieces)
         self._others.add(running)
         running.task.add_done_callback(lambda _: self._others.discard(running))
@@ -208,7 +211,7 @@ class Streams:
         return running
 
     def sent(self, request: bytes) -> tuple[UUID, Running[Any]] | None:
-        """Returns the answer to the same request, under way or ended within KEPT_S."""
+        """Returns the answer to the same request, if it is running or ended within KEPT_S."""
         return self._sent.get(request)
 
     def find(self, tenant: str, thread: str, seq: int) -> Running[Piece] | None:
@@ -223,15 +226,15 @@ class Streams:
         ]
 
     async def close(self) -> None:
-        """Ends the answers under way; they are on the log, or will be."""
+        """Ends the streams of running answers; the answers are on the log, or will be."""
         tasks = [running.task for running in (*self._running.values(), *self._others) if not running.ended]
         await cancel(*tasks)
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerUnderWay:
-    """An answer whose question is on the log, before its first event is sent. seq: of the request for it. locale: of
-    what a person reads."""
+    """An answer whose question is on the log, before its first event is sent. seq: the sequence of the request. locale:
+    the language of messages for people."""
 
     caller: Principal
     thread: str
@@ -251,7 +254,7 @@ async def ask_agent(
     model: str | None = None,
     agent: str | None = None,
 ) -> AnswerUnderWay:
-    """Asks turnlog's agent, or another one of the tenant's. Raises what `Streams.ask` raises."""
+    """Asks turnlog's agent, or another agent of the tenant. Raises the errors of `Streams.ask`."""
     streams: Streams = request.app.state.streams
     agent = agent and agent.lower()
     asked, running = await streams.ask(caller, thread, text, model, turn_id, agent)
@@ -262,9 +265,9 @@ async def ask_agent(
 async def server_sent(
     events: AsyncGenerator[ServerSentEvent], locale: Locale, *, only_without_answer: bool = False
 ) -> AsyncGenerator[ServerSentEvent]:
-    """Yields the events of an answer; an error is the last one, `error`, with the problem and a text for a person.
+    """Yields the events of an answer. An error is the last event, `error`, with the problem and a message for people.
 
-    only_without_answer: errors have that text only where they say why there is no answer.
+    only_without_answer: errors have that message only if they say why there is no answer.
     """
     try:
         async with aclosing(events):

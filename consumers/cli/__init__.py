@@ -18,7 +18,7 @@ import typer
 from typer._click.shell_completion import CompletionItem
 from typer.core import TyperGroup
 
-# Subject: {name: (module in this package, what `turnlog --help` says)}.
+# Commands by subject: {name: (module in this package, help line)}.
 SUBJECTS = {
     "Start and stop": {
         "up": ("running", "Start the servers and play every role until Ctrl-C"),
@@ -28,7 +28,7 @@ SUBJECTS = {
         "worker": ("running", "Play one role in this process until a signal"),
         "env": ("running", "Print the servers' addresses for other programs"),
         "doctor": ("running", "Check settings, servers, read models and models"),
-        "demo": ("demo", "Watch everything once, with a killed projector"),
+        "demo": ("demo", "Watch a demonstration in which a projector is killed"),
     },
     "Conversations": {
         "chat": ("chatting", "Talk to the agent; the answer streams"),
@@ -37,23 +37,23 @@ SUBJECTS = {
         "participants": ("participants", "Share a conversation: invite, accept, list, end"),
         "messages": ("threads", "Show a thread's transcript"),
         "fork": ("threads", "Start a new thread from any event of a thread"),
-        "context": ("contexts", "Show what a model sees of a thread, now or then"),
+        "context": ("contexts", "Show what a model sees of a thread, now or earlier"),
         "receipts": ("contexts", "Show what the model saw for each answer"),
         "session": ("sessions", "Short-term memory: the session of a conversation"),
         "import": ("transfer", "Import conversations from a file"),
-        "export": ("exporting", "Write a thread, or all there is of a user"),
+        "export": ("exporting", "Export a thread, or all data of a user"),
     },
     "Memory": {
         "recall": ("recalling", "Find what was said and what is remembered"),
-        "memories": ("memories", "List what is remembered of a user"),
+        "memories": ("memories", "List what is remembered about a user"),
         "profile": ("recalling", "Show who a user is, in a few lines"),
         "remember": ("memories", "Write a memory by hand"),
         "edit": ("memories", "Replace what a memory says"),
         "rate": ("memories", "Set how important a memory is"),
-        "revert": ("memories", "Let an earlier version of a memory hold again"),
-        "forget": ("memories", "Drop a memory's words from every read model"),
+        "revert": ("memories", "Make an earlier version of a memory valid again"),
+        "forget": ("memories", "Remove a memory's words from every read model"),
         "conflicts": ("conflicts", "List contradictions that wait for an answer"),
-        "answer": ("conflicts", "Say which memory of a contradiction holds"),
+        "answer": ("conflicts", "Decide which of two contradictory memories is valid"),
         "extract": ("extracting", "Extract memories from what users said"),
         "entities": ("entities", "List people, schools, events and topics of a user"),
         "clear": ("clearing", "Remove a person's memories, conversations or entities"),
@@ -79,7 +79,7 @@ SUBJECTS = {
     "Privacy": {
         "erase": ("erasing", "Erase a person, and search for what is left"),
         "redact": ("redacting", "Strike words or a turn, and search for what is left"),
-        "retention": ("redacting", "Show which turns are older than they may be"),
+        "retention": ("redacting", "Show turns that are past their retention period"),
         "encryption-key": ("encryption_keys", "Show and change the keys that encrypt users' words"),
     },
     "Log and read models": {
@@ -87,7 +87,7 @@ SUBJECTS = {
         "verify": ("operating", "Compare read models with a rebuild, row for row"),
         "rebuild": ("operating", "Rebuild read models from the log"),
         "dead-letters": ("dead_letters", "List, retry or drop events that were not applied"),
-        "tail": ("transfer", "Show events as the log gets them"),
+        "tail": ("transfer", "Show events as they arrive in the log"),
         "jobs": ("jobs", "List scheduled jobs, or run one now"),
         "activity": ("analysing", "Show what happened, hour by hour"),
         "sql": ("analysing", "Read a tenant's rows with SQL"),
@@ -99,7 +99,7 @@ SUBJECTS = {
 COMMANDS = {name: entry for commands in SUBJECTS.values() for name, entry in commands.items()}
 _WIDEST = max(map(len, COMMANDS))
 
-# Earlier name: name. They go in the release after 0.1.
+# {earlier name: name}. Earlier names are removed in the release after 0.1.
 RENAMED = {"key": "api-key", "keys": "encryption-key"}
 
 
@@ -122,8 +122,8 @@ class _LaterFinder(MetaPathFinder):
 def import_lazily(name: str) -> ModuleType:
     """Imports a command's module; modules of turnlog that it imports run when they are first used.
 
-    A command's module imports at its top what its commands call, and that loads libraries for a second, which --help
-    and completion do not need. It works for imports of a module, not for those of names from it.
+    A command's module imports at its top what its commands call. That loads libraries for a second, and --help and
+    completion do not need them. It works for imports of a module, not for those of names from it.
     """
     finder = _LaterFinder()
     sys.meta_path.insert(0, finder)
@@ -196,11 +196,12 @@ def every_command() -> dict[str, Any]:
 
 
 def main() -> None:
-    """Runs the command line, with less garbage collection: to go through the million objects of libraries takes a third
-    of a short command's time. A crash leaves no core dump, which would have keys, tokens and what people said."""
+    """Runs the command line. Garbage is collected less often, because a pass over the million objects of libraries
+    takes a third of a short command's time. A crash leaves no core dump, which would contain keys, tokens and what
+    people said."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     gc.set_threshold(100_000, 50, 50)
     atexit.register(gc.freeze)
-    # numpy is not loaded yet. Its threads spin while they wait for each other: on a busy machine 15 ms in place of 3.
+    # Set before numpy is loaded. Its threads spin while they wait for each other: 15 ms instead of 3 on a busy machine.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     app()

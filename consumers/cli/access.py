@@ -1,4 +1,4 @@
-"""token, api-key: what a program shows to say who it acts for."""
+"""The commands `token` and `api-key`: credentials that say which user a program acts for."""
 
 import re
 from collections.abc import Callable
@@ -21,7 +21,7 @@ Scopes = Annotated[
     list[str] | None,
     typer.Option(
         "--scope",
-        help="What it may do: read, write, ask, erase, operate, keys, act-as-user. All of the role.",
+        help="What it may do: read, write, ask, erase, operate, keys, act-as-user. Default: all that the role may.",
         autocompletion=lambda: ["read", "write", "ask", "erase", "operate", "keys", "act-as-user"],
     ),
 ]
@@ -50,7 +50,9 @@ async def create(
     role: Role = "user",
     scope: Scopes = None,
     label: Annotated[str | None, typer.Option(help="What it is for; shown by `api-key list`.")] = None,
-    ttl: Annotated[str | None, typer.Option(help="How long it is valid, such as 90d. Until it is revoked.")] = None,
+    ttl: Annotated[
+        str | None, typer.Option(help="How long it is valid, such as 90d. Default: until it is revoked.")
+    ] = None,
 ) -> Result:
     """Make an API key. It is shown once: turnlog keeps only a digest of it."""
     valid = None if ttl is None else _duration(ttl)

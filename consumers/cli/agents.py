@@ -1,4 +1,4 @@
-"""agents, agents show, agents set, agents on, agents off: who answers, with which prompt and tools."""
+"""The commands `agents`: list, show, change and switch the agents that answer, with their prompts and tools."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,7 +24,7 @@ SHOWN_CHARS = 400
 
 @listed(below)
 async def list_(rt: Runtime) -> Result:
-    """List the agents of the tenant as they are used."""
+    """List the agents of the tenant with the values in use."""
     return table(await agents_of_tenant.list_agents(rt, rt.settings.tenant), _COLUMNS)
 
 
@@ -38,17 +38,18 @@ async def show(rt: Runtime, type: Type) -> Result:
 async def change(
     rt: Runtime,
     type: Type,
-    prompt: Annotated[str | None, typer.Option(help="The system prompt, or @FILE that has it.")] = None,
-    name: Annotated[str | None, typer.Option(help="What people call it.")] = None,
+    prompt: Annotated[str | None, typer.Option(help="The system prompt, or @FILE to read it from a file.")] = None,
+    name: Annotated[str | None, typer.Option(help="The name that people see.")] = None,
     model: Annotated[str | None, typer.Option(help="The model that it uses.")] = None,
-    temperature: Annotated[float | None, typer.Option(help="Of the model, 0 to 2.")] = None,
-    max_tokens: Annotated[int | None, typer.Option(help="At most so many tokens in an answer.")] = None,
-    tools: Annotated[str | None, typer.Option(help="Names of the tools it may call, with commas; '' for none.")] = None,
+    temperature: Annotated[float | None, typer.Option(help="The model's temperature, 0 to 2.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(help="Maximum tokens of an answer.")] = None,
+    tools: Annotated[str | None, typer.Option(help="Tools that it may call, separated by commas; '' for none.")] = None,
     delegates: Annotated[
-        str | None, typer.Option(help="Types of agents it may hand a question to, with commas; '' for none.")
+        str | None,
+        typer.Option(help="Types of agents that it may hand a question to, separated by commas; '' for none."),
     ] = None,
 ) -> Result:
-    """Change an agent, or make one; what is left out stays. It holds for the next answer."""
+    """Change an agent, or create one. Values that are not given stay. The change applies from the next answer on."""
     values: dict[str, Any] = {
         "system_prompt": None if prompt is None else _text(prompt),
         "name": name,
@@ -72,7 +73,7 @@ async def on(rt: Runtime, type: Type) -> Result:
 
 @command(below)
 async def off(rt: Runtime, type: Type) -> Result:
-    """Switch an agent off: it is refused by name, and nothing is routed or handed to it."""
+    """Switch an agent off: requests that name it are refused, and no question is routed or handed to it."""
     return _shown(await agents_of_tenant.switch_agent(rt, rt.settings.tenant, type, False))
 
 

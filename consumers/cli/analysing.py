@@ -1,4 +1,4 @@
-"""sql, activity: a tenant's rows and counts for analysts."""
+"""The commands `sql` and `activity`: a tenant's rows and counts for analysts."""
 
 import json
 from collections import defaultdict
@@ -29,8 +29,8 @@ app = commands()
 async def sql(
     rt: Runtime,
     query: Annotated[str | None, typer.Argument(help="One statement; without it, the views and their columns.")] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many rows.")] = 1_000,
-    csv: Annotated[bool, typer.Option("--csv", help="Comma-separated values, whole.")] = False,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Maximum number of rows.")] = 1_000,
+    csv: Annotated[bool, typer.Option("--csv", help="Print comma-separated values, without shortening them.")] = False,
 ) -> Result:
     """Read the tenant's rows with SQL: the views turns, memories, usage and runs. Nothing can be changed."""
     if query is None:
@@ -49,11 +49,11 @@ async def sql(
 @command(app)
 async def activity(
     rt: Runtime,
-    hours: Annotated[int, typer.Option(min=1, max=8_784, help="The last so many hours.")] = 24,
+    hours: Annotated[int, typer.Option(min=1, max=8_784, help="How many hours back.")] = 24,
 ) -> Result:
     """Events, turns, tokens and errors of each hour (UTC), as the role `analytics` counts them from the log."""
     found = await activities.activity(rt, rt.settings.tenant, hours)
-    return Result(found, _hours(found) if found else "nothing was counted; `turnlog up` counts while it runs")
+    return Result(found, _hours(found) if found else "no events were counted; `turnlog up` counts them while it runs")
 
 
 def _hours(found: "Sequence[HourOfType]") -> Table:
@@ -70,7 +70,7 @@ def _hours(found: "Sequence[HourOfType]") -> Table:
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table | str:
-    """Returns all columns, also those without any value."""
+    """Returns a table of all columns, including those without a value."""
     if not rows:
         return f"no rows of {', '.join(columns)}"
     return Table(columns, [[_cell(value) for value in row] for row in rows], whole=True)

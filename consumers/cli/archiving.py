@@ -1,4 +1,4 @@
-"""archive, restore: cold conversations into files, and back."""
+"""The commands `archive` and `restore`: move cold conversations into files, and back."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
@@ -22,9 +22,10 @@ app = commands()
 async def archive(
     rt: Runtime,
     older_than: Annotated[
-        int | None, typer.Option(min=0, max=36_500, help="Days without a turn; MEMORY_ARCHIVE_THREADS_AFTER_DAYS.")
+        int | None,
+        typer.Option(min=0, max=36_500, help="Days without a turn. Default: MEMORY_ARCHIVE_THREADS_AFTER_DAYS."),
     ] = None,
-    dry_run: Annotated[bool, typer.Option(help="Only show which conversations.")] = False,
+    dry_run: Annotated[bool, typer.Option(help="Only list the conversations; move nothing.")] = False,
 ) -> Result:
     """Move cold conversations of all tenants into files; reading one restores it."""
     if dry_run:
@@ -45,7 +46,7 @@ async def restore(rt: Runtime, thread: Annotated[str, typer.Argument()]) -> Resu
 
 
 def _cold_lines(found: "list[Cold]", own: str) -> Iterator[str]:
-    """Yields a line for each conversation. own: the tenant whose name is left out."""
+    """Yields a line for each conversation, with its tenant unless that is `own`."""
     for one in found:
         tenant = "" if one.tenant == own else f"  ({one.tenant})"
         yield f"{one.last_active_at:%Y-%m-%d %H:%M}  {one.message_count:>7,}  {one.thread}{tenant}"

@@ -1,4 +1,4 @@
-"""chat: questions to the agent, and its answers as they come."""
+"""The command `chat`: asks the agent, and prints its answers as they arrive."""
 
 import sys
 from collections.abc import AsyncIterator
@@ -42,14 +42,14 @@ if TYPE_CHECKING:
     from turnlog.agent.memory.memory_changes import ForgottenAsAsked
     from turnlog.projectors.models.memories.lookup import Conflict
 
-# Why nothing was remembered, in English and Chinese.
+# Reasons why nothing was remembered, in English and Chinese.
 _WHY_NOT = {
     "no-user": (
         "memories belong to a person, so start the chat with --user NAME",
         "记忆属于某个人，请用 --user 名字 开始聊天",
     ),
     "secret": (
-        "it holds a password, a key or a number of a card, and MEMORY_REMEMBER_SECRETS is off",
+        "it contains a password, a key or a card number, and MEMORY_REMEMBER_SECRETS is off",
         "其中有密码、密钥或卡号，而 MEMORY_REMEMBER_SECRETS 未开启",
     ),
     "off": ("MEMORY_EXTRACT switches it off", "MEMORY_EXTRACT 已关闭此功能"),
@@ -57,16 +57,16 @@ _WHY_NOT = {
         "your preference enable_memory is off; `turnlog preferences` can set it",
         "你的偏好 enable_memory 已关闭，可用 `turnlog preferences` 打开",
     ),
-    "says-nothing": ("the message does not say what", "这句话没有说要记住什么"),
+    "says-nothing": ("the message does not say what to remember", "这句话没有说要记住什么"),
     "later": (
         "another process reads this conversation; `turnlog memories` shows it later",
         "另一个进程正在读取本对话，稍后请用 `turnlog memories` 查看",
     ),
     "contradicts": (
-        "it contradicts a memory; `turnlog conflicts` asks which one holds",
+        "it contradicts a memory; `turnlog conflicts` asks which one is valid",
         "与已有的记忆矛盾，请用 `turnlog conflicts` 选择",
     ),
-    "ended": ("what was said later holds in its place", "之后说的话已取代它"),
+    "ended": ("a later statement replaces it", "之后说的话已取代它"),
 }
 
 _NEXT: dict["Locale", str] = {"en": "You could ask: ", "zh": "可以接着问："}
@@ -80,20 +80,20 @@ app = commands()
 async def chat(
     settings: Settings,
     thread: Annotated[str, typer.Argument(help="Conversation to continue or begin.")] = "chat",
-    message: Annotated[str | None, typer.Option("--message", "-m", help="One message; then end.")] = None,
+    message: Annotated[str | None, typer.Option("--message", "-m", help="Send this one message, then exit.")] = None,
     user: Annotated[str | None, typer.Option(help="Who you are.")] = None,
-    model: Annotated[str | None, typer.Option(help="Another model than the configured one.")] = None,
-    agent: Annotated[str | None, typer.Option(help="Who answers; `turnlog agents` lists them.")] = None,
+    model: Annotated[str | None, typer.Option(help="Model to use instead of the configured one.")] = None,
+    agent: Annotated[str | None, typer.Option(help="The agent that answers; `turnlog agents` lists them.")] = None,
 ) -> None:
-    """Chat; the answer streams. Without --message every line of stdin is a message.
+    """Chat with the agent; its answer streams. Without --message, every line of stdin is a message.
 
-    Where agents of a team answer, their phases, tools and hand-overs are shown on stderr.
-    A conversation without a label gets what its user said first as one, shortened. "Forget my birthday" forgets the one
-    memory that it names; "forget everything about me" only tells the commands for it. With --json, `remembered` and
-    `forgotten` are what came of such requests, or null.
+    If agents of a team answer, their phases, tools and hand-overs are shown on stderr.
+    A conversation without a label is labelled with its user's first words. "Forget my birthday" forgets the one memory
+    that it names; "forget everything about me" only names the commands for that. With --json, `remembered` and
+    `forgotten` give the results of such requests, or null.
     """
     if message is not None and not message.strip():
-        raise BadOption("--message holds no words, so there is nothing to answer; give some")
+        raise BadOption("--message is empty, so there is nothing to answer")
     check_conversation(thread)
     check_given("user", user)
     played = ("projectors", "reactors", "agent")
@@ -137,11 +137,11 @@ async def chat(
 async def graph(
     settings: Settings,
     thread: Annotated[str, typer.Argument(help="Conversation to continue or begin.")] = "graph",
-    message: Annotated[str | None, typer.Option("--message", "-m", help="One message; then end.")] = None,
+    message: Annotated[str | None, typer.Option("--message", "-m", help="Send this one message, then exit.")] = None,
     user: Annotated[str | None, typer.Option(help="Who you are.")] = None,
 ) -> None:
-    """Chat with the conversation graph of LangGraph, in this process. Without --message every line of stdin is a
-    message; the turns, a receipt of each answer and what it took are on the log, and the graph's state with them."""
+    """Chat with the conversation graph of LangGraph, in this process. Without --message, every line of stdin is a
+    message. The log gets the turns, a receipt and the usage of each answer, and the graph's state."""
     try:
         opened_graph = graph_chat.opened_graph
     except ModuleNotFoundError as error:
@@ -164,7 +164,7 @@ async def graph(
 
 
 async def _lines(message: str | None) -> AsyncIterator[str]:
-    """Yields the message, or stdin line by line until its end."""
+    """Yields the message, or the lines of stdin."""
     if message is not None:
         yield message
         return
@@ -180,7 +180,7 @@ async def _lines(message: str | None) -> AsyncIterator[str]:
 
 
 def answered_elsewhere(settings: Settings, answered: "Answered") -> str | None:
-    """Returns what to do when this process has a language model and another one, which has none, took the question."""
+    """Returns advice when this process has a language model but a process without one took the question."""
     if settings.offline or not answered.is_offline:
         return None
     return "another process without API_KEY answered: restart `turnlog up` where it is set"
@@ -217,7 +217,9 @@ def _show_forgotten(gone: "ForgottenAsAsked | None", user: str, locale: "Locale"
 
 
 class Questions:
-    """Puts each contradiction that waits for the user's decision once, and takes the line after it if it decides."""
+    """Asks about each contradiction that waits for the user's decision once, and takes the next line as the answer if
+    it decides.
+    """
 
     def __init__(self, runtime: Runtime, tenant: str, user: str) -> None:
         self._runtime, self._whose = runtime, (tenant, user)
@@ -232,23 +234,24 @@ class Questions:
             warn(f"{self._waiting.question} (new 新 / old 旧 / both 都)")
 
     async def take(self, text: str) -> bool:
-        """Returns whether the text was the answer to the question just put."""
+        """Returns whether the text answered the question just asked."""
         question, self._waiting, answer = self._waiting, None, memory_changes.answer_in(text)
         if question is None or answer is None:
             return False
         try:
             await memory_changes.answer_conflict(self._runtime, *self._whose, answer, str(question.conflict_id))
             warn(f"{answer} ✓")
-        except TurnlogError as error:  # answered elsewhere meanwhile
+        except TurnlogError as error:  # it was answered elsewhere in the meantime
             warn(str(error))
         await self.put()
         return True
 
 
 class Flow:
-    """Writes an answer piece by piece so that a terminal breaks no word at its edge; elsewhere as it comes.
+    """Writes an answer piece by piece. On a terminal, lines break between words; elsewhere, pieces are written as they
+    arrive.
 
-    locale: of the notes that are not the answer's.
+    locale: the language of notes beside the answer.
     """
 
     def __init__(self, locale: "Locale") -> None:
@@ -270,7 +273,7 @@ class Flow:
         sys.stdout.flush()
 
     def _show_step(self, piece: "Piece") -> None:
-        """Prints a step of a team's run on stderr."""
+        """Prints a step of a team's run to stderr."""
         match piece:
             case asking.PhaseChanged(agent=by, phase=phase):
                 self._by_team, step = True, f"{by}: {phase}"
@@ -282,13 +285,13 @@ class Flow:
                 step = f"  {name} {'failed' if failed else 'returned'} after {took:,} ms"
             case _:
                 return
-        if self._column:  # the answer so far ends its line
+        if self._column:  # end the line of the answer so far
             self._write("\n")
             sys.stdout.flush()
         err.print(step, style="dim", markup=False)
 
     def _write(self, text: str) -> None:
-        """Keeps a word at the end, which the next piece may continue."""
+        """Writes the text, except its last word, which the next piece may continue."""
         if not out.is_terminal:
             sys.stdout.write(text)
             return

@@ -1,4 +1,4 @@
-"""clear: a person's memories, conversations or entities alone."""
+"""The command `clear`: removes a person's memories, conversations or entities."""
 
 from collections.abc import Iterator
 from typing import Annotated
@@ -19,15 +19,17 @@ app = commands()
 async def clear(
     rt: Runtime,
     user: Annotated[str, typer.Option("--user", "-u", help="Whose data.")],
-    memories: Annotated[bool, typer.Option("--memories", help="All that is remembered of them.")] = False,
-    conversations: Annotated[bool, typer.Option("--conversations", help="All in which nobody else speaks.")] = False,
-    entities: Annotated[bool, typer.Option("--entities", help="People, schools, events and topics.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what there is, and clear nothing.")] = False,
+    memories: Annotated[bool, typer.Option("--memories", help="Clear all memories of the person.")] = False,
+    conversations: Annotated[
+        bool, typer.Option("--conversations", help="Clear all conversations in which nobody else speaks.")
+    ] = False,
+    entities: Annotated[bool, typer.Option("--entities", help="Clear people, schools, events and topics.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be cleared; clear nothing.")] = False,
     yes: Yes = False,
 ) -> Result:
     """Remove a person's memories, conversations or entities from every read model.
 
-    The log keeps the events, and the person's key still opens them: `turnlog erase` is what makes them unreadable.
+    The log keeps the events, and the person's key still opens them; `turnlog erase` makes them unreadable.
     """
     parts = personal_data.Parts(memories, conversations, entities)
     if dry_run or not yes:

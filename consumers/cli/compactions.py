@@ -1,4 +1,4 @@
-"""compactions, compactions undo: which memories were merged, and taking that back."""
+"""The commands `compactions` and `compactions undo`: list merged memories, and separate them again."""
 
 from typing import TYPE_CHECKING, Annotated
 from uuid import UUID
@@ -23,18 +23,18 @@ below = group(app, "compactions", "Memories that were merged.")
 
 def _named(user: str | None) -> None:
     if user is None:
-        raise extract_now.NothingChosen("say whose memories: `turnlog compactions --user USER`")
+        raise extract_now.NothingChosen("name the user: `turnlog compactions --user USER`")
 
 
 @listed(below, checks=_named)
 async def list_(rt: Runtime, user: Annotated[str | None, typer.Option(help="Whose memories.")] = None) -> Result:
-    """Which memories of a user the compaction has merged, the newest first."""
+    """List the memories of a user that compaction merged, newest first."""
     return rows(await memory_changes.list_compactions(rt, rt.settings.tenant, user or ""), _line, "nothing was merged")
 
 
 @command(below, "undo")
 async def undone(rt: Runtime, compaction: UUID, user: User) -> Result:
-    """Make the members valid again as before; they are not merged again."""
+    """Undo a merge: its memories are valid again as before, and are not merged again."""
     made = await memory_changes.undo_compaction(rt, rt.settings.tenant, user, compaction)
     return Result(made, f"{counted(len(made.memories), 'memory', 'memories')} valid again")
 

@@ -1,4 +1,4 @@
-"""What a shell completes: the threads and users of servers that run."""
+"""Shell completion of threads and users, from servers that are running."""
 
 import asyncio
 import contextlib
@@ -26,7 +26,9 @@ def known_users(ctx: typer.Context) -> list[tuple[str, str]]:
 
 
 def _known(ctx: typer.Context, kind: Literal["thread", "user"]) -> list[tuple[str, str]]:
-    """Starts no server, and completes nothing where none runs or anything fails: a shell waits, and shows no errors."""
+    """Returns the most recently active threads. Returns nothing if no server runs or anything fails: the shell waits,
+    and shows no errors.
+    """
     with contextlib.suppress(Exception):
         settings = configured.load_settings()
         here = servers.status(settings.home)

@@ -1,4 +1,4 @@
-"""Asking a person before what cannot be taken back. A script gives --yes."""
+"""Asks a person to confirm what cannot be undone; a script gives --yes."""
 
 import sys
 from typing import Annotated
@@ -10,7 +10,7 @@ from turnlog.consumers.cli.options import given
 from turnlog.events.errors import TurnlogError
 
 Yes = Annotated[
-    bool, typer.Option("--yes", "-y", help="Do not ask; needed with --json, and where stdin is not a terminal.")
+    bool, typer.Option("--yes", "-y", help="Do not ask. Required with --json, and when stdin is not a terminal.")
 ]
 
 
@@ -21,19 +21,19 @@ class NotConfirmed(TurnlogError):
 
 
 def someone_to_ask(yes: bool) -> None:
-    """Comes before any other work. Raises NotConfirmed where a yes is needed and there is no terminal to ask at."""
+    """Raises NotConfirmed if a yes is needed and there is no terminal to ask on. Called before any other work."""
     if yes:
         return
     if given().json:
-        raise NotConfirmed("with --json there is no question, and nothing was changed; give --yes to confirm")
+        raise NotConfirmed("--json cannot ask for confirmation, so nothing was changed; give --yes to confirm")
     if not sys.stdin.isatty():
-        raise NotConfirmed("stdin is not a terminal, and nothing was changed; give --yes to have it done")
+        raise NotConfirmed("stdin is not a terminal, so nothing was changed; give --yes to confirm")
 
 
 async def confirm(question: str, yes: bool) -> None:
-    """Goes on after a yes, or without a question when one was given. Raises NotConfirmed after any other answer."""
+    """Asks the question unless `yes` was given. Raises NotConfirmed after any answer but yes."""
     if yes:
         return
     err.print(f"{question} [y/N]: ", end="", markup=False)
     if (await anext(stdin_lines(), "")).strip().lower() not in ("y", "yes"):
-        raise NotConfirmed("the answer was no, and nothing was changed")
+        raise NotConfirmed("the answer was no, so nothing was changed")

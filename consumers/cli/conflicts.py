@@ -1,4 +1,4 @@
-"""conflicts, answer: contradictions of memories that the user decides."""
+"""The commands `conflicts` and `answer`: contradictions between memories, which the user decides."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,7 +21,7 @@ app = commands()
 async def conflicts(
     rt: Runtime, user: User, every: Annotated[bool, typer.Option("--all", help="Answered ones too.")] = False
 ) -> Result:
-    """Contradictions that wait for the user's decision."""
+    """List contradictions that wait for the user's decision."""
     found = await memories.list_conflicts(rt, rt.settings.tenant, user, every)
     return rows(found, lambda one: _lines(one, user), "no question is open")
 
@@ -32,10 +32,10 @@ async def answer(
     holds: Annotated[Answer, typer.Argument(metavar="ANSWER", help="new, old or both.")],
     user: User,
     question: Annotated[
-        str | None, typer.Argument(help="Its id or the beginning; not needed for the only one.")
+        str | None, typer.Argument(help="Its id or the beginning of it; not needed if there is only one.")
     ] = None,
 ) -> Result:
-    """Decide which memory of a contradiction holds: the new one, the old one or both."""
+    """Decide which memory of a contradiction is valid: the new one, the old one or both."""
     made = await memory_changes.answer_conflict(rt, rt.settings.tenant, user, holds, question)
     return Result(made, [made.question, f"answered: {made.answer}"])
 

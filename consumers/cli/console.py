@@ -22,7 +22,7 @@ from turnlog.events.subjects import check_id
 
 T = TypeVar("T")
 
-# NATS takes no larger one.
+# The largest sequence that NATS accepts.
 LAST_SEQ = 2**63 - 1
 # Control characters, except line breaks and tabs, and characters that reorder a line are shown as U+FFFD.
 _UNSHOWN = {
@@ -30,7 +30,7 @@ _UNSHOWN = {
 }
 
 
-# Between Chinese characters a line may end anywhere, but not before a closing mark.
+# A line may break between any Chinese characters, but not before a closing mark.
 WORD = re.compile(r"[^\s\u2e80-\uffef]+")
 PARTS = re.compile(rf"\n|[^\S\n]+|[\u2e80-\uffef][，。、；：？！）」』》”’]*|{WORD.pattern}")
 
@@ -46,13 +46,13 @@ def shown(text: str) -> str:
 
 
 def padded(text: str, width: int) -> str:
-    """Returns the text with spaces up to this many columns of a terminal, of which a Chinese character takes two."""
+    """Returns the text, padded with spaces to this many terminal columns. A Chinese character takes two."""
     return text + " " * (width - cell_len(text))
 
 
 def wrapped(text: str, width: int | None, indent: str = "") -> Iterator[str]:
-    """Yields lines of at most this many columns of a terminal; a longer word, such as a key, stays whole. width None:
-    one line for each of the text. indent: of the lines that continue another."""
+    """Yields lines of at most `width` terminal columns; a longer word, such as a key, stays whole. With width None, the
+    text's own lines are kept. indent: how far continuation lines are indented."""
     for whole in text.splitlines() or [""]:
         if width is None or cell_len(whole) <= width:
             yield whole
@@ -74,7 +74,7 @@ def minute(at: datetime) -> str:
 
 
 class Words(Console):
-    """What people said, without control characters: an escape sequence could control the terminal."""
+    """Prints what people said without control characters, because an escape sequence could control the terminal."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for one in super().render(renderable, options):
@@ -88,7 +88,7 @@ class Words(Console):
         super().print(*objects, **options)
 
     def on_broken_pipe(self) -> None:
-        """The reader of stdout has closed it, as `head` does: the command ends without an error."""
+        """Ends the command without an error when the reader of stdout has closed it, as `head` does."""
         raise BrokenPipeError
 
 
@@ -103,7 +103,7 @@ def check_given(kind: str, value: str | None) -> None:
 
 
 def json_object(option: str, given: str | None) -> Any:
-    """Returns the JSON object that an option has; None where it has null or was not given. Raises BadOption."""
+    """Returns the JSON object of an option; None if it is null or was not given. Raises BadOption."""
     try:
         found = None if given is None else json.loads(given)
     except ValueError as error:
@@ -114,23 +114,23 @@ def json_object(option: str, given: str | None) -> Any:
 
 
 def pretty(document: Any) -> str:
-    """JSON over several lines. document: of dataclasses, models, times, ids and what JSON has."""
+    """Returns the document as JSON over several lines. It may contain dataclasses, models, times and ids."""
     return json.dumps(to_jsonable_python(document), ensure_ascii=False, indent=2)
 
 
 def emit(document: Any) -> None:
-    """One JSON document on stdout."""
+    """Prints one JSON document to stdout."""
     sys.stdout.write(pretty(document) + "\n")
 
 
 def check_known(kind: str, value: str | None, known: Iterable[str]) -> None:
-    """Raises BadOption for a value that is given and is none of those."""
+    """Raises BadOption for a value that is given but not among those known."""
     if value is not None and value not in known:
         raise BadOption(f"there is no {kind} {value!r}; there are {', '.join(known)}")
 
 
 def say(lines: Iterable[str | Text]) -> None:
-    """Prints lines for people on stdout. On a terminal a long one continues with a deeper indent."""
+    """Prints lines for people to stdout. On a terminal, a long line continues with a deeper indent."""
     for line in lines:
         if isinstance(line, Text) or not out.is_terminal:
             out.print(line, markup=False)
@@ -141,7 +141,7 @@ def say(lines: Iterable[str | Text]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The output of a command: with --json the document, else the lines, or one sentence. code: the exit code."""
+    """The output of a command: the document with --json, otherwise lines or one sentence. code: the exit code."""
 
     document: Any
     lines: str | Iterable[str | Text]
@@ -154,7 +154,7 @@ def rows(
     none: str | None = None,
     document: Callable[[T], Any] = lambda row: row,
 ) -> Result:
-    """Several rows, each of a line or more. none: the sentence where there are no rows."""
+    """Returns a result of several rows, each of one line or more. none: the sentence if there are no rows."""
     lines = [line for row in found for line in _lines(show(row))]
     return Result([document(row) for row in found], lines if found or none is None else none)
 
@@ -174,7 +174,7 @@ def render(result: Result) -> int:
 
 
 def report(document: Any, said: str) -> None:
-    """Prints a result at once, from a command that goes on."""
+    """Prints a result immediately, from a command that continues."""
     render(Result(document, said))
 
 
@@ -189,16 +189,16 @@ def _lines(shown: str | Iterable[str | Text]) -> Iterable[str | Text]:
 
 
 def emit_line(document: Any) -> None:
-    """One JSON document on one line, for streams."""
+    """Prints one JSON document on one line, for streams."""
     sys.stdout.write(json.dumps(to_jsonable_python(document), ensure_ascii=False) + "\n")
     sys.stdout.flush()
 
 
 async def stdin_lines() -> AsyncIterator[str]:
-    """Yields the lines of standard input. A terminal's line is read only when it is asked for.
+    """Yields the lines of standard input. On a terminal, a line is read only when it is needed.
 
-    Waits as everything else does, so that projectors go on meanwhile, and Ctrl-C ends the waiting at once: a thread
-    that waits for a line would keep the process, and take the line that a person types next.
+    Waits on the event loop, so that projectors continue and Ctrl-C ends the wait at once. A thread that waits for a
+    line would keep the process alive, and take the line that a person types next.
     """
     rest, stdin = b"", sys.stdin.fileno()
     while True:
@@ -226,7 +226,7 @@ async def _until_readable(stdin: int) -> None:
 
 
 def spent_text(usd: float, is_whole: bool) -> str:
-    """Returns a cost for people. is_whole: the prices of all its tokens are known."""
+    """Returns a cost as text for people. is_whole: whether the prices of all its tokens are known."""
     if is_whole:
         return f"${usd:.4f}"
     return f"${usd:.4f} + price unknown" if usd else "price unknown"

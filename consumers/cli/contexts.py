@@ -1,4 +1,4 @@
-"""context and receipts: what a model sees of a thread now, and what it saw for each answer."""
+"""The commands `context` and `receipts`: what a model sees of a thread now, and what it saw for each answer."""
 
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -22,19 +22,19 @@ app = commands()
 async def context(
     rt: Runtime,
     thread: Thread,
-    query: Annotated[str | None, typer.Option(help="A user message to put at the end.")] = None,
+    query: Annotated[str | None, typer.Option(help="A user message to add at the end.")] = None,
     window: Annotated[int | None, typer.Option(min=256, help="Context window in tokens.")] = None,
     hybrid: Annotated[
         bool | None,
         typer.Option(
             "--hybrid/--no-hybrid",
-            help="Where not all fits, turns relevant to the question come first.",
-            show_default="unless MEMORY_HYBRID_EPISODES is 0",
+            help="If not all turns fit, prefer those that are relevant to the question.",
+            show_default="on, unless MEMORY_HYBRID_EPISODES is 0",
         ),
     ] = None,
-    as_of: Annotated[int | None, typer.Option(min=1, help="As of this sequence of the log.")] = None,
+    as_of: Annotated[int | None, typer.Option(min=1, help="Show the context as of this sequence of the log.")] = None,
 ) -> Result:
-    """What a model would see of a thread now, or saw at --as-of: tiers with their tokens, and the messages."""
+    """Show what a model would see of a thread now, or saw at --as-of: the tiers with their tokens, and the messages."""
     place = (rt.settings.tenant, thread)
     if as_of is None:
         now = await contexts.context_of(rt, *place, query=query, window=window, hybrid=hybrid)
@@ -48,7 +48,7 @@ async def context(
 
 @command(app, projecting=False)
 async def receipts(rt: Runtime, thread: Thread) -> Result:
-    """What the model saw for each answer of a thread; `turnlog context THREAD --as-of SEQ` shows it in full."""
+    """Show what the model saw for each answer of a thread; `turnlog context THREAD --as-of SEQ` shows it in full."""
     found = await contexts.list_receipts(rt, rt.settings.tenant, thread)
     return table(found, _RECEIPT_COLUMNS, "no answer was made in this thread yet", _receipt_document)
 

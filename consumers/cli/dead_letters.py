@@ -1,4 +1,4 @@
-"""dead-letters: events on which a projection or a reactor failed."""
+"""The commands `dead-letters`: events on which a projection or a reactor failed."""
 
 from collections.abc import Callable
 from functools import partial
@@ -20,7 +20,7 @@ Only = Annotated[
     str | None,
     typer.Option(
         "--projection",
-        help="Only of this projection or reactor.",
+        help="Only events of this projection or reactor.",
         autocompletion=lambda: [*read_models.projection_names(), *lag.REACTORS],
     ),
 ]
@@ -31,13 +31,13 @@ below = group(app, "dead-letters", "Events on which a projection or a reactor fa
 
 @command(below, "list", tenant=False, projecting=False)
 async def list_(rt: Runtime, projection: Only = None) -> Result:
-    """Parked and dropped events."""
+    """List parked and dropped events."""
     return table(await dead_letters.list_dead_letters(rt, projection), _COLUMNS, "no dead letters")
 
 
 @command(below, tenant=False, projecting=False)
 async def show(rt: Runtime, seq: Seq) -> Result:
-    """The stored event at a sequence, and why it is parked."""
+    """Show the stored event at a sequence, and why it is parked."""
     found = await dead_letters.show_dead_letter(rt, seq)
     document = {**found.line.document(), "dead_letters": found.letters}
     return Result(document, pretty(document))
@@ -46,7 +46,7 @@ async def show(rt: Runtime, seq: Seq) -> Result:
 @command(below, tenant=False)
 async def retry(
     rt: Runtime,
-    seq: Annotated[int | None, typer.Argument(help="A parked sequence; all when not given.")] = None,
+    seq: Annotated[int | None, typer.Argument(help="A parked sequence. Default: all.")] = None,
     projection: Only = None,
 ) -> Result:
     """Apply parked events again, thread by thread in order, and repeat the work of reactors."""
@@ -61,7 +61,7 @@ async def drop(rt: Runtime, seq: Seq, projection: Only = None, yes: Yes = False)
     await dead_letters.parked(rt, seq, projection)
     await confirm(f"Leave the event at sequence {seq} out of the read models permanently?", yes)
     done = await dead_letters.drop_dead_letter(rt, seq, projection)
-    said = f"dropped {seq}; {counted(len(done.applied), 'event')} behind it applied"
+    said = f"dropped {seq}; {counted(len(done.applied), 'event')} after it applied"
     return Result({"dropped": seq, "applied": done.applied}, said)
 
 

@@ -1,4 +1,6 @@
-"""demo: one conversation's way from turns to an answer, with a projector killed on it, in a home of its own."""
+"""The command `demo`: follows one conversation from turns to an answer and kills a projector on the way, in a home of
+its own.
+"""
 
 import asyncio
 import os
@@ -51,17 +53,15 @@ app = commands()
 
 
 @command(app, tenant=False)
-async def demo(
-    settings: Settings, keep: Annotated[bool, typer.Option(help="Leave the demo's data in place.")] = False
-) -> Result:
-    """Watch it all once: turns → events → rows → context → answer, a killed projector, a run of a team of agents, a
-    rebuild, equal rows."""
+async def demo(settings: Settings, keep: Annotated[bool, typer.Option(help="Keep the demo's data.")] = False) -> Result:
+    """Watch a demonstration: turns → events → rows → context → answer, a killed projector, a run of a team of agents,
+    and a rebuild that gives equal rows."""
     found = await demonstrate(settings, keep, (lambda text: None) if given().json else (lambda text: say([text])))
     return Result(found, (), code=int(not found["ok"]))
 
 
 async def demonstrate(settings: Settings, keep: bool, say: Say) -> dict[str, Any]:
-    """Runs the whole story; the report's "ok" says whether every check held."""
+    """Runs the demonstration. The report's "ok" says whether every check passed."""
     home = Path(tempfile.mkdtemp(prefix="turnlog-demo-"))
     own = settings.model_copy(update={"home": home, "nats_url": None, "database_url": None, "log_level": "ERROR"})
     started = time.perf_counter()
@@ -140,7 +140,9 @@ class Demonstration:
         self._check(kept, text)
 
     async def _wait_for_reactors(self) -> None:
-        """Gives up when nothing has moved for TIMEOUT_S: a busy machine embeds for minutes."""
+        """Waits until the reactors have done their work. Gives up when there was no progress for TIMEOUT_S, because
+        embedding takes minutes on a busy machine.
+        """
         first = fewest = await self._left()
         moved = time.monotonic()
         with progress("embedding", first) as update:
@@ -156,7 +158,7 @@ class Demonstration:
                 await asyncio.sleep(0.3)
 
     async def _left(self) -> int:
-        """Texts without a vector, and one more while old turns are not pruned."""
+        """Returns the number of texts without a vector, plus one while old turns are not pruned."""
         await self._runtime.wait_until_projected(TIMEOUT_S)
         async with self._runtime.pool.connection() as conn:
             now = await thread_overview(conn, self._runtime.settings.tenant, THREAD)
@@ -195,7 +197,7 @@ class Demonstration:
                     self._check(bool(piece.answer), f"answered once, on the log at sequence {piece.seq}")
 
     async def run_of_a_team(self) -> None:
-        """One question that an agent hands on, and that another one answers with two tools."""
+        """Asks one question, which one agent hands on and another answers with two tools."""
         self._head("8  A team of agents, every step on the log", "agent/team: plan, tools, hand-over; `turnlog runs`")
         settings = self._runtime.settings.model_copy(update={"team": TEAM})
         tenant = settings.tenant
@@ -217,7 +219,7 @@ class Demonstration:
             self._say("   " + line[:130])
         tools = [step.name for step in steps if step.kind == "result" and not step.is_error]
         handed_on = any(step.kind == "delegation" for step in steps)
-        # A language model may plan otherwise; the rules do not.
+        # A language model may plan differently; the rules always plan this.
         as_planned = not settings.offline or (handed_on and len(tools) == 2)
         self._check(
             run.status == "solved" and as_planned,
@@ -229,7 +231,7 @@ class Demonstration:
             "9  Everything again from the log",
             "projectors/rebuild/: shadow tables, atomic switch; no model call",
         )
-        await self._runtime.wait_until_projected(TIMEOUT_S)  # the reactors have ended: nothing new comes from now on
+        await self._runtime.wait_until_projected(TIMEOUT_S)  # the reactors have ended, so no new events arrive
         for projection in PROJECTIONS:
             before = await verify(self._runtime.log, self._runtime.database_url, projection)
             made = await rebuild(self._runtime.log, self._runtime.database_url, projection)

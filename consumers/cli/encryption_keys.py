@@ -1,4 +1,4 @@
-"""encryption-key: what encrypts users' words in the log."""
+"""The commands `encryption-key`: the keys that encrypt users' words in the log."""
 
 from collections.abc import Iterator
 from typing import Annotated
@@ -12,12 +12,12 @@ from turnlog.consumers.cli.options import commands, group
 from turnlog.consumers.cli.runner import Runtime, command
 
 app = commands()
-below = group(app, "encryption-key", "The keys that encrypt users' words in the log.")
+below = group(app, "encryption-key", "Manage the keys that encrypt users' words in the log.")
 
 
 @command(below, tenant=False, projecting=False)
 async def status(rt: Runtime) -> Result:
-    """Which key-encryption key is in use, and how many keys of users it wraps."""
+    """Show which key-encryption key is in use, and how many keys of users it wraps."""
     found = await key_status.key_status(rt)
     return Result(found, _status_lines(found))
 
@@ -47,7 +47,7 @@ async def rewrap(rt: Runtime) -> Result:
 def _status_lines(found: "key_status.KeyStatus") -> Iterator[str]:
     if found.kek is None:
         yield "Users' words in the log are not encrypted: there is no key-encryption key. Set TURNLOG_KEK to"
-        yield "what `turnlog encryption-key new-kek` prints; it holds for what is said from then on."
+        yield "what `turnlog encryption-key new-kek` prints; what is said from then on is encrypted."
         return
     yield f"key-encryption key {found.kek.id} from {found.kek.source}"
     for one in found.keys:

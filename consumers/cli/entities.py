@@ -1,4 +1,4 @@
-"""entities: whom and what a user speaks of; list, add, update."""
+"""The commands `entities`: people and things that a user speaks of; list, add, update."""
 
 from collections.abc import Callable, Iterator, Sequence
 from json import loads
@@ -14,14 +14,14 @@ from turnlog.consumers.cli.text_tables import table
 from turnlog.events.contracts.base import is_undated
 
 User = Annotated[str, typer.Option("--user", "-u", help="Whose.")]
-Name = Annotated[str, typer.Argument(help="As the user calls it.")]
+Name = Annotated[str, typer.Argument(help="The name that the user gives it.")]
 Type = Annotated[str, typer.Option("--type", help="PERSON, SCHOOL, EVENT, TOPIC or another.")]
-Description = Annotated[str | None, typer.Option(help="What is known of it, in a sentence.")]
+Description = Annotated[str | None, typer.Option(help="What is known about it, in a sentence.")]
 Attributes = Annotated[list[str] | None, typer.Option("--attribute", help="NAME=VALUE; a value may be JSON.")]
 Relations = Annotated[list[str] | None, typer.Option("--relation", help="TYPE=TARGET, such as friend_of=Mia.")]
 
 app = commands()
-below = group(app, "entities", "People, schools, events and topics of a user.")
+below = group(app, "entities", "People, schools, events and topics that a user speaks of.")
 
 
 def _named(user: str | None) -> None:
@@ -33,10 +33,10 @@ def _named(user: str | None) -> None:
 async def list_(
     rt: Runtime,
     user: Annotated[str | None, typer.Option("--user", "-u", help="Whose.")] = None,
-    type_: Annotated[str | None, typer.Option("--type", help="Only these: PERSON, SCHOOL, EVENT, TOPIC, …")] = None,
+    type_: Annotated[str | None, typer.Option("--type", help="Only this type: PERSON, SCHOOL, EVENT, TOPIC, …")] = None,
     limit: Annotated[int, typer.Option(min=1, max=10_000)] = 100,
 ) -> Result:
-    """People, schools, events and topics that a user speaks of, most mentioned first."""
+    """List people, schools, events and topics that a user speaks of, most mentioned first."""
     known = await entities.list_entities(rt, rt.settings.tenant, user or "", type_, limit)
     return table(known, _COLUMNS, f"{user} has no entities")
 
@@ -51,7 +51,7 @@ async def add(
     attribute: Attributes = None,
     relation: Relations = None,
 ) -> Result:
-    """Write an entity by hand."""
+    """Add an entity by hand."""
     given = entities.EntityInput(type_, name, description, _attributes(attribute), _relations(relation))
     made = await entities.add_entity(rt, rt.settings.tenant, user, given)
     return Result(made, table([made], _COLUMNS).lines)
@@ -96,7 +96,7 @@ def _pairs(option: str, given: Sequence[str] | None) -> Iterator[tuple[str, str]
 
 
 def _about(one: "entities.EntityFound") -> str:
-    """Returns an entity's description, attributes and relations, each on a line."""
+    """Returns an entity's description, attributes and relations, one per line."""
     attributes = (f"{name}: {value}" for name, value in one.attributes.items())
     relations = (f"{relation['type']} → {relation['target']}" for relation in one.relations)
     return "\n".join(filter(None, (" ".join((one.description or "").split()), *attributes, *relations)))

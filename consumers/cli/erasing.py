@@ -1,4 +1,4 @@
-"""erase: a person's data, out of everything, with a receipt."""
+"""The command `erase`: removes a person's data everywhere, and prints a receipt."""
 
 from collections.abc import Iterator, Sequence
 from functools import cache
@@ -28,15 +28,15 @@ TO_DO = {
     "bucket ": "a bucket: its copies end by themselves within half an hour",
     "log files": "a log file: delete it, or wait until it is rotated",
 }
-_STRINGS = "Name a text file in UTF-8 with a string a line, or leave --strings out; nothing was erased"
+_STRINGS = "Give a UTF-8 text file with one string per line, or leave --strings out; nothing was erased"
 
 
 app = commands()
 
 
-@cache  # a pipe can be read once
+@cache  # a pipe can be read only once
 def _strings_of(strings: Path | None) -> list[str]:
-    """Returns the strings of the file, read before anything is opened. Raises BadOption."""
+    """Returns the strings in the file. Raises BadOption. Called before anything is opened."""
     if strings is None:
         return []
     try:
@@ -46,7 +46,7 @@ def _strings_of(strings: Path | None) -> list[str]:
     except UnicodeDecodeError as error:
         raise BadOption(f"--strings {strings} is not text in UTF-8 (byte {error.start}). {_STRINGS}") from error
     if not found:
-        raise BadOption(f"--strings {strings} holds no string. {_STRINGS}")
+        raise BadOption(f"--strings {strings} contains no string. {_STRINGS}")
     return found
 
 
@@ -54,20 +54,22 @@ def _strings_of(strings: Path | None) -> list[str]:
 async def erase(
     rt: Runtime,
     user: Annotated[str, typer.Option("--user", "-u", help="Whose data.")],
-    reason: Annotated[str | None, typer.Option(help="Reason for the receipt; it is kept, so name no person.")] = None,
+    reason: Annotated[
+        str | None, typer.Option(help="Reason, stored in the receipt permanently; do not name a person.")
+    ] = None,
     yes: Yes = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what there is, and erase nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be erased; erase nothing.")] = False,
     namespace: Annotated[
         list[str] | None, typer.Option(help="A namespace of LangGraph's store that is theirs too, such as users.ann.")
     ] = None,
     strings: Annotated[
-        Path | None, typer.Option(help="File with more strings to search for afterwards, one a line.")
+        Path | None, typer.Option(help="File with more strings to search for afterwards, one per line.")
     ] = None,
-    full: Annotated[bool, typer.Option("--full", help="Rewrite each table under a lock (VACUUM FULL).")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Also rewrite each table under a lock (VACUUM FULL).")] = False,
 ) -> Result:
     """Erase a person: keys, rows, caches, archives and what is readable in the log; then search for what is left.
 
-    Killed on the way it is run again. Exit 1 when the search found something.
+    If it is interrupted, run it again. Exit code 1 means that the search found something.
     """
     reach = erasing.erasure_reach(rt.settings, progress)
     place = (rt.settings.tenant, user)
@@ -129,7 +131,7 @@ def _receipt_lines(user: str, receipt: "Receipt") -> Iterator[str]:
     yield from _passed_over(receipt.passed_over)
     yield f"receipt: sequence {receipt.seq} on {receipt.thread}, {receipt.seconds:.1f} s"
     if not data.strings_searched:
-        yield "there are no words to search for, as after an earlier run; --strings FILE gives some"
+        yield "no words are left to search for, as after an earlier run; give some with --strings FILE"
     if data.hits:
         yield f"FOUND {counted(data.hits, 'time')}"
         yield from columns({_place(where, receipt.strings): count for where, count in receipt.hits.items()})
@@ -138,7 +140,7 @@ def _receipt_lines(user: str, receipt: "Receipt") -> Iterator[str]:
         yield f"an earlier run FOUND words {times}; none has searched for them since"
         yield from columns(receipt.before)
     if data.found_in:
-        yield "look at these places: somebody else wrote it there, or it cannot be reached from here"
+        yield "check these places: somebody else wrote it there, or turnlog cannot reach it"
         yield from (todo for begins, todo in TO_DO.items() if any(place.startswith(begins) for place in data.found_in))
         yield (
             "the words are not kept: write words that you know to be theirs into FILE, one a line, such as a mail "
@@ -157,5 +159,5 @@ def _place(where: str, strings: dict[str, list[str]]) -> str:
 def _passed_over(seqs: Sequence[int]) -> Iterator[str]:
     if seqs:
         named = ", ".join(map(str, seqs[:MOST_NAMED])) + (" …" if len(seqs) > MOST_NAMED else "")
-        yield f"passed over, since they have the user's id somewhere and cannot be read: sequence {named}"
+        yield f"skipped, because they contain the user's id and cannot be read: sequence {named}"
         yield "`turnlog dead-letters show SEQ` shows one"

@@ -1,4 +1,4 @@
-"""export: a thread's transcript, or the document of a user, to a file or to stdout."""
+"""The command `export`: writes a thread's transcript, or all data of a user, to a file or to stdout."""
 
 import contextlib
 import os
@@ -28,7 +28,7 @@ app = commands()
 
 
 class ExportFailed(TurnlogError):
-    """The export cannot be written, or a level has no such name; nothing was left half-written."""
+    """The export cannot be written, or the level does not exist; no half-written file is left."""
 
     code = "export-failed"
 
@@ -36,15 +36,17 @@ class ExportFailed(TurnlogError):
 @command(app)
 async def export(
     settings: Settings,
-    thread: Annotated[str | None, typer.Argument(help="A thread; or --user for all data of one.")] = None,
+    thread: Annotated[str | None, typer.Argument(help="A thread; or give --user for all data of a user.")] = None,
     format: Annotated[
         str,
         typer.Option(
-            help="Of a thread: jsonl (--raw imports again to the same), openai.",
+            help="Format of a thread: jsonl (with --raw, an import restores it exactly) or openai.",
             autocompletion=lambda: ["jsonl", "openai"],
         ),
     ] = "jsonl",
-    user: Annotated[str | None, typer.Option("--user", "-u", help="Everything of this user, as one document.")] = None,
+    user: Annotated[
+        str | None, typer.Option("--user", "-u", help="Export everything of this user, as one document.")
+    ] = None,
     level: Annotated[
         str,
         typer.Option(
@@ -52,9 +54,11 @@ async def export(
         ),
     ] = "MODERATE",
     raw: Annotated[bool, typer.Option("--raw", help="Mask nothing.")] = False,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="File; stdout when not given.")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write. Default: stdout.")] = None,
 ) -> None:
-    """Write a thread's transcript as JSON lines or OpenAI messages, or all data of a user; sanitised."""
+    """Write a thread's transcript as JSON lines or OpenAI messages, or all data of a user. Personal details are masked
+    unless --raw is given.
+    """
     check_known("format", format, ("jsonl", "openai"))
     masked = None if raw else _level_named(level)
     if user is not None and thread is None:
@@ -96,7 +100,9 @@ async def write_user(
     level: "sanitise.SanitiseLevel | None",
     output: Path | None,
 ) -> int:
-    """Returns how many characters it wrote. output: None is stdout. Raises ExportFailed."""
+    """Writes all data of a user, and returns how many characters it wrote. output: None means stdout. Raises
+    ExportFailed.
+    """
     size = 0
     async with composed.opened(settings, "turnlog-export") as runtime, composed.projecting(runtime):
         with progress("exporting conversations") as update, _whole_file(output) as file:
@@ -109,9 +115,10 @@ async def write_user(
 
 @contextlib.contextmanager
 def _whole_file(output: Path | None) -> Iterator[TextIO]:
-    """A file comes into its place when it is whole, for its owner alone; a pipe or a device stays and is written to.
+    """Yields a stream to write to. A file appears under its name only when it is complete, readable by its owner alone;
+    a pipe or a device is written to directly.
 
-    None: stdout gets everything at the end, or nothing. Raises ExportFailed.
+    With None, stdout gets everything at the end, or nothing. Raises ExportFailed.
     """
     if output is None:
         with tempfile.TemporaryFile("w+", encoding="utf-8") as file:

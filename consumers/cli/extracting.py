@@ -1,4 +1,4 @@
-"""extract: memories from what was said, now; or what they would be and why, and what would be left out and why."""
+"""The command `extract`: extracts memories from what was said, or shows which it would store or leave out, and why."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,14 +20,14 @@ async def extract(
     rt: Runtime,
     thread: Annotated[str | None, typer.Argument(help="A conversation; or --user.")] = None,
     user: Annotated[
-        str | None, typer.Option(help="All conversations of this user, or this user's part of one.")
+        str | None, typer.Option(help="All conversations of this user; with a thread, this user's part of it.")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Store nothing: show what the rules find in all turns, and why.")
+        bool, typer.Option("--dry-run", help="Show what the rules find in all turns, and why; store nothing.")
     ] = False,
-    rules: Annotated[Path | None, typer.Option(help="Rules to use in place of MEMORY_RULES_FILE.")] = None,
+    rules: Annotated[Path | None, typer.Option(help="Rules to use instead of MEMORY_RULES_FILE.")] = None,
 ) -> Result:
-    """Extract memories from what users said and no extraction has read yet."""
+    """Extract memories from what users said since the last extraction."""
     if dry_run:
         return rows(await extract_now.preview_extraction(rt, rt.settings.tenant, thread, user, rules), _preview_lines)
     return rows(await extract_now.extract_memories(rt, rt.settings.tenant, thread, user, rules), _lines)

@@ -1,4 +1,4 @@
-"""hooks: capture what is said in coding agents, and give them what is known of the person."""
+"""The command `hooks`: captures what is said in coding agents, and gives them the user's profile."""
 
 import contextlib
 import json
@@ -25,23 +25,25 @@ TIMEOUT_S = 5
 PRIVATE = os.O_WRONLY | os.O_TRUNC | os.O_CREAT | os.O_CLOEXEC
 
 app = commands()
-below = group(app, "hooks", "Capture what is said in coding agents, and give them what is known of the person.")
+below = group(app, "hooks", "Capture what is said in coding agents, and give them the user's profile.")
 
 
 def _check(agent: str, user: str, url: str | None) -> None:
     check_known("agent", agent, FILES)
     check_given("user", user)
     if url is not None and (urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname):
-        raise BadOption(f"--url {url!r} is no address such as http://127.0.0.1:8484")
+        raise BadOption(f"--url {url!r} is not an address such as http://127.0.0.1:8484")
 
 
 @command(below, checks=_check)
 async def install(
     rt: Runtime,
     agent: Annotated[str, typer.Argument(help=f"{' or '.join(FILES)}.")],
-    user: Annotated[str, typer.Option("--user", "-u", help="Who talks to the agent.")],
-    url: Annotated[str | None, typer.Option(help="Of the server; by default on this machine.")] = None,
-    file: Annotated[Path | None, typer.Option(help="The agent's settings, if not of the whole account.")] = None,
+    user: Annotated[str, typer.Option("--user", "-u", help="The user who talks to the agent.")],
+    url: Annotated[str | None, typer.Option(help="URL of the server. Default: the one on this machine.")] = None,
+    file: Annotated[
+        Path | None, typer.Option(help="The agent's settings file. Default: that of the whole account.")
+    ] = None,
 ) -> Result:
     """Add hooks to a coding agent's settings: each prompt and answer becomes a turn, and a session begins with the
     profile of the user. Other settings stay. Installed again, it replaces its hooks and its API key."""
@@ -72,8 +74,8 @@ async def install(
 
 
 def address_of(settings: Settings) -> str:
-    """Returns the URL of this home's `up`, which may have another port than the usual one; while it does not run, the
-    URL that it will have."""
+    """Returns the URL of this home's `up`, whose port may differ from the default; if it does not run, the URL that it
+    will have."""
     with contextlib.suppress(background.NotUp):
         return background.running_url(settings)
     port, kept = settings.api_port, settings.home / "api-port"
@@ -83,7 +85,9 @@ def address_of(settings: Settings) -> str:
 
 
 def configuration_of(agent: str, url: str, key: str) -> dict[str, Any]:
-    """Returns what `capture.py` reads: the address in parts, because it has no time to parse it."""
+    """Returns the configuration of `capture.py`. The address is in parts, because `capture.py` has no time to parse
+    it.
+    """
     parts = urlsplit(url)
     port = parts.port or (443 if parts.scheme == "https" else 80)
     address = {"scheme": parts.scheme, "host": parts.hostname, "port": port, "prefix": parts.path.rstrip("/")}
@@ -95,7 +99,7 @@ def command_of(configuration: Path) -> str:
 
 
 def with_hooks(settings: dict[str, Any], command: str) -> dict[str, Any]:
-    """Returns the settings with turnlog's hooks in place of earlier ones of turnlog, beside all others."""
+    """Returns the settings with turnlog's hooks, which replace earlier hooks of turnlog; all other hooks stay."""
     hooks = dict(settings.get("hooks", {}))
     for event in EVENTS:
         others = [group for group in hooks.get(event, []) if PROGRAM.name not in json.dumps(group)]
@@ -104,7 +108,7 @@ def with_hooks(settings: dict[str, Any], command: str) -> dict[str, Any]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """Returns the file's JSON object, {} without a file. Raises BadOption for another file, which is not
+    """Returns the file's JSON object; {} if there is no file. Raises BadOption for any other content, so that it is not
     overwritten."""
     try:
         found = json.loads(path.read_text("utf-8"))
@@ -114,7 +118,7 @@ def _read(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except ValueError as error:
-        raise BadOption(f"{path} cannot be read as JSON, and stays as it is: {error}") from None
+        raise BadOption(f"{path} cannot be read as JSON, and was not changed: {error}") from None
 
 
 async def _revoke(rt: Runtime, key_id: str) -> None:

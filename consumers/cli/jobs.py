@@ -1,4 +1,4 @@
-"""jobs, jobs run: what is done by the clock, when it ran last, and doing it now."""
+"""The commands `jobs` and `jobs run`: list scheduled jobs with their last runs, and run one now."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -27,7 +27,7 @@ below = group(app, "jobs", "Scheduled jobs.")
 
 @listed(below, tenant=False)
 async def list_(rt: Runtime) -> Result:
-    """The jobs with their schedule, their last run and their next."""
+    """List the jobs with their schedules, last runs and next runs."""
     return table(await job_states.list_jobs(rt), _COLUMNS, document=_document)
 
 
@@ -35,7 +35,7 @@ async def list_(rt: Runtime) -> Result:
 async def run_by_hand(
     rt: Runtime,
     job: JobName,
-    now: Annotated[str | None, typer.Option(help="Run as of this time (ISO 8601); default: now.")] = None,
+    now: Annotated[str | None, typer.Option(help="Run as if it were this time (ISO 8601). Default: now.")] = None,
 ) -> Result:
     """Run a job now."""
     with progress(job) as update:

@@ -1,4 +1,4 @@
-"""limits, limits set, limits reset: how much users may ask for, and what one of them has left."""
+"""The commands `limits`, `limits set` and `limits reset`: how much users may ask for, and what a user has left."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -21,12 +21,12 @@ below = group(app, "limits", "How much users may ask for.")
 @listed(below)
 async def show(
     rt: Runtime,
-    user: Annotated[str | None, typer.Option("--user", "-u", help="What this user has left.")] = None,
+    user: Annotated[str | None, typer.Option("--user", "-u", help="Show what this user has left.")] = None,
     role: Annotated[
         Literal["user", "vip", "admin"], typer.Option(help="The user's role: user, vip or admin.")
     ] = "user",
 ) -> Result:
-    """The limits of a tenant, or what one user has used of them and has left."""
+    """Show the limits of a tenant, or what one user has used and has left."""
     if user is not None:
         return table(await use_case.usage_left(rt, rt.settings.tenant, user, role), LEFT)
     return _limits(await use_case.limits_of(rt, rt.settings.tenant))
@@ -36,15 +36,15 @@ async def show(
 async def change(
     rt: Runtime,
     limits: Annotated[list[str], typer.Argument(help="NAME=NUMBER, such as user_per_minute=60.")],
-    plan: Annotated[str, typer.Option(help="Whose: user, or vip (admins too).")] = "user",
+    plan: Annotated[str, typer.Option(help="Plan: user, or vip (which admins have too).")] = "user",
 ) -> Result:
-    """Change limits; they hold for the next request."""
+    """Change limits, from the next request on."""
     return _limits(await use_case.change_limits(rt, rt.settings.tenant, plan, _numbers(limits)))
 
 
 @command(below, projecting=False)
 async def reset(rt: Runtime, user: Annotated[str, typer.Option("--user", "-u", help="Whose.")]) -> Result:
-    """Let a user's windows begin empty; the quota stays as it is."""
+    """Empty a user's windows; the quota stays as it is."""
     await use_case.reset_rate(rt, rt.settings.tenant, user)
     return Result(None, "the windows are empty")
 

@@ -1,4 +1,4 @@
-"""log: which log the rows belong to, ways out where it is another one, backups."""
+"""The commands `log`: which log the rows belong to, what to do if another one is connected, and backups."""
 
 from collections.abc import Iterator
 from datetime import datetime
@@ -18,29 +18,29 @@ from turnlog.consumers.cli.runner import Runtime, command, listed
 Folder = Annotated[Path, typer.Argument(help="The folder to write or read.")]
 
 app = commands()
-below = group(app, "log", "Which log the rows belong to; back up, restore, adopt.")
+below = group(app, "log", "Show which log the rows belong to; back up, restore or adopt the log.")
 
 
 @listed(below, tenant=False)
 async def status(rt: Runtime) -> Result:
-    """Which log is connected, and whether the rows were made from it. Exit 1 when they were not."""
+    """Show which log is connected, and whether the rows were made from it. Exit code 1 if they were not."""
     return _result(await log_identity.log_status(rt))
 
 
 @command(below, tenant=False, projecting=False)
 async def adopt(rt: Runtime, yes: Yes = False) -> Result:
-    """Keep the rows and go on with the connected log after them, where it is another one or lacks their last events.
+    """Keep the rows and continue with the connected log, although it is another one or lacks the rows' last events.
 
-    Events that only the other log had stay visible, and a rebuild would lose their rows.
+    Rows of events that only the earlier log had stay visible; a rebuild would lose them.
     """
-    await _asked(rt, "Keep the rows, and go on with this log?", yes)
+    await _asked(rt, "Keep the rows, and continue with this log?", yes)
     return _result(await log_identity.adopt_log(rt))
 
 
 @command(below, tenant=False)
 async def rebuild(rt: Runtime, yes: Yes = False) -> Result:
-    """Delete all rows and make them again from the connected log; what it lacks is lost."""
-    await _asked(rt, "Delete all rows, and make them again from this log?", yes)
+    """Delete all rows and rebuild them from the connected log; rows of events that it lacks are lost."""
+    await _asked(rt, "Delete all rows, and rebuild them from this log?", yes)
     with progress("rebuilding") as update:
         return _result(await log_identity.rebuild_from_log(rt, update))
 
@@ -54,7 +54,7 @@ async def backup(rt: Runtime, folder: Folder) -> Result:
 
 @command(below, tenant=False, projecting=False)
 async def restore(rt: Runtime, folder: Folder, yes: Yes = False) -> Result:
-    """Put the log of a backup in the place of the connected one, which is deleted."""
+    """Replace the connected log, which is deleted, by the log of a backup."""
     await _asked(rt, f"Delete this log, and restore {folder}?", yes)
     return _result(await log_identity.restore_log(rt, folder))
 
@@ -66,10 +66,13 @@ async def parquet(
     since: Annotated[datetime | None, typer.Option(formats=["%Y-%m-%d"], help="The first day, in UTC.")] = None,
     words: Annotated[
         bool,
-        typer.Option("--words", help="With what users said, in clear; no erasure, redaction or retention reaches it."),
+        typer.Option(
+            "--words",
+            help="Include what users said, unencrypted. Erasure, redaction and retention do not reach these files.",
+        ),
     ] = False,
 ) -> Result:
-    """Write the tenant's events as Parquet, a file for each day; DuckDB and pandas read the folder."""
+    """Write the tenant's events as Parquet, one file per day; DuckDB and pandas can read the folder."""
     day = None if since is None else since.date()
     made = await analysis.export_log(rt, rt.settings.tenant, folder, day, words)
     return Result(made, f"{made.folder}: {counted(made.events, 'event')} of {counted(made.days, 'day')}")

@@ -1,4 +1,4 @@
-"""mcp: the Model Context Protocol on stdio, and the configuration of common clients."""
+"""The commands `mcp`: the Model Context Protocol on stdio, and the configuration of common clients."""
 
 import asyncio
 import io
@@ -31,8 +31,8 @@ ROLES = ("projectors", "reactors")
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """A program that speaks MCP. file: where its configuration is. key: what it has the servers under. is_typed: each
-    server says its type."""
+    """A program that speaks MCP. file: where its configuration is. key: the field of the configuration that holds the
+    servers. is_typed: whether each server states its type."""
 
     file: str
     key: str = "mcpServers"
@@ -50,7 +50,7 @@ CLIENTS = {
     "windsurf": Client("~/.codeium/windsurf/mcp_config.json"),
 }
 SECRETS = ("TURNLOG_API_SECRET", "TURNLOG_KEK")
-User = Annotated[str, typer.Option("--user", "-u", help="Whose memory it is.")]
+User = Annotated[str, typer.Option("--user", "-u", help="The user whose memory it is.")]
 
 
 app = commands()
@@ -77,8 +77,8 @@ async def stdio(settings: Settings, user: User) -> None:
 
 @asynccontextmanager
 async def _playing_soon(runtime: Runtime) -> AsyncIterator[None]:
-    """Plays the roles while the block runs, once they are loaded: clients give a server ten seconds to begin, and
-    loading takes three. A role that fails ends the block."""
+    """Plays the roles while the block runs. They load in the background, because loading takes three seconds and
+    clients give a server ten to begin. A role that fails ends the block."""
 
     async def play() -> None:
         roles = await asyncio.to_thread(import_module, "turnlog.consumers.roles")
@@ -94,7 +94,7 @@ async def _playing_soon(runtime: Runtime) -> AsyncIterator[None]:
 
 
 class _ValidLines(io.RawIOBase):
-    """Lines of JSON as valid Unicode; the MCP library answers nothing to others.
+    """Lines of JSON as valid Unicode, because the MCP library does not answer others.
 
     The library reads them in a thread, which no cancellation ends. `end` lets it read an end of file: clients end a
     server by a signal and may keep its standard input open.
@@ -132,7 +132,7 @@ class _ValidLines(io.RawIOBase):
 async def install(
     settings: Settings, user: User, client: Annotated[str, typer.Option(help=", ".join(CLIENTS))] = "claude"
 ) -> None:
-    """Print what to add to a client's configuration file, which stderr names. Nothing is written."""
+    """Print what to add to a client's configuration file; stderr names the file. Nothing is written."""
     check_known("client", client, CLIENTS)
     check_given("user", user)
     servers = {"NATS_URL": settings.nats_url, "DATABASE_URL": settings.database_url}
@@ -153,7 +153,7 @@ async def install(
 
 
 def _toml(key: str, server: dict[str, Any]) -> str:
-    """Returns the server as a table. What JSON writes as a text or a list of texts is TOML too."""
+    """Returns the server as a TOML table. Strings and lists of strings are written the same way in JSON and TOML."""
     env = server.pop("env")
     tables = ((f"{key}.turnlog", server), (f"{key}.turnlog.env", env))
     return "\n".join(

@@ -1,4 +1,4 @@
-"""memories (list, show, archive, stats), remember, edit, rate, revert, forget: long-term memory by hand."""
+"""The commands `memories`, `remember`, `edit`, `rate`, `revert` and `forget`: long-term memory by hand."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -20,19 +20,20 @@ from turnlog.events.contracts import MemoryKind
 _WAITING = "{turns} of {user} not read yet: `turnlog up` looks for memories in them, or `turnlog extract --user {user}`"
 _SAID = {
     "recorded": "remembered",
-    "ended": "remembered, but something else holds in its place",
+    "ended": "remembered, but another memory replaces it",
     "confirmed": "said before",
     "known": "known already",
 }
 
 Which = Annotated[
-    str, typer.Argument(metavar="MEMORY", help="Its id, the beginning of it, or words that only this memory has.")
+    str,
+    typer.Argument(metavar="MEMORY", help="Its id, the beginning of its id, or words that only this memory contains."),
 ]
 Kind = Annotated[
     MemoryKind | None,
     typer.Option(case_sensitive=False, metavar="KIND", help="FACT, PREFERENCE, DECISION, SUMMARY or FEEDBACK."),
 ]
-Category = Annotated[str | None, typer.Option(help="Such as the rule of a memory gives it.")]
+Category = Annotated[str | None, typer.Option(help="Category as extraction rules give it.")]
 
 
 app = commands()
@@ -48,14 +49,18 @@ def _named(user: str | None) -> None:
 async def list_(
     rt: Runtime,
     user: Annotated[str | None, typer.Option("--user", "-u", help="Whose memories.")] = None,
-    as_of: Annotated[str | None, typer.Option(help="Memories valid then: a time, a date or 'last March'.")] = None,
-    every: Annotated[bool, typer.Option("--all", help="Ended, waiting, archived and forgotten ones too.")] = False,
+    as_of: Annotated[
+        str | None, typer.Option(help="Memories valid at this time: a time, a date or 'last March'.")
+    ] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="Include memories that ended, wait for a decision, are archived or forgotten.")
+    ] = False,
     kind: Kind = None,
     category: Category = None,
-    min_importance: Annotated[float, typer.Option(min=0, max=1, help="Minimum of the current importance.")] = 0.0,
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many, of those said last.")] = 100,
+    min_importance: Annotated[float, typer.Option(min=0, max=1, help="Minimum current importance.")] = 0.0,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many, most recently said first.")] = 100,
 ) -> Result:
-    """List what is remembered of a user, highest score first: score, tier, validity, quote and source."""
+    """List what is remembered about a user, highest score first: score, tier, validity, quote and source."""
     whose = (rt.settings.tenant, user or "")
     at = _time(rt, as_of)
     which = memories.MemoryFilter(() if kind is None else (kind,), category, min_importance, at, every)
@@ -70,16 +75,16 @@ async def list_(
         "TIER": lambda row: row.score.tier,
         "MEMORY": memory_text,
     }
-    return table(held, columns, f"nothing is remembered of {user}")
+    return table(held, columns, f"nothing is remembered about {user}")
 
 
 @command(below, projecting=False)
 async def show(
     rt: Runtime,
     which: Which,
-    user: Annotated[str | None, typer.Option("--user", "-u", help="Whose; not needed with a whole id.")] = None,
+    user: Annotated[str | None, typer.Option("--user", "-u", help="Its user; not needed with a whole id.")] = None,
 ) -> Result:
-    """A memory's history: every version with its interval and sources."""
+    """Show a memory's history: every version with its validity and sources."""
     found = await memories.memory_history(rt, rt.settings.tenant, user, which)
     return Result(found, history_lines(found.history, found.memory))
 
@@ -89,9 +94,9 @@ async def archive(
     rt: Runtime,
     which: Which,
     user: User,
-    reason: Annotated[str, typer.Option(help="Why; it is shown with the memory.")],
+    reason: Annotated[str, typer.Option(help="Reason, shown with the memory.")],
 ) -> Result:
-    """Archive a memory: it is kept and not recalled. `turnlog revert` restores it, and so does saying it again."""
+    """Archive a memory: it is kept, but not recalled. `turnlog revert` restores it, and so does saying it again."""
     made = await memory_changes.archive_memory(rt, rt.settings.tenant, user, which, reason)
     return Result(made, f"“{made.content}” is archived: {made.reason}")
 
@@ -100,7 +105,7 @@ async def archive(
 async def stats(
     rt: Runtime, user: Annotated[str | None, typer.Option("--user", "-u", help="Only this user's.")] = None
 ) -> Result:
-    """How many memories are in which tier, how fresh and important they are, and what the decay job does next."""
+    """Show how many memories are in each tier, how fresh and important they are, and what the decay job does next."""
     found = await job_states.decay_stats(rt, rt.settings.tenant, user)
     return Result(found, _stats_lines(found))
 
@@ -112,11 +117,13 @@ async def remember(
     user: User,
     kind: Kind = None,
     category: Category = None,
-    importance: Annotated[float | None, typer.Option(min=0, max=1, help="Derived from the text when absent.")] = None,
-    expires_at: Annotated[str | None, typer.Option(help="When it ends by itself: a time or a date.")] = None,
-    metadata: Annotated[str | None, typer.Option(help="A JSON object to keep with it.")] = None,
+    importance: Annotated[float | None, typer.Option(min=0, max=1, help="Default: derived from the text.")] = None,
+    expires_at: Annotated[str | None, typer.Option(help="When it expires: a time or a date.")] = None,
+    metadata: Annotated[str | None, typer.Option(help="A JSON object to store with it.")] = None,
 ) -> Result:
-    """Write a memory by hand. Extraction rules that read it give it their key, so that it can be contradicted."""
+    """Write a memory by hand. If extraction rules recognise it, it gets their key, so that later statements can
+    contradict it.
+    """
     about = json_object("--metadata", metadata)
     given = memory_changes.MemoryInput(text, kind, category, importance, _time(rt, expires_at), about)
     made = await memory_changes.remember(rt, rt.settings.tenant, user, given)
@@ -129,7 +136,7 @@ async def remember(
 async def edit(
     rt: Runtime, which: Which, text: Annotated[str, typer.Argument(help="The new text.")], user: User
 ) -> Result:
-    """Store a new version of a memory. The one before stays in the history."""
+    """Store a new version of a memory. The version before stays in the history."""
     made = await memory_changes.edit_memory(rt, rt.settings.tenant, user, which, text)
     return Result(made, f"“{made.before}” is now “{text}”  {made.memory}")
 
@@ -145,19 +152,19 @@ async def rate(
 
 @command(app)
 async def revert(rt: Runtime, which: Which, user: User, yes: Yes = False) -> Result:
-    """Make an earlier version valid again; `turnlog memories show` lists their ids. Later changes are undone."""
+    """Make an earlier version valid again; `turnlog memories show` lists the ids. Later changes are undone."""
     row = await memories.find_memory(rt, rt.settings.tenant, user, which)
-    await confirm(f"Let “{row.content}” hold again, and end what took its place?", yes)
+    await confirm(f"Let “{row.content}” be valid again, and end what replaced it?", yes)
     made = await memory_changes.revert_memory(rt, rt.settings.tenant, user, str(row.id))
     return Result(made, f"“{made.content}” holds again")
 
 
 @command(app)
 async def forget(rt: Runtime, which: Which, user: User, yes: Yes = False) -> Result:
-    """Remove a memory, and its duplicates, from what is remembered. It cannot be restored.
+    """Forget a memory and its duplicates. They cannot be restored.
 
-    The turn in which it was said stays in its conversation, where messages, recall and exports still have the words:
-    `turnlog threads delete` removes a conversation, `turnlog erase` all of a person.
+    The turn in which it was said stays in its conversation, so messages, recall and exports still contain the words:
+    `turnlog threads delete` removes a conversation, `turnlog erase` all data of a person.
     """
     place = (rt.settings.tenant, user)
     row = await memories.find_memory(rt, *place, which)
@@ -169,7 +176,7 @@ async def forget(rt: Runtime, which: Which, user: User, yes: Yes = False) -> Res
 
 
 def _said_in(forgotten: "memories.MemoryView", held: "list[memories.MemoryView]") -> list[str]:
-    """Returns the turns in which a forgotten memory was said, and the memories whose quotes may have its words."""
+    """Returns the turns in which a forgotten memory was said, and the memories whose quotes may contain its words."""
     if not forgotten.sources:
         return []
     threads = sorted({one.thread for one in forgotten.sources})
@@ -177,7 +184,7 @@ def _said_in(forgotten: "memories.MemoryView", held: "list[memories.MemoryView]"
     events = {one.event_id for one in forgotten.sources}
     sharing = [one for one in held if any(source.event_id in events for source in one.sources)]
     return [
-        f"what was said stays, and messages, recall and exports have it: {turns}",
+        f"what was said stays, and messages, recall and exports still contain it: {turns}",
         *(f"“{one.content}” was said there too, and its quote may hold the words" for one in sharing),
         f"`turnlog threads delete {threads[0]}` removes the conversation, "
         f"`turnlog erase --user {forgotten.user}` the person",

@@ -1,4 +1,4 @@
-"""usage: calls, tokens and cost of models."""
+"""The command `usage`: calls, tokens and cost of models."""
 
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal
@@ -23,7 +23,7 @@ async def usage(
     user: Annotated[str | None, typer.Option("--user", "-u", help="Only this user's.")] = None,
     by: Annotated[Key, typer.Option(help="What to sum by: user, agent, model, day or month.")] = "day",
 ) -> Result:
-    """Calls, tokens, cost and mean latency of models, embeddings and offline ones included, summed by user, agent,
+    """Show calls, tokens, cost and mean latency of models, including embeddings and offline models, by user, agent,
     model, day or month (UTC)."""
     found = await usages.usage(rt, rt.settings.tenant, user, by)
     return usage_table(found, by)

@@ -1,4 +1,4 @@
-"""lag, rebuild, verify: the read models as a whole."""
+"""The commands `lag`, `rebuild` and `verify`: the read models as a whole."""
 
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any
@@ -30,8 +30,8 @@ app = commands()
 
 @command(app, tenant=False, projecting=False)
 async def lag(rt: Runtime) -> Result:
-    """How far each projection is behind the log, and what has no vector yet. Exit 1 when a projection is stalled, or a
-    process has died and nobody plays its roles.
+    """Show how far each projection is behind the log, and how much has no vector yet. Exit code 1 if a projection is
+    stalled, or if a process has died and no other plays its roles.
     """
     died = role_processes.deaths(await role_processes.processes(rt))
     found, backlog = await lags.projection_lag(rt), await lags.embedding_backlog(rt)
@@ -56,11 +56,11 @@ async def rebuild(
     all_: Annotated[bool, typer.Option("--all", help="Every projection.")] = False,
     thread: Annotated[str | None, typer.Option(help="Only this thread's rows.")] = None,
     from_seq: Annotated[
-        int | None, typer.Option("--from", min=1, help="Only threads with an event at this sequence or after it.")
+        int | None, typer.Option("--from", min=1, help="Only threads with an event at or after this sequence.")
     ] = None,
     tenant: Tenant = None,
 ) -> Result:
-    """Rebuild read models from the log, beside the live ones, with an atomic switch. With --thread, --from or --tenant
+    """Rebuild read models from the log, beside the live ones, and switch atomically. With --thread, --from or --tenant,
     only those rows of the tenant are rebuilt, in place.
     """
     if thread is not None or from_seq is not None or tenant is not None:
@@ -79,7 +79,7 @@ async def rebuild(
 
 @command(app, tenant=False)
 async def verify(rt: Runtime, name: Name = None) -> Result:
-    """Rebuild into a shadow and compare row for row. Exit 1 on any difference."""
+    """Rebuild into shadow tables and compare row for row. Exit code 1 on any difference."""
     with progress(f"verifying {name or 'all'}") as update:
         found = await read_models.verify(rt, name, update)
     document = [to_jsonable_python(one) | {"clean": one.clean} for one in found]

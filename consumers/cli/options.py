@@ -1,4 +1,4 @@
-"""The options that commands share. `add` and `group` give them to each command; `given` has their values."""
+"""The options that all commands share. `with_shared` adds them to a command; `given` returns their values."""
 
 import functools
 import inspect
@@ -13,8 +13,8 @@ from typer.models import ParameterInfo
 
 from turnlog.consumers.cli.completion import known_threads, known_users
 
-Tenant = Annotated[str | None, typer.Option(help="Tenant; TURNLOG_TENANT or 'default'.")]
-Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
+Tenant = Annotated[str | None, typer.Option(help="Tenant. Default: TURNLOG_TENANT or 'default'.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document to stdout.")]
 _TENANT = Parameter("tenant", Parameter.KEYWORD_ONLY, default=None, annotation=Tenant)
 _JSON = Parameter("json", Parameter.KEYWORD_ONLY, default=False, annotation=Json)
 
@@ -24,7 +24,7 @@ _COMPLETED = {"user": known_users, "thread": known_threads, "conversation": know
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """The options that every command takes. tenant: None where the command takes none, or got none."""
+    """The values of the shared options. tenant: None if the command has no such option, or got none."""
 
     json: bool = False
     tenant: str | None = None
@@ -34,17 +34,17 @@ _given: ContextVar[Given] = ContextVar("given")
 
 
 def given() -> Given:
-    """Returns the shared options of the command that runs."""
+    """Returns the shared options of the running command."""
     return _given.get(Given())
 
 
 def commands() -> typer.Typer:
-    """Returns what a module's commands are added to; its name in the module is `app`."""
+    """Returns a typer application for a module's commands; the module calls it `app`."""
     return typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
 
 
 def group(app: typer.Typer, name: str, help: str) -> typer.Typer:
-    """Adds a command that has commands below it, which are added to the result."""
+    """Adds a group of commands, and returns the application to add them to."""
     below = typer.Typer(help=help, no_args_is_help=True)
     app.add_typer(below, name=name)
     return below
@@ -73,7 +73,7 @@ def with_shared(
 
 
 def unless_below(function: Callable[..., None]) -> Callable[..., None]:
-    """Returns a group's own command, which does nothing where a command below the group follows."""
+    """Returns a group's own command, which does nothing if a command of the group follows."""
 
     def callback(context: typer.Context, **options: Any) -> None:
         if context.invoked_subcommand is None:

@@ -1,4 +1,4 @@
-"""participants: who takes part in a conversation of another user."""
+"""The commands `participants`: users who take part in a conversation of another user."""
 
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, cast
@@ -14,10 +14,10 @@ from turnlog.consumers.cli.text_tables import table
 ROLES = ("member", "reader")
 Thread = Annotated[str, typer.Argument(help="The conversation's id.")]
 User = Annotated[str, typer.Argument(help="Who takes part.")]
-Name = Annotated[str | None, typer.Option(help="Under which turns are theirs; else their id.")]
+Name = Annotated[str | None, typer.Option(help="Name under which their turns appear. Default: their id.")]
 
 app = commands()
-below = group(app, "participants", "Share conversations with members, who append, and readers.")
+below = group(app, "participants", "Share conversations with members, who read and append, and with readers.")
 
 
 def check_role(role: str) -> None:
@@ -26,7 +26,7 @@ def check_role(role: str) -> None:
 
 @command(below, "list", projecting=False)
 async def list_(rt: Runtime, thread: Thread) -> Result:
-    """Who takes part beside the owner, with invitations that wait."""
+    """List who takes part besides the owner, and invitations not yet accepted."""
     await threads.get_thread(rt, rt.settings.tenant, thread)
     entries = await participants.list_participants(rt, rt.settings.tenant, thread)
     return table(entries, _COLUMNS, "only its owner takes part", _document)
@@ -36,7 +36,7 @@ async def list_(rt: Runtime, thread: Thread) -> Result:
 async def invitations(
     rt: Runtime, user: Annotated[str, typer.Option("--user", "-u", help="Who was invited.")]
 ) -> Result:
-    """Conversations that others want to share with a user, who has not accepted."""
+    """List invitations that a user has not yet accepted."""
     waiting = await participants.list_invitations(rt, rt.settings.tenant, user)
     return table(waiting, _INVITATION_COLUMNS, "no invitations")
 
@@ -50,16 +50,18 @@ async def invite(
     role: Annotated[
         str, typer.Option(help="member: reads and appends; reader: reads.", autocompletion=lambda: [*ROLES])
     ] = "member",
-    agreed: Annotated[bool, typer.Option("--agreed", help="They agreed elsewhere, so it has effect at once.")] = False,
+    agreed: Annotated[
+        bool, typer.Option("--agreed", help="They have agreed elsewhere, so it takes effect at once.")
+    ] = False,
 ) -> Result:
-    """Invite a user to a conversation. It has no effect before they accept it."""
+    """Invite a user to a conversation. The invitation has no effect until they accept it."""
     place = (rt.settings.tenant, thread, user)
     return _shown(thread, await participants.share_thread(rt, *place, name=name, role=_role(role), agreed=agreed))
 
 
 @command(below)
 async def accept(rt: Runtime, thread: Thread, user: User, name: Name = None) -> Result:
-    """Accept an invitation for its user, under the name that the owner chose or another."""
+    """Accept an invitation on behalf of its user, under the name that the owner chose or another one."""
     return _shown(thread, await participants.join_thread(rt, rt.settings.tenant, thread, user, name))
 
 
@@ -70,13 +72,13 @@ async def role(
     user: User,
     role: Annotated[str, typer.Argument(help="member or reader.", autocompletion=lambda: [*ROLES])],
 ) -> Result:
-    """Change what a participant may do. They need not accept it again."""
+    """Change what a participant may do. They do not have to accept again."""
     return _shown(thread, await participants.change_role(rt, rt.settings.tenant, thread, user, _role(role)))
 
 
 @command(below)
 async def remove(rt: Runtime, thread: Thread, user: User) -> Result:
-    """End a user's part in a conversation, or their invitation. Their turns stay, and stay theirs."""
+    """Remove a user from a conversation, or withdraw their invitation. Their turns stay, under their name."""
     await participants.unshare_thread(rt, rt.settings.tenant, thread, user)
     return Result({"thread": thread, "removed": user}, f"{user} no longer takes part in {thread}")
 

@@ -1,4 +1,4 @@
-"""preferences: how a user wants to be answered, and whether to remember what they say."""
+"""The command `preferences`: how a user wants to be answered, and whether to remember what they say."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -22,15 +22,15 @@ async def preferences(
         list[str] | None,
         typer.Option(
             "--set",
-            help="NAME=VALUE, such as language=zh, secrets=mask or enable_memory=no; lists of the team's own as US,UK.",
+            help="NAME=VALUE, such as language=zh, secrets=mask or enable_memory=no; lists of the team as US,UK.",
         ),
     ] = None,
-    cleared: Annotated[list[str] | None, typer.Option("--clear", help="A name to set no longer.")] = None,
+    cleared: Annotated[list[str] | None, typer.Option("--clear", help="Name of a preference to remove.")] = None,
 ) -> Result:
-    """How a user wants to be answered, and whether to remember what they say; --set changes it.
+    """Show how a user wants to be answered, and whether to remember what they say; --set changes it.
 
-    With enable_memory=no nothing is extracted from what the user says, and no memory goes to a model. What is not set
-    is read from what the user said."""
+    With enable_memory=no, nothing is extracted from what the user says, and no memory goes to a model. Preferences that
+    are not set are taken from what the user said."""
     place = (rt.settings.tenant, user)
     if given or cleared:
         found = await use_case.set_preferences(rt, *place, _values(given or ()), cleared or ())
@@ -45,7 +45,7 @@ def _values(given: Sequence[str]) -> dict[str, Any]:
     for one in given:
         name, sign, value = (part.strip() for part in one.partition("="))
         if not sign or not name or not value:
-            raise BadOption(f"--set {one!r} cannot be read; write NAME=VALUE, or --clear NAME to set it no longer")
+            raise BadOption(f"--set {one!r} cannot be read; write NAME=VALUE, or --clear NAME to remove it")
         values[name] = [part.strip() for part in value.split(",")] if "," in value else value
     return values
 

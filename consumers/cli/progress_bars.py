@@ -25,9 +25,9 @@ class _Rate(ProgressColumn):
 
 @contextmanager
 def progress(label: str, total: float | None = None) -> Iterator[Callable[[float, float | None], None]]:
-    """A bar on stderr with rate and time left; yields update(completed, total). Silent where no one watches.
+    """Shows a progress bar with rate and time left on stderr, if that is a terminal; yields update(completed, total).
 
-    rich would send what is printed meanwhile to the bar's console: a document belongs on stdout.
+    rich would redirect printed output to the bar's console, but a document belongs on stdout.
     """
     columns = (
         TextColumn("{task.description}"),

@@ -1,4 +1,4 @@
-"""recall: one question, or a file of them; profile: who a user is."""
+"""The commands `recall`, for one question or a file of them, and `profile`, which says who a user is."""
 
 import json
 import time
@@ -35,7 +35,7 @@ app = commands()
 
 @dataclass(frozen=True, slots=True)
 class RecallOptions:
-    """What a line of a batch asks for if it does not say so itself. k: how many of each; None: MEMORY_RECALL_TOP_K."""
+    """Defaults for the lines of a batch. k: how many turns and memories; None means MEMORY_RECALL_TOP_K."""
 
     thread: str | None
     user: str | None
@@ -48,24 +48,38 @@ class RecallOptions:
 def recall_command(
     query: Annotated[str | None, typer.Argument(help="What to look for.")] = None,
     thread: Annotated[str | None, typer.Option("--thread", "-t")] = None,
-    user: Annotated[str | None, typer.Option("--user", "-u", help="All threads of a user, and their memories.")] = None,
-    topic: Annotated[str | None, typer.Option(help="Only turns with this topic; QUERY may then be left out.")] = None,
-    speaker: Annotated[str | None, typer.Option(help="Only turns of somebody with this name, or of this user.")] = None,
-    k: Annotated[int | None, typer.Option("-k", min=1, max=1000, help="How many of each; MEMORY_RECALL_TOP_K.")] = None,
-    explain: Annotated[bool, typer.Option(help="Show how the question was read, and the parts of each score.")] = False,
+    user: Annotated[
+        str | None, typer.Option("--user", "-u", help="Search all threads of a user, and their memories.")
+    ] = None,
+    topic: Annotated[str | None, typer.Option(help="Only turns with this topic; QUERY is then optional.")] = None,
+    speaker: Annotated[
+        str | None, typer.Option(help="Only turns of a speaker with this name, or of this user.")
+    ] = None,
+    k: Annotated[
+        int | None,
+        typer.Option("-k", min=1, max=1000, help="How many turns and how many memories. Default: MEMORY_RECALL_TOP_K."),
+    ] = None,
+    explain: Annotated[
+        bool, typer.Option(help="Show how the question was understood, and the parts of each score.")
+    ] = False,
     batch: Annotated[
-        Path | None, typer.Option(help='JSON lines {"query","thread","topic","k"}; answers as JSON lines.')
+        Path | None,
+        typer.Option(help='File of JSON lines {"query","thread","topic","k"}; the answers are JSON lines too.'),
     ] = None,
     keyword_only: Annotated[bool, typer.Option(help="Leave vectors out.")] = False,
-    as_of: Annotated[str | None, typer.Option(help="Only memories valid then: a time, a date or 'last March'.")] = None,
-    past: Annotated[bool, typer.Option("--history", help="Memories that ended too.")] = False,
-    kind: Annotated[list[str] | None, typer.Option(help="Only memories of it: FACT, PREFERENCE, DECISION …")] = None,
+    as_of: Annotated[
+        str | None, typer.Option(help="Only memories valid at this time: a time, a date or 'last March'.")
+    ] = None,
+    past: Annotated[bool, typer.Option("--history", help="Include memories that have ended.")] = False,
+    kind: Annotated[
+        list[str] | None, typer.Option(help="Only memories of this kind: FACT, PREFERENCE, DECISION …")
+    ] = None,
     min_importance: Annotated[
-        float, typer.Option(min=0, max=1, help="Only memories of this current importance and above.")
+        float, typer.Option(min=0, max=1, help="Only memories with at least this current importance.")
     ] = 0.0,
-    max_tokens: Annotated[int | None, typer.Option(min=1, help="Maximum tokens of everything shown.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="Maximum number of tokens shown.")] = None,
 ) -> None:
-    """Search turns, and with a user their memories, by meaning, words, names and dates."""
+    """Search turns, and with --user also memories, by meaning, words, names and dates."""
     if batch is not None:
         run(lambda settings: _batch(settings, RecallOptions(thread, user, topic, k, keyword_only), batch))
 
@@ -73,7 +87,7 @@ def recall_command(
         if not query and topic is None:
             raise recall.BadQuery("give a question: `turnlog recall QUESTION --thread T`, or --batch FILE")
         if user is None and (as_of or past or kind or min_importance):
-            about = "--as-of, --history, --kind and --min-importance are about memories"
+            about = "--as-of, --history, --kind and --min-importance apply to memories"
             raise recall.BadQuery(f"{about}: say whose with --user")
 
     async def use(rt: Runtime) -> Result:
@@ -122,7 +136,7 @@ def _lines(found: "Found", explain: bool, nothing: str) -> Iterator[str]:
 
 
 def _question_lines(question: "Question") -> Iterator[str]:
-    """Yields lines that say how the question was read: asks for a fact; 2: "who is my landlord?" (2023-05-01 to
+    """Yields lines that say how the question was understood: asks for a fact; 2: "who is my landlord?" (2023-05-01 to
     2023-06-01)."""
     form = "an order" if question.kind == "order" else f"a {question.kind}"
     yield f"asks for {form}, in the words of {question.words_of}"
@@ -157,7 +171,9 @@ def _turn_line(turn: "Recalled", explain: bool) -> str:
 
 
 async def _batch(settings: Settings, options: RecallOptions, path: Path) -> int:
-    """One JSON line per line of the file, in its order; a bad line's answer is its error. Exit 1 if any is bad."""
+    """Prints one JSON line per line of the file, in the same order; for a bad line, its error. Exit code 1 if any line
+    is bad.
+    """
     bad, lines = 0, list(_numbered(path))
     left: str | None = None
     async with composed.opened(settings) as runtime, composed.projecting(runtime):
@@ -173,8 +189,9 @@ async def _batch(settings: Settings, options: RecallOptions, path: Path) -> int:
 
 
 async def _embed_first(runtime: Runtime, options: RecallOptions, lines: Sequence[str]) -> str | None:
-    """Embeds the threads that are asked about, for EMBED_FIRST_S at most; returns why something in them has no
-    vector."""
+    """Embeds the threads in question, for EMBED_FIRST_S at most. Returns why some of their texts still have no
+    vector.
+    """
     threads = {thread for line in lines if (thread := _thread(line) or options.thread)}
     with progress("embedding") as update:
         left = await embed_now.embed_threads(runtime, runtime.settings.tenant, threads, EMBED_FIRST_S, update)
@@ -225,10 +242,12 @@ def _numbered(path: Path) -> Iterator[tuple[int, str]]:
 async def profile(
     rt: Runtime,
     user: Annotated[str, typer.Option("--user", "-u", help="Who.")],
-    as_of: Annotated[str | None, typer.Option(help="As of a time, a date or 'last March'.")] = None,
-    max_tokens: Annotated[int, typer.Option(min=40, max=4_000, help="Of the lines, without their sources.")] = 400,
+    as_of: Annotated[str | None, typer.Option(help="Who they were at a time, a date or 'last March'.")] = None,
+    max_tokens: Annotated[
+        int, typer.Option(min=40, max=4_000, help="Maximum tokens of the lines, not counting their sources.")
+    ] = 400,
 ) -> Result:
-    """Who a user is: what holds of them now or held then, grouped, each line with their words and its turn."""
+    """Show who a user is: what is true of them now, or was then, in groups, each line with their words and its turn."""
     at = None if as_of is None else time_of(as_of, datetime.now(UTC), rt.settings.zone)
     found = await profiles.profile(rt, rt.settings.tenant, user, at, max_tokens)
     return Result(found, profile_lines(found) or f"nothing is remembered of {user}")

@@ -1,4 +1,6 @@
-"""redact: words of a turn, or all of it, out of everything, with a receipt. retention: turns that are to leave."""
+"""The commands `redact`, which strikes words of a turn or all of it, and `retention`, which lists turns past their
+retention period.
+"""
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -29,16 +31,18 @@ async def redact(
     rt: Runtime,
     thread: Annotated[str, typer.Argument(help="The conversation.")],
     seq: Annotated[int, typer.Argument(help="Sequence of the turn, as `turnlog messages` shows it.", min=1)],
-    words: Annotated[str | None, typer.Option(help="A word or phrase; upper and lower case are the same.")] = None,
-    whole: Annotated[bool, typer.Option("--whole", help="All that the turn says.")] = False,
-    by: Annotated[str | None, typer.Option(help="Who asks for it, for the receipt.")] = None,
-    reason: Annotated[str | None, typer.Option(help="Reason for the receipt; it is kept, so name no secret.")] = None,
+    words: Annotated[str | None, typer.Option(help="A word or phrase; case does not matter.")] = None,
+    whole: Annotated[bool, typer.Option("--whole", help="Strike all that the turn says.")] = False,
+    by: Annotated[str | None, typer.Option(help="Who asked for it, for the receipt.")] = None,
+    reason: Annotated[
+        str | None, typer.Option(help="Reason, stored in the receipt permanently; do not name a secret.")
+    ] = None,
     yes: Yes = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show where the words stand, and strike nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show where the words occur; strike nothing.")] = False,
 ) -> Result:
-    """Strike words, or a whole turn, from the log and all that was made from it; then search for what is left.
+    """Strike words, or a whole turn, from the log and everything derived from it; then search for what is left.
 
-    Killed on the way it is run again. Exit 1 when the search found something.
+    If it is interrupted, run it again. Exit code 1 means that the search found something.
     """
     if (words is None) != whole:
         raise BadOption("say what to strike: either --words or --whole")
@@ -56,13 +60,13 @@ async def redact(
 
 @command(app)
 async def retention(rt: Runtime) -> Result:
-    """Which turns are older than their person's retention_days or TURNLOG_RETENTION_DAYS; deletes nothing.
+    """Show which turns are older than their user's retention_days or TURNLOG_RETENTION_DAYS; delete nothing.
 
-    The job `retention` lets them go, daily and with `turnlog jobs run retention`.
+    The job `retention` removes them daily, or now with `turnlog jobs run retention`.
     """
     days = rt.settings.retention_days
     limit = f"TURNLOG_RETENTION_DAYS is {days}" if days else "TURNLOG_RETENTION_DAYS is not set"
-    none = f"no turns are older than they may be ({limit}; a person's own retention_days may be stricter)"
+    none = f"no turns are past their retention period ({limit}; a user's own retention_days may be stricter)"
     return table(await by_age.too_old(rt, rt.settings.tenant, datetime.now(UTC)), _COLUMNS, none=none)
 
 
@@ -104,8 +108,8 @@ def _receipt_lines(receipt: "RedactionReceipt") -> Iterator[str]:
     yield f"receipt: sequence {receipt.seq} on {receipt.thread}, {receipt.seconds:.1f} s"
     if not data.hits:
         found_none = "none of them was found"
-        yield found_none if data.strings_searched else "its words stand in other turns too, so none was searched for"
+        yield found_none if data.strings_searched else "its words occur in other turns too, so none was searched for"
         return
     yield f"FOUND {counted(data.hits, 'time')}"
     yield from columns(receipt.hits)
-    yield "look at these places: somebody said it elsewhere too, or it cannot be reached from here"
+    yield "check these places: somebody said it elsewhere too, or turnlog cannot reach it"

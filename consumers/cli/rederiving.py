@@ -1,4 +1,4 @@
-"""rederive run|list|diff|promote|drop: what other rules, another prompt or model would remember."""
+"""The commands `rederive run|list|diff|promote|drop`: what other rules, another prompt or model would remember."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,25 +18,25 @@ from turnlog.consumers.cli.runner import Runtime, command
 if TYPE_CHECKING:
     from turnlog.projectors.models.memories.lookup import StoredMemory
 
-Name = Annotated[str, typer.Argument(help="The shadow's name: letters, digits, '_' and '-'.")]
+Name = Annotated[str, typer.Argument(help="Name of the trial: letters, digits, '_' and '-'.")]
 
 app = commands()
-below = group(app, "rederive", "Extract memories with other rules, prompt or model, beside those that are stored.")
+below = group(app, "rederive", "Try other rules, another prompt or model, beside the stored memories.")
 
 
 @command(below, "run")
 async def derived(
     rt: Runtime,
     name: Name,
-    user: Annotated[list[str] | None, typer.Option(help="Only this user; repeatable. Default: all users.")] = None,
-    rules: Annotated[Path | None, typer.Option(help="Rules to use in place of MEMORY_RULES_FILE.")] = None,
-    model: Annotated[str | None, typer.Option(help="Model to use in place of TURNLOG_MODEL.")] = None,
+    user: Annotated[list[str] | None, typer.Option(help="Only this user; may be repeated. Default: all users.")] = None,
+    rules: Annotated[Path | None, typer.Option(help="Rules to use instead of MEMORY_RULES_FILE.")] = None,
+    model: Annotated[str | None, typer.Option(help="Model to use instead of TURNLOG_MODEL.")] = None,
     prompt: Annotated[
-        Path | None, typer.Option(help="Prompt to use in place of MEMORY_EXTRACT_PROMPT_FILE, or of the one built in.")
+        Path | None, typer.Option(help="Prompt to use instead of MEMORY_EXTRACT_PROMPT_FILE or the built-in one.")
     ] = None,
 ) -> Result:
-    """Extract from all turns into a shadow; memories do not change. Run again with the same name, it continues where
-    it stopped.
+    """Derive memories from all turns as a trial; stored memories do not change. The same name again continues where it
+    stopped.
     """
     other = rederiving.OtherExtractor(rules, model, prompt)
     with progress("extracting") as update:
@@ -46,28 +46,28 @@ async def derived(
 
 @command(below, "list")
 async def list_(rt: Runtime) -> Result:
-    """All shadows."""
+    """List trial derivations."""
     found = await rederiving.all_shadows(rt, rt.settings.tenant)
     return rows(found, lambda one: f"{one.shadow}  {counted(one.users, 'user')}", "no shadows")
 
 
 @command(below, "diff")
 async def compared(rt: Runtime, name: Name) -> Result:
-    """How the shadow differs from the memories, and what it cost."""
+    """Show how a trial differs from the stored memories, and what it cost."""
     return rows(await rederiving.compare(rt, rt.settings.tenant, name), _lines, document=_document)
 
 
 @command(below, "promote")
 async def promoted(rt: Runtime, name: Name, yes: Yes = False) -> Result:
-    """Replace the memories by the shadow's; replaced ones are closed and stay in the history."""
-    await confirm(f"Take over what shadow {name} remembers?", yes)
+    """Replace the stored memories by the trial's. Replaced ones end, and stay in the history."""
+    await confirm(f"Replace the stored memories by those of trial {name}?", yes)
     with progress("promoting") as update:
         return rows(await rederiving.promote(rt, rt.settings.tenant, name, update), _lines, document=_document)
 
 
 @command(below, "drop")
 async def dropped(rt: Runtime, name: Name) -> Result:
-    """Delete the shadow."""
+    """Delete a trial."""
     made = rederiving.Shadow(name, await rederiving.drop(rt, rt.settings.tenant, name))
     return Result(made, f"dropped {name} of {counted(made.users, 'user')}")
 

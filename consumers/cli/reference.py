@@ -1,4 +1,4 @@
-"""docs/cli.md, from the commands themselves.
+"""Makes docs/cli.md from the commands.
 
 python -m turnlog.consumers.cli.reference > docs/cli.md
 """
@@ -11,12 +11,12 @@ from turnlog.consumers.cli import SUBJECTS, every_command
 
 HEAD = """# Commands
 
-Every command takes `--help`. With `--json` a command writes one JSON document to stdout (`chat` and `tail` one a line);
-logs, progress and errors go to stderr. Exit code 0 is success, 1 an error or a finding (`verify`, `lag`, `doctor`), 2 a
-mistake in the command line.
+Every command takes `--help`. With `--json` a command writes one JSON document to stdout (`chat` and `tail` one per
+line); logs, progress and errors go to stderr. Exit code 0 is success, 1 an error or a finding (`verify`, `lag`,
+`doctor`), 2 a mistake in the command line.
 
-Commands with `--yes` ask before they do what cannot be taken back. With `--json`, or where stdin is not a terminal,
-nobody can be asked: without `--yes` they then change nothing and end with the error `not-confirmed`.
+Commands with `--yes` ask before they do what cannot be undone. With `--json`, or if stdin is not a terminal,
+they cannot ask: without `--yes` they change nothing and end with the error `not-confirmed`.
 
 This page is made by `python -m turnlog.consumers.cli.reference > docs/cli.md`; a test keeps it current.
 """

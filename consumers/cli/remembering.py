@@ -1,4 +1,4 @@
-"""Memories as lines for people, and times as people write them."""
+"""Formats memories as lines for people, and reads times as people write them."""
 
 import re
 from collections.abc import Sequence
@@ -53,7 +53,7 @@ def time_of(given: str, now: datetime, zone: tzinfo = UTC) -> datetime:
 
 
 def memory_text(row: "MemoryView") -> str:
-    """Returns a memory's words, validity, metadata and first source, each on a line."""
+    """Returns a memory's words, validity, metadata and first source, one per line."""
     more = f" (and {len(row.sources) - 1} more)" if len(row.sources) > 1 else ""
     unquoted = "imported, without a quote" if row.origin == "imported" else "written by hand"
     said = f"{source_line(row.sources[0])}{more}" if row.sources else unquoted
@@ -62,8 +62,8 @@ def memory_text(row: "MemoryView") -> str:
 
 
 def profile_lines(profile: "Profile") -> list[str]:
-    """Returns what a model wrote, each sentence with the numbers of its lines; then each group with its lines, and
-    under a line what the user said."""
+    """Returns the text that a model wrote, each sentence with the numbers of its lines; then each group with its lines,
+    and under each line what the user said."""
     lines, written = [], profile.written
     numbers = {line.memory: n for n, line in enumerate((line for one in profile.groups for line in one.lines), 1)}
     if written is not None:
@@ -96,7 +96,7 @@ def words_of(row: "MemoryRow") -> str:
 
 
 def validity(row: "MemoryRow") -> str:
-    """Since when it holds, until when, and why it ended."""
+    """Returns since when a memory is valid, until when, and why it ended."""
     until = f" until {_minute(row.valid_to)}" if row.valid_to else ""
     ends = f", lives until {_minute(row.expires_at)}" if row.expires_at and not row.valid_to else ""
     state = row.closed_reason if row.status == "closed" else row.status

@@ -1,4 +1,4 @@
-"""Read models and contexts as lines for people."""
+"""Formats read models and contexts as lines for people."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -60,8 +60,8 @@ def context_lines(context: "Context") -> list[str]:
 
 
 def past_document(past: "RebuiltContext", as_of: int) -> dict[str, Any]:
-    """Returns the context's document with as_of, recorded_receipt (null: no answer was made there), receipt_matches and
-    forgotten_memories: ids of those that the model got and that were forgotten since."""
+    """Returns the context's document with as_of, recorded_receipt (null if no answer was made there), receipt_matches
+    and forgotten_memories: ids of memories that the model got and that were forgotten since."""
     recorded = past.receipt.model_dump(mode="json") if past.receipt else None
     found: dict[str, Any] = {"as_of": as_of, "recorded_receipt": recorded, "receipt_matches": past.matches}
     found["forgotten_memories"] = [str(memory) for memory in past.forgotten]
@@ -76,9 +76,9 @@ def _compared(past: "RebuiltContext") -> str:
     if past.receipt is None:
         return "no answer was made here, so these are today's settings"
     if past.matches is None:
-        return "an answer was made here, but not with these options, so nothing is compared"
+        return "an answer was made here with other options, so nothing is compared"
     if past.matches:
-        return "the very messages the model got for the answer made here (same hash as in its receipt)"
+        return "exactly the messages that the model got for the answer made here (same hash as in its receipt)"
     if count := len(past.forgotten) + past.withheld:
         return f"not what the model got for the answer made here: {count} of its memories were forgotten since"
     return "NOT what the model got for the answer made here: its receipt has another hash"

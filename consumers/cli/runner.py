@@ -1,4 +1,4 @@
-"""Makes functions commands and runs them: settings, logging, a runtime, the result, errors, exit code."""
+"""Makes commands of functions and runs them: settings, logging, runtime, result, errors and exit code."""
 
 import asyncio
 import errno
@@ -27,7 +27,7 @@ from turnlog.events.subjects import check_tenant
 if TYPE_CHECKING:
     from turnlog.agent.runtime import Runtime as Runtime
 else:
-    Runtime = Any  # its libraries are not needed for --help and completion
+    Runtime = Any  # --help and completion do not need these libraries
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -45,11 +45,11 @@ def command(
 ) -> Callable[[F], F]:
     """Makes a function a command of the app, with --json and, unless `tenant` is False, --tenant.
 
-    Its parameters are options. A first parameter `rt` is the open runtime, on which the function is awaited; a first
-    parameter `settings` is for a function that opens what it needs itself. It returns a Result, which is printed.
-    name: of the command if it is not the function's. projecting: see `serve`. process: the name of the connections.
-    checks: gets the options that it has parameters for, before any server starts. A parameter `yes` says that the
-    command asks with `confirm` first, but not for a `dry_run`.
+    Its parameters are options. A first parameter `rt` gets the open runtime; a first parameter `settings` is for a
+    function that opens what it needs itself. The function returns a Result, which is printed. name: the command's name
+    if it is not the function's. projecting: see `serve`. process: the name of the connections. checks: a function that
+    is called before any server starts, with the options that it has parameters for. A parameter `yes` means that the
+    command asks with `confirm` first, unless it is a `dry_run`.
     """
 
     def add(function: F) -> F:
@@ -66,7 +66,7 @@ def listed(
     projecting: bool = False,
     checks: Callable[..., object] = lambda: None,
 ) -> Callable[[F], F]:
-    """Makes a function what a group does without a command below it; see `command`."""
+    """Makes a function the command that a group runs when none of its commands is given; see `command`."""
 
     def add(function: F) -> F:
         made = _as_command(function, tenant, projecting, "turnlog", checks)
@@ -102,10 +102,10 @@ def serve(
     process: str = "turnlog",
     projecting: bool = False,
 ) -> None:
-    """Awaits `use` on the open runtime and prints its result, after a check of the options before any server starts.
+    """Checks the options before any server starts, then awaits `use` on the open runtime and prints its result.
 
-    projecting: apply events in this process from the start where no other process does; a use case that only reads
-    needs it only when `settle` finds rows behind, and starts sooner without.
+    projecting: whether this process applies events from the start if no other process does. A command that only reads
+    starts sooner without it, and needs it only when `settle` finds that rows are behind.
     """
 
     async def work(settings: Settings) -> Result | None:
@@ -118,14 +118,15 @@ def serve(
 
 
 def run(work: Callable[[Settings], Coroutine[Any, Any, Result | int | None]], **changed: object) -> None:
-    """Runs a command, with the tenant it works for in the settings, and ends it with its exit code or its result's. An
-    error becomes one line with its code, and with --json a document on stdout.
+    """Runs a command, with its tenant in the settings, and exits with its exit code or its result's. An error becomes
+    one line with its code; with --json, a document on stdout.
 
-    changed: settings that come before those of the environment.
+    changed: settings that override those of the environment.
     """
     try:
         settings = load_settings(**changed)
-        # An empty --tenant is a script's variable that was not set, and not the wish for the default: it is refused.
+        # An empty --tenant is refused: it comes from a script's variable that was not set, not from a wish for the
+        # default.
         tenant = settings.tenant if (asked := given().tenant) is None else asked
         settings = settings.model_copy(update={"tenant": check_tenant(tenant)})
         if settings.nats_url or settings.database_url:
@@ -137,7 +138,7 @@ def run(work: Callable[[Settings], Coroutine[Any, Any, Result | int | None]], **
         sanitise_log_lines()
         result = asyncio.run(_cancelled_by_sigterm(work(settings)))
         code = render(result) if isinstance(result, Result) else result or 0
-        sys.stdout.flush()  # here, so that an error in the last lines still gets a code
+        sys.stdout.flush()  # flushed here, so that an error in the last lines still gets a code
     except TurnlogError as error:
         more = {"candidates": list(found)} if (found := getattr(error, "candidates", ())) else {}
         fail(error.code, str(error), **more)
@@ -155,8 +156,8 @@ def run(work: Callable[[Settings], Coroutine[Any, Any, Result | int | None]], **
 
 
 def fail(code: str, message: str, **more: Any) -> NoReturn:
-    """Ends the command with exit code 1. With --json the error, with `more` in it, is the one document on stdout; where
-    nothing can be written there, as on a full disk, it goes to stderr."""
+    """Ends the command with exit code 1. With --json, the one document on stdout is the error with the fields of
+    `more`. If stdout cannot be written, as on a full disk, it goes to stderr."""
     try:
         if given().json:
             emit_line({"error": {"code": code, "message": message, **more}})
@@ -169,7 +170,7 @@ def fail(code: str, message: str, **more: Any) -> NoReturn:
 
 
 async def _cancelled_by_sigterm(work: Coroutine[Any, Any, T]) -> T:
-    """SIGTERM ends a command as Ctrl-C does: leases are given back, servers stopped, temporary folders removed."""
+    """Ends a command at SIGTERM as Ctrl-C does: leases are given back, servers stopped, temporary folders removed."""
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
@@ -188,7 +189,7 @@ def _fail_unexpectedly(error: Exception) -> NoReturn:
 
 
 def _leave_stdout() -> None:
-    """Nothing more is written to stdout, not at the end of the process either."""
+    """Discards all further output to stdout, also at the end of the process."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -1,4 +1,4 @@
-"""up, down, worker, doctor: processes and servers."""
+"""The commands `up`, `down`, `page`, `serve`, `worker`, `doctor` and `env`: processes and servers."""
 
 import asyncio
 import contextlib
@@ -29,7 +29,9 @@ from turnlog.events.errors import LogUnavailable, TurnlogError
 if TYPE_CHECKING:
     from turnlog.events.log import Log
 
-Partitions = Annotated[str | None, typer.Option(help="Such as 0-3 or 0,2; when not given, workers share them.")]
+Partitions = Annotated[
+    str | None, typer.Option(help="Partitions to work on, such as 0-3 or 0,2. Default: workers share them.")
+]
 
 
 app = commands()
@@ -38,10 +40,12 @@ app = commands()
 @command(app, tenant=False)
 async def up(
     settings: Settings,
-    detach: Annotated[bool, typer.Option("--detach", "-d", help="In the background; `turnlog down` ends it.")] = False,
+    detach: Annotated[
+        bool, typer.Option("--detach", "-d", help="Run in the background; `turnlog down` ends it.")
+    ] = False,
     open_page: Annotated[bool, typer.Option("--open", help="Open the web page in a browser.")] = False,
 ) -> None:
-    """Start the servers (where none are given) and play every role until Ctrl-C or `turnlog down`."""
+    """Start the servers (unless their addresses are set) and play every role until Ctrl-C or `turnlog down`."""
     key_status.refuse_plaintext(settings)
     if detach:
         pid, url = await background.start(settings)
@@ -62,7 +66,7 @@ async def up(
         ):
             say_ready(rt.api_url or "")
             ready = {"nats_url": rt.nats_url.rsplit("@", 1)[-1], "home": str(settings.home), "roles": list(roles.ROLES)}
-            # A log must not have a ticket, and it is where the output of a server in the background goes.
+            # The output of a server in the background goes to a log, which must not contain a ticket.
             is_seen = sys.stdout.isatty() or open_page
             link = await page_link(rt, rt.api_url or "") if is_seen else f"{rt.api_url}/page/"
             said = f"turnlog is up ({', '.join(roles.ROLES)}) at {rt.api_url}; Ctrl-C ends it"
@@ -70,7 +74,7 @@ async def up(
             if open_page:
                 _open(link)
             await _ended(stopped, rt.log)
-            err.print("finishing what is under way …")
+            err.print("finishing running work …")
         if not settings.nats_url or not settings.database_url:
             await servers.stop(settings.home)
 
@@ -78,11 +82,11 @@ async def up(
 @command(app)
 async def page(
     rt: Runtime,
-    user: Annotated[str | None, typer.Option("--user", "-u", help="Whom it is for; your login name.")] = None,
-    url: Annotated[str | None, typer.Option(help="Where the API is; that of this home's `turnlog up`.")] = None,
-    open_page: Annotated[bool, typer.Option("--open", help="Open it in a browser.")] = False,
+    user: Annotated[str | None, typer.Option("--user", "-u", help="User to sign in. Default: your login name.")] = None,
+    url: Annotated[str | None, typer.Option(help="URL of the API. Default: that of this home's `turnlog up`.")] = None,
+    open_page: Annotated[bool, typer.Option("--open", help="Open the link in a browser.")] = False,
 ) -> Result:
-    """Print a link that signs in to the web page: good once, for ten minutes."""
+    """Print a link that signs in to the web page. It works once, within ten minutes."""
     link = await page_link(rt, url or background.running_url(rt.settings), user)
     if open_page:
         _open(link)
@@ -90,8 +94,8 @@ async def page(
 
 
 async def page_link(rt: Runtime, url: str, user: str | None = None) -> str:
-    """Returns a link to the page of the API at a URL, which signs in as an admin of the tenant. user: None is the
-    name of whoever runs this. The ticket follows a #, which a browser does not send and no log has."""
+    """Returns a link to the web page of the API at a URL, which signs in as an admin of the tenant. user: None means
+    the login name. The ticket follows a #, so the browser does not send it and no log contains it."""
     ticket = await api_keys.issue_sign_in_ticket(rt, rt.settings.tenant, login_name() if user is None else user)
     return f"{url}/page/#ticket={ticket}"
 
@@ -109,7 +113,7 @@ def _open(link: str) -> None:
 
 
 def _page_line(link: str) -> str:
-    signs_in = "opens the web page signed in, for ten minutes" if "#" in link else "is the web page"
+    signs_in = "signs in to the web page, once within ten minutes" if "#" in link else "is the web page"
     return f"{link} {signs_in}; `turnlog page` prints a link that signs in"
 
 
@@ -126,10 +130,14 @@ async def down(settings: Settings) -> Result:
 
 @command(app, tenant=False)
 def serve(
-    host: Annotated[str | None, typer.Option(help="Address to listen on; TURNLOG_API_HOST or 127.0.0.1.")] = None,
-    port: Annotated[int | None, typer.Option(help="0 picks a free one; TURNLOG_API_PORT or 8484.")] = None,
+    host: Annotated[
+        str | None, typer.Option(help="Address to listen on. Default: TURNLOG_API_HOST or 127.0.0.1.")
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option(help="Port; 0 picks a free one. Default: TURNLOG_API_PORT or 8484.")
+    ] = None,
 ) -> None:
-    """Serve the HTTP API in this process until a signal, where `turnlog up` or workers play the other roles."""
+    """Serve the HTTP API in this process until a signal; `turnlog up` or workers play the other roles."""
     changed = {name: value for name, value in (("api_host", host), ("api_port", port)) if value is not None}
     run(lambda settings: worker(settings, "api"), **changed)
 
@@ -162,9 +170,9 @@ async def worker(
 @command(app, tenant=False)
 async def doctor(
     settings: Settings,
-    model: Annotated[bool, typer.Option("--model", help="Also call the models: what can they do? Four calls.")] = False,
+    model: Annotated[bool, typer.Option("--model", help="Also test what the models can do, with four calls.")] = False,
 ) -> Result:
-    """Check settings, servers, schema, projections and models. Exit 1 when something is wrong."""
+    """Check settings, servers, schema, projections and models. Exit code 1 if something is wrong."""
     findings = await checkup.checkup(settings, lambda: runtime.opened(settings, "turnlog-doctor"))
     if model:
         findings += await model_checkup.configured_models(settings)
@@ -173,14 +181,14 @@ async def doctor(
 
 @command(app, tenant=False)
 async def env(settings: Settings) -> None:
-    """Where the servers are, secrets included, for other programs: eval "$(turnlog env)"."""
+    """Print the addresses of the servers for other programs, including secrets: eval "$(turnlog env)"."""
     async with runtime.servers(settings) as where:
         found = {"NATS_URL": where.nats_url, "DATABASE_URL": where.database_url}
     nats = urlsplit(where.nats_url.split(",")[0])
-    if nats.username and nats.password:  # apart too: nats.js and others ignore them in the URL
+    if nats.username and nats.password:  # also separately, because nats.js and others ignore them in the URL
         found |= {"NATS_USER": unquote(nats.username), "NATS_PASSWORD": unquote(nats.password)}
     if where.started:
-        err.print("the servers do not run now; `turnlog up` starts them at these addresses")
+        err.print("the servers are not running; `turnlog up` starts them at these addresses")
     if given().json:
         emit(found)
     else:
@@ -195,7 +203,9 @@ def _finding_lines(finding: "checkup.Finding") -> Iterator[str]:
 
 
 def parse_partitions(text: str | None, count: int) -> list[int] | None:
-    """'0-3,5' to numbers. Raises TurnlogError for what the stream does not have."""
+    """Returns the partitions of a text such as '0-3,5'. Raises TurnlogError for a partition that the stream does not
+    have.
+    """
     if text is None:
         return None
     try:
@@ -221,7 +231,9 @@ async def _until_signal() -> AsyncIterator[asyncio.Event]:
 
 
 async def _ended(stopped: asyncio.Event, log: "Log") -> None:
-    """Returns at a signal. Raises LogUnavailable when NATS closed the connection; a supervisor starts again."""
+    """Waits for a signal. Raises LogUnavailable if NATS closes the connection, so that a supervisor restarts the
+    process.
+    """
     leave_out_of_garbage()
     waits = [asyncio.create_task(event.wait()) for event in (stopped, log.closed)]
     await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -232,7 +244,7 @@ async def _ended(stopped: asyncio.Event, log: "Log") -> None:
 
 
 def leave_out_of_garbage() -> None:
-    """A search for garbage in all that a server has loaded stops it for a tenth of a second and more, every few dozen
-    contexts; and none of it becomes garbage before the process ends."""
+    """Excludes everything loaded so far from garbage collection. A collection over it would stop the server for a tenth
+    of a second or more every few dozen contexts, and none of it becomes garbage before the process ends."""
     gc.collect()
     gc.freeze()

@@ -1,4 +1,4 @@
-"""runs: what agents planned, called and handed over."""
+"""The command `runs`: what agents planned, called and handed over."""
 
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 app = commands()
 SHOWN_CHARS = 200
-TIME_CHARS = 13  # an id begins with its millisecond: 8 characters are the same for a minute
+TIME_CHARS = 13  # an id begins with its time: the first 8 characters stay the same for a minute
 
 
 @command(app, projecting=False)
 async def runs(
     rt: Runtime,
-    run: Annotated[str | None, typer.Argument(help="The id of a run, or its beginning, to see its steps.")] = None,
+    run: Annotated[str | None, typer.Argument(help="Id of a run, or its beginning, to show its steps.")] = None,
     user: Annotated[str | None, typer.Option("--user", "-u", help="Only this user's.")] = None,
     thread: Annotated[str | None, typer.Option(help="Only this conversation's.")] = None,
-    limit: Annotated[int, typer.Option(help="At most so many.", min=1, max=1_000)] = 20,
+    limit: Annotated[int, typer.Option(help="Maximum number of runs.", min=1, max=1_000)] = 20,
 ) -> Result:
     """List runs of agents, newest first; with an id, its plan, tools, delegations, time and cost."""
     if run is not None:

@@ -1,4 +1,4 @@
-"""sample advising: fictional data to try the bundled team with."""
+"""The command `sample advising`: stores fictional data to try the bundled team with."""
 
 from typing import Annotated
 
@@ -17,10 +17,10 @@ below = group(app, "sample", "Store fictional data to try a team with.")
 @command(below)
 async def advising(
     rt: Runtime,
-    user: Annotated[str, typer.Option("--user", "-u", help="Whose profile and essays they become.")],
+    user: Annotated[str, typer.Option("--user", "-u", help="User who gets the profile and essays.")],
     applicant: Annotated[str | None, typer.Option(help="Id of the sample applicant, such as sample-2.")] = None,
 ) -> Result:
-    """Store a sample applicant's profile, essays and assessments as those of a user, for the team `advising`."""
+    """Store a sample applicant's profile, essays and assessments as a user's, for the team `advising`."""
     loaded = await samples.load_applicant(rt, rt.settings.tenant, user, applicant)
     essays, assessments = counted(loaded.essays, "essay"), counted(loaded.assessments, "assessment")
     stored = f"profile, {essays} and {assessments} of {loaded.name}"

@@ -1,4 +1,4 @@
-"""session create|show|context|checkpoints|checkpoint|reset: short-term memory by hand."""
+"""The commands `session`: short-term memory by hand."""
 
 from collections.abc import Iterator
 from json import dumps
@@ -26,19 +26,24 @@ below = group(app, "session", "Short-term memory: the session of a conversation.
 async def create(
     rt: Runtime,
     conversation: Conversation,
-    user: Annotated[str | None, typer.Option("--user", "-u", help="Owner; default: the first speaker.")] = None,
+    user: Annotated[str | None, typer.Option("--user", "-u", help="Owner. Default: the first speaker.")] = None,
     window: Annotated[
-        int | None, typer.Option(min=256, help="Tokens of the model's window; MEMORY_SESSION_WINDOW.")
+        int | None, typer.Option(min=256, help="Size of the model's window in tokens. Default: MEMORY_SESSION_WINDOW.")
     ] = None,
     threshold: Annotated[
         float | None,
-        typer.Option(min=0.01, max=1, help="Share of it that makes a summary due; MEMORY_TOKEN_THRESHOLD_RATIO."),
+        typer.Option(
+            min=0.01,
+            max=1,
+            help="Share of the window from which a summary is due. Default: MEMORY_TOKEN_THRESHOLD_RATIO.",
+        ),
     ] = None,
     recent_turns: Annotated[
-        int | None, typer.Option(min=0, help="Newest turns that a summary leaves in full; MEMORY_RECENT_TURNS.")
+        int | None,
+        typer.Option(min=0, help="Number of newest turns that a summary leaves in full. Default: MEMORY_RECENT_TURNS."),
     ] = None,
 ) -> Result:
-    """Begin a session over the conversation so far. An existing session begins again, without earlier turns."""
+    """Begin a session on the conversation so far. An existing session begins again, without earlier turns."""
     return _session(
         await session_calls.create_session(
             rt, rt.settings.tenant, conversation, user, window=window, threshold=threshold, recent_turns=recent_turns
@@ -48,7 +53,7 @@ async def create(
 
 @command(below, projecting=False)
 async def show(rt: Runtime, conversation: Conversation) -> Result:
-    """The session: mode, summary, newest turns, global state, user."""
+    """Show the session: mode, summary, newest turns, global state and user."""
     return _session(await session_calls.show_session(rt, rt.settings.tenant, conversation))
 
 
@@ -56,9 +61,9 @@ async def show(rt: Runtime, conversation: Conversation) -> Result:
 async def context(
     rt: Runtime,
     conversation: Conversation,
-    query: Annotated[str | None, typer.Option("--query", "-q", help="The next question, which counts too.")] = None,
+    query: Annotated[str | None, typer.Option("--query", "-q", help="The next question; its tokens count too.")] = None,
 ) -> Result:
-    """The history for a prompt. Requests a summary if one is due, as an agent does."""
+    """Show the history as a prompt gets it. Requests a summary if one is due, as an agent does."""
     found = await session_calls.session_context(rt, rt.settings.tenant, conversation, query or "")
     due = ", a summary is due" if found.should_checkpoint_summary else ""
     tokens = f"{counted(found.estimated_tokens, 'token')}, {found.token_ratio:.0%} of the window{due}"
@@ -69,16 +74,16 @@ async def context(
 async def change(
     rt: Runtime,
     conversation: Conversation,
-    agent: Annotated[str | None, typer.Option(help="The agent that answers now.")] = None,
-    intent: Annotated[str | None, typer.Option(help="What the user wants; '' for nothing.")] = None,
+    agent: Annotated[str | None, typer.Option(help="The current agent.")] = None,
+    intent: Annotated[str | None, typer.Option(help="The user's intent; '' for none.")] = None,
     pending: Annotated[
-        str | None, typer.Option(help="The action that waits for the user: a JSON object, or null.")
+        str | None, typer.Option(help="The action that awaits the user's confirmation: a JSON object, or null.")
     ] = None,
     slots: Annotated[str | None, typer.Option(help='Slots of agents: \'{"booking": {"city": "Oslo"}}\'.')] = None,
-    snapshot: Annotated[str | None, typer.Option(help="What is known of the user: a JSON object.")] = None,
+    snapshot: Annotated[str | None, typer.Option(help="What is known about the user: a JSON object.")] = None,
 ) -> Result:
-    """Change the session's agent, intent, pending action, slots, or what it knows of the user. Objects are merged with
-    those before; null removes a key."""
+    """Change the session's agent, intent, pending action, slots, or what it knows about the user. Objects are merged
+    with the stored ones; null removes a key."""
     state = {"current_intent": intent, "agent_slots": json_object("--slots", slots)}
     changed: dict[str, Any] = {name: value for name, value in state.items() if value is not None}
     if pending is not None:
@@ -93,7 +98,7 @@ async def change(
 
 @command(below, projecting=False)
 async def checkpoints(rt: Runtime, conversation: Conversation) -> Result:
-    """Every checkpoint of the session, oldest first."""
+    """List the checkpoints of the session, oldest first."""
     found = await session_calls.list_checkpoints(rt, rt.settings.tenant, conversation)
     return rows(found, _checkpoint_lines, "no checkpoints: the whole history is in use")
 
@@ -102,19 +107,19 @@ async def checkpoints(rt: Runtime, conversation: Conversation) -> Result:
 async def checkpoint(
     rt: Runtime,
     conversation: Conversation,
-    summary: Annotated[str, typer.Option(help="Summary of every turn before the kept ones.")],
+    summary: Annotated[str, typer.Option(help="Summary of all turns before the kept ones.")],
     recent_turns: Annotated[
-        int | None, typer.Option(min=0, help="Newest turns that stay in full; the session's rule.")
+        int | None, typer.Option(min=0, help="Number of newest turns that stay in full. Default: the session's rule.")
     ] = None,
 ) -> Result:
-    """End the segment now, with a summary of your own."""
+    """End the segment now, with your own summary."""
     place = (rt.settings.tenant, conversation)
     return _session(await session_calls.write_checkpoint(rt, *place, summary, recent_turns))
 
 
 @command(below)
 async def reset(rt: Runtime, conversation: Conversation) -> Result:
-    """Begin the session again: earlier turns leave the short-term memory, not the transcript."""
+    """Begin the session again: earlier turns leave the short-term memory, but stay in the transcript."""
     return _session(await session_calls.reset_session(rt, rt.settings.tenant, conversation))
 
 

@@ -1,4 +1,4 @@
-"""subscribers create, list, remove: programs of a tenant that read its log from NATS."""
+"""The commands `subscribers`: programs of a tenant that read its log from NATS."""
 
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -22,11 +22,11 @@ below = group(app, "subscribers", "Programs of a tenant that read its log from N
 async def create(
     rt: Runtime,
     name: Name,
-    from_now: Annotated[bool, typer.Option("--from-now", help="Without the events until now.")] = False,
+    from_now: Annotated[bool, typer.Option("--from-now", help="Skip the events until now.")] = False,
 ) -> Result:
-    """Make a durable on a tenant's events and a NATS user that can read it, and publish for the tenant, alone.
+    """Create a durable consumer of a tenant's events, and a NATS user that can only read it and publish for the tenant.
 
-    The password is shown once. turnlog's own nats-server restarts for it; for another one the configuration is printed.
+    The password is shown once. turnlog's own nats-server restarts; for any other server, the configuration is printed.
     """
     admitting = subscribing.admitting(rt.settings)
     made = await subscribers.create_subscriber(rt, rt.settings.tenant, name, admitting, from_now)

@@ -1,4 +1,4 @@
-"""Rows as a table with heads, for terminals of any width and for pipes."""
+"""Formats rows as a table with heads, for terminals of any width and for pipes."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ _NUMBER = re.compile(r"-|[<$-]*[\d,]+(?:\.\d+)?(?: m?s)?")
 
 
 def short_ids(ids: Iterable[object], least: int = 8) -> dict[Any, str]:
-    """Returns the beginning of each id: `least` characters, or as many as tell all of them apart."""
+    """Returns the beginning of each id: `least` characters, or as many as are needed to tell them apart."""
     whole = {id_: str(id_) for id_ in ids}
     length = next(n for n in range(least, 1_000) if len({text[:n] for text in whole.values()}) == len(whole))
     return {id_: text[:length] for id_, text in whole.items()}
@@ -26,9 +26,9 @@ def short_ids(ids: Iterable[object], least: int = 8) -> dict[Any, str]:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Lines of a table, numbers aligned to the right. heads: of the columns; one in which no row has anything is left
-    out, unless `whole`. The last column may have several lines. On a terminal it wraps under its head, or under the row
-    where too little room is left; other columns that do not fit follow under the row, with their heads."""
+    """The lines of a table; numbers are aligned to the right. A column without any value is left out, unless `whole`.
+    The last column may have several lines; on a terminal it wraps under its head, or under the row if there is too
+    little room. Other columns that do not fit follow under the row, with their heads."""
 
     heads: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -74,7 +74,9 @@ def table(
     none: str | None = None,
     document: Callable[[T], Any] = lambda row: row,
 ) -> Result:
-    """Returns rows as a table. columns: what each head has of a row. none: the sentence where there are no rows."""
+    """Returns rows as a table. columns: for each head, the function that gives a row's value. none: the sentence if
+    there are no rows.
+    """
     cells = [[_cell(of(row)) for of in columns.values()] for row in found]
     lines = Table(list(columns), cells) if found else none or ()
     return Result([document(row) for row in found], lines)

@@ -1,4 +1,4 @@
-"""threads, messages, fork: conversations and their transcripts."""
+"""The commands `threads`, `messages` and `fork`: conversations and their transcripts."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,7 +19,7 @@ from turnlog.consumers.cli.text_tables import table
 from turnlog.events.errors import NotFound
 
 Thread = Annotated[str, typer.Argument(help="The conversation's id.")]
-Label = Annotated[str | None, typer.Option(help="Its name for people.")]
+Label = Annotated[str | None, typer.Option(help="The label that people see.")]
 
 _COLUMNS: dict[str, Callable[["threads.ThreadInfo"], Any]] = {
     "THREAD": lambda one: one.thread,
@@ -31,7 +31,7 @@ _COLUMNS: dict[str, Callable[["threads.ThreadInfo"], Any]] = {
 }
 
 app = commands()
-below = group(app, "threads", "List conversations, open, rename, label and delete them.")
+below = group(app, "threads", "List, open, rename, label and delete conversations.")
 
 
 @listed(below)
@@ -40,7 +40,7 @@ async def list_(
     user: Annotated[str | None, typer.Option(help="Only this user's.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=1_000_000)] = 100,
 ) -> Result:
-    """Conversations, most recently active first."""
+    """List conversations, most recently active first."""
     listed_threads = await threads.list_threads(rt, rt.settings.tenant, user, limit)
     none = "no threads yet; `turnlog import FILE` or `turnlog chat` makes the first"
     return table(listed_threads, _COLUMNS, none, _document)
@@ -50,7 +50,7 @@ async def list_(
 async def open_(
     rt: Runtime,
     thread: Thread,
-    user: Annotated[str | None, typer.Option("--user", "-u", help="Whose conversation it is.")] = None,
+    user: Annotated[str | None, typer.Option("--user", "-u", help="The user who owns the conversation.")] = None,
     label: Label = None,
 ) -> Result:
     """Create a conversation without turns. The first turn creates one too.
@@ -72,7 +72,7 @@ async def open_(
 
 @command(below)
 async def rename(
-    rt: Runtime, thread: Thread, label: Annotated[str, typer.Argument(help="Its name for people.")]
+    rt: Runtime, thread: Thread, label: Annotated[str, typer.Argument(help="The label that people see.")]
 ) -> Result:
     """Change a conversation's label. Its id stays."""
     await threads.rename_thread(rt, rt.settings.tenant, thread, label)
@@ -81,7 +81,7 @@ async def rename(
 
 @command(below)
 async def label(rt: Runtime, thread: Thread) -> Result:
-    """Label a conversation that has no label by what its user said first. `turnlog chat` does so by itself."""
+    """Label a conversation without a label with its user's first words. `turnlog chat` does so by itself."""
     await labels.label_thread(rt, rt.settings.tenant, thread)
     return await _named(rt, thread)
 
@@ -99,7 +99,7 @@ async def delete(rt: Runtime, thread: Thread, yes: Yes = False) -> Result:
 async def messages(
     rt: Runtime, thread: Thread, limit: Annotated[int | None, typer.Option(min=1, help="Only the newest.")] = None
 ) -> Result:
-    """A thread's transcript, oldest first."""
+    """Show a thread's transcript, oldest first."""
     place = (rt.settings.tenant, thread)
     page = await transcript(rt, *place, limit=limit or LAST_SEQ - 1, newest=limit is not None)
     return table([turns.shown(turn) for turn in page.turns], MESSAGE_COLUMNS)
@@ -109,8 +109,8 @@ async def messages(
 async def fork(
     rt: Runtime,
     thread: Thread,
-    at: Annotated[int, typer.Option(min=1, help="The last sequence of the log that the new thread begins with.")],
-    new_id: Annotated[str | None, typer.Option("--as", help="Id of the new thread; generated when not given.")] = None,
+    at: Annotated[int, typer.Option(min=1, help="The last sequence of the log that the new thread shares.")],
+    new_id: Annotated[str | None, typer.Option("--as", help="Id of the new thread. Default: generated.")] = None,
     label: Label = None,
 ) -> Result:
     """Start a new thread from any event of a thread, without copying its past."""

@@ -1,4 +1,4 @@
-"""import, tail: conversations from a file, and the log as it happens."""
+"""The commands `import` and `tail`: conversations from a file, and the log as it grows."""
 
 import asyncio
 import os
@@ -35,26 +35,26 @@ def import_file(
         str,
         typer.Argument(
             metavar="FILE|URL",
-            help="The file, or - for stdin; .gz and the zip of an export too. A URL of mem0's or Zep's API, or the "
+            help="The file, or - for stdin; .gz and a zipped export work too. A URL of mem0's or Zep's API, or the "
             "postgresql:// URL of LangGraph's checkpoints.",
         ),
     ],
     format: Annotated[
         str | None,
         typer.Option(
-            help="openai, chatgpt, claude, open-webui, librechat, jsonl, mem0, zep or letta; detected if not given.",
+            help="openai, chatgpt, claude, open-webui, librechat, jsonl, mem0, zep or letta; default: detected.",
             autocompletion=lambda: [*importers.FORMATS],
         ),
     ] = None,
     user: Annotated[str | None, typer.Option(help="Owner of the turns and memories.")] = None,
-    thread: Annotated[str | None, typer.Option(help="Thread for all of them.")] = None,
-    embed: Annotated[bool | None, typer.Option(help="Wait for vectors too; by default up to 1,000 turns.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what is in the file, and store nothing.")] = False,
+    thread: Annotated[str | None, typer.Option(help="Thread for all turns.")] = None,
+    embed: Annotated[bool | None, typer.Option(help="Wait for vectors too. Default: for up to 1,000 turns.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what is in the file; store nothing.")] = False,
 ) -> None:
-    """Import conversations and memories. The same file again adds nothing.
+    """Import conversations and memories. Importing the same file again adds nothing.
 
-    Exit code 1 when a part of the file was rejected. Turns without a time are dated from 2000-01-01 on: a date of the
-    day would make others of them the next time.
+    Exit code 1 when a part of the file was rejected. Turns without a time are dated from 2000-01-01 on: with today's
+    date, they would be different turns at the next import.
     """
 
     async def work(settings: Settings) -> Result:
@@ -105,13 +105,13 @@ def import_file(
 async def tail(
     settings: Settings,
     start: Annotated[
-        int | None, typer.Option("--from", min=0, max=LAST_SEQ, help="Sequence to start at; only new events if absent.")
+        int | None, typer.Option("--from", min=0, max=LAST_SEQ, help="Sequence to start at. Default: only new events.")
     ] = None,
-    follow: Annotated[bool, typer.Option(help="Wait for more; --no-follow ends at the log's end.")] = True,
+    follow: Annotated[bool, typer.Option(help="Wait for more events; --no-follow stops at the end of the log.")] = True,
     thread: Annotated[str | None, typer.Option(help="Only this thread.")] = None,
     tenant: Tenant = None,
 ) -> None:
-    """Show events as they are stored (with --json one document a line)."""
+    """Show events as they are stored (with --json, one document per line)."""
     async with composed.opened(settings) as rt:
         async for line in tailing.tail(rt, start, follow, tenant, thread):
             if given().json:
@@ -122,9 +122,10 @@ async def tail(
 
 @contextmanager
 def seekable(path: Path) -> Iterator[Path]:
-    """The file itself; of a pipe, or of '-' for standard input, a copy named `stdin` that lasts as long as the block.
+    """Yields the file itself; for a pipe, or '-' for standard input, a copy named `stdin` that lasts as long as the
+    block.
 
-    Waits for the end of what is piped, so it comes before an event loop runs: Ctrl-C and SIGTERM end the waiting.
+    Waits for the end of the pipe. Called before an event loop runs, so that Ctrl-C and SIGTERM end the wait.
     Raises OSError.
     """
     is_stdin = path == Path(STDIN)

@@ -1,4 +1,4 @@
-"""webhooks create, list, remove, failures, retry, drop: a tenant's events, sent to URLs."""
+"""The commands `webhooks`: send a tenant's events to URLs."""
 
 from typing import Annotated
 
@@ -13,7 +13,7 @@ Name = Annotated[str, typer.Argument(help="The webhook's name: letters, digits, 
 Seq = Annotated[int, typer.Argument(min=1, max=LAST_SEQ)]
 
 app = commands()
-below = group(app, "webhooks", "A tenant's events, sent to URLs and signed.")
+below = group(app, "webhooks", "Send a tenant's events to URLs, signed.")
 
 
 @command(below, projecting=False)
@@ -21,30 +21,30 @@ async def create(
     rt: Runtime,
     name: Name,
     url: Annotated[str, typer.Argument(help="An https URL with a public address.")],
-    types: Annotated[list[str] | None, typer.Option("--type", help="Type of event to send; repeatable.")] = None,
-    content: Annotated[bool, typer.Option("--content", help="Send what users said, too.")] = False,
+    types: Annotated[list[str] | None, typer.Option("--type", help="Type of event to send; may be repeated.")] = None,
+    content: Annotated[bool, typer.Option("--content", help="Include what users said.")] = False,
 ) -> Result:
-    """Send a tenant's events from now on to a URL. The secret is shown once."""
+    """Send a tenant's future events to a URL. The secret is shown once."""
     made = await webhooks.create_webhook(rt, rt.settings.tenant, name, url, types or webhooks.TYPES, content)
     return Result(made, (f"secret {made.secret}", "Keep the secret now: it is not shown again."))
 
 
 @command(below, "list", projecting=False)
 async def list_(rt: Runtime) -> Result:
-    """List a tenant's webhooks, with what is still to be sent."""
+    """List a tenant's webhooks, with the number of events still to be sent."""
     return rows(await webhooks.list_webhooks(rt, rt.settings.tenant), _line, "no webhooks")
 
 
 @command(below, projecting=False)
 async def remove(rt: Runtime, name: Name) -> Result:
-    """End a webhook; what was not delivered is not."""
+    """Remove a webhook; events not yet delivered are not sent."""
     removed = await webhooks.remove_webhook(rt, rt.settings.tenant, name)
     return Result({"removed": removed}, f"removed webhook {removed}")
 
 
 @command(below, projecting=False)
 async def failures(
-    rt: Runtime, name: Annotated[str | None, typer.Argument(help="Only of this webhook.")] = None
+    rt: Runtime, name: Annotated[str | None, typer.Argument(help="Only failures of this webhook.")] = None
 ) -> Result:
     """List events that were given up after the last attempt."""
     return rows(await webhooks.list_failures(rt, rt.settings.tenant, name), _failure_line, "no failures")
@@ -61,7 +61,7 @@ async def retry(rt: Runtime, name: Name, seq: Seq) -> Result:
 
 @command(below, projecting=False)
 async def drop(rt: Runtime, name: Name, seq: Seq) -> Result:
-    """Never send an event that was given up."""
+    """Discard an event that was given up; it is never sent."""
     await webhooks.drop_failure(rt, rt.settings.tenant, name, seq)
     return Result({"dropped": seq}, f"dropped {seq}")
 

@@ -15,7 +15,7 @@ _PLACES = {"TurnlogMiddleware": "middleware", "TurnlogSaver": "checkpoint.saver"
 
 
 def __getattr__(name: str) -> Any:
-    """Loads a name when it is asked for: an application may need only one of them."""
+    """Loads a name when it is first used, because an application may need only one of them."""
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)

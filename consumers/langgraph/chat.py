@@ -1,4 +1,4 @@
-"""A chat with the conversation graph in one process: opens the graph, and shows the pieces of its answers."""
+"""A chat with the conversation graph in one process: opens the graph, and yields the pieces of its answers."""
 
 import contextlib
 from collections.abc import AsyncIterator, Sequence
@@ -19,7 +19,9 @@ STARTS_AGAIN = "\n[the answer starts again]\n"
 
 @contextlib.asynccontextmanager
 async def opened_graph(routes: Sequence[Route] = (), settings: Settings | None = None) -> AsyncIterator[Graph]:
-    """Opens servers, models, TurnlogSaver and TurnlogStore (`graph.store`) for the block. Raises TurnlogErrors."""
+    """Yields the graph, with servers, models, TurnlogSaver and TurnlogStore (`graph.store`) open during the block.
+    Raises TurnlogErrors.
+    """
     chosen = settings or application_settings()
     async with opened(chosen, "turnlog-graph") as runtime, in_own_thread(runtime, projecting):
         store = TurnlogStore(runtime.log, runtime.pool, chosen.tenant, settings=chosen)
@@ -29,22 +31,22 @@ async def opened_graph(routes: Sequence[Route] = (), settings: Settings | None =
 
 
 async def converse(graph: Graph, conversation_id: str, user_id: str, text: str | None) -> AsyncIterator[str]:
-    """Yields the pieces of the answer to show; the answer of record is the last message of the graph's state.
+    """Yields the pieces of the answer to show; the recorded answer is the last message of the graph's state.
 
-    text None: goes on where the last run failed, as when the model was away. Raises ModelError and what the
-    checkpointer raises; the message stays in the conversation then.
+    text: None continues where the last run failed, for example because the model was unavailable. Raises ModelError and
+    the checkpointer's errors; the message then stays in the conversation.
     """
     given: ConversationState | None = None
     if text is not None:
         asked = HumanMessage(text, id=str(uuid4()))
         given = {"messages": [asked], "user_id": user_id, "conversation_id": conversation_id}
     config = thread_config(conversation_id, user_id)
-    # "sync": each node begins when what came before is on the log: the context is made of it, and a kill before persist
-    # costs no second answer.
+    # "sync": each node begins when earlier steps are on the log, because the context is made of them, and so that a
+    # kill before persist does not cost a second answer.
     async for piece in graph.astream(given, config, stream_mode="custom", durability="sync"):
         yield piece.get("text", STARTS_AGAIN)
 
 
 def thread_config(conversation_id: str, user_id: str | None = None) -> RunnableConfig:
-    """Returns the config of a conversation's runs. user_id: whose data the checkpointer's events are."""
+    """Returns the config of a conversation's runs. user_id: the owner of the checkpointer's events."""
     return {"configurable": {"thread_id": conversation_id} | ({"user_id": user_id} if user_id else {})}

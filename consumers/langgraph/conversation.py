@@ -1,7 +1,7 @@
 """A conversation as a graph: route → recall → (retrieve) → generate → persist.
 
 Its turns are the messages that its checkpointer stores. generate prepares and runs an answer as turnlog's own agent
-does, with what the graph's store has found; persist records what the answer was made from.
+does, with the findings of the graph's store; persist records what the answer was made from.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ NO_STORE = "the graph has no store"
 NOT_ON_LOG = "a message that the model was given is not a turn on the log; is the checkpointer a TurnlogSaver?"
 _BASIS = TypeAdapter(AnswerBasis)
 Update = dict[str, Any]
-# Kind of piece → its content in the stream `custom`.
+# Kind of piece → function that makes its content for the stream `custom`.
 SHOWN: dict[type[Any], Callable[[Any], dict[str, str]]] = {
     Text: lambda piece: {"kind": "text", "text": piece.text},
     Restarted: lambda _: {"kind": "restart"},
@@ -55,12 +55,12 @@ SHOWN: dict[type[Any], Callable[[Any], dict[str, str]]] = {
 
 
 class ConversationState(TypedDict, total=False):
-    """The state of the graph: plain JSON except the messages, so that any checkpointer can store it.
+    """The state of the graph: plain JSON apart from the messages, so that any checkpointer can store it.
 
-    conversation_id: the checkpointer's thread_id. agent_type: who answers, `general` where no route matched.
-    memory_context: what the store knows of the user, one memory a line. retrieval_results: {"namespace", "key", "text",
-    "score"}, best first. answer: of the last message, until it is recorded: its id, its usage and what it was made
-    from, None where that cannot be said. debug: node → why a part is missing, or what it chose.
+    conversation_id: the checkpointer's thread_id. agent_type: who answers; `general` if no route matched.
+    memory_context: memories of the user in the store, one per line. retrieval_results: {"namespace", "key", "text",
+    "score"}, best first. answer: for the last message until it is recorded: its id, its usage and what it was made
+    from, None if unknown. debug: node → why a part is missing, or what the node chose.
     """
 
     messages: Required[Annotated[list[AnyMessage], add_messages]]
@@ -88,7 +88,7 @@ def conversation_graph(
 ) -> Graph:
     """Returns the graph; invoke it with thread_id = the state's conversation_id, or through chat.converse.
 
-    routes: see best_route; without routes no documents are looked up.
+    routes: see best_route; without routes, no documents are looked up.
     """
     nodes, graph = Nodes(runtime, routes), StateGraph(ConversationState)
     for name in ("route", "recall", "retrieve", "generate", "persist"):
@@ -118,7 +118,9 @@ class Nodes:
         return {**routed, "retrieval_results": None, "answer": None, "debug": {"route": chosen.name}}
 
     async def recall(self, state: ConversationState, *, runtime: Run[None]) -> Update:
-        """Searches memories that applications put into the store; turnlog's own memories are part of the context."""
+        """Searches memories that applications put into the store; turnlog's own memories are already part of the
+        context.
+        """
         user, lines, why = state["user_id"], list[str](), ""
         if runtime.store is not None and user:
             items, why = await searched(runtime.store, memories_of(user), question(state), MEMORIES_AT_MOST)
@@ -126,7 +128,9 @@ class Nodes:
         return {"memory_context": "\n".join(lines) or None, "debug": _told(state, "recall memories", why)}
 
     async def retrieve(self, state: ConversationState, *, runtime: Run[None]) -> Update:
-        """Looks up documents under kb_prefix. Those that no vector ranked are left out: they are merely the newest."""
+        """Looks up documents under kb_prefix. Documents without a vector score are left out, because they are merely
+        the newest.
+        """
         items, why = list[dict[str, Any]](), NO_STORE
         if runtime.store is not None:
             prefix, top_k = (state.get("kb_prefix") or "",), self.runtime.settings.recall_top_k
@@ -136,7 +140,7 @@ class Nodes:
 
     async def generate(self, state: ConversationState, *, runtime: Run[None]) -> Update:
         """Makes the answer and streams each piece in the form of SHOWN. Raises ModelError and WindowTooSmall; the state
-        keeps the question then, and the run can be resumed."""
+        then keeps the question, and the run can be resumed."""
         acting = await self._agent(state)
         context, basis, why = await self._prepared(state, acting)
         made: Round | None = None
@@ -205,8 +209,8 @@ class Nodes:
         return {"debug": _told(state, "persist receipt", why)}
 
     async def _agent(self, state: ConversationState) -> Agent | None:
-        """Returns the agent of the team that TURNLOG_TEAM names whose type the route chose; None where there is none,
-        or where it is switched off."""
+        """Returns the agent that the route chose, from the team that TURNLOG_TEAM names; None if there is none or if it
+        is switched off."""
         if (server := server_team(self.runtime)) is None:
             return None
         with contextlib.suppress(TimeoutError, TurnlogError, psycopg.Error, OSError):
@@ -219,7 +223,7 @@ class Nodes:
         self, state: ConversationState, acting: Agent | None
     ) -> tuple[Context, AnswerBasis | None, str]:
         """Returns the context, the basis of its answer's receipt, and why something is missing ('' if nothing is).
-        Without Postgres the context is made of the state alone, and has no receipt."""
+        Without Postgres, the context is made of the state alone and has no receipt."""
         runtime, settings, model = self.runtime, self.runtime.settings, self.runtime.models.chat.model
         model, prompt = (model, settings.system_prompt) if acting is None else (acting.model or model, acting.prompt)
         place = (settings.tenant, state["conversation_id"])
@@ -255,7 +259,7 @@ class Nodes:
 
 
 def question(state: ConversationState) -> str:
-    """Returns the words of the user's latest message, '' when there is none."""
+    """Returns the words of the user's latest message; '' if there is none."""
     return next((str(message.text) for message in reversed(state["messages"]) if message.type == "human"), "")
 
 

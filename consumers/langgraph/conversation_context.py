@@ -1,4 +1,4 @@
-"""The conversation graph's part of a context: its messages as turns of the log, and its store's findings."""
+"""The conversation graph's parts of a context: its messages as turns of the log, and its store's findings."""
 
 import asyncio
 import json
@@ -19,15 +19,15 @@ from turnlog.events.errors import TurnlogError
 from turnlog.projectors.models.conversation.message import Message
 
 PATIENCE_S = 10.0
-ITEM_TOKENS, NOTES_TOKENS, NOTES_SHARE = 300, 4_000, 8  # of an item, and of all of them: a share of the window
-NO_VECTORS = "the store searched without vectors: what it found may have nothing to do with the question"
+ITEM_TOKENS, NOTES_TOKENS, NOTES_SHARE = 300, 4_000, 8  # of one item, and of all items, as a share of the window
+NO_VECTORS = "the store searched without vectors, so its findings may have nothing to do with the question"
 
 
 async def searched(
     store: BaseStore, prefix: tuple[str, ...], query: str, limit: int
 ) -> tuple[list[dict[str, Any]], str]:
-    """Returns items of the store, best first, and the problem if there are none or they were ranked without vectors (''
-    without a problem).
+    """Returns items of the store, best first, and a problem ('' if there is none): why there are no items, or that they
+    were ranked without vectors.
 
     An item is {"namespace", "key", "text", "score"}.
     """
@@ -56,8 +56,8 @@ def noted(
 ) -> tuple[str, ...]:
     """Returns the store's findings as lists: memories, one per line, then documents, as far as they fit.
 
-    The model gets them as words of a user, right before the question: what users and documents say must not have the
-    system's authority. window: of the model in tokens, 0 for its own.
+    The model gets them as words of a user, right before the question, because texts of users and documents must not
+    have the system's authority. window: the model's window in tokens; 0 infers it.
     """
     counter, left = counter_for(model), min(NOTES_TOKENS, (window or window_for(model)) // NOTES_SHARE)
     lists = []
@@ -77,7 +77,9 @@ def noted(
 
 
 def by_turns(request: ContextRequest, rows: Sequence[Message]) -> ContextRequest:
-    """Returns the request with turns of the log in place of the state's messages, if it has all of them in order."""
+    """Returns the request with turns of the log instead of the state's messages, if the log has all of them in
+    order.
+    """
     turns = on_the_log(request.turns or (), rows)
     seqs = [turn.seq for turn in turns]
     asked = next((turn for turn in reversed(turns) if turn.role == "user"), None)
@@ -88,8 +90,8 @@ def by_turns(request: ContextRequest, rows: Sequence[Message]) -> ContextRequest
 
 
 def on_the_log(messages: Sequence[Message], rows: Sequence[Message]) -> list[Message]:
-    """Returns the turns that have the content of the messages. If several turns have it, the newest that keeps the
-    order is taken."""
+    """Returns the turns with the content of the messages. If several turns match, the newest that keeps the order is
+    taken."""
 
     def words(turn: Message) -> str:
         return json.dumps([turn.role, turn.content, turn.name, turn.tool_calls, turn.tool_call_id], sort_keys=True)

@@ -1,4 +1,4 @@
-"""Routes of the conversation graph: which agent answers a question, and from which documents (pure)."""
+"""Routes of the conversation graph: which agent answers a question, and with which documents (pure)."""
 
 import re
 from collections.abc import Sequence
@@ -20,9 +20,9 @@ class InvalidRoute(TurnlogError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A route: the agent that answers, and the documents it uses. patterns: regular expressions, case does not matter;
-    keywords: words, in any language; confidence: how far the route is trusted, 0 to 1. kb_prefix: the store's namespace
-    of its documents; empty or `general`: none. Raises InvalidRoute."""
+    """A route: the agent that answers, and the documents it uses. patterns: regular expressions, ignoring case;
+    keywords: words in any language; confidence: how far the route is trusted, 0 to 1. kb_prefix: the store's namespace
+    with its documents; empty or `general` means none. Raises InvalidRoute."""
 
     name: str
     keywords: tuple[str, ...] = ()
@@ -46,7 +46,9 @@ class Route:
 
 
 def best_route(routes: Sequence[Route], text: str) -> Route:
-    """Returns the first route of the highest confidence that the fast router is sure of, or else the general one."""
+    """Returns the first route with the highest confidence if the fast router is sure of it, otherwise the general
+    one.
+    """
     rules = [Rule(str(at), route.patterns, route.keywords, route.confidence) for at, route in enumerate(routes)]
     decision = route_by_rules(text, rules)
     is_sure = decision.agent is not None and not decision.should_use_llm

@@ -1,4 +1,4 @@
-"""TurnlogMiddleware: an agent of LangChain sends its model turnlog's tiered context; its state stays whole."""
+"""TurnlogMiddleware: a LangChain agent sends its model turnlog's tiered context, while its state stays complete."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeAlias
@@ -17,14 +17,14 @@ from turnlog.projectors.models.conversation.thread_lookup import Overview
 
 Request: TypeAlias = ModelRequest[Any]
 Response: TypeAlias = ModelResponse[Any]
-UNCHANGED = ("all", "3")  # tiers whose messages are sent as they are
+UNCHANGED = ("all", "3")  # tiers whose messages are sent unchanged
 
 
 class TurnlogMiddleware(AgentMiddleware[Any, Any, Any]):
     """For `create_agent(model, middleware=[TurnlogMiddleware(saver)], checkpointer=saver)`.
 
-    What fits the window goes to the model unchanged. Otherwise it gets the summary and topics that turnlog has of the
-    thread, condensed older messages, and the newest ones as they are. Raises WindowTooSmall, DatabaseUnavailable.
+    Messages that fit the window go to the model unchanged. Otherwise it gets turnlog's summary and topics of the
+    thread, condensed older messages, and the newest messages unchanged. Raises WindowTooSmall, DatabaseUnavailable.
     """
 
     def __init__(self, saver: TurnlogSaver, settings: Settings | None = None) -> None:
@@ -59,9 +59,10 @@ class TurnlogMiddleware(AgentMiddleware[Any, Any, Any]):
 
 
 def sent(context: Context, given: Sequence[BaseMessage]) -> list[Any]:
-    """Returns the messages of a context without its system prompt; a given one where it is sent as it is (pure).
+    """Returns the messages of a context without its system prompt; a message that is sent unchanged is the given object
+    (pure).
 
-    given: those that the context was made of; its sequences are places in them, from 1.
+    given: the messages of which the context was made; its sequences are indexes into them, from 1.
     """
     items = [(tier.tier, item) for tier in context.tiers for item in tier.items]
     wires = context.messages[len(context.messages) - len(items) :]

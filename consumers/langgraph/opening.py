@@ -22,7 +22,9 @@ T = TypeVar("T")
 async def opened_for(
     settings: Settings | None, tenant: str | None, project: bool
 ) -> AsyncIterator[tuple[Log, Pool, str]]:
-    """Yields (log, pool, tenant). project: run the projectors here; they stand by while another process runs them."""
+    """Yields (log, pool, tenant). project: whether to run the projectors here; they stand by while another process runs
+    them.
+    """
     chosen = settings or application_settings()
     async with opened(chosen, "turnlog-langgraph") as runtime, contextlib.AsyncExitStack() as stack:
         if project:
@@ -32,7 +34,9 @@ async def opened_for(
 
 @contextlib.contextmanager
 def in_background(work: AbstractAsyncContextManager[T]) -> Iterator[T]:
-    """Holds an async context open in a thread with an event loop; at the end of the block both end, with all tasks."""
+    """Holds an async context open in a thread with its own event loop; at the end of the block, both end, with all
+    tasks.
+    """
     thread = LoopThread("turnlog-langgraph")
     try:
         value = thread.run(work.__aenter__())
@@ -46,7 +50,7 @@ def in_background(work: AbstractAsyncContextManager[T]) -> Iterator[T]:
 
 @contextlib.asynccontextmanager
 async def connection(pool: Pool) -> AsyncIterator[Connection]:
-    """Yields a connection of the pool. Raises DatabaseUnavailable where Postgres is away or goes away."""
+    """Yields a connection of the pool. Raises DatabaseUnavailable if Postgres is or becomes unavailable."""
     try:
         async with pool.connection() as conn:
             yield conn

@@ -13,7 +13,7 @@ export interface paths {
         };
         /**
          * Live
-         * @description Answers while the server's event loop runs.
+         * @description Answers 200 while the server's event loop runs.
          */
         get: operations["live"];
         put?: never;
@@ -33,8 +33,8 @@ export interface paths {
         };
         /**
          * Ready
-         * @description Answers 503 while a projection, a reactor or another loop has stopped, a process has died and nobody plays its
-         *     roles, rows that every answer needs are rebuilt, or Postgres or NATS is away.
+         * @description Answers 503 while a projection, a reactor or another loop has stopped, a process has died and no other plays its
+         *     roles, rows that every answer needs are being rebuilt, or Postgres or NATS is unavailable.
          */
         get: operations["ready"];
         put?: never;
@@ -54,7 +54,7 @@ export interface paths {
         };
         /**
          * Jwks
-         * @description Returns the public keys of turnlog's own tokens, for other services that take them (RFC 7517).
+         * @description Returns the public keys of turnlog's own tokens, for other services that accept them (RFC 7517).
          */
         get: operations["jwks"];
         put?: never;
@@ -76,7 +76,8 @@ export interface paths {
         put?: never;
         /**
          * Sign In
-         * @description Exchanges the ticket of a printed link, which is good once and for ten minutes, for a token of twelve hours.
+         * @description Exchanges the ticket of a printed link, which works once within ten minutes, for a token that is valid for twelve
+         *     hours.
          */
         post: operations["sign_in"];
         delete?: never;
@@ -120,7 +121,7 @@ export interface paths {
         put?: never;
         /**
          * Open Thread
-         * @description Opens a conversation; one of the caller's that is there already stays as it is.
+         * @description Opens a conversation; an existing one of the caller stays as it is.
          */
         post: operations["open_thread"];
         delete?: never;
@@ -138,21 +139,21 @@ export interface paths {
         };
         /**
          * Get Thread
-         * @description Returns a conversation of the caller; its ETag is the version that an append may expect.
+         * @description Returns a conversation of the caller. Its ETag is the version that an append can require.
          */
         get: operations["get_thread"];
         put?: never;
         post?: never;
         /**
          * Delete Thread
-         * @description Removes it from every read model; reads no longer find it when this returns.
+         * @description Removes a conversation from every read model; reads no longer find it when this returns.
          */
         delete: operations["delete_thread"];
         options?: never;
         head?: never;
         /**
          * Rename Thread
-         * @description Gives a conversation another label.
+         * @description Changes the label of a conversation.
          */
         patch: operations["rename_thread"];
         trace?: never;
@@ -168,7 +169,7 @@ export interface paths {
         put?: never;
         /**
          * Label Thread
-         * @description Gives a conversation without a label what its user said first, shortened; a label that it has stays.
+         * @description Labels a conversation with its user's first words, shortened; an existing label stays.
          */
         post: operations["label_thread"];
         delete?: never;
@@ -188,7 +189,7 @@ export interface paths {
         put?: never;
         /**
          * Fork Thread
-         * @description Makes a new conversation that shares the turns up to a sequence.
+         * @description Creates a new conversation that shares the turns up to a sequence.
          */
         post: operations["fork_thread"];
         delete?: never;
@@ -226,7 +227,7 @@ export interface paths {
         };
         /**
          * List Participants
-         * @description Lists who takes part beside the owner, by user, with invitations that wait.
+         * @description Lists who takes part besides the owner, and invitations not yet accepted, by user.
          */
         get: operations["list_participants"];
         put?: never;
@@ -247,16 +248,17 @@ export interface paths {
         get?: never;
         /**
          * Set Participant
-         * @description Lets the owner share the conversation, or the caller accept an invitation, whose role then stays.
+         * @description Lets the owner share the conversation, or the caller accept an invitation with the role that it names.
          *
-         *     It is an invitation, without effect, until the user accepts it. Where the owner is a key that may act as users, or
-         *     an operator, it has effect at once.
+         *     Sharing is an invitation, which has no effect until the user accepts it. For an operator, or a key that may act as
+         *     users, it takes effect at once.
          */
         put: operations["set_participant"];
         post?: never;
         /**
          * Remove Participant
-         * @description Ends a user's part: the owner removes them, or they leave or decline. Their turns stay, and stay theirs.
+         * @description Removes a participant: the owner removes a user, or the user leaves or declines. Their turns stay, under their
+         *     name.
          */
         delete: operations["remove_participant"];
         options?: never;
@@ -279,8 +281,8 @@ export interface paths {
         put?: never;
         /**
          * Append Turns
-         * @description Appends turns in order; they are on disk when this answers, and every later read sees them. In the conversation
-         *     of another user, a member appends turns of the role `user` alone.
+         * @description Appends turns in order. They are on disk when this responds, and every later read sees them. In another user's
+         *     conversation, a member appends only turns of the role `user`.
          */
         post: operations["append_turns"];
         delete?: never;
@@ -298,13 +300,13 @@ export interface paths {
         };
         /**
          * Context
-         * @description Returns what a model should see now, or what it would have seen at an earlier moment.
+         * @description Returns the context that a model should see now, or would have seen at an earlier moment.
          */
         get: operations["context"];
         put?: never;
         /**
          * Make Context
-         * @description Returns what a model should see now; nothing is stored. A new conversation needs a query.
+         * @description Returns the context that a model should see now; nothing is stored. A new conversation needs a query.
          */
         post: operations["make_context"];
         delete?: never;
@@ -324,7 +326,7 @@ export interface paths {
         put?: never;
         /**
          * Create Answer
-         * @description Appends the message and waits for the answer of record. Both are in the conversation then.
+         * @description Appends the message and waits until its answer is recorded. Both are then in the conversation.
          */
         post: operations["create_answer"];
         delete?: never;
@@ -345,7 +347,7 @@ export interface paths {
         /**
          * Stream Answer
          * @description Appends the message; events: started {seq}, context, content {chunk}, tool_start, tool_end, restart,
-         *     done {response}, error. A client that leaves does not lose the answer: GET …/answers/{seq} has the rest.
+         *     done {response}, error. A client that disconnects does not lose the answer: GET …/answers/{seq} has the rest.
          */
         post: operations["stream_answer"];
         delete?: never;
@@ -363,7 +365,7 @@ export interface paths {
         };
         /**
          * Follow Answer
-         * @description Streams what is still to come of an answer after the event `Last-Event-ID`; without one all of it.
+         * @description Streams the rest of an answer after the event `Last-Event-ID`; without that header, all of it.
          */
         get: operations["follow_answer"];
         put?: never;
@@ -385,9 +387,9 @@ export interface paths {
         put?: never;
         /**
          * Stop Answer
-         * @description Stops an answer under way. What was said so far is recorded as the answer; whoever reads it gets `done` with the
-         *     `finish_reason` `cancelled`, or the error `no-answer` with status 409 where nothing was said. Refused with 409,
-         *     `not-under-way`, where the answer has ended or no worker has begun it within some seconds.
+         * @description Stops a running answer. The text so far is recorded as the answer; its readers get `done` with the
+         *     `finish_reason` `cancelled`, or, if there is no text yet, the error `no-answer` with status 409. Refused with 409,
+         *     `not-under-way`, if the answer has ended or no worker begins it within some seconds.
          */
         post: operations["stop_answer"];
         delete?: never;
@@ -465,15 +467,14 @@ export interface paths {
         };
         /**
          * List Memories
-         * @description Lists the memories that were said last, those with the highest score first; the next page has those said
-         *     before.
+         * @description Lists the most recently said memories, highest score first; the next page has those said earlier.
          */
         get: operations["list_memories"];
         put?: never;
         /**
          * Remember
-         * @description Stores one claim; what contradicts it is closed, or a question is left. Recall finds its words at once, its
-         *     meaning seconds later.
+         * @description Stores one claim. A memory that contradicts it ends, or the user is asked. Recall finds it by its words at once,
+         *     by its meaning some seconds later.
          */
         post: operations["remember"];
         delete?: never;
@@ -491,7 +492,7 @@ export interface paths {
         };
         /**
          * Extraction
-         * @description Returns how many of the caller's turns are still to be extracted from.
+         * @description Returns how many of the caller's turns extraction has not read yet.
          */
         get: operations["extraction"];
         put?: never;
@@ -511,7 +512,7 @@ export interface paths {
         };
         /**
          * Memory Stats
-         * @description Returns how many of the caller's memories are in which tier, and what the decay job does next.
+         * @description Returns how many of the caller's memories are in each tier, and what the decay job does next.
          */
         get: operations["memory_stats"];
         put?: never;
@@ -538,7 +539,7 @@ export interface paths {
         post?: never;
         /**
          * Forget Memory
-         * @description Drops its content, and that of all with the same words, from every read model.
+         * @description Forgets a memory: removes its content, and that of all memories with the same words, from every read model.
          */
         delete: operations["forget_memory"];
         options?: never;
@@ -555,7 +556,7 @@ export interface paths {
         };
         /**
          * Memory History
-         * @description Returns every version, by the time since when each held.
+         * @description Returns every version, in the order in which they became valid.
          */
         get: operations["memory_history"];
         put?: never;
@@ -576,7 +577,7 @@ export interface paths {
         get?: never;
         /**
          * Edit Memory
-         * @description Gives the memory other words; the version before is kept in its history.
+         * @description Changes the words of a memory; the previous version stays in its history.
          */
         put: operations["edit_memory"];
         post?: never;
@@ -617,7 +618,7 @@ export interface paths {
         put?: never;
         /**
          * Revert Memory
-         * @description Lets the version before hold again.
+         * @description Makes the previous version of a memory valid again.
          */
         post: operations["revert_memory"];
         delete?: never;
@@ -637,7 +638,7 @@ export interface paths {
         put?: never;
         /**
          * Archive Memory
-         * @description Takes it out of use; its history keeps it.
+         * @description Archives a memory: it is no longer recalled, but stays in its history.
          */
         post: operations["archive_memory"];
         delete?: never;
@@ -657,7 +658,7 @@ export interface paths {
         put?: never;
         /**
          * Forget Named
-         * @description Drops a memory that is named by words, as DELETE does by its id.
+         * @description Forgets a memory that is named by words, as DELETE does by id.
          */
         post: operations["forget_named"];
         delete?: never;
@@ -675,7 +676,7 @@ export interface paths {
         };
         /**
          * List Conflicts
-         * @description Contradictions that wait for an answer, oldest first.
+         * @description Lists contradictions that wait for an answer, oldest first.
          */
         get: operations["list_conflicts"];
         put?: never;
@@ -697,7 +698,7 @@ export interface paths {
         put?: never;
         /**
          * Answer Conflict
-         * @description Decides which of two memories that contradict each other holds.
+         * @description Decides which of two contradictory memories is valid.
          */
         post: operations["answer_conflict"];
         delete?: never;
@@ -717,7 +718,7 @@ export interface paths {
         put?: never;
         /**
          * Search
-         * @description Turns and memories that a question is about, by meaning, words, names and dates.
+         * @description Searches turns and memories by meaning, words, names and dates.
          */
         post: operations["search"];
         delete?: never;
@@ -735,7 +736,7 @@ export interface paths {
         };
         /**
          * Get Profile
-         * @description Returns who the caller is, grouped, the most important first, each line with its quote and turn.
+         * @description Returns who the caller is: lines in groups, most important first, each with its quote and turn.
          */
         get: operations["get_profile"];
         put?: never;
@@ -769,7 +770,7 @@ export interface paths {
         head?: never;
         /**
          * Update Entity
-         * @description Adds to the entity of this type and name: a description or attribute replaces the one before.
+         * @description Adds to the entity of this type and name: a description or attribute replaces the previous one.
          */
         patch: operations["update_entity"];
         trace?: never;
@@ -852,7 +853,7 @@ export interface paths {
         get: operations["show_session"];
         /**
          * Create Session
-         * @description Begins a session on the conversation's turns; one that exists begins again.
+         * @description Begins a session on the conversation's turns; an existing session begins again.
          */
         put: operations["create_session"];
         post?: never;
@@ -861,7 +862,7 @@ export interface paths {
         head?: never;
         /**
          * Change Session
-         * @description Changes the session's agent, slots, intent, pending action, or what it knows of the user, by JSON merge
+         * @description Changes the session's agent, slots, intent, pending action, or what it knows about the user, by JSON merge
          *     patches.
          */
         patch: operations["change_session"];
@@ -898,7 +899,7 @@ export interface paths {
         put?: never;
         /**
          * Reset Session
-         * @description Resets the session: earlier turns leave the session, not the transcript.
+         * @description Resets the session: earlier turns leave the session, but stay in the transcript.
          */
         post: operations["reset_session"];
         delete?: never;
@@ -922,7 +923,7 @@ export interface paths {
         put?: never;
         /**
          * Write Checkpoint
-         * @description Ends the segment with this summary.
+         * @description Ends the current segment with this summary.
          */
         post: operations["write_checkpoint"];
         delete?: never;
@@ -940,7 +941,7 @@ export interface paths {
         };
         /**
          * Own Limits
-         * @description Lists every limit of the caller, with what is used and left.
+         * @description Lists the limits of the caller, with what is used and left.
          */
         get: operations["own_limits"];
         put?: never;
@@ -981,7 +982,8 @@ export interface paths {
         get?: never;
         /**
          * Change Limits
-         * @description Rates and quotas of a plan, `vip` for admins too; those left out stay. They hold for the next request.
+         * @description Changes rates and quotas of a plan, from the next request on; those left out stay. The plan `vip` applies to
+         *     admins too.
          */
         put: operations["change_limits"];
         post?: never;
@@ -1060,7 +1062,7 @@ export interface paths {
         };
         /**
          * Show Dead Letter
-         * @description Returns the event as the log has it, personal fields sealed.
+         * @description Returns the event as stored in the log, with personal fields sealed.
          */
         get: operations["show_dead_letter"];
         put?: never;
@@ -1102,7 +1104,7 @@ export interface paths {
         put?: never;
         /**
          * Drop Dead Letter
-         * @description Leaves the event out of the read models; its thread goes on.
+         * @description Leaves the event out of the read models; its thread continues.
          */
         post: operations["drop_dead_letter"];
         delete?: never;
@@ -1122,7 +1124,7 @@ export interface paths {
         put?: never;
         /**
          * Rebuild
-         * @description Begins to rebuild the tenant's rows from the log, in place; /api/jobs/{id} shows how far it is.
+         * @description Begins to rebuild the tenant's rows from the log, in place; /api/jobs/{id} shows the progress.
          */
         post: operations["rebuild"];
         delete?: never;
@@ -1140,7 +1142,7 @@ export interface paths {
         };
         /**
          * List Schedule
-         * @description Lists the server's regular work: when each job ran last, and when it is due.
+         * @description Lists the server's scheduled jobs: when each ran last, and when it is due.
          */
         get: operations["list_schedule"];
         put?: never;
@@ -1200,7 +1202,7 @@ export interface paths {
         };
         /**
          * Tenant Activity
-         * @description Lists what the analytics subscriber counted in the last hours, by hour, type of event and role, oldest first.
+         * @description Lists the counts of the analytics subscriber in the last hours, by hour, event type and role, oldest first.
          */
         get: operations["tenant_activity"];
         put?: never;
@@ -1240,13 +1242,13 @@ export interface paths {
         };
         /**
          * List Keys
-         * @description Lists API keys that the caller could have made, revoked and expired ones too, the oldest first.
+         * @description Lists API keys that the caller could have created, including revoked and expired ones, oldest first.
          */
         get: operations["list_keys"];
         put?: never;
         /**
          * Create Key
-         * @description Makes an API key. The answer has its secret, which is shown this once.
+         * @description Creates an API key. The response contains its secret, which is shown only once.
          */
         post: operations["create_key"];
         delete?: never;
@@ -1267,7 +1269,7 @@ export interface paths {
         post?: never;
         /**
          * Revoke Key
-         * @description Ends a key that the caller could have made.
+         * @description Revokes a key that the caller could have created.
          */
         delete: operations["revoke_key"];
         options?: never;
@@ -1345,7 +1347,7 @@ export interface paths {
         };
         /**
          * Watch Job
-         * @description Its status whenever it changes; the event's name is its state, and `done` or `failed` is the last.
+         * @description Streams a job's status whenever it changes. The event's name is the state; `done` or `failed` is the last.
          */
         get: operations["watch_job"];
         put?: never;
@@ -1371,8 +1373,8 @@ export interface paths {
         put?: never;
         /**
          * Create Webhook
-         * @description Sends the tenant's events from now on to a URL. The answer has the secret for verifying signatures, which is
-         *     shown this once.
+         * @description Creates a webhook: the tenant's future events are sent to a URL. The response contains the secret for verifying
+         *     signatures, which is shown only once.
          */
         post: operations["create_webhook"];
         delete?: never;
@@ -1393,7 +1395,7 @@ export interface paths {
         post?: never;
         /**
          * Remove Webhook
-         * @description Ends a webhook; what was not delivered is not.
+         * @description Removes a webhook; events not yet delivered are not sent.
          */
         delete: operations["remove_webhook"];
         options?: never;
@@ -1452,7 +1454,7 @@ export interface paths {
         put?: never;
         /**
          * Drop Failure
-         * @description Never sends an event that was given up.
+         * @description Discards an event that was given up; it is never sent.
          */
         post: operations["drop_failure"];
         delete?: never;
@@ -1470,7 +1472,7 @@ export interface paths {
         };
         /**
          * List Conversations
-         * @description Lists conversations, most recently active first. Where more follow, the header `Link` has the address of the next
+         * @description Lists conversations, most recently active first. If more follow, the header `Link` has the address of the next
          *     page (RFC 8288).
          */
         get: operations["list_conversations"];
@@ -1491,7 +1493,8 @@ export interface paths {
         };
         /**
          * Thread Marks
-         * @description Returns what lists show of conversations: label, tokens of models, and whether events wait to be applied.
+         * @description Returns what lists show about conversations: label, tokens that models used, and whether events wait to be
+         *     applied.
          */
         get: operations["thread_marks"];
         put?: never;
@@ -1531,8 +1534,8 @@ export interface paths {
         };
         /**
          * Thread Events
-         * @description Streams the events of the conversation from the log, then new ones as they come. Every id is a sequence: a
-         *     client which comes back with `Last-Event-ID` misses none. Personal fields of other people stay sealed.
+         * @description Streams the events of the conversation from the log, then new ones as they arrive. Every id is a sequence, so a
+         *     client that reconnects with `Last-Event-ID` misses none. Personal fields of other people stay sealed.
          */
         get: operations["thread_events"];
         put?: never;
@@ -1552,8 +1555,8 @@ export interface paths {
         };
         /**
          * Show Event
-         * @description Returns an event of the conversation with the events that it came from, those that came from it, and the rows of
-         *     read models that name it.
+         * @description Returns an event of the conversation with the events that caused it, the events that it caused, and the rows of
+         *     read models that refer to it.
          */
         get: operations["show_event"];
         put?: never;
@@ -1573,8 +1576,8 @@ export interface paths {
         };
         /**
          * Tenant Events
-         * @description Streams the events of all conversations and people of the tenant as they come. Ids and sealed fields are as in a
-         *     conversation's stream.
+         * @description Streams the events of all conversations and people of the tenant as they arrive. Ids and sealed fields are as in
+         *     a conversation's stream.
          */
         get: operations["tenant_events"];
         put?: never;
@@ -1595,7 +1598,7 @@ export interface paths {
         /**
          * Show Tenant Event
          * @description Returns an event of any conversation of the tenant with its causes, its effects, and the ids and numbers of the
-         *     rows that name it; what people said stays sealed.
+         *     rows that refer to it; what people said stays sealed.
          */
         get: operations["show_tenant_event"];
         put?: never;
@@ -1617,11 +1620,11 @@ export interface paths {
         put?: never;
         /**
          * Import File
-         * @description Begins to import a file as the caller's: an export of another product, or turnlog's JSONL. It is the body, or the
-         *     only file of a form.
+         * @description Begins to import a file for the caller: an export of another product, or turnlog's JSONL. The file is the body,
+         *     or the only file of a form.
          *
-         *     /api/jobs/{id} shows how many turns are stored, and at last a report. The same file again adds nothing. While one is
-         *     imported, other files are refused.
+         *     /api/jobs/{id} shows how many turns are stored, and finally a report. The same file again adds nothing. While a file
+         *     is being imported, other files are refused.
          */
         post: operations["import_file"];
         delete?: never;
@@ -1641,7 +1644,7 @@ export interface paths {
         put?: never;
         /**
          * Export
-         * @description Begins to write all that is stored of the caller; when its job is done, GET /api/export/{job} has it.
+         * @description Begins to export all that is stored of the caller; when the job is done, GET /api/export/{job} returns it.
          */
         post: operations["export"];
         delete?: never;
@@ -1659,7 +1662,7 @@ export interface paths {
         };
         /**
          * Exported File
-         * @description Returns the document as JSON.
+         * @description Returns the exported document as JSON.
          */
         get: operations["exported_file"];
         put?: never;
@@ -1681,8 +1684,8 @@ export interface paths {
         put?: never;
         /**
          * Erase
-         * @description Begins to destroy the caller's keys and everything of the caller in every read model, cache, archive and what is
-         *     readable in the log. It cannot be undone. The job's result is a receipt.
+         * @description Begins to destroy the caller's keys and all data of the caller in read models, caches, archives and readable
+         *     parts of the log. This cannot be undone. The job's result is a receipt.
          */
         post: operations["erase"];
         delete?: never;
@@ -1702,7 +1705,7 @@ export interface paths {
         put?: never;
         /**
          * Preview Redaction
-         * @description Shows where the words of a turn stand, and changes nothing: for the owner of a conversation in which nobody else
+         * @description Shows where the words of a turn occur, and changes nothing. For the owner of a conversation in which nobody else
          *     speaks, and for operators.
          */
         post: operations["preview_redaction"];
@@ -1723,8 +1726,9 @@ export interface paths {
         put?: never;
         /**
          * Redact
-         * @description Begins to strike words of a turn, or all of it, from the log and everything made from it: for the owner of a
-         *     conversation in which nobody else speaks, and for operators. It cannot be undone. The job's result is a receipt.
+         * @description Begins to strike words of a turn, or all of it, from the log and everything derived from it. For the owner of a
+         *     conversation in which nobody else speaks, and for operators. This cannot be undone. The job's result is a
+         *     receipt.
          */
         post: operations["redact"];
         delete?: never;
@@ -1742,14 +1746,15 @@ export interface paths {
         };
         /**
          * Stored
-         * @description Returns how much is stored of the caller, and the tokens that models took for them.
+         * @description Returns how much is stored of the caller, and how many tokens models have used for them.
          */
         get: operations["stored"];
         put?: never;
         post?: never;
         /**
          * Clear
-         * @description Removes these parts from every read model. The log keeps the events: only an erasure makes them unreadable.
+         * @description Removes these parts of the caller's data from every read model. The log keeps the events; only an erasure makes
+         *     them unreadable.
          */
         delete: operations["clear"];
         options?: never;
@@ -1766,7 +1771,7 @@ export interface paths {
         };
         /**
          * Prometheus
-         * @description Returns the metrics of all processes, by role, as Prometheus reads them.
+         * @description Returns the metrics of all processes, by role, in Prometheus' format.
          */
         get: operations["admin_prometheus"];
         put?: never;
@@ -1786,7 +1791,7 @@ export interface paths {
         };
         /**
          * Prometheus
-         * @description Returns the metrics of all processes, by role, as Prometheus reads them.
+         * @description Returns the metrics of all processes, by role, in Prometheus' format.
          */
         get: operations["metrics_prometheus"];
         put?: never;
@@ -1808,8 +1813,8 @@ export interface paths {
         put?: never;
         /**
          * Chat
-         * @description Answers a question; with `stream` as server-sent events: agent_switch {from, to} where agentType names another
-         *     agent or one hands over, phase_change {phase}, plan_content {content}, content {chunk}, tool_start {name, args},
+         * @description Answers a question; with `stream` as server-sent events: agent_switch {from, to} if agentType names another agent
+         *     or an agent hands over, phase_change {phase}, plan_content {content}, content {chunk}, tool_start {name, args},
          *     tool_end {name, result}, restart, done {response}, error.
          */
         post: operations["ai_agent_chat"];
@@ -1830,7 +1835,7 @@ export interface paths {
         put?: never;
         /**
          * Call Agent
-         * @description Returns the whole answer of this agent. 404 where there is no such agent, 409 while it is switched off.
+         * @description Returns this agent's answer when it is complete. 404 if there is no such agent, 409 while it is switched off.
          */
         post: operations["ai_agent_call_agent"];
         delete?: never;
@@ -1850,7 +1855,7 @@ export interface paths {
         put?: never;
         /**
          * Stream
-         * @description Streams an answer in this conversation, as /chat does with `stream`.
+         * @description Streams an answer in this conversation, like /chat with `stream`.
          */
         post: operations["ai_agent_stream"];
         delete?: never;
@@ -1868,7 +1873,7 @@ export interface paths {
         };
         /**
          * History
-         * @description Lists the newest messages, oldest first; the next page has those before.
+         * @description Lists the newest messages, oldest first; the next page has earlier ones.
          */
         get: operations["ai_agent_history"];
         put?: never;
@@ -1910,7 +1915,8 @@ export interface paths {
         put?: never;
         /**
          * Refresh Context
-         * @description Returns what is known of the caller, read now. Every answer reads it too: no copy of it can be out of date.
+         * @description Returns what is known about the caller at this moment. Every answer reads it anew as well, so no copy can be out
+         *     of date.
          */
         post: operations["ai_agent_refresh_context"];
         delete?: never;
@@ -1928,7 +1934,7 @@ export interface paths {
         };
         /**
          * Own Usage
-         * @description Returns calls, tokens and cost of language models, by day, month, agent or model.
+         * @description Returns the caller's calls, tokens and cost of language models, by day, month, agent or model.
          */
         get: operations["ai_agent_own_usage"];
         put?: never;
@@ -1948,7 +1954,7 @@ export interface paths {
         };
         /**
          * Rate Limit
-         * @description Returns the limits of requests at once, and of those of the last minute and hour: of the caller, the conversation
+         * @description Returns the limits of concurrent requests and of requests per minute and hour, for the caller, the conversation
          *     and the agent.
          */
         get: operations["ai_agent_rate_limit"];
@@ -1969,7 +1975,7 @@ export interface paths {
         };
         /**
          * Quota
-         * @description Returns the quotas: tokens of the day and cost of the month.
+         * @description Returns the caller's quotas: tokens per day and cost per month.
          */
         get: operations["ai_agent_quota"];
         put?: never;
@@ -1989,8 +1995,8 @@ export interface paths {
         };
         /**
          * Parts
-         * @description Returns the state of Postgres, NATS, the projections and the models. The answer is 200 while a part is away:
-         *     `state` says so.
+         * @description Returns the state of Postgres, NATS, the projections and the models. The status is 200 even if a part is
+         *     unavailable; `state` says so.
          */
         get: operations["ai_agent_parts"];
         put?: never;
@@ -2058,13 +2064,13 @@ export interface paths {
         };
         /**
          * List Messages
-         * @description Lists the newest messages, oldest first; the next page has those before.
+         * @description Lists the newest messages, oldest first; the next page has earlier ones.
          */
         get: operations["ai_agent_list_messages"];
         put?: never;
         /**
          * Add Message
-         * @description Appends a message that was made elsewhere; no model answers it.
+         * @description Appends a message that was written elsewhere; no model answers it.
          */
         post: operations["ai_agent_add_message"];
         delete?: never;
@@ -2109,7 +2115,7 @@ export interface paths {
         post?: never;
         /**
          * Delete Memory
-         * @description Takes a memory out of use.
+         * @description Forgets a memory.
          */
         delete: operations["ai_agent_delete_memory"];
         options?: never;
@@ -2171,7 +2177,7 @@ export interface paths {
         get?: never;
         /**
          * Update Entity
-         * @description Changes an entity: a description or attribute replaces the one before, relations add up.
+         * @description Changes an entity: a description or attribute replaces the previous one, relations are added.
          */
         put: operations["ai_agent_update_entity"];
         post?: never;
@@ -2190,8 +2196,8 @@ export interface paths {
         };
         /**
          * Export
-         * @description Returns {userId, memories, conversations with their messages, exportedAt, sanitizeLevel}: records as the other
-         *     routes have them, with personal details masked. POST /api/export has all that is stored of the caller.
+         * @description Returns {userId, memories, conversations with their messages, exportedAt, sanitizeLevel}: records in the form of
+         *     the other routes, with personal details masked. POST /api/export gives all that is stored of the caller.
          */
         get: operations["ai_agent_export"];
         put?: never;
@@ -2214,7 +2220,8 @@ export interface paths {
         post?: never;
         /**
          * Clear
-         * @description Removes these parts from every read model. The log keeps the events: only an erasure makes them unreadable.
+         * @description Removes these parts of the caller's data from every read model. The log keeps the events; only an erasure makes
+         *     them unreadable.
          */
         delete: operations["ai_agent_clear"];
         options?: never;
@@ -2272,7 +2279,7 @@ export interface paths {
         get?: never;
         /**
          * Set Quota
-         * @description Changes the quotas of a plan; those left out stay.
+         * @description Changes the quotas of a plan; quotas that are left out stay.
          */
         put: operations["admin_set_quota"];
         post?: never;
@@ -2292,7 +2299,8 @@ export interface paths {
         get?: never;
         /**
          * Set Rate
-         * @description Changes how many requests a user, a conversation or an agent may have in a window, or a user at once.
+         * @description Changes how many requests are allowed per window for a user, a conversation or an agent, or at the same time for
+         *     a user.
          */
         put: operations["admin_set_rate"];
         post?: never;
@@ -2311,7 +2319,8 @@ export interface paths {
         };
         /**
          * List Agents
-         * @description Lists the agents of the server's team, or the one that answers without a team, and those that were made.
+         * @description Lists the agents of the server's team, or the one that answers without a team, and agents that were created
+         *     here.
          */
         get: operations["admin_list_agents"];
         put?: never;
@@ -2336,7 +2345,7 @@ export interface paths {
         get: operations["admin_show_agent"];
         /**
          * Configure Agent
-         * @description Sets all values of an agent, or makes it. They hold for the next answer.
+         * @description Sets all values of an agent, or creates it. They apply from the next answer on.
          */
         put: operations["admin_configure_agent"];
         post?: never;
@@ -2345,8 +2354,8 @@ export interface paths {
         head?: never;
         /**
          * Change Agent
-         * @description Changes some values of an agent, or makes it; what is left out stays as it was set. null takes what its team or
-         *     the server says.
+         * @description Changes some values of an agent, or creates it. Values that are left out stay; null restores the value of its
+         *     team or of the server.
          */
         patch: operations["admin_change_agent"];
         trace?: never;
@@ -2361,7 +2370,8 @@ export interface paths {
         get?: never;
         /**
          * Toggle Agent
-         * @description Switches an agent on or off; one that is off refuses questions with 409 and the code agent-disabled.
+         * @description Switches an agent on or off. Questions to an agent that is off are refused with 409 and the code
+         *     agent-disabled.
          */
         put: operations["admin_toggle_agent"];
         post?: never;
@@ -2380,7 +2390,7 @@ export interface paths {
         };
         /**
          * List Tools
-         * @description Lists the names of the tools that agents may be given.
+         * @description Lists the names of the tools that agents can be given.
          */
         get: operations["admin_list_tools"];
         put?: never;
@@ -2420,8 +2430,8 @@ export interface paths {
         };
         /**
          * Metrics Summary
-         * @description Returns the metrics of all processes since each began; /admin/ai-agent/metrics/prometheus has all of them, by
-         *     role.
+         * @description Returns a summary of the metrics of all processes since their start; /admin/ai-agent/metrics/prometheus has all
+         *     of them, by role.
          */
         get: operations["admin_metrics_summary"];
         put?: never;
@@ -2441,7 +2451,7 @@ export interface paths {
         };
         /**
          * Recent Traces
-         * @description Lists the tenant's latest requests, whichever process answered them, newest first.
+         * @description Lists the tenant's latest requests in all processes, newest first.
          */
         get: operations["admin_recent_traces"];
         put?: never;
@@ -2461,7 +2471,7 @@ export interface paths {
         };
         /**
          * Failed Traces
-         * @description Lists the latest requests with an error, as /traces/recent does.
+         * @description Lists the latest requests that ended with an error, in the form of /traces/recent.
          */
         get: operations["admin_failed_traces"];
         put?: never;
@@ -2481,7 +2491,7 @@ export interface paths {
         };
         /**
          * List Breakers
-         * @description Lists the breakers of all processes, which all tenants share.
+         * @description Lists the circuit breakers of all processes. All tenants share them.
          */
         get: operations["admin_list_breakers"];
         put?: never;
@@ -2504,7 +2514,7 @@ export interface paths {
         post?: never;
         /**
          * Reset Breaker
-         * @description Closes the service's breakers in every process.
+         * @description Closes the circuit breakers of a service in every process.
          */
         delete: operations["admin_reset_breaker"];
         options?: never;
@@ -2523,7 +2533,7 @@ export interface paths {
         put?: never;
         /**
          * Create
-         * @description Begins a session; one that exists begins again. user_id: left out or the caller's.
+         * @description Begins a session; an existing session begins again. user_id: the caller's, if given.
          */
         post: operations["short_memory_create"];
         delete?: never;
@@ -2543,8 +2553,8 @@ export interface paths {
         put?: never;
         /**
          * Query
-         * @description Returns the history for a prompt. enterprise_id: left out or the caller's tenant. patient_id: left
-         *     out or the caller.
+         * @description Returns the history for a prompt. enterprise_id: the caller's tenant, if given. patient_id: the caller, if
+         *     given.
          */
         post: operations["short_memory_query"];
         delete?: never;
@@ -2564,8 +2574,8 @@ export interface paths {
         put?: never;
         /**
          * Write
-         * @description Appends the question, the answer or both. turn_id: a turn that is sent again with it is stored
-         *     once.
+         * @description Appends the question, the answer or both. turn_id: makes a retry safe; a turn sent twice with the same id is
+         *     stored once.
          */
         post: operations["short_memory_write"];
         delete?: never;
@@ -2585,7 +2595,7 @@ export interface paths {
         put?: never;
         /**
          * Checkpoint
-         * @description Ends the segment with this summary.
+         * @description Ends the current segment with this summary.
          */
         post: operations["short_memory_checkpoint"];
         delete?: never;
@@ -2605,7 +2615,7 @@ export interface paths {
         put?: never;
         /**
          * Reset
-         * @description Resets the session: earlier turns leave the session, not the transcript.
+         * @description Resets the session: earlier turns leave the session, but stay in the transcript.
          */
         post: operations["short_memory_reset"];
         delete?: never;
@@ -2628,7 +2638,7 @@ export interface paths {
         get: operations["short_memory_get"];
         /**
          * Put
-         * @description Sets current_agent_key, global_state and user_snapshot; the rest follows from the conversation.
+         * @description Sets current_agent_key, global_state and user_snapshot; everything else follows from the conversation.
          */
         put: operations["short_memory_put"];
         post?: never;
@@ -2670,7 +2680,7 @@ export interface paths {
         /**
          * Graph Stream
          * @description Appends the message; events: route, recall, retrieve for each search of the agent, content {chunk}, generate,
-         *     persist, and restart, error. A client that leaves asks for the rest at /api/threads/{thread}/answers/{seq}.
+         *     persist, and restart, error. A client that disconnects can get the rest at /api/threads/{thread}/answers/{seq}.
          */
         post: operations["graph_stream"];
         delete?: never;
@@ -2688,8 +2698,8 @@ export interface paths {
         };
         /**
          * List Models
-         * @description Lists the model that answers, and the agents of the server's team as `turnlog/…`. A request may name another one
-         *     that the model's server has.
+         * @description Lists the model that answers, and the agents of the server's team as `turnlog/…`. A request may also name another
+         *     model of the model's server.
          */
         get: operations["v1_list_models"];
         put?: never;
@@ -2709,7 +2719,7 @@ export interface paths {
         };
         /**
          * Get Model
-         * @description Returns the model that answers, the one of embeddings, or an agent.
+         * @description Returns the model that answers, the embedding model or an agent.
          */
         get: operations["v1_get_model"];
         put?: never;
@@ -2731,7 +2741,7 @@ export interface paths {
         put?: never;
         /**
          * Embeddings
-         * @description Returns vectors of the configured embedding model; nothing but the usage is stored.
+         * @description Returns vectors of the configured embedding model; only the usage is stored.
          */
         post: operations["v1_embeddings"];
         delete?: never;
@@ -2751,8 +2761,8 @@ export interface paths {
         put?: never;
         /**
          * Completions
-         * @description Makes a completion with the conversation's context and the person's memories, which is in the conversation
-         *     then.
+         * @description Makes a completion with the conversation's context and the person's memories, and stores it in the
+         *     conversation.
          */
         post: operations["v1_completions"];
         delete?: never;
@@ -2772,7 +2782,7 @@ export interface paths {
         put?: never;
         /**
          * Responses
-         * @description Makes a response with the conversation's context and the person's memories, which is in the conversation then.
+         * @description Makes a response with the conversation's context and the person's memories, and stores it in the conversation.
          */
         post: operations["v1_responses"];
         delete?: never;
@@ -2790,7 +2800,7 @@ export interface paths {
         };
         /**
          * Get Response
-         * @description Returns a stored response. The log keeps what was answered, and not the request's other fields: they have their
+         * @description Returns a stored response. The log keeps the answer, but not the request's other fields, which have their
          *     defaults here.
          */
         get: operations["v1_get_response"];
@@ -2798,8 +2808,8 @@ export interface paths {
         post?: never;
         /**
          * Delete Response
-         * @description Deletes a response with its conversation. One of several answers of a conversation is refused: delete the
-         *     conversation (`DELETE /api/threads/{thread}`).
+         * @description Deletes a response with its conversation. Refused if the conversation has other answers: delete the conversation
+         *     instead (`DELETE /api/threads/{thread}`).
          */
         delete: operations["v1_delete_response"];
         options?: never;
@@ -2818,8 +2828,8 @@ export interface paths {
         put?: never;
         /**
          * Compact Response
-         * @description Returns a summary of the given items, and of the response before them, as one item that a later input begins
-         *     with. Nothing but the usage is stored.
+         * @description Returns a summary of the given items and of the previous response, as one item to begin a later input with. Only
+         *     the usage is stored.
          */
         post: operations["v1_compact_response"];
         delete?: never;
@@ -2839,7 +2849,7 @@ export interface paths {
         put?: never;
         /**
          * Create Conversation
-         * @description Opens a conversation, with its first items where they are given.
+         * @description Opens a conversation, with its first items if they are given.
          */
         post: operations["v1_create_conversation"];
         delete?: never;
@@ -2877,7 +2887,7 @@ export interface paths {
         };
         /**
          * List Conversation Items
-         * @description Lists the items of a conversation. A page has whole turns; `last_id` of one page is `after` of the following.
+         * @description Lists the items of a conversation. A page has whole turns; `last_id` of a page is `after` of the next.
          */
         get: operations["v1_list_conversation_items"];
         put?: never;
@@ -2913,8 +2923,8 @@ export interface components {
         };
         /**
          * AgentChange
-         * @description Values of an agent; null is as its team or the server's settings say. temperature: of the model, 0 to 2. tools,
-         *     delegates: names of what it may call and of the agents it may hand a question to.
+         * @description Values of an agent; null means the value of its team or of the server's settings. temperature: of the model, 0 to
+         *     2. tools: names of tools it may call. delegates: agents it may hand a question to.
          */
         AgentChange: {
             /** Systemprompt */
@@ -2934,7 +2944,7 @@ export interface components {
         };
         /**
          * AgentConfig
-         * @description An agent as it is used. temperature, maxTokens: null leaves them to the model's server.
+         * @description An agent with the values in use. temperature, maxTokens: null leaves the choice to the model's server.
          */
         AgentConfig: {
             /** Type */
@@ -2960,8 +2970,7 @@ export interface components {
         };
         /**
          * AgentName
-         * @description An agent that can be asked. type: as runs and turns name the agent. enabled: false for one that refuses
-         *     questions.
+         * @description An agent that can be asked. type: its name in runs and turns. enabled: false if it refuses questions.
          */
         AgentName: {
             /** Type */
@@ -2973,9 +2982,9 @@ export interface components {
         };
         /**
          * AgentResponse
-         * @description data.fastRoute: whether rules chose the agent or the answer; data.finishReason: why it ended. delegatedTo: the
-         *     agent that another one asked to answer. plan, timing: of a run by a team, else null. suggestions: what to ask next,
-         *     by the rules of the agent that answered.
+         * @description An answer. data.fastRoute: whether rules chose the agent or the answer; data.finishReason: why it ended.
+         *     delegatedTo: the agent that another agent asked to answer. plan, timing: only for a run of a team, otherwise null.
+         *     suggestions: questions to ask next, by the rules of the answering agent.
          */
         AgentResponse: {
             /** Message */
@@ -3234,7 +3243,8 @@ export interface components {
         };
         /**
          * Caller
-         * @description The caller and their rights. expires_at: of the credential; null for an API key without an end.
+         * @description The caller and their rights. expires_at: when the credential expires; null for an API key that does not
+         *     expire.
          */
         Caller: {
             /** Tenant */
@@ -3253,7 +3263,7 @@ export interface components {
         };
         /**
          * Chat
-         * @description agentType: another agent than the one that coordinates.
+         * @description A question to the team. agentType: an agent to ask instead of the coordinating one.
          */
         Chat: {
             /** Message */
@@ -3276,7 +3286,7 @@ export interface components {
         };
         /**
          * ChatBody
-         * @description As OpenAI's; further fields that a model takes are passed on, others are ignored.
+         * @description The body of OpenAI's request. Further fields that models take are passed on; other fields are ignored.
          */
         ChatBody: {
             /** Messages */
@@ -3317,8 +3327,8 @@ export interface components {
         };
         /**
          * ChatRequest
-         * @description The body of a question. user_id: left out or the caller's. session_id: the conversation, where no conversation_id
-         *     is given. debug: the last event has the messages that the model was given.
+         * @description The body of a question. user_id: the caller's, if given. session_id: the conversation if no conversation_id is
+         *     given. debug: the last event contains the messages that the model got.
          */
         ChatRequest: {
             /** Message */
@@ -3339,8 +3349,8 @@ export interface components {
         };
         /**
          * CheckpointRequest
-         * @description The body of a request for a checkpoint. recent_turns: the newest turns that stay in full; null is the session's
-         *     rule.
+         * @description The body of a request for a checkpoint. recent_turns: the number of newest turns that stay in full; null means
+         *     the session's rule.
          */
         CheckpointRequest: {
             /** Conversation Id */
@@ -3389,7 +3399,7 @@ export interface components {
         };
         /**
          * CompactBody
-         * @description As OpenAI's; further fields are ignored.
+         * @description The body of OpenAI's request to compact; further fields are ignored.
          */
         CompactBody: {
             /** Model */
@@ -3405,8 +3415,8 @@ export interface components {
         };
         /**
          * Config
-         * @description The limits and models of the server. user, vip: the limits of each plan, by name. models: their names by what
-         *     they do.
+         * @description The limits and models of the server. user, vip: the limits of each plan, by name. models: names of models by
+         *     purpose.
          */
         Config: {
             /** User */
@@ -3470,7 +3480,7 @@ export interface components {
         };
         /**
          * Context
-         * @description The history for a prompt, with the session as this API names it.
+         * @description The history for a prompt, with the session in the form of this API.
          */
         Context: {
             /** Conversation Id */
@@ -3496,11 +3506,11 @@ export interface components {
         };
         /**
          * ContextMade
-         * @description A context for a model. messages: for the OpenAI chat API, system prompt first. budget: tokens of the tiers. seq:
-         *     of the log as it was seen. receipt: send its id with the answer's turn, or all of it where the id is null or no
-         *     longer known; null for a moment of the past. degraded: why older turns were sought without vectors. shares: of the
-         *     window. remarks: turns that were left out or altered, by reason, in the
-         *     language of Accept-Language. matches: whether an answer's receipt says the same; null without one.
+         * @description A context for a model. messages: for the OpenAI chat API, system prompt first. budget: tokens for the tiers. seq:
+         *     the sequence of the log up to which it was read. receipt: send its id with the answer's turn, or all of it if the id
+         *     is null or no longer known; null for a past moment. degraded: why older turns were searched without vectors. shares:
+         *     of the window. remarks: turns that were left out or altered, by reason, in the language of Accept-Language. matches:
+         *     whether the context equals the receipt of the answer; null if there is none.
          */
         ContextMade: {
             /** Messages */
@@ -3566,9 +3576,9 @@ export interface components {
         };
         /**
          * ContextRequest
-         * @description The options of a context. query: the user's new message. tokens: at most so many for all messages; window:
-         *     instead, of the model, which keeps a part for the answer. hybrid: where not all fits, turns that the query is about
-         *     come first.
+         * @description The options of a context. query: the user's new message. tokens: maximum tokens of all messages. window: instead
+         *     of tokens, the model's window, part of which is kept for the answer. hybrid: if not all turns fit, prefer those that
+         *     are relevant to the query.
          */
         ContextRequest: {
             /** Query */
@@ -3619,7 +3629,7 @@ export interface components {
         };
         /**
          * ConversationRecord
-         * @description A conversation. summary: of its older turns, once there is one. metadata: as it was created with.
+         * @description A conversation. summary: the summary of its older turns, if there is one. metadata: as given at its creation.
          */
         ConversationRecord: {
             /** Id */
@@ -3712,7 +3722,7 @@ export interface components {
         };
         /**
          * Decision
-         * @description Which of the two holds.
+         * @description Which of the two is valid.
          */
         Decision: {
             /**
@@ -4216,10 +4226,11 @@ export interface components {
         JsonValue: unknown;
         /**
          * KeyGrant
-         * @description The rights of a new API key. scopes: null is all of the role. days: null is as long as the caller's own
-         *     credential.
+         * @description The rights of a new API key. scopes: null means all that the role may. days: null means as long as the caller's
+         *     own credential.
          *
-         *     A key can do no more than the credential that makes it; for another user, no more than when acting as them.
+         *     A key has at most the rights of the credential that creates it; for another user, at most the rights when acting as
+         *     them.
          */
         KeyGrant: {
             /** User */
@@ -4431,8 +4442,8 @@ export interface components {
          * MemoryRecord
          * @description A memory. metadata: the client's own, and what turnlog knows: confidence, source, conversationId, messageId,
          *     rawMatch (the quote), normalized (the value), dedupeKey, pendingConflict, merged, summarized, archived, archivedAt,
-         *     updatedAt (it was said last), accessCount, tier, scoreTier, score, scoreDetails. A name that both have is the
-         *     client's.
+         *     updatedAt (when it was last said), accessCount, tier, scoreTier, score, scoreDetails. If both have a name, the
+         *     client's value is shown.
          */
         MemoryRecord: {
             /**
@@ -4679,7 +4690,7 @@ export interface components {
         };
         /**
          * MessageRecord
-         * @description tokensUsed: of the request and the answer together, as the provider counted them.
+         * @description A message. tokensUsed: tokens of request and answer together, as the provider counted them.
          */
         MessageRecord: {
             /**
@@ -4738,7 +4749,7 @@ export interface components {
         };
         /**
          * NamedMemory
-         * @description A memory to change. memory: an id, the beginning of one, or words that only this memory has.
+         * @description A memory to change. memory: an id, the beginning of an id, or words that only this memory contains.
          */
         NamedMemory: {
             /** Memory */
@@ -4823,7 +4834,7 @@ export interface components {
         };
         /**
          * NewParticipant
-         * @description An invitation of a user. name: under which turns of the conversation are the user's; their id by default. role: a
+         * @description An invitation of a user. name: the name of the user's turns in the conversation, by default their id. role: a
          *     member reads and appends, a reader reads.
          */
         NewParticipant: {
@@ -4838,7 +4849,7 @@ export interface components {
         };
         /**
          * NewPreferences
-         * @description Changes of preferences. set: values by name, others stay as they are. clear: names to set no longer.
+         * @description Changes of preferences. set: values by name; others stay as they are. clear: names of preferences to remove.
          */
         NewPreferences: {
             /**
@@ -4856,8 +4867,8 @@ export interface components {
         };
         /**
          * NewQuestion
-         * @description A question to answer. model: another one than the server's own. agent: the type of the one that answers; null:
-         *     the server chooses.
+         * @description A question to answer. model: a model to use instead of the server's. agent: the type of the agent to ask; null
+         *     lets the server choose.
          */
         NewQuestion: {
             /** Message */
@@ -4869,8 +4880,8 @@ export interface components {
         };
         /**
          * NewSession
-         * @description The rules of a new session. window: tokens of the model's window. threshold: the share of it that makes a summary
-         *     due. recent_turns: those that a summary leaves in full.
+         * @description The rules of a new session. window: size of the model's window in tokens. threshold: the share of the window from
+         *     which a summary is due. recent_turns: the number of newest turns that a summary leaves in full.
          */
         NewSession: {
             /** Window */
@@ -4882,7 +4893,7 @@ export interface components {
         };
         /**
          * NewThread
-         * @description A conversation to create. thread: an id of your own choice; one is made when it is left out.
+         * @description A conversation to create. thread: an id of your choice; generated if left out.
          */
         NewThread: {
             /** Thread */
@@ -5037,7 +5048,7 @@ export interface components {
         };
         /**
          * PlanStep
-         * @description A call that was planned.
+         * @description A tool call that was planned.
          */
         PlanStep: {
             /** Tool */
@@ -5047,12 +5058,12 @@ export interface components {
         };
         /**
          * Problem
-         * @description The body of every error. title: why, in Chinese, where Accept-Language asks for it; the status' name elsewhere.
-         *     retryAfter: seconds. errors: which fields of the request are wrong.
-         *     candidates: `id` and `content` of the memories that the given words may mean.
+         * @description The body of every error. title: the reason in Chinese if Accept-Language asks for it, otherwise the status' name.
+         *     retryAfter: in seconds. errors: the fields of the request that are wrong. candidates: `id` and `content` of the
+         *     memories that the given words may mean.
          *
-         *     message, category, suggestions, shouldRetry, action: for a person, where no answer came; in the language of the
-         *     request's `locale` under /ai-agent, of its Accept-Language elsewhere.
+         *     message, category, suggestions, shouldRetry, action: for people, if there is no answer; under /ai-agent in the
+         *     language of the request's `locale`, elsewhere of its Accept-Language.
          */
         Problem: {
             /** Type */
@@ -5184,7 +5195,7 @@ export interface components {
         };
         /**
          * Quota
-         * @description monthlyCost: USD. plan: vip is for admins too.
+         * @description Changes of a plan's quotas. monthlyCost: in USD. plan: `vip` applies to admins too.
          */
         Quota: {
             /**
@@ -5202,8 +5213,8 @@ export interface components {
         };
         /**
          * Rate
-         * @description A limit of requests. limit: requests of the window, or at once for the type `concurrent`. Only a user has a
-         *     window of an hour.
+         * @description A limit of requests. limit: requests per window, or at the same time for the type `concurrent`. Only a user's
+         *     limits have a window of an hour.
          */
         Rate: {
             /**
@@ -5223,7 +5234,7 @@ export interface components {
         };
         /**
          * RateLimit
-         * @description A window of requests. reset: when a full window has room again.
+         * @description A window of requests. reset: when a full window accepts requests again.
          */
         RateLimit: {
             /** Name */
@@ -5252,10 +5263,11 @@ export interface components {
         /**
          * Ready
          * @description The readiness of the server. ready: every projection keeps up with the log, and every reactor works. behind:
-         *     events left to apply, of the slowest projection, null where it is not known. stalled: projections that have stopped;
-         *     stuck: reactors, the agent among them; broken: loops that have ended or get no work; died: processes whose roles
-         *     nobody plays since. rebuilding: projections that are rebuilt for a newer version of turnlog. log: why nothing can be
-         *     written, where the rows were made from another log than the connected one.
+         *     events that the slowest projection still has to apply, null if unknown. stalled: projections that have stopped;
+         *     stuck: reactors, including the agent, that have stopped; broken: loops that have ended or get no work; died:
+         *     processes whose roles no other process has taken over. rebuilding: projections that are being rebuilt for a newer
+         *     version of turnlog. log: why nothing can be written, if the rows were made from a log other than the connected
+         *     one.
          */
         Ready: {
             /** Ready */
@@ -5282,8 +5294,8 @@ export interface components {
         };
         /**
          * Rebuilding
-         * @description A projection that is rebuilt. served: it is read as it is meanwhile, without the newest events; what needs any
-         *     other waits, and ready is false. percent: of the log.
+         * @description A projection that is being rebuilt. served: its rows, without the newest events, are read in the meantime;
+         *     without it, reads wait and `ready` is false. percent: of the log.
          */
         Rebuilding: {
             /** Projection */
@@ -5295,10 +5307,11 @@ export interface components {
         };
         /**
          * RecallRequest
-         * @description A search over turns and memories. thread: only of this conversation; by default of all the caller's. topic: only
-         *     turns with it, no memories. speaker: only turns of somebody with this name, or of this user, no memories.
+         * @description A search over turns and memories. thread: only this conversation; by default, all of the caller's. topic: only
+         *     turns with this topic, no memories. speaker: only turns of a speaker with this name, or of this user, no memories.
          *
-         *     as_of: only memories, those that held then; history: memories that ended too. explain: the parts of every score.
+         *     as_of: only memories, those valid at that time; history: also memories that have ended. explain: also the parts of
+         *     every score.
          */
         RecallRequest: {
             /** Query */
@@ -5346,11 +5359,11 @@ export interface components {
         };
         /**
          * RecallResponse
-         * @description The turns and memories that were found. items: turns, best first. degraded, memories_degraded: why vectors took
-         *     no part.
+         * @description The turns and memories that were found. items: turns, best first. degraded, memories_degraded: why the search was
+         *     done without vectors.
          *
-         *     confidence: the chance that something here answers it, 0 to 1; below 0.5 an answer is less likely than none. null
-         *     where that cannot be judged, as for a summary. question: how it was read, with explain.
+         *     confidence: the probability, 0 to 1, that one of them answers the question; null if that cannot be judged, as for a
+         *     summary. question: how the query was understood, if `explain` is set.
          */
         RecallResponse: {
             /** Query */
@@ -5437,7 +5450,7 @@ export interface components {
         };
         /**
          * Redaction
-         * @description words: a word or phrase to strike; whole: all that the turn says. reason: stored in the receipt.
+         * @description words: a word or phrase to strike; whole: strike all that the turn says. reason: stored in the receipt.
          */
         Redaction: {
             /** Words */
@@ -5468,7 +5481,8 @@ export interface components {
         };
         /**
          * Relation
-         * @description targetId: of an entity of the user's with the name targetName; one that is given decides over the name.
+         * @description A relation to another entity. targetId: id of the user's entity with the name targetName; if given, it takes
+         *     precedence over the name.
          */
         Relation: {
             /** Type */
@@ -5489,7 +5503,7 @@ export interface components {
         };
         /**
          * ResponsesBody
-         * @description As OpenAI's; further fields that a model takes are passed on, others are ignored.
+         * @description The body of OpenAI's request. Further fields that models take are passed on; other fields are ignored.
          */
         ResponsesBody: {
             /** Input */
@@ -5672,7 +5686,7 @@ export interface components {
         };
         /**
          * Sent
-         * @description delivered: whether the target took the event.
+         * @description The result of sending an event. delivered: whether the target accepted it.
          */
         Sent: {
             /** Delivered */
@@ -5680,7 +5694,7 @@ export interface components {
         };
         /**
          * Session
-         * @description The session with the names of this API.
+         * @description A session with the names of this API.
          */
         Session: {
             meta: components["schemas"]["Meta"];
@@ -5789,8 +5803,8 @@ export interface components {
         };
         /**
          * ShownPlan
-         * @description The plan of an answer. content: what the agent that answered said when it planned. steps: the tools that were
-         *     called, of all agents.
+         * @description The plan of an answer. content: what the answering agent said when it planned. steps: the tool calls of all
+         *     agents.
          */
         ShownPlan: {
             /**
@@ -5858,7 +5872,7 @@ export interface components {
         };
         /**
          * SignIn
-         * @description The body of a sign-in. ticket: of the link that `turnlog up` and `turnlog page` print.
+         * @description The body of a sign-in. ticket: from the link that `turnlog up` and `turnlog page` print.
          */
         SignIn: {
             /** Ticket */
@@ -5904,7 +5918,7 @@ export interface components {
         };
         /**
          * SignedIn
-         * @description The result of a sign-in. token: goes into `Authorization: Bearer …`.
+         * @description The result of a sign-in. token: to be sent as `Authorization: Bearer …`.
          */
         SignedIn: {
             /** Token */
@@ -5913,7 +5927,7 @@ export interface components {
         };
         /**
          * Snapshot
-         * @description What the session knows of the user. history: chronic diseases, which are read by that name too.
+         * @description What the session knows about the user. history: another name for chronic diseases.
          */
         Snapshot: {
             /**
@@ -5958,7 +5972,7 @@ export interface components {
         };
         /**
          * SpanRecord
-         * @description Times in ms since 1970, duration in ms.
+         * @description A span of a request. Times are in ms since 1970, the duration in ms.
          */
         SpanRecord: {
             /** Traceid */
@@ -6065,7 +6079,7 @@ export interface components {
         };
         /**
          * Ticket
-         * @description Opens one WebSocket within so many seconds.
+         * @description A ticket that opens one WebSocket within the given seconds.
          */
         Ticket: {
             /** Ticket */
@@ -6097,7 +6111,7 @@ export interface components {
         };
         /**
          * TimelineTurn
-         * @description A turn of the timeline. blocks: text, thinking, tool_use, tool_result and others as stored.
+         * @description A turn of the timeline. blocks: text, thinking, tool_use, tool_result and others, as stored.
          */
         TimelineTurn: {
             /**
@@ -6121,7 +6135,7 @@ export interface components {
         };
         /**
          * Timing
-         * @description Milliseconds in each phase, over all agents.
+         * @description Milliseconds spent in each phase by all agents together.
          */
         Timing: {
             /**
@@ -6142,7 +6156,7 @@ export interface components {
         };
         /**
          * Toggle
-         * @description Turns an agent on or off. enabled: null turns it to the other state.
+         * @description Switches an agent on or off. enabled: null toggles the current state.
          */
         Toggle: {
             /** Enabled */
@@ -6150,7 +6164,8 @@ export interface components {
         };
         /**
          * TraceRecord
-         * @description One request and its spans, the request's own first. slow: over 5 s. role, process: who answered it.
+         * @description A request and its spans, the request's own first. slow: it took over 5 s. role, process: where it was
+         *     answered.
          */
         TraceRecord: {
             /** Role */
@@ -6180,7 +6195,7 @@ export interface components {
          * @description A turn to append. content: text, or blocks as OpenAI, Anthropic or turnlog write them; tool_calls as OpenAI or
          *     turnlog do.
          *
-         *     origin: whose words a user's turn holds; turnlog decides it from name and text where it is not given.
+         *     origin: whose words a user's turn contains; if it is not given, turnlog decides from name and text.
          */
         Turn: {
             /** Role */
@@ -6241,11 +6256,12 @@ export interface components {
         };
         /**
          * Turns
-         * @description Turns to append. expected: the last sequence of the conversation as you know it, 0 for a new one; 409 when that
-         *     is not so. The header If-Match says the same in HTTP's own way, and goes first.
+         * @description Turns to append. expected: the last sequence of the conversation as you know it, 0 for a new one; 409 if it
+         *     differs. The header If-Match expresses the same in HTTP's way, and takes precedence.
          *
-         *     receipt: of the context that the turns answer: its id, or all of it as the context's route gave it; stored together
-         *     with them, and the query before them if it was not in the conversation yet. usage: of the model that made the turns.
+         *     receipt: the receipt of the context that the turns answer, as its id or as the whole object from the context's
+         *     route. It is stored together with the turns, as is the query, before them, if the conversation lacks it. usage: of
+         *     the model that wrote the turns.
          */
         Turns: {
             /** Turns */
@@ -6452,7 +6468,7 @@ export interface components {
         };
         /**
          * WebhookTarget
-         * @description types: of the events to send. content: send what users said, too; it is encrypted in the log otherwise.
+         * @description The target of a webhook. types: types of events to send. content: also send what users said, decrypted.
          */
         WebhookTarget: {
             /** Name */
@@ -6478,7 +6494,7 @@ export interface components {
         };
         /**
          * Which
-         * @description The read model or reactor to work on. projection: one projection or reactor; null: every one.
+         * @description The read model or reactor to work on. projection: a projection or reactor; null means all.
          */
         Which: {
             /** Projection */
@@ -6486,8 +6502,8 @@ export interface components {
         };
         /**
          * WhichLetters
-         * @description The parked events to work on. seq: the parked event at this sequence, with its thread; null: all of the
-         *     tenant's.
+         * @description The parked events to work on. seq: the parked event at this sequence, with its thread; null means all of the
+         *     tenant.
          */
         WhichLetters: {
             /** Projection */
@@ -6719,7 +6735,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -6761,15 +6777,15 @@ export interface operations {
     list_threads: {
         parameters: {
             query?: {
-                /** @description At most so many. */
+                /** @description Maximum number of items. */
                 limit?: number;
-                /** @description `next` of the page before. */
+                /** @description `next` of the previous page. */
                 cursor?: string | null;
-                /** @description Only those with this in their label or id. */
+                /** @description Only conversations with this text in their label or id. */
                 query?: string | null;
             };
             header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -6812,9 +6828,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                /** @description For two days, a write that is sent again with the same key is not repeated, and gets the first response. With another body it is refused. */
                 "idempotency-key"?: string | null;
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -6861,7 +6877,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -6909,9 +6925,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                /** @description For two days, a write that is sent again with the same key is not repeated, and gets the first response. With another body it is refused. */
                 "idempotency-key"?: string | null;
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -6955,9 +6971,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                /** @description For two days, a write that is sent again with the same key is not repeated, and gets the first response. With another body it is refused. */
                 "idempotency-key"?: string | null;
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -7007,9 +7023,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                /** @description For two days, a write that is sent again with the same key is not repeated, and gets the first response. With another body it is refused. */
                 "idempotency-key"?: string | null;
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -7055,9 +7071,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                /** @description For two days, a write that is sent again with the same key is not repeated, and gets the first response. With another body it is refused. */
                 "idempotency-key"?: string | null;
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -7107,7 +7123,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -7150,7 +7166,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -7196,9 +7212,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                /** @description For two days, a write that is sent again with the same key is not repeated, and gets the first response. With another body it is refused. */
                 "idempotency-key"?: string | null;
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -7249,9 +7265,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                /** @description For two days, a write that is sent again with the same key is not repeated, and gets the first response. With another body it is refused. */
                 "idempotency-key"?: string | null;
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -7295,11 +7311,11 @@ export interface operations {
     list_turns: {
         parameters: {
             query?: {
-                /** @description At most so many. */
+                /** @description Maximum number of items. */
                 limit?: number;
-                /** @description `next` of the page before. */
+                /** @description `next` of the previous page. */
                 cursor?: string | null;
-                /** @description The newest turns first, page by page; each page oldest first. */
+                /** @description Pages from the newest turns to the oldest; each page is in the order of time. */
                 newest?: boolean;
                 /** @description Only turns after this sequence. */
                 after_seq?: number;
@@ -7307,7 +7323,7 @@ export interface operations {
                 before_seq?: number | null;
             };
             header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -7355,11 +7371,11 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The ETag of the conversation as you know it; 412 when it has changed. */
+                /** @description The ETag of the conversation as you know it; 412 if it has changed. */
                 "if-match"?: string | null;
-                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                /** @description For two days, a write that is sent again with the same key is not repeated, and gets the first response. With another body it is refused. */
                 "idempotency-key"?: string | null;
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -7387,7 +7403,7 @@ export interface operations {
                     "application/json": components["schemas"]["Appended"][];
                 };
             };
-            /** @description The conversation has another version, which the ETag names. */
+            /** @description The conversation has another version, given in the ETag. */
             412: {
                 headers: {
                     /** @description The conversation's version. */
@@ -7423,13 +7439,13 @@ export interface operations {
             query?: {
                 /** @description The user's new message. */
                 query?: string | null;
-                /** @description At most so many for all messages. */
+                /** @description Maximum tokens of all messages. */
                 tokens?: number | null;
                 /** @description As it was at this sequence of the log. */
                 as_of?: number | null;
             };
             header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -7475,7 +7491,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -7525,9 +7541,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                /** @description For two days, a write that is sent again with the same key is not repeated, and gets the first response. With another body it is refused. */
                 "idempotency-key"?: string | null;
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -7577,9 +7593,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                /** @description For two days, a write that is sent again with the same key is not repeated, and gets the first response. With another body it is refused. */
                 "idempotency-key"?: string | null;
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -7635,7 +7651,7 @@ export interface operations {
             query?: never;
             header?: {
                 "last-event-id"?: string | null;
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -7688,7 +7704,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -7734,7 +7750,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -7776,17 +7792,17 @@ export interface operations {
     list_runs: {
         parameters: {
             query?: {
-                /** @description Only those of this conversation. */
+                /** @description Only runs of this conversation. */
                 thread?: string | null;
-                /** @description Another user's, for operators of the tenant. */
+                /** @description Another user; for operators of the tenant. */
                 user?: string | null;
-                /** @description At most so many. */
+                /** @description Maximum number of items. */
                 limit?: number;
-                /** @description `next` of the page before. */
+                /** @description `next` of the previous page. */
                 cursor?: string | null;
             };
             header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -7828,11 +7844,11 @@ export interface operations {
     show_run: {
         parameters: {
             query?: {
-                /** @description Another user's, for operators of the tenant. */
+                /** @description Another user; for operators of the tenant. */
                 user?: string | null;
             };
             header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -7880,21 +7896,21 @@ export interface operations {
                 /** @description Only of these kinds. */
                 kind?: ("FACT" | "PREFERENCE" | "DECISION" | "SUMMARY" | "FEEDBACK")[] | null;
                 category?: string | null;
-                /** @description Of the current importance. */
+                /** @description Minimum current importance. */
                 min_importance?: number;
-                /** @description Those that held then. */
+                /** @description Only memories that were valid at this time. */
                 as_of?: string | null;
-                /** @description In any status, ended and forgotten ones too. */
+                /** @description In any status, including ended and forgotten ones. */
                 every?: boolean;
-                /** @description Another user's, for operators of the tenant. */
+                /** @description Another user; for operators of the tenant. */
                 user?: string | null;
-                /** @description At most so many. */
+                /** @description Maximum number of memories. */
                 limit?: number;
-                /** @description `next` of the page before. */
+                /** @description `next` of the previous page. */
                 cursor?: string | null;
             };
             header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -7937,9 +7953,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                /** @description For two days, a write that is sent again with the same key is not repeated, and gets the first response. With another body it is refused. */
                 "idempotency-key"?: string | null;
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -7986,7 +8002,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -8028,11 +8044,11 @@ export interface operations {
     memory_stats: {
         parameters: {
             query?: {
-                /** @description Another user's, for operators of the tenant. */
+                /** @description Another user; for operators of the tenant. */
                 user?: string | null;
             };
             header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -8074,11 +8090,11 @@ export interface operations {
     get_memory: {
         parameters: {
             query?: {
-                /** @description Another user's, for operators of the tenant. */
+                /** @description Another user; for operators of the tenant. */
                 user?: string | null;
             };
             header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -8124,9 +8140,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                /** @description For two days, a write that is sent again with the same key is not repeated, and gets the first response. With another body it is refused. */
                 "idempotency-key"?: string | null;
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -8171,11 +8187,11 @@ export interface operations {
     memory_history: {
         parameters: {
             query?: {
-                /** @description Another user's, for operators of the tenant. */
+                /** @description Another user; for operators of the tenant. */
                 user?: string | null;
             };
             header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -8221,9 +8237,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                /** @description For two days, a write that is sent again with the same key is not repeated, and gets the first response. With another body it is refused. */
                 "idempotency-key"?: string | null;
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -8273,9 +8289,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                /** @description For two days, a write that is sent again with the same key is not repeated, and gets the first response. With another body it is refused. */
                 "idempotency-key"?: string | null;
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -8325,9 +8341,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                /** @description For two days, a write that is sent again with the same key is not repeated, and gets the first response. With another body it is refused. */
                 "idempotency-key"?: string | null;
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -8373,9 +8389,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                /** @description For two days, a write that is sent again with the same key is not repeated, and gets the first response. With another body it is refused. */
                 "idempotency-key"?: string | null;
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -8425,9 +8441,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                /** @description For two days, a write that is sent again with the same key is not repeated, and gets the first response. With another body it is refused. */
                 "idempotency-key"?: string | null;
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -8473,17 +8489,17 @@ export interface operations {
     list_conflicts: {
         parameters: {
             query?: {
-                /** @description Those that were settled too. */
+                /** @description Include contradictions that are settled. */
                 answered?: boolean;
-                /** @description Another user's, for operators of the tenant. */
+                /** @description Another user; for operators of the tenant. */
                 user?: string | null;
-                /** @description At most so many. */
+                /** @description Maximum number of items. */
                 limit?: number;
-                /** @description `next` of the page before. */
+                /** @description `next` of the previous page. */
                 cursor?: string | null;
             };
             header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -8526,9 +8542,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                /** @description For two days, a write that is sent again with the same key is not repeated, and gets the first response. With another body it is refused. */
                 "idempotency-key"?: string | null;
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -8577,7 +8593,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -8625,11 +8641,11 @@ export interface operations {
             query?: {
                 /** @description As of then. */
                 as_of?: string | null;
-                /** @description At most so many. */
+                /** @description Maximum number of tokens. */
                 max_tokens?: number;
             };
             header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -8672,15 +8688,15 @@ export interface operations {
         parameters: {
             query?: {
                 type?: string | null;
-                /** @description At most so many. */
+                /** @description Maximum number of items. */
                 limit?: number;
-                /** @description `next` of the page before. */
+                /** @description `next` of the previous page. */
                 cursor?: string | null;
-                /** @description Another user's, for operators of the tenant. */
+                /** @description Another user; for operators of the tenant. */
                 user?: string | null;
             };
             header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -8723,9 +8739,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                /** @description For two days, a write that is sent again with the same key is not repeated, and gets the first response. With another body it is refused. */
                 "idempotency-key"?: string | null;
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -8772,9 +8788,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                /** @description For two days, a write that is sent again with the same key is not repeated, and gets the first response. With another body it is refused. */
                 "idempotency-key"?: string | null;
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -8821,7 +8837,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -8864,9 +8880,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                /** @description For two days, a write that is sent again with the same key is not repeated, and gets the first response. With another body it is refused. */
                 "idempotency-key"?: string | null;
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -8915,7 +8931,7 @@ export interface operations {
                 by?: "agent" | "model" | "day" | "month";
             };
             header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -8959,13 +8975,13 @@ export interface operations {
             query?: {
                 /** @description From this sequence of the log on. */
                 since?: number;
-                /** @description At most so many. */
+                /** @description Maximum number of items. */
                 limit?: number;
-                /** @description `next` of the page before. */
+                /** @description `next` of the previous page. */
                 cursor?: string | null;
             };
             header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -9011,7 +9027,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -9057,9 +9073,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                /** @description For two days, a write that is sent again with the same key is not repeated, and gets the first response. With another body it is refused. */
                 "idempotency-key"?: string | null;
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -9109,9 +9125,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                /** @description For two days, a write that is sent again with the same key is not repeated, and gets the first response. With another body it is refused. */
                 "idempotency-key"?: string | null;
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -9163,7 +9179,7 @@ export interface operations {
                 query?: string;
             };
             header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -9209,9 +9225,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                /** @description For two days, a write that is sent again with the same key is not repeated, and gets the first response. With another body it is refused. */
                 "idempotency-key"?: string | null;
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -9256,13 +9272,13 @@ export interface operations {
     list_checkpoints: {
         parameters: {
             query?: {
-                /** @description At most so many. */
+                /** @description Maximum number of items. */
                 limit?: number;
-                /** @description `next` of the page before. */
+                /** @description `next` of the previous page. */
                 cursor?: string | null;
             };
             header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -9308,9 +9324,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                /** @description For two days, a write that is sent again with the same key is not repeated, and gets the first response. With another body it is refused. */
                 "idempotency-key"?: string | null;
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -9359,11 +9375,11 @@ export interface operations {
     own_limits: {
         parameters: {
             query?: {
-                /** @description With the limit of this conversation. */
+                /** @description Include the limit of this conversation. */
                 thread?: string | null;
             };
             header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -9406,7 +9422,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -9453,9 +9469,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                /** @description For two days, a write that is sent again with the same key is not repeated, and gets the first response. With another body it is refused. */
                 "idempotency-key"?: string | null;
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -9510,9 +9526,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                /** @description For two days, a write that is sent again with the same key is not repeated, and gets the first response. With another body it is refused. */
                 "idempotency-key"?: string | null;
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -9556,7 +9572,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -9599,13 +9615,13 @@ export interface operations {
         parameters: {
             query?: {
                 projection?: string | null;
-                /** @description At most so many. */
+                /** @description Maximum number of items. */
                 limit?: number;
-                /** @description `next` of the page before. */
+                /** @description `next` of the previous page. */
                 cursor?: string | null;
             };
             header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -9648,7 +9664,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -9695,9 +9711,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                /** @description For two days, a write that is sent again with the same key is not repeated, and gets the first response. With another body it is refused. */
                 "idempotency-key"?: string | null;
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -9744,9 +9760,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                /** @description For two days, a write that is sent again with the same key is not repeated, and gets the first response. With another body it is refused. */
                 "idempotency-key"?: string | null;
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -9795,9 +9811,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                /** @description For two days, a write that is sent again with the same key is not repeated, and gets the first response. With another body it is refused. */
                 "idempotency-key"?: string | null;
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -9844,7 +9860,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -9887,7 +9903,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -9932,7 +9948,7 @@ export interface operations {
                 by?: "user" | "agent" | "model" | "day" | "month";
             };
             header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -9977,7 +9993,7 @@ export interface operations {
                 hours?: number;
             };
             header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -10022,7 +10038,7 @@ export interface operations {
                 by?: "user" | "agent" | "model" | "day" | "month";
             };
             header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -10068,13 +10084,13 @@ export interface operations {
         parameters: {
             query?: {
                 user?: string | null;
-                /** @description At most so many. */
+                /** @description Maximum number of items. */
                 limit?: number;
-                /** @description `next` of the page before. */
+                /** @description `next` of the previous page. */
                 cursor?: string | null;
             };
             header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -10117,9 +10133,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                /** @description For two days, a write that is sent again with the same key is not repeated, and gets the first response. With another body it is refused. */
                 "idempotency-key"?: string | null;
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -10166,9 +10182,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                /** @description For two days, a write that is sent again with the same key is not repeated, and gets the first response. With another body it is refused. */
                 "idempotency-key"?: string | null;
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -10213,9 +10229,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                /** @description For two days, a write that is sent again with the same key is not repeated, and gets the first response. With another body it is refused. */
                 "idempotency-key"?: string | null;
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -10258,7 +10274,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -10301,7 +10317,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -10346,7 +10362,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -10396,7 +10412,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -10439,9 +10455,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                /** @description For two days, a write that is sent again with the same key is not repeated, and gets the first response. With another body it is refused. */
                 "idempotency-key"?: string | null;
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -10488,9 +10504,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                /** @description For two days, a write that is sent again with the same key is not repeated, and gets the first response. With another body it is refused. */
                 "idempotency-key"?: string | null;
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -10533,7 +10549,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -10578,9 +10594,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                /** @description For two days, a write that is sent again with the same key is not repeated, and gets the first response. With another body it is refused. */
                 "idempotency-key"?: string | null;
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -10626,9 +10642,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                /** @description For two days, a write that is sent again with the same key is not repeated, and gets the first response. With another body it is refused. */
                 "idempotency-key"?: string | null;
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -10671,13 +10687,13 @@ export interface operations {
     list_conversations: {
         parameters: {
             query?: {
-                /** @description At most so many. */
+                /** @description Maximum number of items. */
                 limit?: number;
-                /** @description `next` of the page before. */
+                /** @description `next` of the previous page. */
                 cursor?: string | null;
             };
             header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -10723,7 +10739,7 @@ export interface operations {
                 thread: string[];
             };
             header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -10768,7 +10784,7 @@ export interface operations {
                 thread_id: string;
             };
             header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -10812,12 +10828,12 @@ export interface operations {
             query?: {
                 /** @description Events after this sequence of the log. */
                 after?: number;
-                /** @description Only of these types. */
+                /** @description Only events of these types. */
                 type?: string[] | null;
             };
             header?: {
                 "last-event-id"?: string | null;
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -10868,7 +10884,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -10914,12 +10930,12 @@ export interface operations {
     tenant_events: {
         parameters: {
             query?: {
-                /** @description Sequences before the log's end to begin at. */
+                /** @description How many sequences before the log's end to begin. */
                 newest?: number;
             };
             header?: {
                 "last-event-id"?: string | null;
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -10967,7 +10983,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -11011,19 +11027,19 @@ export interface operations {
     import_file: {
         parameters: {
             query?: {
-                /** @description Names conversations that the file gives no name. A form's file has its own. */
+                /** @description Name for conversations without a name in the file. The file of a form has its own name. */
                 name?: string | null;
-                /** @description Recognised where it is not body. */
+                /** @description Format of the file. Default: detected. */
                 format?: string | null;
-                /** @description For all turns, instead of the file's conversations. */
+                /** @description Thread for all turns, instead of the file's conversations. */
                 thread?: string | null;
-                /** @description Store nothing, and say what is in the file. */
+                /** @description Report what is in the file, and store nothing. */
                 dry_run?: boolean;
             };
             header?: {
-                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                /** @description For two days, a write that is sent again with the same key is not repeated, and gets the first response. With another body it is refused. */
                 "idempotency-key"?: string | null;
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -11073,13 +11089,13 @@ export interface operations {
     export: {
         parameters: {
             query?: {
-                /** @description Another user's, for operators of the tenant. */
+                /** @description Another user; for operators of the tenant. */
                 user?: string | null;
             };
             header?: {
-                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                /** @description For two days, a write that is sent again with the same key is not repeated, and gets the first response. With another body it is refused. */
                 "idempotency-key"?: string | null;
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -11126,7 +11142,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -11168,13 +11184,13 @@ export interface operations {
     erase: {
         parameters: {
             query?: {
-                /** @description Another user's, for operators of the tenant. */
+                /** @description Another user; for operators of the tenant. */
                 user?: string | null;
             };
             header?: {
-                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                /** @description For two days, a write that is sent again with the same key is not repeated, and gets the first response. With another body it is refused. */
                 "idempotency-key"?: string | null;
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -11221,9 +11237,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                /** @description For two days, a write that is sent again with the same key is not repeated, and gets the first response. With another body it is refused. */
                 "idempotency-key"?: string | null;
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -11274,9 +11290,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                /** @description For two days, a write that is sent again with the same key is not repeated, and gets the first response. With another body it is refused. */
                 "idempotency-key"?: string | null;
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -11326,11 +11342,11 @@ export interface operations {
     stored: {
         parameters: {
             query?: {
-                /** @description Another user's, for operators of the tenant. */
+                /** @description Another user; for operators of the tenant. */
                 user?: string | null;
             };
             header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -11375,13 +11391,13 @@ export interface operations {
                 includeMemories?: boolean;
                 includeConversations?: boolean;
                 includeEntities?: boolean;
-                /** @description Another user's, for operators of the tenant. */
+                /** @description Another user; for operators of the tenant. */
                 user?: string | null;
             };
             header?: {
-                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                /** @description For two days, a write that is sent again with the same key is not repeated, and gets the first response. With another body it is refused. */
                 "idempotency-key"?: string | null;
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -11424,7 +11440,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -11467,7 +11483,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -11510,9 +11526,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                /** @description For two days, a write that is sent again with the same key is not repeated, and gets the first response. With another body it is refused. */
                 "idempotency-key"?: string | null;
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -11564,9 +11580,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                /** @description For two days, a write that is sent again with the same key is not repeated, and gets the first response. With another body it is refused. */
                 "idempotency-key"?: string | null;
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -11613,9 +11629,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                /** @description For two days, a write that is sent again with the same key is not repeated, and gets the first response. With another body it is refused. */
                 "idempotency-key"?: string | null;
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -11668,13 +11684,13 @@ export interface operations {
         parameters: {
             query: {
                 conversationId: string;
-                /** @description At most so many. */
+                /** @description Maximum number of items. */
                 limit?: number;
-                /** @description X-Next-Cursor of the page before. */
+                /** @description X-Next-Cursor of the previous page. */
                 cursor?: string | null;
             };
             header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -11719,9 +11735,9 @@ export interface operations {
                 conversationId: string;
             };
             header?: {
-                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                /** @description For two days, a write that is sent again with the same key is not repeated, and gets the first response. With another body it is refused. */
                 "idempotency-key"?: string | null;
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -11762,7 +11778,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -11807,7 +11823,7 @@ export interface operations {
                 by?: "user" | "agent" | "model" | "day" | "month";
             };
             header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -11853,7 +11869,7 @@ export interface operations {
                 agentType?: string | null;
             };
             header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -11896,7 +11912,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -11939,7 +11955,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -11981,13 +11997,13 @@ export interface operations {
     ai_agent_list_conversations: {
         parameters: {
             query?: {
-                /** @description At most so many. */
+                /** @description Maximum number of items. */
                 limit?: number;
-                /** @description X-Next-Cursor of the page before. */
+                /** @description X-Next-Cursor of the previous page. */
                 cursor?: string | null;
             };
             header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -12030,9 +12046,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                /** @description For two days, a write that is sent again with the same key is not repeated, and gets the first response. With another body it is refused. */
                 "idempotency-key"?: string | null;
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -12079,7 +12095,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -12124,9 +12140,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                /** @description For two days, a write that is sent again with the same key is not repeated, and gets the first response. With another body it is refused. */
                 "idempotency-key"?: string | null;
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -12168,13 +12184,13 @@ export interface operations {
     ai_agent_list_messages: {
         parameters: {
             query?: {
-                /** @description At most so many. */
+                /** @description Maximum number of items. */
                 limit?: number;
-                /** @description X-Next-Cursor of the page before. */
+                /** @description X-Next-Cursor of the previous page. */
                 cursor?: string | null;
             };
             header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -12219,9 +12235,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                /** @description For two days, a write that is sent again with the same key is not repeated, and gets the first response. With another body it is refused. */
                 "idempotency-key"?: string | null;
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -12272,13 +12288,13 @@ export interface operations {
                 type?: ("FACT" | "PREFERENCE" | "DECISION" | "SUMMARY" | "FEEDBACK") | null;
                 category?: string | null;
                 minImportance?: number;
-                /** @description At most so many. */
+                /** @description Maximum number of items. */
                 limit?: number;
-                /** @description X-Next-Cursor of the page before. */
+                /** @description X-Next-Cursor of the previous page. */
                 cursor?: string | null;
             };
             header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -12321,9 +12337,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                /** @description For two days, a write that is sent again with the same key is not repeated, and gets the first response. With another body it is refused. */
                 "idempotency-key"?: string | null;
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -12370,9 +12386,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                /** @description For two days, a write that is sent again with the same key is not repeated, and gets the first response. With another body it is refused. */
                 "idempotency-key"?: string | null;
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -12415,9 +12431,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                /** @description For two days, a write that is sent again with the same key is not repeated, and gets the first response. With another body it is refused. */
                 "idempotency-key"?: string | null;
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -12466,13 +12482,13 @@ export interface operations {
         parameters: {
             query?: {
                 type?: string | null;
-                /** @description At most so many. */
+                /** @description Maximum number of items. */
                 limit?: number;
-                /** @description X-Next-Cursor of the page before. */
+                /** @description X-Next-Cursor of the previous page. */
                 cursor?: string | null;
             };
             header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -12515,9 +12531,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                /** @description For two days, a write that is sent again with the same key is not repeated, and gets the first response. With another body it is refused. */
                 "idempotency-key"?: string | null;
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -12564,9 +12580,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                /** @description For two days, a write that is sent again with the same key is not repeated, and gets the first response. With another body it is refused. */
                 "idempotency-key"?: string | null;
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -12615,7 +12631,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -12658,13 +12674,13 @@ export interface operations {
                 includeMemories?: boolean;
                 includeConversations?: boolean;
                 includeEntities?: boolean;
-                /** @description Another user's, for operators of the tenant. */
+                /** @description Another user; for operators of the tenant. */
                 user?: string | null;
             };
             header?: {
-                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                /** @description For two days, a write that is sent again with the same key is not repeated, and gets the first response. With another body it is refused. */
                 "idempotency-key"?: string | null;
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -12707,9 +12723,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                /** @description For two days, a write that is sent again with the same key is not repeated, and gets the first response. With another body it is refused. */
                 "idempotency-key"?: string | null;
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -12753,7 +12769,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -12796,9 +12812,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                /** @description For two days, a write that is sent again with the same key is not repeated, and gets the first response. With another body it is refused. */
                 "idempotency-key"?: string | null;
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -12849,9 +12865,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                /** @description For two days, a write that is sent again with the same key is not repeated, and gets the first response. With another body it is refused. */
                 "idempotency-key"?: string | null;
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -12904,7 +12920,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -12947,13 +12963,13 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
             };
             path: {
-                /** @description In any case of its letters. */
+                /** @description Upper or lower case. */
                 type: string;
             };
             cookie?: never;
@@ -12993,15 +13009,15 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                /** @description For two days, a write that is sent again with the same key is not repeated, and gets the first response. With another body it is refused. */
                 "idempotency-key"?: string | null;
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
             };
             path: {
-                /** @description In any case of its letters. */
+                /** @description Upper or lower case. */
                 type: string;
             };
             cookie?: never;
@@ -13045,15 +13061,15 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                /** @description For two days, a write that is sent again with the same key is not repeated, and gets the first response. With another body it is refused. */
                 "idempotency-key"?: string | null;
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
             };
             path: {
-                /** @description In any case of its letters. */
+                /** @description Upper or lower case. */
                 type: string;
             };
             cookie?: never;
@@ -13097,15 +13113,15 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                /** @description For two days, a write that is sent again with the same key is not repeated, and gets the first response. With another body it is refused. */
                 "idempotency-key"?: string | null;
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
             };
             path: {
-                /** @description In any case of its letters. */
+                /** @description Upper or lower case. */
                 type: string;
             };
             cookie?: never;
@@ -13149,7 +13165,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -13194,7 +13210,7 @@ export interface operations {
                 by?: "user" | "agent" | "model" | "day" | "month";
             };
             header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -13240,7 +13256,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -13284,11 +13300,11 @@ export interface operations {
     admin_recent_traces: {
         parameters: {
             query?: {
-                /** @description At most so many. */
+                /** @description Maximum number of items. */
                 limit?: number;
             };
             header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -13330,11 +13346,11 @@ export interface operations {
     admin_failed_traces: {
         parameters: {
             query?: {
-                /** @description At most so many. */
+                /** @description Maximum number of items. */
                 limit?: number;
             };
             header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -13377,7 +13393,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -13420,9 +13436,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                /** @description For two days, a write that is sent again with the same key is not repeated, and gets the first response. With another body it is refused. */
                 "idempotency-key"?: string | null;
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -13467,9 +13483,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                /** @description For two days, a write that is sent again with the same key is not repeated, and gets the first response. With another body it is refused. */
                 "idempotency-key"?: string | null;
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -13516,7 +13532,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -13563,9 +13579,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                /** @description For two days, a write that is sent again with the same key is not repeated, and gets the first response. With another body it is refused. */
                 "idempotency-key"?: string | null;
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -13612,9 +13628,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                /** @description For two days, a write that is sent again with the same key is not repeated, and gets the first response. With another body it is refused. */
                 "idempotency-key"?: string | null;
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -13661,9 +13677,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                /** @description For two days, a write that is sent again with the same key is not repeated, and gets the first response. With another body it is refused. */
                 "idempotency-key"?: string | null;
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -13710,7 +13726,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -13755,9 +13771,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                /** @description For two days, a write that is sent again with the same key is not repeated, and gets the first response. With another body it is refused. */
                 "idempotency-key"?: string | null;
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -13806,7 +13822,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -13851,9 +13867,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                /** @description For two days, a write that is sent again with the same key is not repeated, and gets the first response. With another body it is refused. */
                 "idempotency-key"?: string | null;
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -13905,7 +13921,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -13950,7 +13966,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -13997,7 +14013,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -14046,19 +14062,19 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                /** @description For two days, a write that is sent again with the same key is not repeated, and gets the first response. With another body it is refused. */
                 "idempotency-key"?: string | null;
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
                 "x-turnlog-thread"?: string | null;
                 "x-openwebui-chat-id"?: string | null;
-                /** @description The task that a client has by itself; nothing is stored. */
+                /** @description A task of the client itself, such as making a title; nothing is stored. */
                 "x-openwebui-task"?: string | null;
                 "x-conversation-id"?: string | null;
                 "x-sm-conversation-id"?: string | null;
-                /** @description full; read: nothing is stored; off: the model alone. */
+                /** @description full; read (nothing is stored) or off (the model alone). */
                 "x-turnlog-memory"?: ("off" | "read" | "full") | null;
             };
             path?: never;
@@ -14108,19 +14124,19 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                /** @description For two days, a write that is sent again with the same key is not repeated, and gets the first response. With another body it is refused. */
                 "idempotency-key"?: string | null;
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
                 "x-turnlog-thread"?: string | null;
                 "x-openwebui-chat-id"?: string | null;
-                /** @description The task that a client has by itself; nothing is stored. */
+                /** @description A task of the client itself, such as making a title; nothing is stored. */
                 "x-openwebui-task"?: string | null;
                 "x-conversation-id"?: string | null;
                 "x-sm-conversation-id"?: string | null;
-                /** @description full; read: nothing is stored; off: the model alone. */
+                /** @description full; read (nothing is stored) or off (the model alone). */
                 "x-turnlog-memory"?: ("off" | "read" | "full") | null;
             };
             path?: never;
@@ -14170,7 +14186,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -14217,9 +14233,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                /** @description For two days, a write that is sent again with the same key is not repeated, and gets the first response. With another body it is refused. */
                 "idempotency-key"?: string | null;
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -14266,7 +14282,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -14315,9 +14331,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                /** @description For two days, a write that is sent again with the same key is not repeated, and gets the first response. With another body it is refused. */
                 "idempotency-key"?: string | null;
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -14366,7 +14382,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -14418,7 +14434,7 @@ export interface operations {
                 after?: string | null;
             };
             header?: {
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;
@@ -14466,9 +14482,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                /** @description For two days, a write that is sent again with the same key is not repeated, and gets the first response. With another body it is refused. */
                 "idempotency-key"?: string | null;
-                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 /** @description The time zone of the person, such as Asia/Shanghai. */
                 "x-turnlog-timezone"?: string | null;

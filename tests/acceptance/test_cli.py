@@ -359,7 +359,7 @@ def test_a_past_context_is_compared_with_its_receipt_and_a_fork_begins_there(cli
     )
     assert again.error["code"] == "thread-exists"
     assert [m["content"] for m in shown.document] == ["Lisbon is warm."]
-    assert "the very messages the model got" in told.out
+    assert "exactly the messages that the model got" in told.out
 
 
 def test_a_worker_says_that_it_runs_and_ends_on_a_signal(cli: Cli) -> None:

@@ -1,4 +1,4 @@
-"""What cannot be taken back is asked for, and never done where nobody can be asked."""
+"""Commands ask before what cannot be undone, and never do it when they cannot ask."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -43,7 +43,7 @@ async def test_without_a_yes_and_with_nobody_to_ask_nothing_is_changed(name: str
     head = await log.head()
     plain = await turnlog(*words)
     assert (plain.code, plain.out) == (1, "")
-    assert "nothing was changed; give --yes to have it done [not-confirmed]" in plain.err
+    assert "so nothing was changed; give --yes to confirm [not-confirmed]" in plain.err
     for typed in (None, "y\n"):
         assert (await turnlog(*words, "--json", typed=typed)).error == "not-confirmed"
     assert await log.head() == head

@@ -21,7 +21,7 @@ async def test_a_file_of_strings_that_cannot_be_used_ends_the_erasing_before_it_
         tmp_path / "nope": "cannot be read: No such file",
         tmp_path: "cannot be read: Is a directory",
         binary: "is not text in UTF-8",
-        empty: "holds no string",
+        empty: "contains no string",
     }.items():
         said = await turnlog("erase", "--user", "ann", "--strings", str(path), "--yes", "--json")
         assert said.error == "bad-option"

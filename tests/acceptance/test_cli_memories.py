@@ -116,10 +116,10 @@ async def test_an_edit_is_taken_back_by_a_revert(log: Log, turnlog: Cli) -> None
     assert (row["id"], row["content"]) == (edited["memory"], "I have three cats")
     no = await turnlog("revert", "two cats", "--user", "ann", typed="n\n")
     assert (no.code, no.out) == (1, "")
-    assert no.err.endswith("error: the answer was no, and nothing was changed [not-confirmed]\n")
+    assert no.err.endswith("error: the answer was no, so nothing was changed [not-confirmed]\n")
     yes = await turnlog("revert", "two cats", "--user", "ann", typed="y\n")
     assert yes.code == 0, yes.err
-    assert yes.err == "Let “I have two cats” hold again, and end what took its place? [y/N]: "
+    assert yes.err == "Let “I have two cats” be valid again, and end what replaced it? [y/N]: "
     assert yes.out == "“I have two cats” holds again\n"
     [row] = (await turnlog("memories", "--user", "ann", "--json")).document
     assert (row["id"], row["content"]) == (edited["replaced"], "I have two cats")
@@ -150,7 +150,7 @@ async def test_what_is_forgotten_leaves_no_words(log: Log, turnlog: Cli) -> None
     assert (await turnlog("forget", "cats", "--user", "ann", typed="\x04")).code == 1, "no answer is a no"
     assert (await turnlog("forget", "cats", "--user", "ann", "--yes")).out.splitlines() == [
         "forgot 1 memory",
-        "what was said stays, and messages, recall and exports have it: chat #1",
+        "what was said stays, and messages, recall and exports still contain it: chat #1",
         "`turnlog threads delete chat` removes the conversation, `turnlog erase --user ann` the person",
     ]
     rows = (await turnlog("memories", "--user", "ann", "--all", "--json")).document
@@ -251,6 +251,6 @@ async def test_preferences_and_limits_are_tables(turnlog_in_one_process: ManyCom
     assert head.split() == ["PREFERENCE", "VALUE"]
     assert {line.index(line.split()[1]) for line in lines} == {head.index("VALUE")}
     assert {("language", "中文"), ("retention_days", "30")} <= {tuple(line.split()) for line in lines}
-    assert retention.out.startswith("no turns are older than they may be (TURNLOG_RETENTION_DAYS is not set; ")
+    assert retention.out.startswith("no turns are past their retention period (TURNLOG_RETENTION_DAYS is not set; ")
     head, *lines = limits.out.splitlines()
     assert head.split() == ["LIMIT", "USER", "VIP"] and ["user_per_minute", "30", "120"] in map(str.split, lines)

@@ -193,7 +193,7 @@ async def test_while_a_file_is_imported_it_can_be_sent_again_and_another_one_can
 
         first = jobs.begin(caller, "import", work, "one")
         assert jobs.begin(caller, "import", work, "one") is first
-        with pytest.raises(Refused, match="another import of yours runs"):
+        with pytest.raises(Refused, match="another import of yours is running"):
             jobs.begin(caller, "import", work, "two")
         ended.set()
         assert [status.state async for status in first.changes()][-1] == "done"

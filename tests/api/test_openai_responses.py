@@ -80,7 +80,7 @@ async def test_a_streamed_response_has_numbered_events(serve: Serve, model: Memo
         with pytest.raises(openai.BadRequestError, match="web_search"):
             await client.responses.create(model="m", input="x", tools=[{"type": "web_search"}])
         without_type: Any = {}
-        with pytest.raises(openai.NotFoundError, match="has none; TURNLOG_TEAM"):
+        with pytest.raises(openai.NotFoundError, match="has no team; set TURNLOG_TEAM"):
             await client.responses.create(model="turnlog/nobody", input="x")
         with pytest.raises(openai.BadRequestError, match="type None"):
             await client.responses.create(model="m", input="x", tools=[without_type])

@@ -73,7 +73,7 @@ ERRORS = {
     ("recall", "x"): ("bad-query", "a thread, or a user"),
     ("rebuild", "nope"): ("not-found", "there are thread_activity, messages"),
     ("import", "nope.json"): ("import-failed", "there is no file nope.json"),
-    ("chat", "-m", " "): ("bad-option", "--message holds no words"),
+    ("chat", "-m", " "): ("bad-option", "--message is empty"),
     ("messages", "n\udcff"): ("invalid-id", "lone surrogate"),
     ("context", "n\udcff"): ("invalid-id", "lone surrogate"),
     ("import", "/"): ("import-failed", "/ is a folder"),

@@ -126,4 +126,4 @@ async def test_commands_show_rows_and_hours(runtime: Runtime, turnlog: Cli) -> N
     assert (await turnlog("sql", "SELECT model, tokens_in FROM usage", "--csv")).out == "model,tokens_in\nm,7\n"
     assert (await turnlog("sql", "SELECT 1 AS n", "--json")).document == [{"n": 1}]
     assert (await turnlog("sql", "DROP TABLE x", "--json")).error == "invalid-sql"
-    assert "nothing was counted" in (await turnlog("activity")).out
+    assert "no events were counted" in (await turnlog("activity")).out

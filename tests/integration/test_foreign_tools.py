@@ -310,7 +310,7 @@ async def test_a_document_may_be_a_file_and_name_no_server(
         ({"tools": ["fly"]}, InvalidTool, "has no operation fly; it has goElsewhere, listParts, moveParts"),
         ({"document": "http://127.0.0.1:9/openapi.json"}, Unavailable, "cannot be fetched"),
         ({"document": "/moves"}, Unavailable, "was answered with 405"),
-        ({"document": "/shelves/a/parts"}, InvalidTool, "is no OpenAPI document"),
+        ({"document": "/shelves/a/parts"}, InvalidTool, "is not an OpenAPI document"),
     ],
 )
 async def test_a_service_without_a_usable_document_says_so(

@@ -236,4 +236,4 @@ async def test_the_commands_tell_what_the_graph_gave_the_model(settings: Setting
         listed = await turnlog("receipts", THREAD)
         told = await turnlog("context", THREAD, "--as-of", str(receipt.as_of_seq))
     assert listed.out.splitlines()[1].split()[0] == str(receipt.as_of_seq)
-    assert "the very messages the model got" in told.out and "我喜欢绿茶" in told.out
+    assert "exactly the messages that the model got" in told.out and "我喜欢绿茶" in told.out

@@ -214,7 +214,7 @@ async def test_a_filter_that_cannot_be_is_refused(store: TurnlogStore) -> None:
 async def test_a_page_that_cannot_be_is_refused(store: TurnlogStore) -> None:
     pages: list[dict[str, Any]] = [{"limit": -1}, {"offset": -1}, {"limit": 2.5}]
     for page in pages:
-        with pytest.raises(ValueError, match="must be a number from 0 on"):
+        with pytest.raises(ValueError, match="must be a number of at least 0"):
             await store.asearch((), **page)
 
 

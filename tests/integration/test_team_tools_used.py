@@ -112,7 +112,7 @@ async def essays(use: Use) -> None:
     both = (await used("essay", "get_essays", use))["essays"]
     assert [essay["id"] for essay in both] == ["e1", "e1-concise"]
     alone = replace(use, write=None)
-    assert "no language model is set up" in await refused("essay", "polish_essay", alone, essay_id="e1")
+    assert "no language model is configured" in await refused("essay", "polish_essay", alone, essay_id="e1")
     assert "saved essays: e1, e1-concise" in await refused("essay", "review_essay", use, essay_id="e9")
     outline = await used("essay", "generate_outline", use, prompt="Why do you want to study here?", word_limit=400)
     assert sum(section["words"] for section in outline["sections"]) == 400
@@ -213,7 +213,7 @@ async def forum_and_web(use: Use) -> None:
     assert site["results"][0]["url"] == "https://s01.example/costs"
     nothing = await used("school", "search_school_website", use, schoolName="s01", query="zebra")
     assert nothing["results"] == [] and "nothing was found" in nothing["note"]
-    assert "handed over alone" in await refused(
+    assert "hand a question over in a call of its own" in await refused(
         "orchestrator", "delegate_to_agent", use, agent_type="essay", task_description="x"
     )
 

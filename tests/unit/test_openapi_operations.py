@@ -81,7 +81,7 @@ def test_operations_have_the_parameters_of_their_path_and_a_body() -> None:
 
 @pytest.mark.parametrize("document", [None, [], {}, {"openapi": "2.0"}, {"swagger": "2.0"}])
 def test_another_document_is_refused(document: Any) -> None:
-    with pytest.raises(InvalidTool, match="is no OpenAPI document of version 3"):
+    with pytest.raises(InvalidTool, match="is not an OpenAPI document of version 3"):
         operations_of(document)
 
 

@@ -270,7 +270,7 @@ def test_the_entry_agent_hands_on_and_a_specialist_hands_back() -> None:
         (["orchestrator"], "painter", "orchestrator cannot hand over to 'painter'; it can to essay, school"),
         (["essay"], "school", "essay cannot hand over to 'school'; it can to orchestrator"),
         (["orchestrator", "essay", "orchestrator", "school"], "orchestrator", "was handed on 3 times already"),
-        (["orchestrator", "essay", "orchestrator"], "essay", "orchestrator has handed this question to essay before"),
+        (["orchestrator", "essay", "orchestrator"], "essay", "orchestrator has already handed this question to essay"),
     ],
 )
 def test_loops_and_long_chains_are_refused(chain: list[str], target: str, why: str) -> None:

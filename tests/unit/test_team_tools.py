@@ -87,7 +87,7 @@ def test_a_schema_follows_from_the_function() -> None:
         },
         "preferences": {
             "additionalProperties": False,
-            "description": "What the applicant would like.",
+            "description": "The applicant's wishes.",
             "properties": {
                 "location": {"description": "region, town or setting, such as West or coastal", "type": "string"},
                 "major": {"type": "string"},
@@ -309,7 +309,7 @@ def test_a_function_that_cannot_be_a_tool_is_refused(function: Callable[..., Non
 def test_two_tools_of_one_name_and_unmarked_functions_are_refused() -> None:
     with pytest.raises(InvalidTool, match="there are two tools 'find_order'"):
         registry_of([SUPPORT_TOOLS[0], SUPPORT_TOOLS[0]])
-    with pytest.raises(InvalidTool, match="is no tool; put @tool above it"):
+    with pytest.raises(InvalidTool, match="is not a tool; put @tool above it"):
         registry_of([undescribed])
 
 

@@ -1,4 +1,4 @@
-"""Tools about the applicant: the profile, assessments of personality and interests, and what follows from them."""
+"""Tools about the applicant: the profile, assessments of personality and interests, and suggestions based on them."""
 
 from typing import Annotated, Any, Literal
 
@@ -12,7 +12,7 @@ Kind = Literal["mbti", "holland"]
 
 
 class Profile(BaseModel):
-    """What is stored of an applicant; None: not told yet."""
+    """The stored data of an applicant; None means not told yet."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -30,7 +30,7 @@ class Profile(BaseModel):
 
     @property
     def missing(self) -> list[str]:
-        """Returns the names of fields that advice is usually made from and that are empty."""
+        """Returns the names of empty fields that advice usually needs."""
         wanted = ("gpa", "sat", "toefl", "intended_major", "activities", "awards")
         return [name for name in wanted if not getattr(self, name)]
 
@@ -56,7 +56,7 @@ async def update_profile(
     if not fields:
         raise Mistake(f"fields is empty; the fields are {', '.join(Profile.model_fields)}")
     now, effect = await profile_of(use.records), str(use.effect)
-    earlier = await use.records.get(CHANGE, effect)  # try of this call, which may have changed the profile
+    earlier = await use.records.get(CHANGE, effect)  # this call, which may have changed the profile
     before = Profile.model_validate(earlier["before"]) if earlier else now
     emptied = {
         name: [] if name in ("activities", "awards") and value is None else value for name, value in fields.items()
@@ -69,7 +69,7 @@ async def update_profile(
     if not earlier:
         await use.records.put(CHANGE, effect, {"before": before.model_dump(exclude_none=True)}, use.effect)
     await use.records.put(PROFILE, ONLY, after.model_dump(exclude_none=True), use.effect)
-    # A put that is repeated stores nothing, and other changes may have followed it.
+    # A repeated put stores nothing, and other changes may have followed the first one.
     stored = await profile_of(use.records) if earlier else after
     names = [name for name in fields if getattr(after, name) != getattr(before, name)]
     return {
@@ -88,8 +88,8 @@ async def get_assessment_results(use: Use, kind: Kind | None = None) -> dict[str
 
 @tool
 async def interpret_assessment(use: Use, kind: Kind) -> dict[str, Any]:
-    """Explains the applicant's newest result of an assessment letter by letter, how clear each letter is, and which
-    subjects of study go with it. Both tests describe preferences and predict no success."""
+    """Explains the applicant's newest assessment result letter by letter: how clear each letter is, and which subjects
+    fit it. Both tests describe preferences; they do not predict success."""
     newest = await _newest(use.records, kind)
     scores = {letter: int(score) for letter, score in newest["scores"].items()}
     known = MBTI if kind == "mbti" else HOLLAND
@@ -107,8 +107,8 @@ async def interpret_assessment(use: Use, kind: Kind) -> dict[str, Any]:
 
 @tool
 async def suggest_activities_from_assessment(use: Use, count: Annotated[int, Field(ge=1, le=12)] = 5) -> dict[str, Any]:
-    """Suggests activities and contests that go with the applicant's interests (Holland code), those for the strongest
-    interest first, and leaves out what the profile has already."""
+    """Suggests activities and contests that fit the applicant's interests (Holland code), strongest interest first,
+    without those already in the profile."""
     newest = await _newest(use.records, "holland")
     has = " ".join((await profile_of(use.records)).activities).lower()
     suggestions = [
@@ -134,7 +134,7 @@ async def _newest(records: Records, kind: str) -> dict[str, Any]:
 
 
 def _clear(kind: str, letter: str, scores: dict[str, int]) -> str:
-    """Returns how sure a letter is: against its opposite, or against the mean of the six interests."""
+    """Returns how clear a letter is, compared with its opposite or with the mean of the six interests."""
     other = (
         scores.get(OPPOSITE[letter], 100 - scores[letter]) if kind == "mbti" else sum(scores.values()) // len(scores)
     )
@@ -143,7 +143,7 @@ def _clear(kind: str, letter: str, scores: dict[str, int]) -> str:
 
 
 def _subjects(letters: list[dict[str, Any]]) -> list[str]:
-    """Returns the subjects of the letters, in order, those named twice first."""
+    """Returns the subjects of the letters in order, with those named twice first."""
     named = [subject for letter in letters for subject in letter.get("subjects", ())]
     return sorted(dict.fromkeys(named), key=lambda subject: -named.count(subject))
 

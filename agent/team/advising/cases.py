@@ -1,4 +1,4 @@
-"""Tools about cases of admission: search, explanation, predictions, and the applicant beside them."""
+"""Tools about admission cases: search, explanation, predictions, and comparison with the applicant."""
 
 from collections.abc import Sequence
 from statistics import median
@@ -11,7 +11,7 @@ from turnlog.agent.team.advising.sample import NOTE, Case, cases, find_case, fin
 from turnlog.agent.team.advising.schools import chance
 from turnlog.agent.team.tools import Mistake, Use, tool
 
-FEWEST = 5  # cases, below which a share says little
+FEWEST = 5  # with fewer cases, a share says little
 SURE = 0.5
 CaseId = Annotated[str, Field(description="id of a case, such as c12")]
 SchoolId = Annotated[str | None, Field(description="id or name of a school; all schools if not given")]
@@ -40,7 +40,7 @@ def search_cases(
 
 @tool
 def explain_case_result(case_id: CaseId) -> dict[str, Any]:
-    """Sets a case beside its school's medians and beside the other cases of the school, as reasons that may explain its
+    """Compares a case with its school's medians and other cases of the school, to find reasons that may explain its
     result. Nobody knows why a school decided."""
     case = find_case(case_id)
     target = find_school(case.school_id)
@@ -60,8 +60,8 @@ def explain_case_result(case_id: CaseId) -> dict[str, Any]:
 
 @tool
 def analyze_prediction_accuracy(school_id: SchoolId = None) -> dict[str, Any]:
-    """Reports how often the members' predictions of case results were right, and how often the estimate behind
-    analyze_admission_chance was, on the same cases."""
+    """Reports how often the members' predictions of case results were right, and how often the estimate of
+    analyze_admission_chance was right for the same cases."""
     chosen = _of_school(school_id)
     voted = [case for case in chosen if sum(case.predictions.values())]
     by_crowd = [case for case in voted if (_share(case) >= SURE) == case.admitted]
@@ -101,8 +101,7 @@ async def compare_case_with_profile(use: Use, case_id: CaseId) -> dict[str, Any]
 
 @tool
 async def analyze_profile_ranking(use: Use, school_id: SchoolId = None) -> dict[str, Any]:
-    """Says where the applicant's GPA, SAT, activities and awards lie among the cases, as the share of cases that are
-    below."""
+    """Ranks the applicant's GPA, SAT, activities and awards among the cases, as the share of cases that are lower."""
     profile, chosen = await profile_of(use.records), _of_school(school_id)
     ranks = {name: _below(mine, theirs) for name, mine, theirs in _fields(profile, chosen)}
     return {"share_of_cases_below": ranks, "cases": len(chosen), "missing": profile.missing, "note": NOTE} | _few(
@@ -112,7 +111,7 @@ async def analyze_profile_ranking(use: Use, school_id: SchoolId = None) -> dict[
 
 @tool
 async def suggest_profile_improvements(use: Use, school_id: SchoolId = None) -> dict[str, Any]:
-    """Names the fields in which the applicant is below the median of admitted cases, the largest gap first, and what is
+    """Lists the fields in which the applicant is below the median of admitted cases, largest gap first, and what is
     missing in the profile."""
     profile = await profile_of(use.records)
     admitted = [case for case in _of_school(school_id) if case.admitted]
@@ -136,7 +135,7 @@ async def suggest_profile_improvements(use: Use, school_id: SchoolId = None) -> 
 async def compare_with_admitted_profiles(
     use: Use, school_id: SchoolId = None, limit: Annotated[int, Field(ge=1, le=10)] = 3
 ) -> dict[str, Any]:
-    """Compares the applicant with admitted cases: medians, and the cases that are most alike in GPA and SAT."""
+    """Compares the applicant with admitted cases: medians, and the cases that are most similar in GPA and SAT."""
     profile = await profile_of(use.records)
     admitted = [case for case in _of_school(school_id) if case.admitted]
     if profile.gpa is None:
@@ -157,7 +156,7 @@ def _of_school(school_id: str | None) -> Sequence[Case]:
 
 
 def _fields(profile: Profile, chosen: Sequence[Case]) -> list[tuple[str, float | None, list[float]]]:
-    """Returns name, the applicant's value and those of the cases that have one."""
+    """Returns, for each field, its name, the applicant's value and the values of the cases that have one."""
     return [
         ("gpa", profile.gpa, [case.gpa for case in chosen]),
         ("sat", profile.sat, [case.sat for case in chosen if case.sat is not None]),

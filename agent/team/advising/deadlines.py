@@ -1,4 +1,4 @@
-"""Tools about dates: deadlines of the sample, the applicant's own events, and a timeline made of both."""
+"""Tools about dates: deadlines of the sample data, the applicant's own events, and a timeline of both."""
 
 from datetime import date, timedelta
 from typing import Annotated, Any, Literal
@@ -11,7 +11,7 @@ from turnlog.agent.team.tools import Mistake, Use, tool
 
 EVENTS, TIMELINES = "events", "timelines"
 EventKind = Literal["application", "test", "contest", "activity", "task", "other"]
-# Days before a deadline by which a step should be begun, and the step.
+# How many days before a deadline a step should begin, and the step.
 LEAD_DAYS = {
     "application": (
         (75, "begin the essays"),
@@ -31,10 +31,10 @@ def get_deadlines(
     school_ids: Annotated[list[str] | None, Field(max_length=20, description="ids or names of schools")] = None,
     kind: Literal["application", "test", "contest", "summer school", "financial aid"] | None = None,
     round: Round | None = None,
-    until: Annotated[date | None, Field(description="YYYY-MM-DD, the last day that counts")] = None,
+    until: Annotated[date | None, Field(description="YYYY-MM-DD, the last day to include")] = None,
     limit: Annotated[int, Field(ge=1, le=60)] = 20,
 ) -> dict[str, Any]:
-    """Returns deadlines from today on, the next first: of schools by round, of tests, contests, summer schools and aid.
+    """Returns deadlines from today on, earliest first: of schools by round, of tests, contests, summer schools and aid.
     ED and ED2 bind the applicant."""
     chosen = None if school_ids is None else {find_school(wanted).id for wanted in school_ids}
     today = use.now.date()
@@ -75,7 +75,7 @@ async def create_personal_event(
     kind: EventKind = "task",
     notes: Annotated[str | None, Field(max_length=1000)] = None,
 ) -> dict[str, Any]:
-    """Adds an event or a task to the applicant's calendar. One of the same title and day is not added twice."""
+    """Adds an event or a task to the applicant's calendar, unless it has one with the same title and day."""
     if on < use.now.date():
         raise Mistake(f"{on} is past; today is {use.now.date()}")
     for key, event in (await use.records.all(EVENTS)).items():
@@ -91,10 +91,12 @@ async def create_personal_event(
 async def create_timeline(
     use: Use,
     school_ids: Annotated[list[str], Field(min_length=1, max_length=12, description="ids or names of schools")],
-    round: Annotated[Round | None, Field(description="only this round; else the earliest that is open")] = None,
+    round: Annotated[
+        Round | None, Field(description="only this round; if not given, the earliest that is open")
+    ] = None,
 ) -> dict[str, Any]:
     """Makes and saves a timeline for applications: each school's deadline and, before it, when to begin essays, ask for
-    letters and check. Steps whose time has passed are marked as late; the applicant's own events stand beside them."""
+    letters and check. Steps whose time has passed are marked as late; the applicant's own events are included."""
     today, steps, closed = use.now.date(), list[dict[str, Any]](), list[str]()
     targets = list({target.id: target for target in map(find_school, school_ids)}.values())
     for target in targets:
@@ -124,7 +126,9 @@ async def create_timeline(
 
 
 def planned(deadline: Deadline, today: date) -> list[dict[str, Any]]:
-    """Returns the steps towards a deadline with their days; a step that should have begun is due today, and late."""
+    """Returns the steps towards a deadline with their days. A step that should already have begun is due today, and
+    late.
+    """
     steps = list[dict[str, Any]]()
     for days, what in LEAD_DAYS[deadline.kind]:
         due = deadline.date - timedelta(days=days)

@@ -48,7 +48,7 @@ KEEP = (
 
 @tool
 async def get_essays(use: Use, essay_id: EssayId | None = None) -> dict[str, Any]:
-    """Returns the applicant's saved essays with their prompts and word counts; with essay_id one of them with its
+    """Returns the applicant's saved essays with their prompts and word counts; with essay_id, only that essay with its
     whole text."""
     if essay_id is not None:
         essay = await _essay(use.records, essay_id)
@@ -60,8 +60,8 @@ async def get_essays(use: Use, essay_id: EssayId | None = None) -> dict[str, Any
 @tool
 async def review_essay(use: Use, essay_id: EssayId) -> dict[str, Any]:
     """Measures an essay for a review by five criteria (personality, detail, structure, language, relevance): length
-    against the limit, stock phrases, concrete sentences, sentence and paragraph lengths, words of the prompt. It counts
-    and does not judge; base the advice on the numbers and on the text."""
+    against the limit, stock phrases, concrete sentences, sentence and paragraph lengths, words of the prompt. It
+    counts, but does not judge: base the advice on the numbers and on the text."""
     essay = await _essay(use.records, essay_id)
     return {"essay_id": essay_id, "text": essay["text"], "measured": review(essay["text"], essay)}
 
@@ -72,14 +72,14 @@ async def polish_essay(use: Use, essay_id: EssayId, style: Style = "concise") ->
     version beside it. The essay itself stays."""
     essay = await _essay(use.records, essay_id)
     if use.write is None:
-        raise Mistake("no language model is set up that could edit a text; give advice from review_essay instead")
+        raise Mistake("no language model is configured that could edit a text; give advice from review_essay instead")
     edited = (await use.write(f"{KEEP} {STYLES[style]}", essay["text"])).strip()
     if not edited:
         raise Mistake("the language model returned no text; nothing was saved")
     key = f"{essay_id}-{style}"
     version = {**essay, "id": key, "text": edited, "version_of": essay_id, "style": style}
     await use.records.put(ESSAYS, key, version, use.effect)
-    saved = await use.records.get(ESSAYS, key) or version  # of an earlier try, where this call is repeated
+    saved = await use.records.get(ESSAYS, key) or version  # of an earlier attempt, if this call is repeated
     text = saved["text"]
     return {"saved_as": key, "text": text, "words_before": words(essay["text"]), "words_after": words(text)}
 
@@ -108,8 +108,8 @@ async def brainstorm_ideas(
     prompt: Annotated[str, Field(min_length=3, description="the essay's question")],
     count: Annotated[int, Field(ge=1, le=10)] = 5,
 ) -> dict[str, Any]:
-    """Returns starting points for an essay, each made of one thing in the applicant's own profile and one question
-    about it. It invents no experiences."""
+    """Returns starting points for an essay: each is one thing in the applicant's own profile and a question about it.
+    It does not invent experiences."""
     profile = await profile_of(use.records)
     material = _fitting(prompt, [*profile.activities, *profile.awards])
     if not material:
@@ -122,7 +122,7 @@ async def brainstorm_ideas(
 
 
 def words(text: str) -> int:
-    """Returns the number of words; a Chinese character is one."""
+    """Returns the number of words; each Chinese character counts as one."""
     return len(_WORD.findall(text))
 
 
@@ -157,7 +157,7 @@ QUESTIONS = (
 
 
 def _sections(prompt: str) -> list[tuple[str, str, float]]:
-    """Returns name, purpose and share of the words, by the kind of the question."""
+    """Returns name, purpose and share of the words of each section, for this kind of question."""
     if re.search(r"\bwhy\b|为什么", prompt, re.IGNORECASE):
         return [
             ("A question you have", "where your interest began, in one scene", 0.25),
@@ -174,7 +174,7 @@ def _sections(prompt: str) -> list[tuple[str, str, float]]:
 
 
 def _fitting(question: str, facts: list[str]) -> list[str]:
-    """Returns the facts, those that share words with the question first."""
+    """Returns the facts; those that share words with the question come first."""
     asked = {word.lower() for word in _WORD.findall(question) if len(word) > 3}
     return sorted(facts, key=lambda fact: -len(asked & {word.lower() for word in _WORD.findall(fact)}))
 

@@ -1,4 +1,4 @@
-"""Tools about the forum: search, what is popular, and material to answer a question of a member."""
+"""Tools about the forum: search, popular posts, and material to answer a member's question."""
 
 import re
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ def search_forum_posts(
 def get_popular_discussions(
     use: Use,
     topic: Topic | None = None,
-    days: Annotated[int, Field(ge=1, le=3650, description="only posts of so many last days")] = 365,
+    days: Annotated[int, Field(ge=1, le=3650, description="only posts of the last days, in this number")] = 365,
     limit: Annotated[int, Field(ge=1, le=20)] = 5,
 ) -> dict[str, Any]:
     """Returns the forum's most popular discussions, by likes, answers and views."""
@@ -59,8 +59,8 @@ def get_popular_discussions(
 def answer_forum_question(
     post_id: Annotated[str, Field(description="id of a post, such as p017")],
 ) -> dict[str, Any]:
-    """Collects what members have answered to a post and to other posts on the same question, the most liked first, as
-    material for an answer. It posts nothing."""
+    """Collects members' answers to a post and to other posts on the same question, most liked first, as material for an
+    answer. It does not post anything."""
     wanted = next((post for post in posts() if post.id == post_id.strip().lower()), None)
     if wanted is None:
         raise Mistake(f"there is no post {post_id!r}; search_forum_posts finds posts and their ids")
@@ -71,7 +71,7 @@ def answer_forum_question(
 
 
 def matching(query: str, post: Post) -> int:
-    """Returns how many words of the query a post has; one in the title counts three times."""
+    """Returns how many words of the query a post contains; a word in the title counts three times."""
     texts = [reply.text for reply in post.answers]
     body, title = _terms(" ".join([post.text, post.topic, *texts])), _terms(post.title)
     return sum(TITLE_WEIGHT if term in title else 1 for term in _terms(query) if term in title or term in body)
@@ -83,7 +83,7 @@ def popularity(post: Post) -> int:
 
 
 def _terms(text: str) -> set[str]:
-    """Returns Latin words, and pairs of neighbours in Chinese."""
+    """Returns Latin words, and pairs of adjacent Chinese characters."""
     pairs = {run[at : at + 2] for run in _CHINESE.findall(text) for at in range(len(run) - 1)}
     return pairs | {word.lower() for word in _LATIN.findall(text)} - _COMMON
 

@@ -1,4 +1,4 @@
-"""The sample data of the bundled team: fictional schools, cases, dates, posts and applicants, which nobody changes."""
+"""The sample data of the bundled team: fictional schools, cases, dates, posts and applicants, which never change."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -49,7 +49,7 @@ class School:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """How an applicant fared. predictions: what others guessed before they were told."""
+    """An applicant's result at a school. predictions: what members guessed before they knew the result."""
 
     id: str
     school_id: str
@@ -149,7 +149,7 @@ def applicants() -> Sequence[Applicant]:
 
 
 def find_school(id_or_name: str) -> School:
-    """Returns the school with an id or a name in either language. Raises Mistake, with names that are near."""
+    """Returns the school with an id or a name in either language. Raises Mistake, which suggests similar names."""
     wanted = id_or_name.strip().lower()
     for school in schools():
         if wanted in (school.id, school.name.lower(), school.name_zh):
@@ -170,8 +170,8 @@ def find_case(id_: str) -> Case:
 
 
 async def store_applicant(records: Records, applicant: Applicant, effect: UUID) -> None:
-    """Stores a sample applicant's profile, essays and assessments as those of a user. effect: one that is repeated
-    changes nothing."""
+    """Stores a sample applicant's profile, essays and assessments as a user's. effect: repeating a call with the same
+    id changes nothing."""
 
     async def put(kind: str, key: str, value: dict[str, Any]) -> None:
         await records.put(kind, key, value, effect)

@@ -16,13 +16,13 @@ REACH_BELOW, SAFETY_ABOVE = 0.3, 0.7
 ROUND_BONUS: dict[Round, float] = {"ED": 0.45, "ED2": 0.3, "EA": 0.15, "RD": 0.0}
 SHORT = ("id", "name", "name_zh", "rank", "region", "town", "acceptance_rate", "gpa_median", "sat_range", "tuition_usd")
 METHOD = (
-    "an estimate from the school's acceptance rate, moved by how far GPA and SAT are from those admitted and by the "
-    "round; essays, letters and activities are not in it"
+    "an estimate from the school's acceptance rate, adjusted by the round and by how far GPA and SAT are from those of "
+    "admitted applicants; essays, letters and activities are not considered"
 )
 
 
 class Preferences(BaseModel):
-    """What the applicant would like."""
+    """The applicant's wishes."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -33,8 +33,8 @@ class Preferences(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Chance:
-    """An applicant's chance at a school. probability: 0.01 to 0.99. reasons: what moved it; unknown: fields of the
-    profile that are missing."""
+    """An applicant's chance at a school. probability: 0.01 to 0.99. reasons: why it differs from the acceptance rate;
+    unknown: missing fields of the profile."""
 
     probability: float
     tier: Tier
@@ -70,7 +70,7 @@ def search_schools(
 def get_school_details(
     school_id: Annotated[str, Field(description="id or name, such as s12")],
 ) -> dict[str, Any]:
-    """Returns all that is stored of a school: size, tuition, aid, tests, majors, rounds and essay prompts."""
+    """Returns all data of a school: size, tuition, aid, tests, majors, rounds and essay prompts."""
     return {"school": find_school(school_id), "note": NOTE}
 
 
@@ -78,7 +78,7 @@ def get_school_details(
 def compare_schools(
     school_ids: Annotated[list[str], Field(min_length=2, max_length=6, description="ids or names")],
 ) -> dict[str, Any]:
-    """Compares two to six schools side by side, and names the one that is best in each respect."""
+    """Compares two to six schools side by side, and names the best one in each respect."""
     chosen = list({school.id: school for school in map(find_school, school_ids)}.values())
     if len(chosen) < 2:
         raise Mistake("name at least two different schools")
@@ -103,7 +103,7 @@ async def recommend_schools(
     preferences: Preferences | None = None,
 ) -> dict[str, Any]:
     """Recommends schools for the applicant's profile in three tiers, reach (chance below 30 %), match and safety (above
-    70 %), within their preferences. Says which preferences found too few schools."""
+    70 %), within their preferences. Reports preferences that too few schools meet."""
     profile, wanted = await profile_of(use.records), preferences or Preferences()
     if profile.gpa is None:
         raise Mistake("the profile has no GPA, without which no chance can be estimated; ask for it")
@@ -139,7 +139,7 @@ async def analyze_admission_chance(
     school_id: Annotated[str, Field(description="id or name of the school")],
     round: Annotated[Round, Field(description="round of the application")] = "RD",
 ) -> dict[str, Any]:
-    """Estimates the applicant's chance of admission to a school in a round, with what speaks for and against it."""
+    """Estimates the applicant's chance of admission to a school in a round, with reasons for and against it."""
     school, profile = find_school(school_id), await profile_of(use.records)
     if round not in school.rounds:
         raise Mistake(f"{school.name} has no round {round}; it has {', '.join(school.rounds)}")
@@ -150,8 +150,8 @@ async def analyze_admission_chance(
 def chance(profile: Profile, school: School, in_round: Round = "RD") -> Chance:
     """Returns an estimate: log odds of the acceptance rate, plus GPA and SAT against those admitted, plus the round.
 
-    A tenth of a GPA point counts 0.5, 50 SAT points 0.4, each at most 2. Where the school does not look at tests, or
-    the profile has none and need not, the SAT counts nothing. Raises Mistake without a GPA.
+    A tenth of a GPA point counts 0.5, 50 SAT points 0.4, each at most 2. The SAT does not count if the school ignores
+    tests, or if tests are optional and the profile has none. Raises Mistake without a GPA.
     """
     if profile.gpa is None:
         raise Mistake("the profile has no GPA, without which no chance can be estimated; ask for it")
@@ -183,7 +183,7 @@ def tier(probability: float) -> Tier:
 def recommended(
     profile: Profile, fitting: Sequence[School], count: int, tiers: Sequence[Tier]
 ) -> list[tuple[School, Chance]]:
-    """Returns schools from the tiers in turn, each tier's best rank first, so that a list has some of each."""
+    """Returns schools from the tiers in turn, each tier's best rank first, so that a list has schools of every tier."""
     rated = [(school, chance(profile, school)) for school in sorted(fitting, key=lambda school: school.rank)]
     by_tier = [[pair for pair in rated if pair[1].tier == wanted] for wanted in dict.fromkeys(tiers)]
     turns = [pairs[turn] for turn in range(len(rated)) for pairs in by_tier if turn < len(pairs)]
@@ -192,7 +192,7 @@ def recommended(
 
 
 def short(school: School) -> dict[str, Any]:
-    """Returns what a list shows of a school."""
+    """Returns the fields of a school that a list shows."""
     return {name: getattr(school, name) for name in SHORT}
 
 

@@ -15,8 +15,8 @@ Limit = Annotated[int, Field(ge=1, le=10)]
 
 @tool(service="search")
 async def web_search(use: Use, query: Query, limit: Limit = 5) -> dict[str, Any]:
-    """Searches the web for what is current, such as visa rules and policies. Cite the links. The result says what was
-    searched; sample pages are not the web."""
+    """Searches the web for current information, such as visa rules and policies. Cite the links. The result says what
+    was searched; sample pages are not the web."""
     return _told(use.web, await use.web.search(query, None, limit))
 
 
@@ -62,7 +62,7 @@ def _of_school(school: School) -> list[tuple[str | None, Page]]:
         f"of those admitted have an SAT score from {school.sat_range[0]} to {school.sat_range[1]}, and a median GPA of "
         f"{school.gpa_median:g}. Test scores are {school.tests}. TOEFL: at least {school.toefl_minimum}.",
         "costs": f"Tuition is {school.tuition_usd} USD a year. Financial aid and scholarships: {aid}.",
-        "essays": " ".join(school.essay_prompts) or "We ask for no supplementary essay beside the main one.",
+        "essays": " ".join(school.essay_prompts) or "We do not require a supplementary essay besides the main one.",
         "majors": f"Majors: {', '.join(school.majors)}. {school.students} students in {school.town}, {school.region}.",
     }
     return [(school.name, Page(f"{school.name}: {name}", f"{site}/{name}", text)) for name, text in texts.items()]

@@ -1,4 +1,6 @@
-"""Conversations, memories and entities under /ai-agent, in its field names, over the functions of our own routes."""
+"""Conversations, memories and entities under /ai-agent, with its field names. They use the same functions as our own
+routes.
+"""
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
@@ -45,7 +47,7 @@ from turnlog.projectors.models.conversation.message import Message
 
 router = APIRouter(prefix="/ai-agent", tags=["ai-agent"])
 Id = Annotated[str, Path(min_length=1, max_length=255)]
-HeaderCursor = Annotated[str | None, Query(max_length=2_000, description="X-Next-Cursor of the page before.")]
+HeaderCursor = Annotated[str | None, Query(max_length=2_000, description="X-Next-Cursor of the previous page.")]
 _ALL = 2**31
 WORDS = frozenset({"title", "summary", "content", "category", "toolCalls", "metadata"})
 
@@ -112,7 +114,7 @@ async def delete_conversation(id: Id, caller: Writer, write_id: WriteId) -> Resp
 
 @router.post("/conversations/{id}/messages", status_code=201)
 async def add_message(id: Id, message: MessageInput, caller: Writer, write_id: WriteId) -> MessageRecord:
-    """Appends a message that was made elsewhere; no model answers it."""
+    """Appends a message that was written elsewhere; no model answers it."""
     turn = NewTurn(**dict(message), id=write_id)
 
     async def append(thread: str, expected: int | None) -> tuple[Place, Appended]:
@@ -128,7 +130,7 @@ async def add_message(id: Id, message: MessageInput, caller: Writer, write_id: W
 async def list_messages(
     id: Id, caller: Reader, response: Response, limit: Limit = 50, cursor: HeaderCursor = None
 ) -> list[MessageRecord]:
-    """Lists the newest messages, oldest first; the next page has those before."""
+    """Lists the newest messages, oldest first; the next page has earlier ones."""
     page = await own_turns.list_turns(id, caller, response, limit, cursor, newest=True)
     shown = items_of(page, response)
     return await _messages(await caller.owns(id), shown)
@@ -159,7 +161,7 @@ async def add_memory(memory: NewMemory, caller: Writer, write_id: WriteId) -> Me
 
 @router.delete("/memories/{id}", status_code=204)
 async def delete_memory(id: UUID, caller: Writer) -> Response:
-    """Takes a memory out of use."""
+    """Forgets a memory."""
     await own_memories.forget_memory(id, caller)
     return Response(status_code=204)
 
@@ -189,7 +191,7 @@ async def add_entity(entity: NewEntity, caller: Writer) -> EntityRecord:
 
 @router.put("/entities/{id}")
 async def update_entity(id: UUID, change: EntityChange, caller: Writer) -> EntityRecord:
-    """Changes an entity: a description or attribute replaces the one before, relations add up."""
+    """Changes an entity: a description or attribute replaces the previous one, relations are added."""
     known = await entities.entities_by_id(*caller.person)
     if id not in known:
         raise NotFound(f"there is no entity {id}")
@@ -199,8 +201,8 @@ async def update_entity(id: UUID, change: EntityChange, caller: Writer) -> Entit
 
 @router.get("/user-data/export", response_class=StreamingResponse)
 async def export(caller: Eraser) -> StreamingResponse:
-    """Returns {userId, memories, conversations with their messages, exportedAt, sanitizeLevel}: records as the other
-    routes have them, with personal details masked. POST /api/export has all that is stored of the caller."""
+    """Returns {userId, memories, conversations with their messages, exportedAt, sanitizeLevel}: records in the form of
+    the other routes, with personal details masked. POST /api/export gives all that is stored of the caller."""
     return as_file(_exported(caller))
 
 
@@ -213,7 +215,7 @@ async def _messages(place: Place, messages: Sequence[Message]) -> list[MessageRe
 
 
 async def _exported(caller: Principal) -> AsyncIterator[str]:
-    """Yields pieces of JSON text, with one conversation at most in memory."""
+    """Yields pieces of JSON text; holds at most one conversation in memory."""
     level, whose = SanitiseLevel.MODERATE, caller.person
     head = {"userId": caller.user, "exportedAt": datetime.now(UTC), "sanitizeLevel": level.name}
     yield to_json(head).decode()[:-1] + ', "memories": ['

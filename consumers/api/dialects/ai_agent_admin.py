@@ -24,11 +24,11 @@ from turnlog.projectors.models.operations.agents import AgentRow
 
 router = APIRouter(prefix="/admin/ai-agent", tags=["ai-agent administration"])
 AGENT_TYPE = r"^[A-Za-z][A-Za-z0-9_-]{0,63}$"
-AgentType = Annotated[str, Path(pattern=AGENT_TYPE, description="In any case of its letters.")]
+AgentType = Annotated[str, Path(pattern=AGENT_TYPE, description="Upper or lower case.")]
 
 
 class Quota(BaseModel):
-    """monthlyCost: USD. plan: vip is for admins too."""
+    """Changes of a plan's quotas. monthlyCost: in USD. plan: `vip` applies to admins too."""
 
     model_config = ConfigDict(extra="forbid")
     plan: Plan = "user"
@@ -38,8 +38,8 @@ class Quota(BaseModel):
 
 
 class Rate(BaseModel):
-    """A limit of requests. limit: requests of the window, or at once for the type `concurrent`. Only a user has a
-    window of an hour."""
+    """A limit of requests. limit: requests per window, or at the same time for the type `concurrent`. Only a user's
+    limits have a window of an hour."""
 
     model_config = ConfigDict(extra="forbid")
     plan: Plan = "user"
@@ -48,8 +48,8 @@ class Rate(BaseModel):
 
 
 class AgentChange(CamelBody):
-    """Values of an agent; null is as its team or the server's settings say. temperature: of the model, 0 to 2. tools,
-    delegates: names of what it may call and of the agents it may hand a question to."""
+    """Values of an agent; null means the value of its team or of the server's settings. temperature: of the model, 0 to
+    2. tools: names of tools it may call. delegates: agents it may hand a question to."""
 
     model_config = ConfigDict(extra="forbid")
     system_prompt: str | None = Field(None, max_length=100_000)
@@ -61,14 +61,14 @@ class AgentChange(CamelBody):
     delegates: list[Annotated[str, Field(pattern=AGENT_TYPE)]] | None = Field(None, max_length=100)
 
     def values(self) -> AgentChanges:
-        """Returns what the body names."""
+        """Returns the values that the body sets."""
         named: Any = self.model_dump(exclude_unset=True)
         changes: AgentChanges = named
         return changes
 
 
 class AgentConfig(CamelRecord):
-    """An agent as it is used. temperature, maxTokens: null leaves them to the model's server."""
+    """An agent with the values in use. temperature, maxTokens: null leaves the choice to the model's server."""
 
     type: str
     name: str
@@ -83,15 +83,15 @@ class AgentConfig(CamelRecord):
 
 
 class Toggle(BaseModel):
-    """Turns an agent on or off. enabled: null turns it to the other state."""
+    """Switches an agent on or off. enabled: null toggles the current state."""
 
     model_config = ConfigDict(extra="forbid")
     enabled: bool | None = None
 
 
 class Config(BaseModel):
-    """The limits and models of the server. user, vip: the limits of each plan, by name. models: their names by what
-    they do."""
+    """The limits and models of the server. user, vip: the limits of each plan, by name. models: names of models by
+    purpose."""
 
     user: dict[LimitName, float]
     vip: dict[LimitName, float]
@@ -105,7 +105,7 @@ class SpanLog(BaseModel):
 
 
 class SpanRecord(CamelRecord):
-    """Times in ms since 1970, duration in ms."""
+    """A span of a request. Times are in ms since 1970, the duration in ms."""
 
     trace_id: str
     span_id: str
@@ -120,7 +120,9 @@ class SpanRecord(CamelRecord):
 
 
 class TraceRecord(CamelRecord):
-    """One request and its spans, the request's own first. slow: over 5 s. role, process: who answered it."""
+    """A request and its spans, the request's own first. slow: it took over 5 s. role, process: where it was
+    answered.
+    """
 
     role: str
     process: str
@@ -176,7 +178,7 @@ async def show_config(caller: Operator) -> Config:
 
 @router.put("/config/quota")
 async def set_quota(quota: Quota, caller: Operator) -> Limits:
-    """Changes the quotas of a plan; those left out stay."""
+    """Changes the quotas of a plan; quotas that are left out stay."""
     changed = quota.model_dump(exclude={"plan"}, exclude_none=True)
     return await limits.change_limits(caller.runtime, caller.tenant, quota.plan, changed)
 
@@ -185,14 +187,18 @@ async def set_quota(quota: Quota, caller: Operator) -> Limits:
 async def set_rate(
     type: Literal["user", "conversation", "agent", "concurrent"], rate: Rate, caller: Operator
 ) -> Limits:
-    """Changes how many requests a user, a conversation or an agent may have in a window, or a user at once."""
+    """Changes how many requests are allowed per window for a user, a conversation or an agent, or at the same time for
+    a user.
+    """
     name = type if type == "concurrent" else f"{type}_per_{rate.window}"
     return await limits.change_limits(caller.runtime, caller.tenant, rate.plan, {name: rate.limit})
 
 
 @router.get("/agents", response_model=list[AgentConfig])
 async def list_agents(caller: Operator) -> list[AgentRow]:
-    """Lists the agents of the server's team, or the one that answers without a team, and those that were made."""
+    """Lists the agents of the server's team, or the one that answers without a team, and agents that were created
+    here.
+    """
     return await agents.list_agents(caller.runtime, caller.tenant)
 
 
@@ -204,29 +210,31 @@ async def show_agent(type: AgentType, caller: Operator) -> AgentRow:
 
 @router.put("/agents/{type}", response_model=AgentConfig)
 async def configure_agent(type: AgentType, change: AgentChange, caller: Operator, write_id: WriteId) -> AgentRow:
-    """Sets all values of an agent, or makes it. They hold for the next answer."""
+    """Sets all values of an agent, or creates it. They apply from the next answer on."""
     place = (caller.runtime, caller.tenant, type)
     return await agents.configure_agent(*place, change.values(), event_id=write_id)
 
 
 @router.patch("/agents/{type}", response_model=AgentConfig)
 async def change_agent(type: AgentType, change: AgentChange, caller: Operator, write_id: WriteId) -> AgentRow:
-    """Changes some values of an agent, or makes it; what is left out stays as it was set. null takes what its team or
-    the server says."""
+    """Changes some values of an agent, or creates it. Values that are left out stay; null restores the value of its
+    team or of the server."""
     place = (caller.runtime, caller.tenant, type)
     return await agents.change_agent(*place, change.values(), event_id=write_id)
 
 
 @router.put("/agents/{type}/toggle", response_model=AgentConfig)
 async def toggle_agent(type: AgentType, caller: Operator, write_id: WriteId, toggle: Toggle = Toggle()) -> AgentRow:
-    """Switches an agent on or off; one that is off refuses questions with 409 and the code agent-disabled."""
+    """Switches an agent on or off. Questions to an agent that is off are refused with 409 and the code
+    agent-disabled.
+    """
     place = (caller.runtime, caller.tenant, type)
     return await agents.switch_agent(*place, toggle.enabled, event_id=write_id)
 
 
 @router.get("/tools")
 async def list_tools(caller: Operator) -> list[str]:
-    """Lists the names of the tools that agents may be given."""
+    """Lists the names of the tools that agents can be given."""
     return agents.tool_names(caller.runtime)
 
 
@@ -238,20 +246,20 @@ async def user_usage(user: UserId, caller: Operator, by: By = "day") -> list[Usa
 
 @router.get("/metrics")
 async def metrics_summary(caller: ServerOperator) -> dict[str, Any]:
-    """Returns the metrics of all processes since each began; /admin/ai-agent/metrics/prometheus has all of them, by
-    role."""
+    """Returns a summary of the metrics of all processes since their start; /admin/ai-agent/metrics/prometheus has all
+    of them, by role."""
     return await gauges.whole_summary(caller.system)
 
 
 @router.get("/traces/recent")
 async def recent_traces(caller: Operator, limit: Limit = 50) -> list[TraceRecord]:
-    """Lists the tenant's latest requests, whichever process answered them, newest first."""
+    """Lists the tenant's latest requests in all processes, newest first."""
     return await _traces(caller, limit)
 
 
 @router.get("/traces/errors")
 async def failed_traces(caller: Operator, limit: Limit = 50) -> list[TraceRecord]:
-    """Lists the latest requests with an error, as /traces/recent does."""
+    """Lists the latest requests that ended with an error, in the form of /traces/recent."""
     return await _traces(caller, limit, only_failed=True)
 
 
@@ -264,11 +272,11 @@ async def _traces(caller: Operator, limit: int, only_failed: bool = False) -> li
 
 @router.get("/circuit-breakers")
 async def list_breakers(caller: Operator) -> list[Circuit]:
-    """Lists the breakers of all processes, which all tenants share."""
+    """Lists the circuit breakers of all processes. All tenants share them."""
     return await breakers.list_breakers(caller.system)
 
 
 @router.delete("/circuit-breakers/{service}")
 async def reset_breaker(service: Annotated[str, Path(max_length=100)], caller: ServerOperator, _: WriteId) -> Circuit:
-    """Closes the service's breakers in every process."""
+    """Closes the circuit breakers of a service in every process."""
     return await breakers.reset_breaker(caller.system, service)

@@ -46,7 +46,7 @@ QUOTAS = ("tokens_per_day", "usd_per_month")
 
 
 class AgentRequest(CamelBody):
-    """A question to an agent. locale: of what a person reads when there is no answer."""
+    """A question to an agent. locale: the language of the message that a person reads when there is no answer."""
 
     message: str = Field(min_length=1, max_length=1_000_000)
     conversation_id: str | None = Field(None, min_length=1, max_length=255)
@@ -54,7 +54,7 @@ class AgentRequest(CamelBody):
 
 
 class Chat(AgentRequest):
-    """agentType: another agent than the one that coordinates."""
+    """A question to the team. agentType: an agent to ask instead of the coordinating one."""
 
     agent_type: str | None = Field(None, pattern=AGENT_TYPE)
     stream: bool = False
@@ -65,22 +65,22 @@ class AgentCall(AgentRequest):
 
 
 class PlanStep(CamelRecord):
-    """A call that was planned."""
+    """A tool call that was planned."""
 
     tool: str
     args: Any
 
 
 class ShownPlan(CamelRecord):
-    """The plan of an answer. content: what the agent that answered said when it planned. steps: the tools that were
-    called, of all agents."""
+    """The plan of an answer. content: what the answering agent said when it planned. steps: the tool calls of all
+    agents."""
 
     content: str = ""
     steps: list[PlanStep] = Field([])
 
 
 class Timing(CamelRecord):
-    """Milliseconds in each phase, over all agents."""
+    """Milliseconds spent in each phase by all agents together."""
 
     plan: int = 0
     execute: int = 0
@@ -88,9 +88,9 @@ class Timing(CamelRecord):
 
 
 class AgentResponse(CamelRecord):
-    """data.fastRoute: whether rules chose the agent or the answer; data.finishReason: why it ended. delegatedTo: the
-    agent that another one asked to answer. plan, timing: of a run by a team, else null. suggestions: what to ask next,
-    by the rules of the agent that answered."""
+    """An answer. data.fastRoute: whether rules chose the agent or the answer; data.finishReason: why it ended.
+    delegatedTo: the agent that another agent asked to answer. plan, timing: only for a run of a team, otherwise null.
+    suggestions: questions to ask next, by the rules of the answering agent."""
 
     message: str
     agent_type: str
@@ -104,7 +104,7 @@ class AgentResponse(CamelRecord):
 
 
 class RateLimit(CamelRecord):
-    """A window of requests. reset: when a full window has room again."""
+    """A window of requests. reset: when a full window accepts requests again."""
 
     name: str
     limit: float
@@ -126,8 +126,8 @@ class UserContext(CamelRecord):
 
 @router.post("/chat", response_model=AgentResponse, responses=STREAM)
 async def chat(question: Chat, caller: Asker, write_id: WriteId, request: Request) -> Any:
-    """Answers a question; with `stream` as server-sent events: agent_switch {from, to} where agentType names another
-    agent or one hands over, phase_change {phase}, plan_content {content}, content {chunk}, tool_start {name, args},
+    """Answers a question; with `stream` as server-sent events: agent_switch {from, to} if agentType names another agent
+    or an agent hands over, phase_change {phase}, plan_content {content}, content {chunk}, tool_start {name, args},
     tool_end {name, result}, restart, done {response}, error."""
     answer = await _ask(question, question.conversation_id, question.agent_type, caller, write_id, request)
     return _streamed(answer) if question.stream else await _whole(answer)
@@ -135,14 +135,14 @@ async def chat(question: Chat, caller: Asker, write_id: WriteId, request: Reques
 
 @router.post("/agent")
 async def call_agent(question: AgentCall, caller: Asker, write_id: WriteId, request: Request) -> AgentResponse:
-    """Returns the whole answer of this agent. 404 where there is no such agent, 409 while it is switched off."""
+    """Returns this agent's answer when it is complete. 404 if there is no such agent, 409 while it is switched off."""
     answer = await _ask(question, question.conversation_id, question.agent_type, caller, write_id, request)
     return await _whole(answer)
 
 
 @router.post("/conversations/{id}/stream", response_class=StreamingResponse, responses=STREAM)
 async def stream(id: Id, question: Chat, caller: Asker, write_id: WriteId, request: Request) -> StreamingResponse:
-    """Streams an answer in this conversation, as /chat does with `stream`."""
+    """Streams an answer in this conversation, like /chat with `stream`."""
     return _streamed(await _ask(question, id, question.agent_type, caller, write_id, request))
 
 
@@ -150,7 +150,7 @@ async def stream(id: Id, question: Chat, caller: Asker, write_id: WriteId, reque
 async def history(
     conversationId: str, caller: Reader, response: Response, limit: Limit = 50, cursor: HeaderCursor = None
 ) -> list[MessageRecord]:
-    """Lists the newest messages, oldest first; the next page has those before."""
+    """Lists the newest messages, oldest first; the next page has earlier ones."""
     return await list_messages(conversationId, caller, response, limit, cursor)
 
 
@@ -162,7 +162,9 @@ async def clear_conversation(conversationId: str, caller: Writer, write_id: Writ
 
 @router.post("/refresh-context")
 async def refresh_context(caller: Reader) -> UserContext:
-    """Returns what is known of the caller, read now. Every answer reads it too: no copy of it can be out of date."""
+    """Returns what is known about the caller at this moment. Every answer reads it anew as well, so no copy can be out
+    of date.
+    """
     known = await user_context(*caller.person)
     preferences = known.preferences.model_dump(mode="json", exclude_none=True)
     return UserContext(
@@ -177,7 +179,7 @@ async def refresh_context(caller: Reader) -> UserContext:
 
 @router.get("/usage")
 async def own_usage(caller: Reader, by: By = "day") -> list[Usage]:
-    """Returns calls, tokens and cost of language models, by day, month, agent or model."""
+    """Returns the caller's calls, tokens and cost of language models, by day, month, agent or model."""
     return await usage.usage(*caller.person, by)
 
 
@@ -187,7 +189,7 @@ async def rate_limit(
     conversationId: str | None = None,
     agentType: Annotated[str | None, Query(pattern=AGENT_TYPE)] = None,
 ) -> list[Guard]:
-    """Returns the limits of requests at once, and of those of the last minute and hour: of the caller, the conversation
+    """Returns the limits of concurrent requests and of requests per minute and hour, for the caller, the conversation
     and the agent."""
     guards = await _guards(caller, conversationId, agentType and agentType.lower())
     return [guard for guard in guards if guard.name not in QUOTAS]
@@ -195,7 +197,7 @@ async def rate_limit(
 
 @router.get("/quota")
 async def quota(caller: Reader) -> list[Guard]:
-    """Returns the quotas: tokens of the day and cost of the month."""
+    """Returns the caller's quotas: tokens per day and cost per month."""
     return [guard for guard in await _guards(caller, None, None) if guard.name in QUOTAS]
 
 
@@ -206,15 +208,15 @@ async def _guards(caller: Principal, thread: str | None, agent: str | None) -> l
 
 @router.get("/health")
 async def parts(caller: Reader) -> Health:
-    """Returns the state of Postgres, NATS, the projections and the models. The answer is 200 while a part is away:
-    `state` says so."""
+    """Returns the state of Postgres, NATS, the projections and the models. The status is 200 even if a part is
+    unavailable; `state` says so."""
     return await health.health(caller.system)
 
 
 async def _ask(
     question: AgentRequest, thread: str | None, agent: str | None, caller: Principal, write_id: UUID, request: Request
 ) -> AnswerUnderWay:
-    """Appends the question. The errors of the request have a text for people from here on."""
+    """Appends the question. From here on, errors of the request carry a message for people."""
     request.state.locale = question.locale
     return await ask_agent(request, caller, thread or str(write_id), question.message, write_id, agent=agent)
 

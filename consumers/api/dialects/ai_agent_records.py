@@ -1,4 +1,4 @@
-"""The records of /ai-agent: conversations, messages, memories and entities in its field names."""
+"""The records of /ai-agent: conversations, messages, memories and entities with its field names."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -21,7 +21,7 @@ _SOURCES = {"user": "user_input", "llm": "llm_extract", "rule": "rule_extract", 
 
 
 class ConversationRecord(CamelRecord):
-    """A conversation. summary: of its older turns, once there is one. metadata: as it was created with."""
+    """A conversation. summary: the summary of its older turns, if there is one. metadata: as given at its creation."""
 
     id: str = Field(validation_alias="thread")
     user_id: str
@@ -38,7 +38,7 @@ class ConversationRecord(CamelRecord):
 
 
 class MessageRecord(CamelRecord):
-    """tokensUsed: of the request and the answer together, as the provider counted them."""
+    """A message. tokensUsed: tokens of request and answer together, as the provider counted them."""
 
     id: UUID
     conversation_id: str
@@ -69,8 +69,8 @@ class MessageRecord(CamelRecord):
 class MemoryRecord(CamelRecord):
     """A memory. metadata: the client's own, and what turnlog knows: confidence, source, conversationId, messageId,
     rawMatch (the quote), normalized (the value), dedupeKey, pendingConflict, merged, summarized, archived, archivedAt,
-    updatedAt (it was said last), accessCount, tier, scoreTier, score, scoreDetails. A name that both have is the
-    client's."""
+    updatedAt (when it was last said), accessCount, tier, scoreTier, score, scoreDetails. If both have a name, the
+    client's value is shown."""
 
     id: UUID
     user_id: str = Field(validation_alias="user")
@@ -112,14 +112,16 @@ class MemoryRecord(CamelRecord):
 
 
 class Relation(CamelRecord):
-    """targetId: of an entity of the user's with the name targetName; one that is given decides over the name."""
+    """A relation to another entity. targetId: id of the user's entity with the name targetName; if given, it takes
+    precedence over the name.
+    """
 
     type: str
     target_id: UUID | None = None
     target_name: str
 
     def target(self, known: Mapping[UUID, EntityFound]) -> str:
-        """Returns the name of the target. Raises NotFound for a targetId that no entity has."""
+        """Returns the name of the target. Raises NotFound for an unknown targetId."""
         if self.target_id is None:
             return self.target_name
         if self.target_id not in known:
@@ -135,7 +137,7 @@ class NewEntity(CamelBody):
     relations: list[Relation] = Field([])
 
     def stored_as(self, known: Mapping[UUID, EntityFound]) -> EntityInput:
-        """Returns what is stored. known: the user's entities. Raises NotFound for a targetId that none has."""
+        """Returns the entity to store. known: the user's entities. Raises NotFound for an unknown targetId."""
         relations = [(relation.type, relation.target(known)) for relation in self.relations]
         return EntityInput(self.type, self.name, self.description, self.attributes, relations)
 
@@ -147,8 +149,8 @@ class EntityRecord(NewEntity, CamelRecord):
 
 
 async def entity_records(caller: Principal, entities: Sequence[EntityFound]) -> list[EntityRecord]:
-    """Returns the caller's entities as records. The target of a relation is a name: of several entities that have it,
-    targetId is the id of the one that is mentioned most."""
+    """Returns the caller's entities as records. The target of a relation is stored as a name; if several entities have
+    this name, targetId is that of the most mentioned one."""
     known = await entities_by_id(*caller.person)
     ids = {entity.name.casefold(): id_ for id_, entity in reversed(known.items())}
     records = []

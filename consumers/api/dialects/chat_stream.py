@@ -21,8 +21,8 @@ Id = Annotated[str | None, Field(min_length=1, max_length=255)]
 
 
 class ChatRequest(BaseModel):
-    """The body of a question. user_id: left out or the caller's. session_id: the conversation, where no conversation_id
-    is given. debug: the last event has the messages that the model was given."""
+    """The body of a question. user_id: the caller's, if given. session_id: the conversation if no conversation_id is
+    given. debug: the last event contains the messages that the model got."""
 
     message: str = Field(min_length=1, max_length=1_000_000)
     user_id: Id = None
@@ -33,7 +33,9 @@ class ChatRequest(BaseModel):
 
 
 async def begin(chat: ChatRequest, caller: Asker, write_id: WriteId, request: Request) -> tuple[AnswerUnderWay, bool]:
-    """Returns the answer, and whether its last event contains the model's messages. Their errors are the response's."""
+    """Returns the answer, and whether its last event contains the model's messages. Errors raised here become the
+    response.
+    """
     caller.check_user(chat.user_id)
     thread = chat.conversation_id or chat.session_id or str(write_id)
     return await ask_agent(request, caller, thread, chat.message, write_id, agent=chat.agent_type), chat.debug
@@ -42,7 +44,7 @@ async def begin(chat: ChatRequest, caller: Asker, write_id: WriteId, request: Re
 @router.post("/stream", response_class=EventSourceResponse)
 async def graph_stream(begun: Annotated[tuple[AnswerUnderWay, bool], Depends(begin)]) -> AsyncIterator[ServerSentEvent]:
     """Appends the message; events: route, recall, retrieve for each search of the agent, content {chunk}, generate,
-    persist, and restart, error. A client that leaves asks for the rest at /api/threads/{thread}/answers/{seq}."""
+    persist, and restart, error. A client that disconnects can get the rest at /api/threads/{thread}/answers/{seq}."""
     answer, debug = begun
     async with aclosing(server_sent(_events(answer, debug), answer.locale)) as events:
         async for event in events:

@@ -1,4 +1,4 @@
-"""The short-term memory of a conversation as sessions, under /short-memory, with its requests and results."""
+"""The short-term memory of a conversation as a session, under /short-memory, in the forms of that API."""
 
 from typing import Annotated
 
@@ -24,7 +24,7 @@ ConversationId = Annotated[str, Path(min_length=1, max_length=255)]
 
 
 class Snapshot(UserSnapshot):
-    """What the session knows of the user. history: chronic diseases, which are read by that name too."""
+    """What the session knows about the user. history: another name for chronic diseases."""
 
     chronic_diseases: tuple[str, ...] = Field(
         (), validation_alias=AliasChoices("history", "chronic_diseases"), serialization_alias="history"
@@ -32,13 +32,13 @@ class Snapshot(UserSnapshot):
 
 
 class Session(SessionValue):
-    """The session with the names of this API."""
+    """A session with the names of this API."""
 
     user_snapshot: Snapshot = Snapshot()
 
 
 class Context(MemoryContext):
-    """The history for a prompt, with the session as this API names it."""
+    """The history for a prompt, with the session in the form of this API."""
 
     session: Session
 
@@ -52,8 +52,8 @@ class ConversationRequest(RequestBody):
 
 
 class CheckpointRequest(ConversationRequest):
-    """The body of a request for a checkpoint. recent_turns: the newest turns that stay in full; null is the session's
-    rule."""
+    """The body of a request for a checkpoint. recent_turns: the number of newest turns that stay in full; null means
+    the session's rule."""
 
     summary: str = Field(min_length=1, max_length=200_000)
     recent_turns: int | None = Field(None, ge=0, le=1_000)
@@ -61,7 +61,7 @@ class CheckpointRequest(ConversationRequest):
 
 @router.post("/create", status_code=201)
 async def create(body: MemoryCreateRequest, caller: Writer, _: WriteId) -> Session:
-    """Begins a session; one that exists begins again. user_id: left out or the caller's."""
+    """Begins a session; an existing session begins again. user_id: the caller's, if given."""
     caller.check_user(body.user_id)
     place = await caller.claims(body.conversation_id)
     whose = {"user_id": caller.user, "conversation_id": place[2]}
@@ -70,8 +70,9 @@ async def create(body: MemoryCreateRequest, caller: Writer, _: WriteId) -> Sessi
 
 @router.post("/query")
 async def query(body: MemoryQueryRequest, caller: Reader) -> Context:
-    """Returns the history for a prompt. enterprise_id: left out or the caller's tenant. patient_id: left
-    out or the caller."""
+    """Returns the history for a prompt. enterprise_id: the caller's tenant, if given. patient_id: the caller, if
+    given.
+    """
     runtime, tenant, thread = await caller.owns(body.conversation_id)
     made = await session_calls.query_memory(runtime, tenant, body.model_copy(update={"conversation_id": thread}))
     return Context.model_validate(made.model_dump())
@@ -79,8 +80,8 @@ async def query(body: MemoryQueryRequest, caller: Reader) -> Context:
 
 @router.post("/write", status_code=201)
 async def write(body: MemoryWriteRequest, caller: Writer, write_id: WriteId) -> MemoryWriteResult:
-    """Appends the question, the answer or both. turn_id: a turn that is sent again with it is stored
-    once."""
+    """Appends the question, the answer or both. turn_id: makes a retry safe; a turn sent twice with the same id is
+    stored once."""
     caller.check_user(body.user_id)
     runtime, tenant, thread = await caller.owns(body.conversation_id)
     whose = {"user_id": caller.user, "conversation_id": thread, "turn_id": body.turn_id or write_id}
@@ -89,14 +90,14 @@ async def write(body: MemoryWriteRequest, caller: Writer, write_id: WriteId) -> 
 
 @router.post("/checkpoint", status_code=201)
 async def checkpoint(body: CheckpointRequest, caller: Writer, _: WriteId) -> Session:
-    """Ends the segment with this summary."""
+    """Ends the current segment with this summary."""
     place = await caller.owns(body.conversation_id)
     return _named(await session_calls.write_checkpoint(*place, body.summary, body.recent_turns))
 
 
 @router.post("/reset")
 async def reset(body: ConversationRequest, caller: Writer, _: WriteId) -> Session:
-    """Resets the session: earlier turns leave the session, not the transcript."""
+    """Resets the session: earlier turns leave the session, but stay in the transcript."""
     return _named(await session_calls.reset_session(*await caller.owns(body.conversation_id)))
 
 
@@ -108,7 +109,7 @@ async def get(conversation_id: ConversationId, caller: Reader) -> Session:
 
 @router.put("/sessions/{conversation_id}")
 async def put(conversation_id: ConversationId, body: SessionValue, caller: Writer, _: WriteId) -> Session:
-    """Sets current_agent_key, global_state and user_snapshot; the rest follows from the conversation."""
+    """Sets current_agent_key, global_state and user_snapshot; everything else follows from the conversation."""
     return _named(await session_calls.change_session(*await caller.owns(conversation_id), body))
 
 

@@ -1,6 +1,6 @@
-"""The WebSocket chat: one socket per topic, which is a conversation; questions in, answers in pieces out.
+"""The WebSocket chat: one socket per topic, which is a conversation. It takes questions and sends answers in pieces.
 
-In: `{"message": "…"}`, with a `request_id` to ask once however often it is sent, and an `agent` to choose who
+In: `{"message": "…"}`, with a `request_id`, so that repeated messages ask only once, and an `agent` to choose who
 answers. Out: `{"type", "data"}`.
 """
 
@@ -74,9 +74,9 @@ class SentQuestion(BaseModel):
 async def chat(
     socket: WebSocket, session_id: str, topic_id: str, after: Annotated[int | None, Query(ge=0, le=_ALL)] = None
 ) -> None:
-    """Serves one socket. session_id groups topics and has no effect here. after: sends the turns after this sequence
-    first, and goes on with an answer that is under way. A client without the right to the topic is refused before the
-    socket opens."""
+    """Serves one socket. session_id groups topics and has no effect here. after: first sends the turns after this
+    sequence, and then the rest of a running answer. A client without access to the topic is refused before the socket
+    opens."""
     with ExitStack() as counted:
         try:
             caller = await _caller(socket)
@@ -86,7 +86,7 @@ async def chat(
             return await socket.send_denial_response(problem_of(error))
         await socket.accept(TICKET if TICKET in socket.scope["subprotocols"] else None)
         talk = _Talk(socket, caller, topic_id, place)
-        with suppress(WebSocketDisconnect):  # the answer is still made
+        with suppress(WebSocketDisconnect):  # the answer is made nevertheless
             if after is not None:
                 await talk.replay(after)
             async for text in socket.iter_text():
@@ -94,8 +94,8 @@ async def chat(
 
 
 async def _caller(socket: WebSocket) -> Principal:
-    """Returns the caller by the token of the query, or by a ticket after TICKET among the subprotocols, which are not
-    logged.
+    """Returns the caller, identified by the token in the query or by a ticket after TICKET among the subprotocols,
+    which are not logged.
 
     Raises Unauthenticated, TokenExpired, Forbidden.
     """
@@ -113,14 +113,14 @@ async def _caller(socket: WebSocket) -> Principal:
 
 
 class _Talk:
-    """One open socket."""
+    """An open socket."""
 
     def __init__(self, socket: WebSocket, caller: Principal, thread: str, place: Place) -> None:
         self._socket, self._caller, self._thread, self._place = socket, caller, thread, place
         self._streams: Streams = socket.app.state.streams
 
     async def replay(self, after: int) -> None:
-        with suppress(NotFound):  # a topic that has not begun
+        with suppress(NotFound):  # the topic has no turns yet
             async for part in transcript_in_parts(*self._place, after):
                 for turn in part:
                     await self._saved(turn, content=turn.content)
@@ -154,13 +154,13 @@ class _Talk:
         return uuid5(_REQUESTS, "\0".join((self._caller.tenant, self._caller.user, self._thread, request_id)))
 
     async def _relay(self, seq: int, running: Running[Piece], request_id: str | None) -> None:
-        """Sends one answer from its first piece on."""
+        """Sends all pieces of one answer."""
         stream, index = running.id, 0
         try:
             async with aclosing(running.read()) as pieces:
                 async for number, piece in pieces:
                     match piece:
-                        case QuestionStored() | Restarted():  # after a restart the text so far is void
+                        case QuestionStored() | Restarted():  # a restart discards the text so far
                             stream, index = f"{running.id}-{number}", 0
                             about = {"thread": self._thread, "request_id": request_id}
                             await self._send("streaming_start", stream_id=stream, **about)
@@ -203,7 +203,7 @@ class _Talk:
         is_priced = True
         async for record in log.read_thread(tenant, thread, answered.seq, types=("usage_metered",)):
             if record.event.causation == request and isinstance(record.event.data, UsageMetered):
-                reason = reason or record.event.data.error  # the last message of the progress may have been lost
+                reason = reason or record.event.data.error  # the last progress message may have been lost
                 for name in usage:
                     usage[name] += getattr(record.event.data, name)
                 is_priced = is_priced and prices.price_of(record.event.data.model) is not None

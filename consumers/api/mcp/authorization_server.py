@@ -1,9 +1,9 @@
 """Lets clients of MCP sign in: an authorization server (OAuth 2.1) over turnlog's own API keys and tokens.
 
-A sign-in is an API key whose secret only its refresh tokens hold, encrypted, so `turnlog api-key` lists and revokes it.
-An access token is for the address of MCP alone and ends with the key. A refresh token is good once: the row of the
-key's uses counts refreshes, and one statement decides which of two at one instant is first. Clients and requests are
-not stored: their ids hold them, signed.
+A sign-in is an API key, so `turnlog api-key` lists and revokes it. Its secret is stored only in its refresh tokens,
+encrypted. An access token is valid for the address of MCP alone and ends with the key. A refresh token works once: the
+row of the key's uses counts refreshes, and one statement decides which of two simultaneous uses is first. Clients and
+requests are not stored: their ids contain them, signed.
 """
 
 import re
@@ -38,26 +38,31 @@ SIGN_IN = timedelta(days=90)
 ACCESS = timedelta(hours=1)
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 NO_REDIRECTS = ("", "javascript", "data", "vbscript", "file", "blob", "about", "filesystem", "view-source", "intent")
-_HOST = re.compile(r"[\w.-]+|::1", re.ASCII)  # because it becomes part of the page's policy
+_HOST = re.compile(
+    r"[\w.-]+|::1", re.ASCII
+)  # restricted, because it becomes part of the page's content security policy
 _URI = re.compile(r"[!-~]{1,500}")  # visible ASCII
 
 
 class Client(BaseModel):
-    """What a client registers (RFC 7591). Every client is public: it proves itself by PKCE."""
+    """A client's registration (RFC 7591). Every client is public, and uses PKCE."""
 
     redirect_uris: list[str] = Field(min_length=1, max_length=10)
     client_name: str | None = Field(None, max_length=100)
 
     def may_return_to(self, uri: str) -> bool:
-        """Returns whether exactly this address was registered. The port of a loopback address may differ
-        (RFC 8252, 7.3)."""
+        """Returns whether this exact address was registered. The port of a loopback address may differ (RFC 8252,
+        7.3).
+        """
         return uri in self.redirect_uris or any(
             _any_port(uri) == _any_port(known) is not None for known in self.redirect_uris
         )
 
 
 class Request(BaseModel):
-    """An authorization request. resource: the address of MCP, which accepts its tokens. until: seconds since 1970."""
+    """An authorization request. resource: the address of MCP, for which the tokens are valid. until: in seconds since
+    1970.
+    """
 
     client_id: str
     redirect_uri: str
@@ -70,14 +75,16 @@ class Request(BaseModel):
 
 
 class Code(AuthorizationCode):
-    """An authorization code. identity: what the person allowed."""
+    """An authorization code. identity: the rights that the person granted."""
 
     identity: Identity
     resource: str
 
 
 class Refresh(RefreshToken):
-    """A refresh token. key: the API key that the token stands for. used: how often the sign-in was refreshed before."""
+    """A refresh token. key: the API key that the token stands for. used: how often the sign-in was refreshed before
+    this token.
+    """
 
     key: str
     used: int
@@ -95,7 +102,7 @@ Purpose = Literal["client", "request", "code"]
 
 
 class SignIns:
-    """The provider for the MCP library's token handler. runtime: not limited to a tenant."""
+    """The provider for the MCP library's token handler. runtime: a runtime that is not limited to a tenant."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -121,11 +128,11 @@ class SignIns:
         return self._signed("client", client.model_dump() | {"id": secrets.token_hex(8)})
 
     def ask(self, request: Request) -> str:
-        """Returns the request in the form that the consent page carries."""
+        """Returns the request as signed text, which the form of the consent page carries."""
         return self._signed("request", request.model_dump())
 
     def asked(self, text: str) -> Request | None:
-        """Returns the request in a form; None if it was forged or is too old."""
+        """Returns the request that the form carries; None if it was forged or is too old."""
         content = self._opened("request", text)
         request = None if content is None else Request.model_validate(content)
         return None if request is None or request.until < time.time() else request
@@ -141,7 +148,7 @@ class SignIns:
         return f"{ticket}.{self._signed('code', content)}"
 
     async def load_authorization_code(self, client: OAuthClientInformationFull, authorization_code: str) -> Code | None:
-        """Uses up the code, even if the handler then refuses the rest of the request."""
+        """Returns the code, and uses it up even if the handler then refuses the rest of the request."""
         ticket, _, signed = authorization_code.partition(".")
         content = self._opened("code", signed)
         if content is None or not compare_digest(content["ticket"], _digest(ticket)):
@@ -156,7 +163,7 @@ class SignIns:
     async def exchange_authorization_code(
         self, client: OAuthClientInformationFull, authorization_code: Code
     ) -> OAuthToken:
-        """Makes the API key of the sign-in."""
+        """Creates the API key of the sign-in, and returns its tokens."""
         by = authorization_code.identity
         label = f"MCP: {client.client_name or 'a client'}"
         key = await create_key(self._runtime, by.tenant, by.user, by.role, sorted(by.scopes), label, by=by)
@@ -179,8 +186,8 @@ class SignIns:
     async def exchange_refresh_token(
         self, client: OAuthClientInformationFull, refresh_token: Refresh, scopes: list[str]
     ) -> OAuthToken:
-        """Returns new tokens, once per refresh token; the sign-in's expiry is unchanged. A token that was used more
-        than a minute ago ends the sign-in, because somebody else may have it (OAuth 2.1, 4.3.1)."""
+        """Returns new tokens, once per refresh token; the sign-in still expires at the same time. A token that was
+        first used more than a minute ago ends the sign-in, because it may be stolen (OAuth 2.1, 4.3.1)."""
         holder, used = refresh_token.identity, refresh_token.used
         spent = await spend_refresh(self._runtime.pool, holder, used)
         if spent == "replayed":
@@ -191,7 +198,7 @@ class SignIns:
         return self._tokens(client.client_id, replace(holder, scopes=frozenset(scopes)), sealed)
 
     async def revoke(self, identity: Identity) -> None:
-        """Ends a sign-in, its tokens too."""
+        """Ends a sign-in and its tokens."""
         if identity.key_id is not None:
             await revoke_key(self._runtime, identity.tenant, identity.key_id)
 
@@ -226,7 +233,7 @@ class SignIns:
 
 
 def may_register(uri: str) -> bool:
-    """Returns whether codes may be sent to an address: https, loopback, or an application's own scheme."""
+    """Returns whether codes may be sent to an address: https, loopback or an application's own scheme."""
     try:
         parts = urlsplit(uri)
         host, _ = parts.hostname or "", parts.port

@@ -1,4 +1,4 @@
-"""Tools that accept common mistakes of models in arguments, and explain unusable ones in words."""
+"""Tools that accept common mistakes of models in arguments, and explain arguments they cannot use."""
 
 from typing import Any
 
@@ -9,7 +9,9 @@ from pydantic import ValidationError
 
 
 class ForgivingTool(Tool):
-    """Takes an empty optional argument as absent. Its errors name the arguments that are unknown, missing or wrong."""
+    """A tool that treats an empty optional argument as absent. Its errors name the arguments that are unknown, missing
+    or wrong.
+    """
 
     async def run(self, arguments: dict[str, Any], context: Context[Any, Any], convert_result: bool = False) -> Any:
         known, required = self.parameters["properties"], self.parameters.get("required", ())

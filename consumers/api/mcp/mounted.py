@@ -24,7 +24,9 @@ PATH = "/mcp"
 
 
 class Authenticated:
-    """ASGI middleware: identifies the caller, by the same tokens and keys as every route, before MCP reads anything."""
+    """ASGI middleware that identifies the caller before MCP reads anything, by the same tokens and keys as every
+    route.
+    """
 
     def __init__(self, app: ASGIApp, runtime: Runtime) -> None:
         self._app, self._runtime = app, runtime
@@ -51,8 +53,8 @@ class Authenticated:
 def mount(app: FastAPI, runtime: Runtime) -> None:
     """Serves MCP at /mcp and /mcp/ while the application runs. `RequestLimits` has checked Host and Origin.
 
-    A GET is refused with 405, as the protocol has it for a server that sends nothing by itself (MCP 2025-06-18,
-    Transports): its stream would stay empty, and hold up the server's end.
+    A GET is refused with 405, as the protocol demands of a server that sends nothing by itself (MCP 2025-06-18,
+    Transports): its stream would stay empty, and delay the server's stop.
     """
     server = make_server()
     inner = server.streamable_http_app(

@@ -1,4 +1,4 @@
-"""The routes of signing in to MCP: metadata, registering, the consent page, and the MCP library's handler of tokens."""
+"""The routes for signing in to MCP: metadata, registration, the consent page, and the MCP library's token handler."""
 
 import re
 import time
@@ -26,12 +26,12 @@ from turnlog.consumers.api.problems import language_of
 
 RESOURCE = "/.well-known/oauth-protected-resource"
 NO_STORE = {"Cache-Control": "no-store"}
-CHALLENGE = re.compile(r"[\w-]{43}", re.ASCII)  # of SHA-256, as base64url
+CHALLENGE = re.compile(r"[\w-]{43}", re.ASCII)  # a SHA-256 digest as base64url
 WORDS = {
     "en": {
         "title": "{client} asks for your memory",
-        "unproven": "The name is what the client says of itself. Allow it only if you have just begun this there.",
-        "goes": "Then you go on to",
+        "unproven": "The client chose this name itself. Allow this only if you have just started it there.",
+        "goes": "Then you continue to",
         "read": "Read your conversations and memories",
         "write": "Remember and forget for you",
         "credential": "Your sign-in",
@@ -39,11 +39,11 @@ WORDS = {
         "allow": "Allow",
         "refuse": "Refuse",
         "a client": "A client",
-        "failed": "This sign-in cannot go on",
-        "old": "The request was changed or is older than ten minutes. Begin again in your client.",
-        "unknown": "The client did not register here, or has sent an address that it did not register. Nothing was "
+        "failed": "This sign-in cannot continue",
+        "old": "The request was changed or is older than ten minutes. Start again in your client.",
+        "unknown": "The client did not register here, or gave an address that it did not register. Nothing was "
         "sent there. Remove the connection in your client and add it again.",
-        "scopes": "This sign-in may do nothing of what is asked for.",
+        "scopes": "This credential has none of the requested rights.",
         "wrong": "This link, token or key is not accepted. A link works once.",
     },
     "zh": {
@@ -69,7 +69,7 @@ HEADERS = NO_STORE | {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
     "Cross-Origin-Opener-Policy": "same-origin",
-    "Referrer-Policy": "same-origin",  # with no-referrer a browser sends the form from `Origin: null`
+    "Referrer-Policy": "same-origin",  # with no-referrer, a browser would send the form with `Origin: null`
 }
 PAGE = """<!doctype html>
 <html lang="{lang}"><head><meta charset="utf-8"><title>{title} · turnlog</title>
@@ -86,17 +86,17 @@ def base_of(settings: Settings, connection: HTTPConnection) -> str:
 
 
 def resource_of(settings: Settings, connection: HTTPConnection) -> str:
-    """Returns the address of MCP, for which tokens of a sign-in are."""
+    """Returns the address of MCP, for which the tokens of a sign-in are valid."""
     return f"{base_of(settings, connection)}/mcp"
 
 
 def challenge(settings: Settings, connection: HTTPConnection) -> str:
-    """Returns the header WWW-Authenticate of a refusal (RFC 9728, 5.1)."""
+    """Returns the WWW-Authenticate header of a refusal (RFC 9728, 5.1)."""
     return f'Bearer resource_metadata="{base_of(settings, connection)}{RESOURCE}/mcp"'
 
 
 def mount_sign_in(app: FastAPI, runtime: Runtime) -> None:
-    """Adds the metadata of /mcp; without an issuer of the settings, turnlog's own authorization server too."""
+    """Adds the metadata of /mcp; if the settings name no issuer, also turnlog's own authorization server."""
     settings = runtime.settings
 
     async def resource(request: Request) -> Response:
@@ -124,7 +124,7 @@ class _Server:
 
     @property
     def routes(self) -> list[Route]:
-        provider: Any = self._sign_ins  # it has the methods that these two call
+        provider: Any = self._sign_ins  # it has the methods that both handlers call
         tokens = TokenHandler(provider, ClientAuthenticator(provider))
         return [
             Route("/.well-known/oauth-authorization-server", self.metadata, methods=["GET"]),
@@ -136,7 +136,7 @@ class _Server:
         ]
 
     async def metadata(self, request: Request) -> Response:
-        """RFC 8414."""
+        """Returns the metadata of the authorization server (RFC 8414)."""
         base = base_of(self._runtime.settings, request)
         return JSONResponse(
             {
@@ -153,7 +153,7 @@ class _Server:
         )
 
     async def register(self, request: Request) -> Response:
-        """Gives a client an id (RFC 7591). Other metadata than that of `Client` is not kept."""
+        """Gives a client an id (RFC 7591). Only the metadata in `Client` is kept."""
         try:
             client = Client.model_validate_json(await request.body())
         except ValidationError as error:
@@ -173,7 +173,7 @@ class _Server:
         return JSONResponse(registered, 201, NO_STORE)
 
     async def ask(self, request: Request) -> Response:
-        """Shows the consent page. A wrong request goes back to the client, if that is known."""
+        """Shows the consent page. An invalid request sends the person back to the client, if that is known."""
         query = request.query_params
         client = self._sign_ins.client(query.get("client_id", ""))
         if client is None or len(query.multi_items()) != len(query):
@@ -201,8 +201,8 @@ class _Server:
         return self._page(request, self._sign_ins.ask(wanted), wanted)
 
     async def decide(self, request: Request) -> Response:
-        """Sends the person back with a code, for whoever's credential the form has. A forged form has none: there is no
-        cookie that a browser would add."""
+        """Sends the person back with a code, for the owner of the credential in the form. A forged form has no
+        credential, because there is no cookie for a browser to add."""
         form = {name: str(value) for name, value in (await request.form()).items()}
         text = form.get("request", "")
         asked = self._sign_ins.asked(text)
@@ -231,15 +231,15 @@ class _Server:
         try:
             if refresh is not None:
                 await self._sign_ins.revoke(refresh.identity)
-            elif not token.startswith(PREFIX):  # API keys that a person made are not ended here
+            elif not token.startswith(PREFIX):  # API keys that a person created are not revoked here
                 resource = resource_of(self._runtime.settings, request)
                 await self._sign_ins.revoke(await self._sign_ins.access.identify(token, resource=resource))
         except Unauthenticated:
-            pass  # such a token opens nothing already
+            pass  # such a token is already worthless
         return Response(headers=NO_STORE)
 
     async def _person(self, credential: str) -> Identity:
-        """Returns who a credential belongs to: a link of <code>turnlog page</code>, a token or an API key. Raises
+        """Returns whom a credential belongs to: a link of <code>turnlog page</code>, a token or an API key. Raises
         Unauthenticated."""
         access = self._runtime.cached(Access)
         _, is_link, ticket = credential.rpartition("#ticket=")
@@ -265,8 +265,8 @@ class _Server:
             f'<button class="button" name="decision" value="refuse">{words["refuse"]}</button></div>'
         )
         title = words["title"].format(client=escape(shown or words["a client"]))
-        # A browser checks the redirection that follows the form too.
-        target = f"{uri.scheme}:" if "[" in origin else origin  # a policy cannot name an IPv6 address
+        # A browser also checks the redirection after the form.
+        target = f"{uri.scheme}:" if "[" in origin else origin  # a content security policy cannot name an IPv6 address
         return _html(request, title, inner, 401 if wrong else 200, f"'self' {target}")
 
     def _failure(self, request: Request, reason: str) -> Response:
@@ -283,12 +283,12 @@ ENDPOINTS = {"authorization": "authorize", "token": "token", "registration": "re
 
 
 def _refusal(query: Mapping[str, str], scopes: list[str], resources: tuple[str, str]) -> tuple[str, str] | None:
-    """Returns the error of a request, as OAuth names it, and what is wrong; None for a request that may go on."""
+    """Returns OAuth's name for the error of a request, and a description; None for a valid request."""
     if query.get("response_type") != "code":
-        return "unsupported_response_type", "response_type is code"
+        return "unsupported_response_type", "response_type must be code"
     challenge = query.get("code_challenge", "")
     if query.get("code_challenge_method") != "S256" or not CHALLENGE.fullmatch(challenge):
-        return "invalid_request", "PKCE is required: code_challenge, and S256 as code_challenge_method"
+        return "invalid_request", "PKCE is required: code_challenge, with S256 as code_challenge_method"
     if not scopes:
         return "invalid_scope", f"the scopes are {' and '.join(SCOPES)}"
     if query.get("resource", resources[0]).rstrip("/") not in resources:

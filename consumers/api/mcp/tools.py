@@ -1,4 +1,4 @@
-"""The tools of turnlog for models. None of them names a tenant or user: a prompt that was injected would use it."""
+"""turnlog's tools for models. None takes a tenant or user, because an injected prompt would use it."""
 
 import asyncio
 import functools
@@ -45,15 +45,19 @@ ADDS = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_
 DROPS = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=False)
 Moment = Annotated[
     datetime,
-    Field(description="A time such as 2026-05-08T14:30:00Z. A date alone is its first moment, in the person's zone"),
+    Field(
+        description="A time such as 2026-05-08T14:30:00Z. A date alone means its first moment in the person's time zone"
+    ),
 ]
 MOMENTS: TypeAdapter[datetime] = TypeAdapter(Moment)
 Limit = Annotated[int, Field(ge=1, le=100)]
-Cursor = Annotated[str | None, Field(description="`next` of the page before")]
+Cursor = Annotated[str | None, Field(description="`next` of the previous page")]
 
 
 class Remembered(BaseModel):
-    """what: recorded, confirmed (it was known), ended (something newer holds) or asked (the user has to decide)."""
+    """The result of remembering. what: recorded, confirmed (it was already known), ended (a newer memory replaces it)
+    or asked (the user has to decide).
+    """
 
     memory_id: UUID
     what: str
@@ -76,7 +80,9 @@ class FoundMemory(BaseModel):
 
 
 class Found(BaseModel):
-    """Best first. confidence: the chance, 0 to 1, that something here answers it; null where that cannot be judged."""
+    """Turns and memories, best first. confidence: the probability, 0 to 1, that one of them answers the question; null
+    if that cannot be judged.
+    """
 
     turns: list[FoundTurn]
     memories: list[FoundMemory]
@@ -85,7 +91,7 @@ class Found(BaseModel):
 
 
 class Messages(BaseModel):
-    """As the OpenAI chat API writes them."""
+    """Messages in the form of the OpenAI chat API."""
 
     messages: list[dict[str, Any]]
 
@@ -98,7 +104,7 @@ class Conversation(BaseModel):
 
 
 class Conversations(BaseModel):
-    """Most recently active first. next: cursor of the following page."""
+    """Conversations, most recently active first. next: cursor of the next page."""
 
     threads: list[Conversation]
     next: str | None
@@ -110,14 +116,14 @@ class Memories(BaseModel):
 
 
 class Forgotten(BaseModel):
-    """Ids of all memories that were dropped: those with the same words too."""
+    """Ids of all forgotten memories, including those with the same words."""
 
     forgotten: list[UUID]
 
 
 @dataclass(frozen=True, slots=True)
 class _Tools:
-    """The tools of one MCP server. fixed: the caller on stdio; over HTTP each request brings its own."""
+    """The tools of one MCP server. fixed: the caller on stdio; over HTTP, each request has its own."""
 
     fixed: Principal | None
 
@@ -129,13 +135,15 @@ class _Tools:
 
     @asynccontextmanager
     async def reader(self, context: Context[Any, Any]) -> AsyncIterator[Principal]:
-        """Yields the caller, whose reads take their turn."""
+        """Yields the caller, whose reads wait for their turn."""
         caller = self.caller(context, "read")
         async with in_share(*caller.person, "reads"):
             yield caller
 
     async def remember(self, text: str, context: Context[Any, Any]) -> Remembered:
-        """Stores one fact, preference or decision. Recall finds its words at once, its meaning seconds later."""
+        """Stores one fact, preference or decision. Recall finds it by its words at once, by its meaning some seconds
+        later.
+        """
         who = self.caller(context, "write")
         done = await memory_changes.remember(*who.person, text)
         return Remembered(memory_id=done.memory_id, what=done.what, question=done.question)
@@ -151,7 +159,7 @@ class _Tools:
         after: Moment | None = None,
     ) -> Found:
         """Finds what was said and what is remembered, by meaning, words, names and dates. before, after: of turns.
-        speaker: only turns of somebody with this name, and no memories."""
+        speaker: only turns of a speaker with this name, and no memories."""
         async with self.reader(context) as who:
             if thread_id is not None:
                 *_, thread_id = await who.owns(thread_id, "reader")
@@ -180,7 +188,9 @@ class _Tools:
         max_tokens: Annotated[int | None, Field(ge=64)] = None,
         as_of: Annotated[int | None, Field(ge=1, description="A sequence of the log")] = None,
     ) -> Messages:
-        """What a model should see of a conversation: summary, condensed turns, the newest in full. as_of: then."""
+        """Returns what a model should see of a conversation: a summary, condensed turns, and the newest turns in full.
+        as_of: at this earlier moment.
+        """
         async with self.reader(context) as who:
             place = await who.owns(thread_id, "reader" if as_of is None else "owner")
             if as_of is not None:
@@ -190,7 +200,7 @@ class _Tools:
     async def threads(
         self, context: Context[Any, Any], query: str | None = None, limit: Limit = 20, cursor: Cursor = None
     ) -> Conversations:
-        """The user's conversations. query: only those with it in their label or id."""
+        """Lists the user's conversations. query: only those with this text in their label or id."""
         after = place_of(cursor, datetime, str)
         async with self.reader(context) as who:
             listed = await threads.find_threads(*who.person, query, limit + 1, after)
@@ -213,21 +223,21 @@ class _Tools:
         as_of: Moment | None = None,
         cursor: Cursor = None,
     ) -> Memories:
-        """What is remembered of the user: what was said last. as_of: what held then."""
+        """Lists memories of the user, most recently said first. as_of: memories that were valid at this time."""
         async with self.reader(context) as who:
             as_of = await _on_their_clock(who, as_of)
             page = await list_memories(who, [type] if type else None, as_of=as_of, limit=MOST_MEMORIES, cursor=cursor)
             return Memories(memories=[_memory(memory) for memory in page.items], next=page.next)
 
     async def forget(self, memory_id: UUID, context: Context[Any, Any]) -> Forgotten:
-        """Drops the content of a memory, and of all with the same words."""
+        """Forgets a memory, and all memories with the same words."""
         who = self.caller(context, "write")
         done = await memory_changes.forget_memory(*who.person, str(memory_id))
         return Forgotten(forgotten=list(done.forgotten))
 
     async def profile(self, context: Context[Any, Any], as_of: str) -> str:
-        """Who the user is, in at most 400 tokens: what holds of them now, or held at a time, each line with the user's
-        words and their turn. as_of: `now`, or a time such as 2026-05-08."""
+        """Returns who the user is, in at most 400 tokens: what is true of them now, or was at a time, each line with
+        the user's words and their turn. as_of: `now`, or a time such as 2026-05-08."""
         try:
             moment = None if as_of == "now" else MOMENTS.validate_python(as_of)
         except ValidationError:
@@ -238,8 +248,8 @@ class _Tools:
 
 
 class _Server(MCPServer):
-    """Lists the profile of now as a resource: a client's picker shows no templates. It is read through the template,
-    because the library gives resources without parameters no Context, and so no caller."""
+    """Lists the current profile as a resource, because clients do not offer templates for selection. It is read through
+    the template, because the library gives resources without parameters no Context, and therefore no caller."""
 
     async def list_resources(self) -> list[Resource]:
         about = "Who the user is, in at most 400 tokens"
@@ -247,7 +257,7 @@ class _Server(MCPServer):
 
 
 def make_server(fixed: Principal | None = None) -> MCPServer:
-    """Returns the server with its tools. fixed: who calls on stdio."""
+    """Returns the server with its tools. fixed: the caller on stdio."""
     tools = _Tools(fixed)
     offered = [
         ForgivingTool.from_function(_with_clear_errors(tool), annotations=hints)
@@ -269,8 +279,9 @@ def make_server(fixed: Principal | None = None) -> MCPServer:
 
 @contextmanager
 def _untouched_root_logger() -> Iterator[None]:
-    """Keeps MCPServer from changing the root logger. It calls logging.basicConfig, which does nothing where there is a
-    handler. Its option for the level would still leave one, and the program's own basicConfig would do nothing."""
+    """Keeps MCPServer from changing the root logger. It calls logging.basicConfig, which does nothing if there is a
+    handler. Setting its log level would still leave a handler, and then the program's own basicConfig would do
+    nothing."""
     root, handler = logging.getLogger(), logging.NullHandler()
     root.addHandler(handler)
     try:
@@ -297,8 +308,8 @@ def _with_clear_errors(
 
 
 async def _on_their_clock(who: Principal, moment: datetime | None) -> datetime | None:
-    """Returns the moment, one without an offset in the caller's zone: what the request or its token names, else their
-    preference, else TURNLOG_TIMEZONE."""
+    """Returns the moment. Without an offset it is in the caller's zone: the one that the request or its token names,
+    else their preference, else TURNLOG_TIMEZONE."""
     if moment is None or moment.tzinfo:
         return moment
     async with who.runtime.reading("memories") as conn:

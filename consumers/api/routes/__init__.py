@@ -1,1 +1,1 @@
-"""The routes, one module per kind of thing."""
+"""turnlog's own routes, one module per subject."""

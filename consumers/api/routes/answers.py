@@ -37,8 +37,8 @@ _EVENT_ID = re.compile(r"([0-9a-f]{8})-(\d{1,9})-(\d{1,9})")
 
 
 class NewQuestion(RequestBody):
-    """A question to answer. model: another one than the server's own. agent: the type of the one that answers; null:
-    the server chooses."""
+    """A question to answer. model: a model to use instead of the server's. agent: the type of the agent to ask; null
+    lets the server choose."""
 
     message: str = Field(min_length=1, max_length=1_000_000)
     model: str | None = Field(None, max_length=200)
@@ -58,17 +58,17 @@ Begin = Annotated[AnswerUnderWay, Depends(begin)]
 
 @router.post("", status_code=201)
 async def create_answer(answer: Begin) -> Answered:
-    """Appends the message and waits for the answer of record. Both are in the conversation then."""
+    """Appends the message and waits until its answer is recorded. Both are then in the conversation."""
     async for _, piece in answer.running.read():
         if isinstance(piece, Answered):
             return piece
-    raise AssertionError("an answer ends with what was recorded")
+    raise AssertionError("the last piece is the recorded answer")
 
 
 @router.post("/stream", response_class=EventSourceResponse)
 async def stream_answer(answer: Begin) -> AsyncIterator[ServerSentEvent]:
     """Appends the message; events: started {seq}, context, content {chunk}, tool_start, tool_end, restart,
-    done {response}, error. A client that leaves does not lose the answer: GET …/answers/{seq} has the rest."""
+    done {response}, error. A client that disconnects does not lose the answer: GET …/answers/{seq} has the rest."""
     async with aclosing(server_sent(_events(answer.running), answer.locale, only_without_answer=True)) as events:
         async for event in events:
             yield event
@@ -80,7 +80,7 @@ async def asked_before(
     caller: Asker,
     request: Request,
 ) -> AnswerUnderWay:
-    """Returns the answer again, from the log; its first piece shows that there is such a question."""
+    """Returns the answer again, from the log. Its first piece proves that the question exists."""
     running = Running(follow(*await caller.owns(thread, "reader"), seq))
     asked = await running.asked()
     agent = entry_agent(caller.runtime)
@@ -93,7 +93,7 @@ async def follow_answer(
     request: Request,
     last_event_id: Annotated[str | None, Header(max_length=100)] = None,
 ) -> AsyncIterator[ServerSentEvent]:
-    """Streams what is still to come of an answer after the event `Last-Event-ID`; without one all of it."""
+    """Streams the rest of an answer after the event `Last-Event-ID`; without that header, all of it."""
     last = _EVENT_ID.fullmatch(last_event_id or "")
     streams: Streams = request.app.state.streams
     streamed = streams.find(answer.caller.tenant, answer.thread, answer.seq)
@@ -111,15 +111,15 @@ async def follow_answer(
 async def stop_answer(
     thread: ThreadId, seq: Annotated[int, Path(ge=1, description="`seq` of the event `started`.")], caller: Asker
 ) -> None:
-    """Stops an answer under way. What was said so far is recorded as the answer; whoever reads it gets `done` with the
-    `finish_reason` `cancelled`, or the error `no-answer` with status 409 where nothing was said. Refused with 409,
-    `not-under-way`, where the answer has ended or no worker has begun it within some seconds."""
+    """Stops a running answer. The text so far is recorded as the answer; its readers get `done` with the
+    `finish_reason` `cancelled`, or, if there is no text yet, the error `no-answer` with status 409. Refused with 409,
+    `not-under-way`, if the answer has ended or no worker begins it within some seconds."""
     await cancel_answer(*await caller.owns(thread), seq)
 
 
 async def _events(running: Running[Piece], after: int = 0, chars: int = 0) -> AsyncGenerator[ServerSentEvent]:
-    """Yields the pieces from the after-th on. chars: of the text that the client has since the last restart; every id
-    ends with it."""
+    """Yields the pieces from number `after` on. chars: how many characters the client has since the last restart; every
+    id ends with this number."""
     async with aclosing(running.read(after)) as pieces:
         async for number, piece in pieces:
             chars = 0 if isinstance(piece, Restarted) else chars
@@ -129,7 +129,7 @@ async def _events(running: Running[Piece], after: int = 0, chars: int = 0) -> As
 
 
 async def _recorded(running: Running[Piece], chars: int) -> AsyncGenerator[ServerSentEvent]:
-    """Waits for the answer of record, for a stream of another process, and yields what the client has not."""
+    """Waits for the recorded answer, if another process streams it, and yields the part that the client lacks."""
     async with aclosing(running.read()) as pieces:
         async for number, piece in pieces:
             if isinstance(piece, Answered):
@@ -139,7 +139,7 @@ async def _recorded(running: Running[Piece], chars: int) -> AsyncGenerator[Serve
                 yield ServerSentEvent(event=name, data=data, id=f"{running.id}-{number}-{len(piece.answer)}")
 
 
-# Of an answer by a team of agents.
+# For answers by a team of agents.
 TEAM_EVENTS: dict[type, str] = {
     PhaseChanged: "phase_change",
     PlanShown: "plan",

@@ -1,4 +1,4 @@
-"""Liveness, readiness, and the keys that verify tokens; the one group of routes without a token."""
+"""Liveness, readiness, and the keys that verify tokens; the only routes that need no token."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -21,8 +21,8 @@ class Alive:
 
 @dataclass(frozen=True, slots=True)
 class Rebuilding:
-    """A projection that is rebuilt. served: it is read as it is meanwhile, without the newest events; what needs any
-    other waits, and ready is false. percent: of the log."""
+    """A projection that is being rebuilt. served: its rows, without the newest events, are read in the meantime;
+    without it, reads wait and `ready` is false. percent: of the log."""
 
     projection: str
     percent: int
@@ -32,10 +32,11 @@ class Rebuilding:
 @dataclass(frozen=True, slots=True)
 class Ready:
     """The readiness of the server. ready: every projection keeps up with the log, and every reactor works. behind:
-    events left to apply, of the slowest projection, null where it is not known. stalled: projections that have stopped;
-    stuck: reactors, the agent among them; broken: loops that have ended or get no work; died: processes whose roles
-    nobody plays since. rebuilding: projections that are rebuilt for a newer version of turnlog. log: why nothing can be
-    written, where the rows were made from another log than the connected one."""
+    events that the slowest projection still has to apply, null if unknown. stalled: projections that have stopped;
+    stuck: reactors, including the agent, that have stopped; broken: loops that have ended or get no work; died:
+    processes whose roles no other process has taken over. rebuilding: projections that are being rebuilt for a newer
+    version of turnlog. log: why nothing can be written, if the rows were made from a log other than the connected
+    one."""
 
     ready: bool
     behind: int | None
@@ -49,14 +50,14 @@ class Ready:
 
 @router.get("/health/live")
 async def live() -> Alive:
-    """Answers while the server's event loop runs."""
+    """Answers 200 while the server's event loop runs."""
     return Alive()
 
 
 @router.get("/health/ready", responses={503: {"model": Ready}})
 async def ready(request: Request, response: Response) -> Ready:
-    """Answers 503 while a projection, a reactor or another loop has stopped, a process has died and nobody plays its
-    roles, rows that every answer needs are rebuilt, or Postgres or NATS is away."""
+    """Answers 503 while a projection, a reactor or another loop has stopped, a process has died and no other plays its
+    roles, rows that every answer needs are being rebuilt, or Postgres or NATS is unavailable."""
     runtime = request.app.state.runtime
     running = await processes(runtime)
     broken, died = sorted({loop for loop, _ in faults(running)}), deaths(running)
@@ -77,6 +78,6 @@ async def ready(request: Request, response: Response) -> Ready:
 
 @router.get("/.well-known/jwks.json")
 async def jwks(request: Request) -> dict[str, list[dict[str, Any]]]:
-    """Returns the public keys of turnlog's own tokens, for other services that take them (RFC 7517)."""
+    """Returns the public keys of turnlog's own tokens, for other services that accept them (RFC 7517)."""
     access: Access = request.app.state.runtime.cached(Access)
     return access.jwks

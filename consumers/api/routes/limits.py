@@ -1,4 +1,4 @@
-"""Limits of requests: one's own with what is left, and changing them."""
+"""Limits of requests: the caller's own with what is left, and changes by operators."""
 
 from typing import Annotated
 
@@ -20,9 +20,9 @@ Limit = Annotated[float, Field(ge=0)]
 @router.get("/limits")
 async def own_limits(
     caller: Reader,
-    thread: Annotated[str | None, Query(max_length=255, description="With the limit of this conversation.")] = None,
+    thread: Annotated[str | None, Query(max_length=255, description="Include the limit of this conversation.")] = None,
 ) -> list[Guard]:
-    """Lists every limit of the caller, with what is used and left."""
+    """Lists the limits of the caller, with what is used and left."""
     return await limits.usage_left(*caller.person, caller.identity.role, thread, entry_agent(caller.runtime))
 
 
@@ -34,7 +34,9 @@ async def list_limits(caller: Operator) -> Limits:
 
 @router.put("/operations/limits/{plan}")
 async def change_limits(plan: Plan, limits_of_plan: dict[str, Limit], caller: Operator, write_id: WriteId) -> Limits:
-    """Rates and quotas of a plan, `vip` for admins too; those left out stay. They hold for the next request."""
+    """Changes rates and quotas of a plan, from the next request on; those left out stay. The plan `vip` applies to
+    admins too.
+    """
     return await limits.change_limits(caller.runtime, caller.tenant, plan, limits_of_plan, event_id=write_id)
 
 

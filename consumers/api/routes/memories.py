@@ -1,4 +1,4 @@
-"""What is remembered of the caller: list, remember, change, forget, history, contradictions."""
+"""What is remembered about the caller: list, remember, change, forget, history, contradictions."""
 
 from datetime import datetime
 from typing import Annotated
@@ -41,7 +41,7 @@ class Importance(RequestBody):
 
 
 class NamedMemory(RequestBody):
-    """A memory to change. memory: an id, the beginning of one, or words that only this memory has."""
+    """A memory to change. memory: an id, the beginning of an id, or words that only this memory contains."""
 
     memory: str = Field(min_length=1, max_length=20_000)
 
@@ -51,7 +51,7 @@ class Reason(RequestBody):
 
 
 class Decision(RequestBody):
-    """Which of the two holds."""
+    """Which of the two is valid."""
 
     answer: Answer
 
@@ -61,15 +61,14 @@ async def list_memories(
     caller: Reader,
     kind: Annotated[list[MemoryKind] | None, Query(description="Only of these kinds.")] = None,
     category: Annotated[str | None, Query(max_length=200)] = None,
-    min_importance: Annotated[float, Query(ge=0, le=1, description="Of the current importance.")] = 0.0,
-    as_of: Annotated[AwareDatetime | None, Query(description="Those that held then.")] = None,
-    every: Annotated[bool, Query(description="In any status, ended and forgotten ones too.")] = False,
+    min_importance: Annotated[float, Query(ge=0, le=1, description="Minimum current importance.")] = 0.0,
+    as_of: Annotated[AwareDatetime | None, Query(description="Only memories that were valid at this time.")] = None,
+    every: Annotated[bool, Query(description="In any status, including ended and forgotten ones.")] = False,
     user: OfUser = None,
-    limit: Annotated[int, Query(ge=1, le=1_000, description="At most so many.")] = 100,
+    limit: Annotated[int, Query(ge=1, le=1_000, description="Maximum number of memories.")] = 100,
     cursor: Cursor = None,
 ) -> Page[MemoryView]:
-    """Lists the memories that were said last, those with the highest score first; the next page has those said
-    before."""
+    """Lists the most recently said memories, highest score first; the next page has those said earlier."""
     which = MemoryFilter(tuple(kind or ()), category, min_importance, as_of, every)
     after = place_of(cursor, datetime, int, UUID)
     page = await memories.list_memories(*caller.person_named(user), which, limit + 1, after)
@@ -81,20 +80,20 @@ async def list_memories(
 
 @router.get("/extraction")
 async def extraction(caller: Reader) -> Extraction:
-    """Returns how many of the caller's turns are still to be extracted from."""
+    """Returns how many of the caller's turns extraction has not read yet."""
     return Extraction(await memories.waiting_turns(*caller.person))
 
 
 @router.get("/memory-stats")
 async def memory_stats(caller: Reader, user: OfUser = None) -> DecayStats:
-    """Returns how many of the caller's memories are in which tier, and what the decay job does next."""
+    """Returns how many of the caller's memories are in each tier, and what the decay job does next."""
     return await decay_stats(*caller.person_named(user))
 
 
 @router.post("/memories", status_code=201)
 async def remember(body: MemoryInput, caller: Writer, write_id: WriteId) -> Outcome:
-    """Stores one claim; what contradicts it is closed, or a question is left. Recall finds its words at once, its
-    meaning seconds later."""
+    """Stores one claim. A memory that contradicts it ends, or the user is asked. Recall finds it by its words at once,
+    by its meaning some seconds later."""
     return await memory_changes.remember(*caller.person, body, write_id)
 
 
@@ -106,13 +105,13 @@ async def get_memory(memory: MemoryId, caller: Reader, user: OfUser = None) -> M
 
 @router.get("/memories/{memory}/history")
 async def memory_history(memory: MemoryId, caller: Reader, user: OfUser = None) -> MemoryHistory:
-    """Returns every version, by the time since when each held."""
+    """Returns every version, in the order in which they became valid."""
     return await memories.memory_history(*caller.person_named(user), str(memory))
 
 
 @router.put("/memories/{memory}/content")
 async def edit_memory(memory: MemoryId, body: NewContent, caller: Writer) -> Edited:
-    """Gives the memory other words; the version before is kept in its history."""
+    """Changes the words of a memory; the previous version stays in its history."""
     return await memory_changes.edit_memory(*caller.person, str(memory), body.content)
 
 
@@ -124,42 +123,42 @@ async def rate_memory(memory: MemoryId, body: Importance, caller: Writer) -> Rat
 
 @router.post("/memories/{memory}/revert")
 async def revert_memory(memory: MemoryId, caller: Writer) -> Reverted:
-    """Lets the version before hold again."""
+    """Makes the previous version of a memory valid again."""
     return await memory_changes.revert_memory(*caller.person, str(memory))
 
 
 @router.post("/memories/{memory}/archive")
 async def archive_memory(memory: MemoryId, body: Reason, caller: Writer) -> ArchivedMemory:
-    """Takes it out of use; its history keeps it."""
+    """Archives a memory: it is no longer recalled, but stays in its history."""
     return await memory_changes.archive_memory(*caller.person, str(memory), body.reason)
 
 
 @router.delete("/memories/{memory}")
 async def forget_memory(memory: MemoryId, caller: Writer) -> Forgotten:
-    """Drops its content, and that of all with the same words, from every read model."""
+    """Forgets a memory: removes its content, and that of all memories with the same words, from every read model."""
     return await memory_changes.forget_memory(*caller.person, str(memory))
 
 
 @router.post("/memories/forget")
 async def forget_named(body: NamedMemory, caller: Writer) -> Forgotten:
-    """Drops a memory that is named by words, as DELETE does by its id."""
+    """Forgets a memory that is named by words, as DELETE does by id."""
     return await memory_changes.forget_memory(*caller.person, body.memory)
 
 
 @router.get("/conflicts")
 async def list_conflicts(
     caller: Reader,
-    answered: Annotated[bool, Query(description="Those that were settled too.")] = False,
+    answered: Annotated[bool, Query(description="Include contradictions that are settled.")] = False,
     user: OfUser = None,
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> Page[Conflict]:
-    """Contradictions that wait for an answer, oldest first."""
+    """Lists contradictions that wait for an answer, oldest first."""
     conflicts = await memories.list_conflicts(*caller.person_named(user), answered)
     return page_after(conflicts, limit, cursor, lambda each: (moment(each.raised_at), str(each.conflict_id)))
 
 
 @router.post("/conflicts/{conflict}/answer")
 async def answer_conflict(conflict: UUID, body: Decision, caller: Writer) -> ConflictAnswered:
-    """Decides which of two memories that contradict each other holds."""
+    """Decides which of two contradictory memories is valid."""
     return await memory_changes.answer_conflict(*caller.person, body.answer, str(conflict))

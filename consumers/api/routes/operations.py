@@ -1,4 +1,4 @@
-"""Operation of a tenant, for operators: lag, dead letters, rebuilds, scheduled jobs, usage, API keys. And the caller's
+"""Operation of a tenant, for operators: lag, dead letters, rebuilds, scheduled jobs, usage, API keys; also the caller's
 own jobs and tickets."""
 
 from collections.abc import AsyncIterator
@@ -46,23 +46,24 @@ class Behind:
 
 
 class Which(RequestBody):
-    """The read model or reactor to work on. projection: one projection or reactor; null: every one."""
+    """The read model or reactor to work on. projection: a projection or reactor; null means all."""
 
     projection: Only = None
 
 
 class WhichLetters(Which):
-    """The parked events to work on. seq: the parked event at this sequence, with its thread; null: all of the
-    tenant's."""
+    """The parked events to work on. seq: the parked event at this sequence, with its thread; null means all of the
+    tenant."""
 
     seq: int | None = Field(None, ge=1, le=2**62)
 
 
 class KeyGrant(RequestBody):
-    """The rights of a new API key. scopes: null is all of the role. days: null is as long as the caller's own
-    credential.
+    """The rights of a new API key. scopes: null means all that the role may. days: null means as long as the caller's
+    own credential.
 
-    A key can do no more than the credential that makes it; for another user, no more than when acting as them.
+    A key has at most the rights of the credential that creates it; for another user, at most the rights when acting as
+    them.
     """
 
     user: str = Field(min_length=1, max_length=255)
@@ -74,7 +75,7 @@ class KeyGrant(RequestBody):
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """Opens one WebSocket within so many seconds."""
+    """A ticket that opens one WebSocket within the given seconds."""
 
     ticket: str
     seconds: int = TICKET_S
@@ -100,7 +101,7 @@ async def list_dead_letters(
 
 @router.get("/operations/dead-letters/{seq}")
 async def show_dead_letter(seq: Seq, caller: Operator) -> dict[str, Any]:
-    """Returns the event as the log has it, personal fields sealed."""
+    """Returns the event as stored in the log, with personal fields sealed."""
     parked = await dead_letters.show_dead_letter(caller.system, seq, caller.tenant)
     return {**parked.line.document(), "dead_letters": parked.letters}
 
@@ -114,13 +115,13 @@ async def retry_dead_letters(body: WhichLetters, caller: Operator, request: Requ
 
 @router.post("/operations/dead-letters/{seq}/drop")
 async def drop_dead_letter(seq: Seq, body: Which, caller: Operator) -> Retried:
-    """Leaves the event out of the read models; its thread goes on."""
+    """Leaves the event out of the read models; its thread continues."""
     return await dead_letters.drop_dead_letter(caller.system, seq, body.projection, caller.tenant)
 
 
 @router.post("/operations/rebuild", status_code=202)
 async def rebuild(body: Which, caller: Operator, request: Request) -> JobStatus:
-    """Begins to rebuild the tenant's rows from the log, in place; /api/jobs/{id} shows how far it is."""
+    """Begins to rebuild the tenant's rows from the log, in place; /api/jobs/{id} shows the progress."""
 
     async def work(job: Job) -> Any:
         return await read_models.rebuild_rows(caller.system, body.projection, caller.tenant, on_progress=job.report)
@@ -130,7 +131,7 @@ async def rebuild(body: Which, caller: Operator, request: Request) -> JobStatus:
 
 @router.get("/operations/schedule")
 async def list_schedule(caller: Operator) -> list[JobState]:
-    """Lists the server's regular work: when each job ran last, and when it is due."""
+    """Lists the server's scheduled jobs: when each ran last, and when it is due."""
     return await job_states.list_jobs(caller.system)
 
 
@@ -148,7 +149,7 @@ async def tenant_usage(caller: Operator, by: By = "user") -> list[Usage]:
 
 @router.get("/operations/activity")
 async def tenant_activity(caller: Operator, hours: Annotated[int, Query(ge=1, le=8_784)] = 168) -> list[HourOfType]:
-    """Lists what the analytics subscriber counted in the last hours, by hour, type of event and role, oldest first."""
+    """Lists the counts of the analytics subscriber in the last hours, by hour, event type and role, oldest first."""
     return await activity.activity(caller.system, caller.tenant, hours)
 
 
@@ -165,14 +166,14 @@ async def list_keys(
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> Page[KeyInfo]:
-    """Lists API keys that the caller could have made, revoked and expired ones too, the oldest first."""
+    """Lists API keys that the caller could have created, including revoked and expired ones, oldest first."""
     keys = await api_keys.list_keys(caller.system, caller.tenant, user, caller.identity)
     return page_after(keys, limit, cursor, lambda key: (moment(key.created_at), key.id))
 
 
 @router.post("/operations/keys", status_code=201)
 async def create_key(body: KeyGrant, caller: KeyMaker) -> NewKey:
-    """Makes an API key. The answer has its secret, which is shown this once."""
+    """Creates an API key. The response contains its secret, which is shown only once."""
     ttl = None if body.days is None else timedelta(days=body.days)
     grant = (body.user, body.role, body.scopes, body.label, ttl, caller.identity)
     return await api_keys.create_key(caller.system, caller.tenant, *grant)
@@ -180,7 +181,7 @@ async def create_key(body: KeyGrant, caller: KeyMaker) -> NewKey:
 
 @router.delete("/operations/keys/{key_id}")
 async def revoke_key(key_id: Annotated[str, Path(max_length=100)], caller: KeyMaker) -> KeyInfo:
-    """Ends a key that the caller could have made."""
+    """Revokes a key that the caller could have created."""
     return await api_keys.revoke_key(caller.system, caller.tenant, key_id, caller.identity)
 
 
@@ -205,7 +206,7 @@ async def show_job(job: OwnJob) -> JobStatus:
 
 @router.get("/jobs/{job}/events", response_class=EventSourceResponse, dependencies=OF_FEW, tags=["jobs"])
 async def watch_job(job: OwnJob) -> AsyncIterator[ServerSentEvent]:
-    """Its status whenever it changes; the event's name is its state, and `done` or `failed` is the last."""
+    """Streams a job's status whenever it changes. The event's name is the state; `done` or `failed` is the last."""
     async with aclosing(job.changes()) as changes:
         async for status in changes:
             yield ServerSentEvent(event=status.state, data=status)

@@ -1,4 +1,4 @@
-"""People in a conversation: who takes part in it, and the caller's own invitations."""
+"""People in a conversation: its participants, and the caller's own invitations."""
 
 from typing import Annotated, Literal
 
@@ -17,7 +17,7 @@ User = Annotated[str, Path(min_length=1, max_length=255)]
 
 
 class NewParticipant(RequestBody):
-    """An invitation of a user. name: under which turns of the conversation are the user's; their id by default. role: a
+    """An invitation of a user. name: the name of the user's turns in the conversation, by default their id. role: a
     member reads and appends, a reader reads."""
 
     name: str | None = Field(None, min_length=1, max_length=255)
@@ -32,7 +32,7 @@ async def list_invitations(caller: Reader) -> list[Invitation]:
 
 @router.get("/threads/{thread}/participants")
 async def list_participants(thread: ThreadId, caller: Reader) -> list[Participant]:
-    """Lists who takes part beside the owner, by user, with invitations that wait."""
+    """Lists who takes part besides the owner, and invitations not yet accepted, by user."""
     return await participants.list_participants(*await caller.owns(thread, "reader"))
 
 
@@ -40,10 +40,10 @@ async def list_participants(thread: ThreadId, caller: Reader) -> list[Participan
 async def set_participant(
     thread: ThreadId, user: User, body: NewParticipant, caller: Writer, write_id: WriteId
 ) -> Participant:
-    """Lets the owner share the conversation, or the caller accept an invitation, whose role then stays.
+    """Lets the owner share the conversation, or the caller accept an invitation with the role that it names.
 
-    It is an invitation, without effect, until the user accepts it. Where the owner is a key that may act as users, or
-    an operator, it has effect at once."""
+    Sharing is an invitation, which has no effect until the user accepts it. For an operator, or a key that may act as
+    users, it takes effect at once."""
     place = (caller.runtime, caller.tenant)
     if user == caller.user and await participants.is_participant(*place, thread, user):
         return await participants.join_thread(*place, thread, user, body.name, event_id=write_id)
@@ -54,7 +54,9 @@ async def set_participant(
 
 @router.delete("/threads/{thread}/participants/{user}", status_code=204)
 async def remove_participant(thread: ThreadId, user: User, caller: Writer, write_id: WriteId) -> Response:
-    """Ends a user's part: the owner removes them, or they leave or decline. Their turns stay, and stay theirs."""
+    """Removes a participant: the owner removes a user, or the user leaves or declines. Their turns stay, under their
+    name.
+    """
     place = (caller.runtime, caller.tenant)
     if user != caller.user or not await participants.is_participant(*place, thread, user):
         *_, thread = await caller.owns(thread)

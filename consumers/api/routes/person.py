@@ -27,15 +27,15 @@ router = APIRouter(prefix="/api", tags=["person"])
 
 
 class NewPreferences(RequestBody):
-    """Changes of preferences. set: values by name, others stay as they are. clear: names to set no longer."""
+    """Changes of preferences. set: values by name; others stay as they are. clear: names of preferences to remove."""
 
     set: JsonObject = Field({})
     clear: list[str] = Field([])
 
 
 class NewSession(RequestBody):
-    """The rules of a new session. window: tokens of the model's window. threshold: the share of it that makes a summary
-    due. recent_turns: those that a summary leaves in full."""
+    """The rules of a new session. window: size of the model's window in tokens. threshold: the share of the window from
+    which a summary is due. recent_turns: the number of newest turns that a summary leaves in full."""
 
     window: int | None = Field(None, ge=256, le=100_000_000)
     threshold: float | None = Field(None, gt=0, le=1)
@@ -52,10 +52,10 @@ async def get_profile(
     caller: Reader,
     as_of: Annotated[AwareDatetime | None, Query(description="As of then.")] = None,
     max_tokens: Annotated[
-        int, Query(ge=profiles.LEAST_TOKENS, le=profiles.MOST_TOKENS, description="At most so many.")
+        int, Query(ge=profiles.LEAST_TOKENS, le=profiles.MOST_TOKENS, description="Maximum number of tokens.")
     ] = profiles.TOKENS,
 ) -> Profile:
-    """Returns who the caller is, grouped, the most important first, each line with its quote and turn."""
+    """Returns who the caller is: lines in groups, most important first, each with its quote and turn."""
     return await profiles.profile(*caller.person, as_of, max_tokens)
 
 
@@ -81,7 +81,7 @@ async def add_entity(body: EntityInput, caller: Writer) -> EntityFound:
 
 @router.patch("/entities")
 async def update_entity(body: EntityInput, caller: Writer) -> EntityFound:
-    """Adds to the entity of this type and name: a description or attribute replaces the one before."""
+    """Adds to the entity of this type and name: a description or attribute replaces the previous one."""
     return await entities.update_entity(*caller.person, body)
 
 
@@ -118,7 +118,7 @@ async def list_receipts(
 
 @router.put("/threads/{thread}/session", tags=["sessions"])
 async def create_session(thread: ThreadId, caller: Writer, body: NewSession = NewSession()) -> SessionValue:
-    """Begins a session on the conversation's turns; one that exists begins again."""
+    """Begins a session on the conversation's turns; an existing session begins again."""
     return await session_calls.create_session(*await caller.owns(thread), caller.user, **dict(body))
 
 
@@ -130,7 +130,7 @@ async def show_session(thread: ThreadId, caller: Reader) -> SessionValue:
 
 @router.patch("/threads/{thread}/session", tags=["sessions"])
 async def change_session(thread: ThreadId, body: SessionChanges, caller: Writer) -> SessionValue:
-    """Changes the session's agent, slots, intent, pending action, or what it knows of the user, by JSON merge
+    """Changes the session's agent, slots, intent, pending action, or what it knows about the user, by JSON merge
     patches."""
     return await session_calls.change_session(*await caller.owns(thread), body)
 
@@ -145,7 +145,7 @@ async def session_context(
 
 @router.post("/threads/{thread}/session/reset", tags=["sessions"])
 async def reset_session(thread: ThreadId, caller: Writer) -> SessionValue:
-    """Resets the session: earlier turns leave the session, not the transcript."""
+    """Resets the session: earlier turns leave the session, but stay in the transcript."""
     return await session_calls.reset_session(*await caller.owns(thread))
 
 
@@ -160,5 +160,5 @@ async def list_checkpoints(
 
 @router.post("/threads/{thread}/session/checkpoints", status_code=201, tags=["sessions"])
 async def write_checkpoint(thread: ThreadId, body: NewCheckpoint, caller: Writer) -> SessionValue:
-    """Ends the segment with this summary."""
+    """Ends the current segment with this summary."""
     return await session_calls.write_checkpoint(*await caller.owns(thread), body.summary, body.recent_turns)

@@ -1,4 +1,4 @@
-"""All that there is of the caller: imported, exported, cleared in part, erased, or struck from a turn."""
+"""All data of the caller: import, export, clearing of parts, erasure, and redaction of turns."""
 
 import asyncio
 import re
@@ -80,17 +80,22 @@ async def import_file(
     request: Request,
     name: Annotated[
         str | None,
-        Query(pattern=NAME, description="Names conversations that the file gives no name. A form's file has its own."),
+        Query(
+            pattern=NAME,
+            description="Name for conversations without a name in the file. The file of a form has its own name.",
+        ),
     ] = None,
-    format: Annotated[str | None, Query(description="Recognised where it is not body.")] = None,
-    thread: Annotated[str | None, Query(description="For all turns, instead of the file's conversations.")] = None,
-    dry_run: Annotated[bool, Query(description="Store nothing, and say what is in the file.")] = False,
+    format: Annotated[str | None, Query(description="Format of the file. Default: detected.")] = None,
+    thread: Annotated[
+        str | None, Query(description="Thread for all turns, instead of the file's conversations.")
+    ] = None,
+    dry_run: Annotated[bool, Query(description="Report what is in the file, and store nothing.")] = False,
 ) -> JobStatus:
-    """Begins to import a file as the caller's: an export of another product, or turnlog's JSONL. It is the body, or the
-    only file of a form.
+    """Begins to import a file for the caller: an export of another product, or turnlog's JSONL. The file is the body,
+    or the only file of a form.
 
-    /api/jobs/{id} shows how many turns are stored, and at last a report. The same file again adds nothing. While one is
-    imported, other files are refused.
+    /api/jobs/{id} shows how many turns are stored, and finally a report. The same file again adds nothing. While a file
+    is being imported, other files are refused.
     """
     if format not in (None, *FORMATS):
         raise Refused(422, "bad-format", f"there is no format {format!r}; there are {', '.join(FORMATS)}")
@@ -128,12 +133,12 @@ async def import_file(
         folder.cleanup()
         raise
     finally:
-        await request.close()  # the spooled part of a form
+        await request.close()  # the file of a form, which was spooled to disk
     return job.status
 
 
 async def _received(request: Request) -> tuple[str, AsyncIterable[bytes]]:
-    """Returns the name, "" where the body is the file itself, and the bytes of the file that was sent."""
+    """Returns the name and the bytes of the uploaded file; the name is "" if the body is the file itself."""
     if not request.headers.get("content-type", "").startswith("multipart/form-data"):
         return "", request.stream()
     form = await request.form(max_files=2)
@@ -150,7 +155,7 @@ async def _chunks(file: UploadFile) -> AsyncIterator[bytes]:
 
 @router.post("/export", status_code=202)
 async def export(caller: Eraser, request: Request, body: Export = Export(), user: OfUser = None) -> JobStatus:
-    """Begins to write all that is stored of the caller; when its job is done, GET /api/export/{job} has it."""
+    """Begins to export all that is stored of the caller; when the job is done, GET /api/export/{job} returns it."""
     *_, person = caller.person_named(user)
 
     async def work(job: Job) -> None:
@@ -165,7 +170,7 @@ async def export(caller: Eraser, request: Request, body: Export = Export(), user
 
 @router.get("/export/{job}", response_class=StreamingResponse)
 async def exported_file(_: Eraser, job: OwnJob) -> StreamingResponse:
-    """Returns the document as JSON."""
+    """Returns the exported document as JSON."""
     if job.file is None or job.status.state != "done":
         raise NotFound("there is no export, or it is not written yet; /api/jobs/{job} shows how far it is")
     job.file.seek(0)
@@ -174,8 +179,8 @@ async def exported_file(_: Eraser, job: OwnJob) -> StreamingResponse:
 
 @router.post("/erase", status_code=202)
 async def erase(body: Erasure, caller: Eraser, request: Request, user: OfUser = None) -> JobStatus:
-    """Begins to destroy the caller's keys and everything of the caller in every read model, cache, archive and what is
-    readable in the log. It cannot be undone. The job's result is a receipt."""
+    """Begins to destroy the caller's keys and all data of the caller in read models, caches, archives and readable
+    parts of the log. This cannot be undone. The job's result is a receipt."""
     jobs, (*_, person) = jobs_of(request), caller.person_named(user)
 
     async def work(job: Job) -> Receipt:
@@ -188,7 +193,7 @@ async def erase(body: Erasure, caller: Eraser, request: Request, user: OfUser = 
 
 
 class Redaction(RequestBody):
-    """words: a word or phrase to strike; whole: all that the turn says. reason: stored in the receipt."""
+    """words: a word or phrase to strike; whole: strike all that the turn says. reason: stored in the receipt."""
 
     words: str | None = Field(None, max_length=1_000)
     whole: bool = False
@@ -197,7 +202,7 @@ class Redaction(RequestBody):
 
 @router.post("/threads/{thread}/turns/{seq}/redact/preview")
 async def preview_redaction(thread: ThreadId, seq: Seq, body: Redaction, caller: Eraser) -> RedactionPreview:
-    """Shows where the words of a turn stand, and changes nothing: for the owner of a conversation in which nobody else
+    """Shows where the words of a turn occur, and changes nothing. For the owner of a conversation in which nobody else
     speaks, and for operators."""
     words, (tenant, own, owner) = words_to_strike(body.words, body.whole), await _redacted_place(caller, thread)
     return (await plan_redaction(caller.system, tenant, own, seq, words, owner)).preview
@@ -205,8 +210,9 @@ async def preview_redaction(thread: ThreadId, seq: Seq, body: Redaction, caller:
 
 @router.post("/threads/{thread}/turns/{seq}/redact", status_code=202)
 async def redact(thread: ThreadId, seq: Seq, body: Redaction, caller: Eraser, request: Request) -> JobStatus:
-    """Begins to strike words of a turn, or all of it, from the log and everything made from it: for the owner of a
-    conversation in which nobody else speaks, and for operators. It cannot be undone. The job's result is a receipt."""
+    """Begins to strike words of a turn, or all of it, from the log and everything derived from it. For the owner of a
+    conversation in which nobody else speaks, and for operators. This cannot be undone. The job's result is a
+    receipt."""
     words, (tenant, own, owner) = words_to_strike(body.words, body.whole), await _redacted_place(caller, thread)
     system = caller.system
 
@@ -220,8 +226,8 @@ async def redact(thread: ThreadId, seq: Seq, body: Redaction, caller: Eraser, re
 
 
 async def _redacted_place(caller: Principal, thread: str) -> tuple[str, str, str | None]:
-    """Returns tenant, id and owner of a conversation of the caller's; the owner is None for operators, who reach those
-    of others too. Raises NotFound, Forbidden."""
+    """Returns tenant, id and owner of the caller's conversation; the owner is None for operators, who also reach
+    conversations of others. Raises NotFound, Forbidden."""
     is_operator = "operate" in caller.identity.scopes
     try:
         own = (await caller.owns(thread))[2]
@@ -234,7 +240,7 @@ async def _redacted_place(caller: Principal, thread: str) -> tuple[str, str, str
 
 @router.get("/user-data")
 async def stored(caller: Reader, user: OfUser = None) -> StoredOfPerson:
-    """Returns how much is stored of the caller, and the tokens that models took for them."""
+    """Returns how much is stored of the caller, and how many tokens models have used for them."""
     return await personal_data.stored_of_person(*caller.person_named(user))
 
 
@@ -246,7 +252,9 @@ async def clear(
     includeEntities: bool = False,
     user: OfUser = None,
 ) -> Clearing:
-    """Removes these parts from every read model. The log keeps the events: only an erasure makes them unreadable."""
+    """Removes these parts of the caller's data from every read model. The log keeps the events; only an erasure makes
+    them unreadable.
+    """
     *_, person = caller.person_named(user)
     parts = Parts(includeMemories, includeConversations, includeEntities)
     return await personal_data.clear_person(caller.system, caller.tenant, person, parts)

@@ -14,10 +14,11 @@ router = APIRouter(prefix="/api", tags=["recall"])
 
 
 class RecallRequest(RequestBody):
-    """A search over turns and memories. thread: only of this conversation; by default of all the caller's. topic: only
-    turns with it, no memories. speaker: only turns of somebody with this name, or of this user, no memories.
+    """A search over turns and memories. thread: only this conversation; by default, all of the caller's. topic: only
+    turns with this topic, no memories. speaker: only turns of a speaker with this name, or of this user, no memories.
 
-    as_of: only memories, those that held then; history: memories that ended too. explain: the parts of every score.
+    as_of: only memories, those valid at that time; history: also memories that have ended. explain: also the parts of
+    every score.
     """
 
     query: str = Field(min_length=1, max_length=20_000)
@@ -35,11 +36,11 @@ class RecallRequest(RequestBody):
 
 
 class RecallResponse(BaseModel):
-    """The turns and memories that were found. items: turns, best first. degraded, memories_degraded: why vectors took
-    no part.
+    """The turns and memories that were found. items: turns, best first. degraded, memories_degraded: why the search was
+    done without vectors.
 
-    confidence: the chance that something here answers it, 0 to 1; below 0.5 an answer is less likely than none. null
-    where that cannot be judged, as for a summary. question: how it was read, with explain.
+    confidence: the probability, 0 to 1, that one of them answers the question; null if that cannot be judged, as for a
+    summary. question: how the query was understood, if `explain` is set.
     """
 
     query: str
@@ -53,7 +54,7 @@ class RecallResponse(BaseModel):
 
 @router.post("/recall")
 async def search(body: RecallRequest, caller: Reader) -> RecallResponse:
-    """Turns and memories that a question is about, by meaning, words, names and dates."""
+    """Searches turns and memories by meaning, words, names and dates."""
     asked = body.model_dump(exclude={"query", "explain"})
     if body.thread is not None:
         *_, asked["thread"] = await caller.owns(body.thread, "reader")

@@ -1,4 +1,4 @@
-"""Agents, and their runs: what answered the caller's questions, step by step."""
+"""Agents, and their runs: how the caller's questions were answered, step by step."""
 
 from datetime import datetime
 from typing import Annotated
@@ -19,8 +19,7 @@ RunId = Annotated[str, Path(min_length=1, max_length=255, description="The run's
 
 
 class AgentName(BaseModel):
-    """An agent that can be asked. type: as runs and turns name the agent. enabled: false for one that refuses
-    questions."""
+    """An agent that can be asked. type: its name in runs and turns. enabled: false if it refuses questions."""
 
     model_config = ConfigDict(from_attributes=True)
 
@@ -38,7 +37,7 @@ async def name_agents(caller: Reader) -> list[AgentRow]:
 @router.get("/runs")
 async def list_runs(
     caller: Reader,
-    thread: Annotated[str | None, Query(max_length=255, description="Only those of this conversation.")] = None,
+    thread: Annotated[str | None, Query(max_length=255, description="Only runs of this conversation.")] = None,
     user: OfUser = None,
     limit: Limit = 50,
     cursor: Cursor = None,

@@ -1,4 +1,4 @@
-"""Signing in to the web page: who a token is for, and a token for the ticket of a printed link."""
+"""Signing in to the web page: exchanges the ticket of a printed link for a token, and shows whom a token is for."""
 
 from datetime import datetime, timedelta
 from typing import Annotated
@@ -18,13 +18,15 @@ SESSION = timedelta(hours=12)
 
 
 class SignIn(RequestBody):
-    """The body of a sign-in. ticket: of the link that `turnlog up` and `turnlog page` print."""
+    """The body of a sign-in. ticket: from the link that `turnlog up` and `turnlog page` print."""
 
     ticket: str = Field(min_length=1, max_length=200)
 
 
 class Caller(BaseModel):
-    """The caller and their rights. expires_at: of the credential; null for an API key without an end."""
+    """The caller and their rights. expires_at: when the credential expires; null for an API key that does not
+    expire.
+    """
 
     tenant: str
     user: str
@@ -44,7 +46,7 @@ class Caller(BaseModel):
 
 
 class SignedIn(BaseModel):
-    """The result of a sign-in. token: goes into `Authorization: Bearer …`."""
+    """The result of a sign-in. token: to be sent as `Authorization: Bearer …`."""
 
     token: str
     caller: Caller
@@ -52,7 +54,9 @@ class SignedIn(BaseModel):
 
 @router.post("/sign-in")
 async def sign_in(body: SignIn, request: Request) -> SignedIn:
-    """Exchanges the ticket of a printed link, which is good once and for ten minutes, for a token of twelve hours."""
+    """Exchanges the ticket of a printed link, which works once within ten minutes, for a token that is valid for twelve
+    hours.
+    """
     runtime: Runtime = request.app.state.runtime
     identity = await runtime.cached(Access).sign_in_tickets.redeem(body.ticket)
     made = issue_token(runtime.settings, identity.tenant, identity.user, identity.role, SESSION, identity.scopes)

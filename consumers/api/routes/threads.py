@@ -17,7 +17,9 @@ router = APIRouter(prefix="/api/threads", tags=["threads"])
 Seq = Annotated[int, Path(ge=1, le=2**62)]
 ThreadId = Annotated[str, Path(min_length=1, max_length=255, description="The conversation's id.")]
 
-Named = Annotated[str | None, Query(max_length=200, description="Only those with this in their label or id.")]
+Named = Annotated[
+    str | None, Query(max_length=200, description="Only conversations with this text in their label or id.")
+]
 
 # The conversation's version: the sequence of its last event.
 VERSIONED: dict[int | str, dict[str, Any]] = {
@@ -30,7 +32,7 @@ def tag_of(version: int) -> str:
 
 
 class NewThread(RequestBody):
-    """A conversation to create. thread: an id of your own choice; one is made when it is left out."""
+    """A conversation to create. thread: an id of your choice; generated if left out."""
 
     thread: str | None = Field(None, min_length=1, max_length=255)
     label: str | None = Field(None, max_length=1_000)
@@ -59,7 +61,7 @@ async def list_threads(
 
 @router.post("", status_code=201)
 async def open_thread(body: NewThread, caller: Writer, write_id: WriteId) -> ThreadInfo:
-    """Opens a conversation; one of the caller's that is there already stays as it is."""
+    """Opens a conversation; an existing one of the caller stays as it is."""
     thread = body.thread or str(write_id)
     place = await caller.claims(thread)
     if body.label is not None:
@@ -69,7 +71,7 @@ async def open_thread(body: NewThread, caller: Writer, write_id: WriteId) -> Thr
 
 @router.get("/{thread}", responses=VERSIONED)
 async def get_thread(thread: ThreadId, caller: Reader, response: Response) -> ThreadInfo:
-    """Returns a conversation of the caller; its ETag is the version that an append may expect."""
+    """Returns a conversation of the caller. Its ETag is the version that an append can require."""
     place = await caller.owns(thread, "reader")
     response.headers["ETag"] = tag_of(await threads.thread_version(*place))
     return await threads.get_thread(*place)
@@ -77,7 +79,7 @@ async def get_thread(thread: ThreadId, caller: Reader, response: Response) -> Th
 
 @router.patch("/{thread}")
 async def rename_thread(thread: ThreadId, body: Label, caller: Writer, write_id: WriteId) -> ThreadInfo:
-    """Gives a conversation another label."""
+    """Changes the label of a conversation."""
     place = await caller.owns(thread)
     await threads.rename_thread(*place, body.label, event_id=write_id)
     return await threads.get_thread(*place)
@@ -85,7 +87,7 @@ async def rename_thread(thread: ThreadId, body: Label, caller: Writer, write_id:
 
 @router.post("/{thread}/label")
 async def label_thread(thread: ThreadId, caller: Writer) -> ThreadInfo:
-    """Gives a conversation without a label what its user said first, shortened; a label that it has stays."""
+    """Labels a conversation with its user's first words, shortened; an existing label stays."""
     place = await caller.owns(thread)
     await labels.label_thread(*place)
     return await threads.get_thread(*place)
@@ -93,14 +95,14 @@ async def label_thread(thread: ThreadId, caller: Writer) -> ThreadInfo:
 
 @router.delete("/{thread}", status_code=204)
 async def delete_thread(thread: ThreadId, caller: Writer, write_id: WriteId) -> Response:
-    """Removes it from every read model; reads no longer find it when this returns."""
+    """Removes a conversation from every read model; reads no longer find it when this returns."""
     await threads.delete_thread(*await caller.owns(thread), event_id=write_id)
     return Response(status_code=204)
 
 
 @router.post("/{thread}/forks", status_code=201)
 async def fork_thread(thread: ThreadId, body: ForkAt, caller: Writer, write_id: WriteId) -> Forked:
-    """Makes a new conversation that shares the turns up to a sequence."""
+    """Creates a new conversation that shares the turns up to a sequence."""
     place = await caller.owns(thread)
     *_, fork = await caller.may_begin(body.thread or str(write_id))
     return await forks.fork_thread(*place, body.at_seq, fork, body.label)

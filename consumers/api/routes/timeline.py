@@ -1,4 +1,4 @@
-"""A conversation as a front-end shows it: the list and history, and the stream of a thread's events."""
+"""Conversations as a front-end shows them: list, history, and the stream of a thread's events."""
 
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -25,7 +25,7 @@ from turnlog.consumers.api.streams import OF_FEW, until
 router = APIRouter(prefix="/api", tags=["timeline"])
 _ALL = 2**62
 TypeName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
-CHECK_S = 1.0  # how long a key that is revoked meanwhile still gets events: a look-up for each would cost too much
+CHECK_S = 1.0  # how long a revoked key may still get events, because a look-up for each event would cost too much
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Conversation:
 
 @dataclass(frozen=True, slots=True)
 class TimelineTurn:
-    """A turn of the timeline. blocks: text, thinking, tool_use, tool_result and others as stored."""
+    """A turn of the timeline. blocks: text, thinking, tool_use, tool_result and others, as stored."""
 
     id: UUID
     seq: int
@@ -53,7 +53,7 @@ _TURNS = TypeAdapter(list[TimelineTurn])
 async def list_conversations(
     caller: Reader, request: Request, response: Response, limit: Limit = 200, cursor: Cursor = None
 ) -> list[Conversation]:
-    """Lists conversations, most recently active first. Where more follow, the header `Link` has the address of the next
+    """Lists conversations, most recently active first. If more follow, the header `Link` has the address of the next
     page (RFC 8288)."""
     page = await list_threads(caller, limit, cursor)
     if page.next is not None:
@@ -67,7 +67,9 @@ async def thread_marks(
     caller: Reader,
     thread: Annotated[list[str], Query(max_length=100, description="Ids of conversations; unknown ones are left out.")],
 ) -> list[ThreadMarks]:
-    """Returns what lists show of conversations: label, tokens of models, and whether events wait to be applied."""
+    """Returns what lists show about conversations: label, tokens that models used, and whether events wait to be
+    applied.
+    """
     return await marks_of(*caller.person, thread)
 
 
@@ -75,7 +77,7 @@ async def thread_marks(
 async def history(thread_id: Annotated[str, Query(min_length=1, max_length=255)], caller: Reader) -> Response:
     """Returns all turns that are stored, oldest first."""
     place, parts = await caller.owns(thread_id, "reader"), list[bytes]()
-    async for part in transcript_in_parts(*place):  # others are served between two parts
+    async for part in transcript_in_parts(*place):  # other requests are served between two parts
         shown = [TimelineTurn(turn.event_id, turn.seq, turn.role, blocks_of(turn), turn.time) for turn in part]
         parts.append(_TURNS.dump_json(shown)[1:-1])
     return Response(b"[" + b",".join(filter(None, parts)) + b"]", media_type="application/json")
@@ -91,11 +93,11 @@ async def thread_events(
     caller: Watcher,
     request: Request,
     after: Annotated[int, Query(ge=0, le=_ALL, description="Events after this sequence of the log.")] = 0,
-    type: Annotated[list[TypeName] | None, Query(max_length=20, description="Only of these types.")] = None,
+    type: Annotated[list[TypeName] | None, Query(max_length=20, description="Only events of these types.")] = None,
     last_event_id: Annotated[str | None, Header(pattern=r"^\d{1,18}$")] = None,
 ) -> AsyncIterator[ServerSentEvent]:
-    """Streams the events of the conversation from the log, then new ones as they come. Every id is a sequence: a
-    client which comes back with `Last-Event-ID` misses none. Personal fields of other people stay sealed."""
+    """Streams the events of the conversation from the log, then new ones as they arrive. Every id is a sequence, so a
+    client that reconnects with `Last-Event-ID` misses none. Personal fields of other people stay sealed."""
     start = int(last_event_id or after) + 1
     _, tenant, thread = place
     readers = frozenset({caller.user})
@@ -107,8 +109,8 @@ async def thread_events(
 
 @router.get("/threads/{thread}/events/{seq}")
 async def show_event(thread: ThreadId, seq: Seq, caller: Reader) -> EventRelations:
-    """Returns an event of the conversation with the events that it came from, those that came from it, and the rows of
-    read models that name it."""
+    """Returns an event of the conversation with the events that caused it, the events that it caused, and the rows of
+    read models that refer to it."""
     _, tenant, thread = await caller.owns(thread)
     return await event_relations(caller.system, tenant, thread, caller.user, seq)
 
@@ -117,11 +119,11 @@ async def show_event(thread: ThreadId, seq: Seq, caller: Reader) -> EventRelatio
 async def tenant_events(
     caller: Operator,
     request: Request,
-    newest: Annotated[int, Query(ge=0, le=10_000, description="Sequences before the log's end to begin at.")] = 0,
+    newest: Annotated[int, Query(ge=0, le=10_000, description="How many sequences before the log's end to begin.")] = 0,
     last_event_id: Annotated[str | None, Header(pattern=r"^\d{1,18}$")] = None,
 ) -> AsyncIterator[ServerSentEvent]:
-    """Streams the events of all conversations and people of the tenant as they come. Ids and sealed fields are as in a
-    conversation's stream."""
+    """Streams the events of all conversations and people of the tenant as they arrive. Ids and sealed fields are as in
+    a conversation's stream."""
     head = await caller.system.log.head()
     start = int(last_event_id) + 1 if last_event_id else max(1, head + 1 - newest)
     lines = tail(caller.system, start, tenant=caller.tenant, readers=frozenset({caller.user}))
@@ -133,12 +135,12 @@ async def tenant_events(
 @router.get("/operations/events/{seq}", tags=["operations"])
 async def show_tenant_event(seq: Seq, caller: Operator) -> EventRelations:
     """Returns an event of any conversation of the tenant with its causes, its effects, and the ids and numbers of the
-    rows that name it; what people said stays sealed."""
+    rows that refer to it; what people said stays sealed."""
     return await event_relations_for_operator(caller.system, caller.tenant, caller.user, seq)
 
 
 async def watch(request: Request, caller: Principal, lines: AsyncGenerator[Line]) -> AsyncGenerator[ServerSentEvent]:
-    """Yields the lines as events until the server stops or the caller's credential ends."""
+    """Yields the lines as events until the server stops or the caller's credential expires."""
     checked_at = time.monotonic()
     async with aclosing(until(request.app.state.stopping, lines)) as watched_lines:
         async for line in watched_lines:
@@ -146,7 +148,7 @@ async def watch(request: Request, caller: Principal, lines: AsyncGenerator[Line]
                 try:
                     await caller.check()
                 except Unauthenticated:
-                    return  # when the client connects again, the response says why
+                    return  # when the client reconnects, the response says why
                 checked_at = time.monotonic()
             shown = line.document()
             yield ServerSentEvent(event=shown["type"], data=shown, id=str(shown["seq"]))

@@ -31,14 +31,11 @@ router = APIRouter(prefix="/api/threads/{thread}", tags=["turns"])
 _BASIS, _SIGNED = TypeAdapter(AnswerBasis), TypeAdapter(SignedBasis)
 VERSIONED_APPEND: dict[int | str, dict[str, Any]] = {
     201: VERSIONED[200],
-    412: {"model": Problem, "description": "The conversation has another version, which the ETag names."}
-    | VERSIONED[200],
+    412: {"model": Problem, "description": "The conversation has another version, given in the ETag."} | VERSIONED[200],
 }
 IfMatch = Annotated[
     str | None,
-    Header(
-        pattern=r'^"\d{1,18}"$', description="The ETag of the conversation as you know it; 412 when it has changed."
-    ),
+    Header(pattern=r'^"\d{1,18}"$', description="The ETag of the conversation as you know it; 412 if it has changed."),
 ]
 
 
@@ -46,7 +43,7 @@ class Turn(RequestBody):
     """A turn to append. content: text, or blocks as OpenAI, Anthropic or turnlog write them; tool_calls as OpenAI or
     turnlog do.
 
-    origin: whose words a user's turn holds; turnlog decides it from name and text where it is not given.
+    origin: whose words a user's turn contains; if it is not given, turnlog decides from name and text.
     """
 
     role: str
@@ -68,11 +65,12 @@ class Turn(RequestBody):
 
 
 class Turns(RequestBody):
-    """Turns to append. expected: the last sequence of the conversation as you know it, 0 for a new one; 409 when that
-    is not so. The header If-Match says the same in HTTP's own way, and goes first.
+    """Turns to append. expected: the last sequence of the conversation as you know it, 0 for a new one; 409 if it
+    differs. The header If-Match expresses the same in HTTP's way, and takes precedence.
 
-    receipt: of the context that the turns answer: its id, or all of it as the context's route gave it; stored together
-    with them, and the query before them if it was not in the conversation yet. usage: of the model that made the turns.
+    receipt: the receipt of the context that the turns answer, as its id or as the whole object from the context's
+    route. It is stored together with the turns, as is the query, before them, if the conversation lacks it. usage: of
+    the model that wrote the turns.
     """
 
     turns: list[Turn] = Field(min_length=1, max_length=500)
@@ -85,8 +83,8 @@ class Turns(RequestBody):
 async def append_turns(
     thread: ThreadId, body: Turns, caller: Writer, write_id: WriteId, response: Response, if_match: IfMatch = None
 ) -> list[Appended]:
-    """Appends turns in order; they are on disk when this answers, and every later read sees them. In the conversation
-    of another user, a member appends turns of the role `user` alone."""
+    """Appends turns in order. They are on disk when this responds, and every later read sees them. In another user's
+    conversation, a member appends only turns of the role `user`."""
     receipt = body.receipt
     if isinstance(receipt, UUID):
         kept = caller.system.cached(GivenReceipts)
@@ -121,7 +119,9 @@ async def list_turns(
     response: Response,
     limit: Limit = 100,
     cursor: Cursor = None,
-    newest: Annotated[bool, Query(description="The newest turns first, page by page; each page oldest first.")] = False,
+    newest: Annotated[
+        bool, Query(description="Pages from the newest turns to the oldest; each page is in the order of time.")
+    ] = False,
     after_seq: Annotated[int, Query(ge=0, description="Only turns after this sequence.")] = 0,
     before_seq: Annotated[int | None, Query(ge=0, description="Only turns before this sequence.")] = None,
 ) -> Page[ShownTurn]:
@@ -137,9 +137,9 @@ async def list_turns(
 
 
 class ContextRequest(RequestBody):
-    """The options of a context. query: the user's new message. tokens: at most so many for all messages; window:
-    instead, of the model, which keeps a part for the answer. hybrid: where not all fits, turns that the query is about
-    come first."""
+    """The options of a context. query: the user's new message. tokens: maximum tokens of all messages. window: instead
+    of tokens, the model's window, part of which is kept for the answer. hybrid: if not all turns fit, prefer those that
+    are relevant to the query."""
 
     query: str | None = Field(None, max_length=200_000)
     tokens: int | None = Field(None, ge=64, le=10_000_000)
@@ -151,11 +151,11 @@ class ContextRequest(RequestBody):
 
 
 class ContextMade(BaseModel):
-    """A context for a model. messages: for the OpenAI chat API, system prompt first. budget: tokens of the tiers. seq:
-    of the log as it was seen. receipt: send its id with the answer's turn, or all of it where the id is null or no
-    longer known; null for a moment of the past. degraded: why older turns were sought without vectors. shares: of the
-    window. remarks: turns that were left out or altered, by reason, in the
-    language of Accept-Language. matches: whether an answer's receipt says the same; null without one."""
+    """A context for a model. messages: for the OpenAI chat API, system prompt first. budget: tokens for the tiers. seq:
+    the sequence of the log up to which it was read. receipt: send its id with the answer's turn, or all of it if the id
+    is null or no longer known; null for a past moment. degraded: why older turns were searched without vectors. shares:
+    of the window. remarks: turns that were left out or altered, by reason, in the language of Accept-Language. matches:
+    whether the context equals the receipt of the answer; null if there is none."""
 
     messages: list[dict[str, Any]]
     tiers: list[Tier]
@@ -182,10 +182,10 @@ async def context(
     thread: ThreadId,
     caller: Reader,
     query: Annotated[str | None, Query(max_length=20_000, description="The user's new message.")] = None,
-    tokens: Annotated[int | None, Query(ge=64, le=10_000_000, description="At most so many for all messages.")] = None,
+    tokens: Annotated[int | None, Query(ge=64, le=10_000_000, description="Maximum tokens of all messages.")] = None,
     as_of: Annotated[int | None, Query(ge=1, description="As it was at this sequence of the log.")] = None,
 ) -> ContextMade:
-    """Returns what a model should see now, or what it would have seen at an earlier moment."""
+    """Returns the context that a model should see now, or would have seen at an earlier moment."""
     if as_of is None:
         return await make_context(thread, ContextRequest(query=query, tokens=tokens), caller)
     place = await caller.owns(thread)
@@ -197,7 +197,7 @@ async def context(
 
 @router.post("/context")
 async def make_context(thread: ThreadId, body: ContextRequest, caller: Reader) -> ContextMade:
-    """Returns what a model should see now; nothing is stored. A new conversation needs a query."""
+    """Returns the context that a model should see now; nothing is stored. A new conversation needs a query."""
     built = await context_of(*await caller.may_begin(thread, "reader"), user=caller.user, **dict(body))
     said = {field.name: getattr(built.receipt, field.name) for field in fields(AnswerBasis)}
     receipt = SignedBasis(**said, signature=_signature(built.receipt, caller))
@@ -207,11 +207,13 @@ async def make_context(thread: ThreadId, body: ContextRequest, caller: Reader) -
 
 
 def _check_receipt(receipt: SignedBasis, caller: Principal) -> None:
-    """Raises WrongReceipt."""
+    """Raises WrongReceipt for a receipt that is not valid for this append."""
     if not hmac.compare_digest(receipt.signature.encode(), _signature(receipt, caller).encode()):
-        raise WrongReceipt("this server did not give that receipt; send back what came with the context, unchanged")
+        raise WrongReceipt(
+            "this server did not issue that receipt; send back the one that came with the context, unchanged"
+        )
     if receipt.user != caller.user:
-        raise WrongReceipt("the receipt is of a context for another user; build one with your own token")
+        raise WrongReceipt("the receipt belongs to another user's context; build a context with your own token")
 
 
 def _signature(basis: AnswerBasis, caller: Principal) -> str:

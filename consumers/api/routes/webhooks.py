@@ -16,7 +16,7 @@ Name = Annotated[str, Path(max_length=64)]
 
 
 class WebhookTarget(RequestBody):
-    """types: of the events to send. content: send what users said, too; it is encrypted in the log otherwise."""
+    """The target of a webhook. types: types of events to send. content: also send what users said, decrypted."""
 
     name: str = Field(max_length=64)
     url: str = Field(max_length=2_000)
@@ -25,15 +25,15 @@ class WebhookTarget(RequestBody):
 
 
 class Sent(BaseModel):
-    """delivered: whether the target took the event."""
+    """The result of sending an event. delivered: whether the target accepted it."""
 
     delivered: bool
 
 
 @router.post("", status_code=201)
 async def create_webhook(body: WebhookTarget, caller: Operator) -> NewWebhook:
-    """Sends the tenant's events from now on to a URL. The answer has the secret for verifying signatures, which is
-    shown this once."""
+    """Creates a webhook: the tenant's future events are sent to a URL. The response contains the secret for verifying
+    signatures, which is shown only once."""
     return await webhooks.create_webhook(caller.system, caller.tenant, body.name, body.url, body.types, body.content)
 
 
@@ -45,7 +45,7 @@ async def list_webhooks(caller: Operator) -> list[WebhookInfo]:
 
 @router.delete("/{name}", status_code=204)
 async def remove_webhook(name: Name, caller: Operator) -> None:
-    """Ends a webhook; what was not delivered is not."""
+    """Removes a webhook; events not yet delivered are not sent."""
     await webhooks.remove_webhook(caller.system, caller.tenant, name)
 
 
@@ -63,5 +63,5 @@ async def retry_failure(name: Name, seq: Seq, caller: Operator) -> Sent:
 
 @router.post("/{name}/failures/{seq}/drop", status_code=204)
 async def drop_failure(name: Name, seq: Seq, caller: Operator) -> None:
-    """Never sends an event that was given up."""
+    """Discards an event that was given up; it is never sent."""
     await webhooks.drop_failure(caller.system, caller.tenant, name, seq)

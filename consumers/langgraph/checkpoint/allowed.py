@@ -1,7 +1,7 @@
-"""Checks which types a stored value may create, because everybody who can publish an event chooses its bytes.
+"""Checks which types a stored value may create, because anyone who can publish an event chooses its bytes.
 
-A value of other types is stored with a signature, under a key that only turnlog's processes have, and is read if the
-signature matches.
+A value with other types is stored with a signature, made with a key that only turnlog's processes have, and is read if
+the signature matches.
 """
 
 from collections.abc import Iterable
@@ -24,19 +24,19 @@ class TypeNotAllowed(TurnlogError):
 
 
 def allow_list(types: Iterable[type | tuple[str, str]]) -> Allowed:
-    """Returns (module, name) of types given as classes or as (module, name)."""
+    """Returns (module, name) of types that are given as classes or as (module, name)."""
     return frozenset((type_.__module__, type_.__name__) if isinstance(type_, type) else tuple(type_) for type_ in types)
 
 
 def check(encoding: str, data: bytes, allowed: Allowed) -> None:
     """Checks unsigned bytes of LangGraph's JsonPlusSerializer that are not encrypted, without making an object of them.
 
-    Raises TypeNotAllowed, also where the bytes are not what the serializer writes.
+    Raises TypeNotAllowed, also if the serializer cannot have written the bytes.
     """
     if encoding in RUNS_CODE:
         raise TypeNotAllowed(
-            f"a value written as {encoding} is not read, since it could run any code: whoever can publish on NATS may "
-            "have written it. Use types that LangGraph's serializer writes as msgpack, or an EncryptedSerializer"
+            f"a value written as {encoding} is not read, because it could run any code: whoever can publish on NATS "
+            "may have written it. Use types that LangGraph's serializer writes as msgpack, or an EncryptedSerializer"
         )
     if refused := sorted(own_types(encoding, data) - allowed):
         raise TypeNotAllowed(
@@ -52,12 +52,14 @@ def own_types(encoding: str, data: bytes) -> Allowed:
         return frozenset()
     try:
         return _types_in(data) - SAFE_MSGPACK_TYPES - SAFE_MSGPACK_METHODS
-    except ValueError:  # ormsgpack raises it also for any error of `note`
-        raise TypeNotAllowed("a value is not what LangGraph's serializer writes, or too deep; it is not read") from None
+    except ValueError:  # ormsgpack also raises this for any error of `note`
+        raise TypeNotAllowed(
+            "a value was not written by LangGraph's serializer, or is nested too deep; it is not read"
+        ) from None
 
 
 def _types_in(data: bytes) -> Allowed:
-    """Returns (module, name) of each type, (module, name, method) of each method that the bytes call."""
+    """Returns (module, name) of each type and (module, name, method) of each method that the bytes call."""
     found: set[tuple[str, ...]] = set()
 
     def note(code: int, inner: bytes) -> None:

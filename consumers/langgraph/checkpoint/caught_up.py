@@ -1,4 +1,4 @@
-"""Reads the state of a thread in the log, and waits until the tables have it too."""
+"""Reads the state of a thread in the log, and waits until the tables contain it."""
 
 from dataclasses import dataclass
 
@@ -21,10 +21,10 @@ STATE_TYPES = (
 
 @dataclass(frozen=True, slots=True)
 class LogState:
-    """The state of a thread in the log. counts: events of the types that change what is read; partition: None if the
-    thread has no event.
+    """The state of a thread in the log. counts: the number of events of each type that changes what is read; partition:
+    None if the thread has no event.
 
-    last_seq: of the whole log.
+    last_seq: the last sequence of the whole log.
     """
 
     counts: dict[str, int]
@@ -33,8 +33,8 @@ class LogState:
 
 
 async def log_state(log: Log, tenant: str, thread: str) -> LogState:
-    """Returns the state of a thread in the log with one question to the server, whatever the thread's length. Raises
-    LogUnavailable, InvalidToken."""
+    """Returns the state of a thread in the log with one request to the server, regardless of the thread's length.
+    Raises LogUnavailable, InvalidToken."""
     of_thread = thread_filter(tenant, thread)
     with nats_errors(f"cannot ask NATS for thread {thread!r}; check NATS_URL, or start it with `turnlog up`"):
         state = (await log.nc.jetstream().stream_info(STREAM, subjects_filter=of_thread)).state

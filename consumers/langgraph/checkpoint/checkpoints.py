@@ -1,4 +1,4 @@
-"""Checkpoints with their values and writes, and LangGraph's forms of them: configs, metadata, tuples (pure)."""
+"""Checkpoints with their values and writes, and their LangGraph forms: configs, metadata, tuples (pure)."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,11 +20,11 @@ from turnlog.consumers.langgraph.checkpoint.recorded import RecordedMessages
 from turnlog.consumers.langgraph.checkpoint.values import Listed, Value
 
 ROOT = ""  # the namespace of the outermost graph
-FIRST_WITHOUT_SENDS = 4  # format of checkpoints
+FIRST_WITHOUT_SENDS = 4  # version of the checkpoint format
 
 
 class Written(NamedTuple):
-    """One write of a task."""
+    """A write of a task."""
 
     task_id: str
     idx: int
@@ -39,9 +39,9 @@ class Written(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A checkpoint. checkpoint, metadata: JSON text; values: (channel, version) → value, of those stored apart.
+    """A checkpoint. checkpoint, metadata: JSON text; values: (channel, version) → value, for values stored separately.
 
-    is_old: of a format in which the pending sends are its parent's writes to TASKS, which are `sends`.
+    is_old: it has an old format, in which the pending sends, here `sends`, are its parent's writes to TASKS.
     """
 
     thread: str
@@ -57,7 +57,7 @@ class Saved:
 
 
 def without_turns(saved: Saved, turns: Collection[str]) -> Saved:
-    """Returns the checkpoint with the messages of these turns taken out of its lists. turns: event ids."""
+    """Returns the checkpoint without the messages of these turns in its lists. turns: event ids."""
     if not turns:
         return saved
     lists = {key: value.without(turns) for key, value in saved.values.items() if isinstance(value, Listed)}
@@ -71,7 +71,7 @@ def config_of(thread: str, ns: str, checkpoint_id: str) -> RunnableConfig:
 def checkpoint_tuple(
     saved: Saved, codec: Codec, recorded: RecordedMessages | None, next_version: Any
 ) -> CheckpointTuple:
-    """Returns the checkpoint in LangGraph's form. recorded: learns the returned messages, if the caller may continue
+    """Returns the checkpoint in LangGraph's form. recorded: is told the returned messages, if the caller may continue
     from them."""
     checkpoint: dict[str, Any] = from_json(saved.checkpoint)
     values = checkpoint.get("channel_values") or {}
@@ -106,15 +106,17 @@ def place_of(config: RunnableConfig) -> tuple[str, str, str | None]:
 
 
 def user_of(config: RunnableConfig) -> str | None:
-    """Returns the configurable `user_id`, the user to whom the events belong; else LangGraph's server's own user."""
+    """Returns the configurable `user_id`, to whom the events belong; if there is none, the user of LangGraph's
+    server.
+    """
     asked = config["configurable"]
     user = asked.get("user_id") or asked.get("langgraph_auth_user_id")
     return None if user is None or user == "" else str(user)
 
 
 def plain_metadata(config: RunnableConfig, metadata: CheckpointMetadata) -> dict[str, Any]:
-    """Collects metadata as LangGraph's own savers do, without NUL characters; values that JSON cannot hold become
-    text."""
+    """Returns the metadata as LangGraph's own savers collect it, without NUL characters; values that JSON cannot
+    represent become text."""
     value = dict(get_serializable_checkpoint_metadata(config, metadata))
     text = to_json(value, fallback=str, serialize_unknown=True, inf_nan_mode="strings", bytes_mode="base64")
     found: dict[str, Any] = _clean(from_json(text))

@@ -1,20 +1,22 @@
-"""Growing lists: finds what a new value has in common with the last one, and makes the rows for the rest (pure).
+"""Growing lists: finds the common beginning of a new value and the last one, and makes rows for the rest (pure).
 
-A list is stored as rows of items under a list id. It may begin with the first items of another list, so that a fork, or
-a second process, continues a list without writing it again.
+A list is stored as rows of items under a list id. It may begin with the first items of another list, so that a fork or
+a second process can continue a list without writing it again.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
-MAX_BASES = 32  # the longest chain that a read follows; then a list is written whole again
+MAX_BASES = 32  # the longest chain that a read follows; longer ones are written whole again
 
 Item = TypeVar("Item")
 
 
 class Row(NamedTuple):
-    """The items from place `first` on. base_list, base_count: what the list begins with; in its first row only."""
+    """A row with the items from index `first` on. base_list, base_count: the list it begins with, only in the first
+    row.
+    """
 
     list_id: str
     first: int
@@ -25,7 +27,7 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A list that other lists may begin with. base_count: how many items belong to its base."""
+    """A list that other lists may begin with. base_count: how many of its items belong to its base."""
 
     list_id: str
     base: "Source | None" = None
@@ -50,7 +52,7 @@ class Known(Generic[Item]):
 
 
 def common(items: Sequence[Item], value: Sequence[Any], same: Callable[[Item, Any], bool]) -> int:
-    """Returns the number of items that the value begins with."""
+    """Returns how many items of the known list the value begins with."""
     for at, (item, other) in enumerate(zip(items, value, strict=False)):
         if not same(item, other):
             return at
@@ -64,9 +66,10 @@ def grow(
     new_id: Callable[[], str],
     write: Callable[[str, int, Source | None, Sequence[Item]], None],
 ) -> Known[Item]:
-    """Returns the list of the first `prefix` items of the known one and then the new ones; writes at most one row.
+    """Returns the list of the first `prefix` items of the known list, followed by the new items; writes at most one
+    row.
 
-    write: list id, place of the first item, what the list begins with, items.
+    write: takes the list id, the index of the first item, the list it begins with, and the items.
     """
     if known is not None and not new:
         whole = prefix == len(known.items)
@@ -89,7 +92,7 @@ def grow(
 
 
 def source_of(rows: Mapping[str, Sequence[Row]], list_id: str) -> Source:
-    """Returns the source of a list. rows: by list id, each list's in order. A deleted list has no base."""
+    """Returns the source of a list. rows: by list id, in order. A deleted list has no base."""
     first = next(iter(rows.get(list_id, ())), None)
     if first is None or first.base_list is None:
         return Source(list_id)

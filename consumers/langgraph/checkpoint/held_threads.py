@@ -1,4 +1,4 @@
-"""Keeps a saver's threads in memory, so that a turn reads nothing back: their newest checkpoints and lists."""
+"""Keeps the newest checkpoints and lists of a saver's threads in memory, so that a turn need not read them back."""
 
 import asyncio
 import contextlib
@@ -19,14 +19,14 @@ from turnlog.events.errors import WrongExpectedVersion
 from turnlog.events.personal_data_caches import holds_words
 
 WriteKey = tuple[str, int]
-GRACE_S = 0.25  # the time between storing one checkpoint and the put of the next, in another thread
+GRACE_S = 0.25  # the time between storing a checkpoint and putting the next one, in another thread
 
 
 @dataclass(slots=True)
 class Put:
-    """Events that must be stored together and in order, and the state in memory after that.
+    """Events that must be stored together and in order, and the state in memory afterwards.
 
-    deletion: sequence of the thread's last deletion that the writer knows of; after a later one it is not stored.
+    deletion: sequence of the thread's last deletion known to the writer; after a later one, nothing is stored.
     """
 
     events: list[Event]
@@ -37,17 +37,17 @@ class Put:
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
 class HeldThread:
-    """One thread. counts: events of each state type in the log that this copy is made of; None: unknown.
+    """A thread in memory. counts: how many events of each state type in the log this copy is made of; None: unknown.
 
-    latest: namespace → its newest checkpoint, None where it has no checkpoint.
-    namespaces: those that had checkpoints when the thread was read; None: not read. unsure: must be read again.
-    lists: (namespace, channel) → its list as stored last; older: as read last from an older checkpoint; plain: the
-    items of a value that was not stored as a growing list. newest_put: the root's newest checkpoint, stored or being
-    sent. lost: the root's first checkpoint that could not be stored, until another is; regained: ids from here on are
-    of runs that began since. pruned: event ids of turns in the lists that left the conversation. is_history_read:
-    whether the messages of older checkpoints' writes are known too, of which a DeltaChannel's snapshot is made.
-    deletion: sequence of the last deletion seen; alive_from: ids before this one are of checkpoints that it deleted;
-    refused: later ones that build on those.
+    latest: namespace → its newest checkpoint, None if it has none. namespaces: those that had checkpoints when the
+    thread was read; None: not read. unsure: whether it must be read again. lists: (namespace, channel) → its list as
+    last stored; older: as last read from an older checkpoint; plain: the items of a value that was not stored as a
+    growing list. newest_put: the root's newest checkpoint, stored or being sent. lost: the root's first checkpoint that
+    could not be stored, until another one is stored; regained: ids from this one on belong to runs that began since.
+    pruned: event ids of turns in the lists that left the conversation. is_history_read: whether the messages in older
+    checkpoints' writes are known too, from which a DeltaChannel's snapshot is made. deletion: sequence of the last
+    deletion seen; alive_from: ids before this one belong to checkpoints that it deleted; refused: later checkpoints
+    that build on those.
     """
 
     tenant: str
@@ -78,7 +78,7 @@ class HeldThread:
     refused: set[str] = field(default_factory=set)
 
     def begin(self, counts: Mapping[str, int] | None) -> None:
-        """Forgets everything; the thread has as many events as the counts say, and must be read."""
+        """Forgets everything. The thread then has the given counts of events, and must be read."""
         self.counts = dict(counts) if counts is not None else None
         self.namespaces = frozenset() if counts is not None and not counts else None
         self.is_read, self.recorded = False, RecordedMessages()
@@ -88,7 +88,7 @@ class HeldThread:
 
     @property
     def is_ready(self) -> bool:
-        """Returns whether puts may refer to the thread's items: its messages were read, or it has none."""
+        """Returns whether puts may refer to the thread's items, because its messages were read or it has none."""
         return self.counts is not None and (self.is_read or self.namespaces == frozenset())
 
     @property
@@ -105,7 +105,7 @@ class HeldThread:
         return ns in self.latest or ns not in self.namespaces
 
     def newest(self, ns: str) -> Saved | None:
-        """Returns the newest checkpoint of a namespace for which knows() is true."""
+        """Returns the newest checkpoint of a namespace, for which knows() must be true."""
         saved = self.latest.get(ns)
         if saved is None:
             return None
@@ -119,7 +119,9 @@ class HeldThread:
 
     @contextlib.contextmanager
     def putting(self, ns: str, checkpoint_id: str) -> Iterator[None]:
-        """Marks the checkpoint as lost if the block cannot put it; not after a deletion, which ends its run anyhow."""
+        """Marks the checkpoint as lost if the block fails to put it, except after a deletion, which ends its run
+        anyway.
+        """
         try:
             yield
         except WrongExpectedVersion:
@@ -138,39 +140,39 @@ class HeldThread:
         return ns == ROOT and self.lost is not None and checkpoint_id >= self.lost and not is_later
 
     def saw_deletion(self, sequence: int) -> None:
-        """Records a deletion. sequence: of the thread's last deletion on the log, 0 without one."""
+        """Records a deletion. sequence: that of the thread's last deletion on the log; 0 if there is none."""
         if self.deletion is not None and sequence > self.deletion:
             self.alive_from = str(uuid6())
         self.deletion = sequence
 
     def builds_on_deleted(self, checkpoint_id: str, *parents: str) -> bool:
-        """Returns whether the checkpoint belongs to a run that began before the thread was deleted, as its children
-        then do."""
+        """Returns whether the checkpoint belongs to a run that began before the thread was deleted; its children then
+        do too."""
         is_late = any(one < self.alive_from or one in self.refused for one in (checkpoint_id, *parents))
         if is_late:
             self.refused.add(checkpoint_id)
         return is_late
 
     def given(self, checkpoint_id: str) -> None:
-        """Records that a run got this checkpoint, so another process made it after the deletion."""
+        """Records that a run got this checkpoint, which therefore was made by another process after the deletion."""
         self.alive_from = min(self.alive_from, checkpoint_id)
 
     def asked(self, ns: str) -> None:
-        """Records that a checkpoint is read; a run does this first and its subgraphs later. Ids of checkpoints sort by
+        """Records that a checkpoint is read; a run does so first and its subgraphs later. Ids of checkpoints sort by
         time."""
         if ns == ROOT and self.lost is not None and self.regained is None:
             self.regained = str(uuid6())
 
     def stir(self) -> None:
-        """Wakes up after(): something was put or stored."""
+        """Wakes up after(), because something was put or stored."""
         self.moved.set()
         self.moved = asyncio.Event()
 
     async def after(self, checkpoint_id: str) -> None:
         """Waits until the root's checkpoint is being sent.
 
-        LangGraph saves a checkpoint when the one before is stored, and meanwhile the writes that follow it: their
-        turns would be logged before those that they answer.
+        LangGraph saves a checkpoint only when the previous one is stored, but in the meantime saves the writes that
+        follow it. Without waiting, their turns would be logged before the turns that they answer.
         """
         self.waiting += 1
         try:
@@ -183,7 +185,7 @@ class HeldThread:
             self.waiting -= 1
 
     def read(self, ns: str, saved: Saved | None) -> None:
-        """Takes over the newest checkpoint of a namespace, read from the tables."""
+        """Stores the newest checkpoint of a namespace, as read from the tables."""
         self.latest[ns] = saved
         self.is_read = self.is_read or ns == ROOT
         self.unsure.discard(ns)
@@ -200,8 +202,8 @@ class HeldThread:
                     self.counts[event.type] = self.counts.get(event.type, 0) + 1
 
     def saved(self, saved: Saved, versions: Mapping[str, object]) -> None:
-        """Takes over a checkpoint that was put. Values that it does not bring are its parent's, if that is the newest
-        one here."""
+        """Stores a checkpoint that was put. Values that it lacks are its parent's, if the parent is the newest one
+        here."""
         if not self.knows(saved.ns):
             return
         last = self.latest.get(saved.ns)
@@ -230,7 +232,7 @@ class HeldThread:
 
 
 class Threads:
-    """Holds threads: those used last, up to a limit, and all that are in use."""
+    """Holds threads in memory: the most recently used ones, up to a limit, and all that are in use."""
 
     def __init__(self, tenant: str, limit: int) -> None:
         self._tenant = tenant

@@ -1,4 +1,4 @@
-"""Items of lists and values: a message as turn and marker, a plain value, or a serializer's bytes."""
+"""Items of lists and values: a message as a turn and a marker, a plain value, or a serializer's bytes."""
 
 import hmac
 from base64 import b64decode, b64encode
@@ -15,15 +15,15 @@ from turnlog.consumers.langgraph.checkpoint.messages import Said, marked, messag
 from turnlog.events.contracts import TurnRecorded
 
 Marker = dict[str, Any]
-SIGNED = "turnlog.signed."  # before the serializer's encoding; the bytes begin with their signature
+SIGNED = "turnlog.signed."  # prefix of the serializer's encoding; the bytes then begin with their signature
 SIGNATURE_BYTES = 32
 
 
 class Codec:
-    """A saver's serializer. private: it encrypts, so nothing may be stored in the clear beside it.
+    """A saver's serializer. private: it encrypts, so nothing may be stored unencrypted beside it.
 
-    sign: signs values in the clear whose types are not on the allow-list; without it they are refused.
-    dumps and loads raise TypeNotAllowed for what is in the clear and has a type that cannot be read.
+    sign: signs unencrypted values whose types are not on the allow-list; without it they are refused. dumps and loads
+    raise TypeNotAllowed for unencrypted values with a type that cannot be read.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Codec:
         return serde.loads_typed((encoding, data))
 
     def fingerprint(self, value: Any) -> tuple[str, bytes]:
-        """Returns a key that is equal for equal values, unlike encrypted bytes."""
+        """Returns a key that is equal for equal values, which encrypted bytes are not."""
         encoding, data = self._clear.dumps_typed(value)
         return encoding, bytes(data)
 
@@ -82,7 +82,9 @@ class Item(Protocol):
 
 
 class MessageItem:
-    """A message made from its turn and its marker, exactly. One copy is kept to compare other messages with."""
+    """A message that is restored exactly from its turn and its marker. A copy is kept for comparison with other
+    messages.
+    """
 
     __slots__ = ("_made", "_turn", "marker")
 
@@ -101,7 +103,7 @@ class MessageItem:
 
 
 class SerializedItem:
-    """Any other value, in the bytes of the saver's serializer."""
+    """Any other value, as bytes of the saver's serializer."""
 
     __slots__ = ("_data", "_encoding", "_print", "marker")
 
@@ -118,7 +120,7 @@ class SerializedItem:
 
 
 class PlainItem(NamedTuple):
-    """A value that JSON holds without change."""
+    """A value that JSON represents without change."""
 
     marker: Marker
     value: Any
@@ -131,7 +133,7 @@ class PlainItem(NamedTuple):
 
 
 def message_item(message: BaseMessage, turn: TurnRecorded, turn_id: str) -> MessageItem | None:
-    """Returns the item of a message; None if turn and marker cannot make the same message."""
+    """Returns the item of a message; None if turn and marker cannot restore the same message."""
     marker = marked(message, turn)
     return None if marker is None else MessageItem({"turn": turn_id, **marker}, said(turn))
 
@@ -154,7 +156,7 @@ def value_item(value: Any, codec: Codec) -> Item:
 
 
 def stored_item(marker: Marker, turns: Mapping[str, Said]) -> Item | None:
-    """Returns the item that a marker names; None if its turn is gone. turns: by event id."""
+    """Returns the item that a marker refers to; None if its turn no longer exists. turns: by event id."""
     if "kind" in marker:
         turn = turns.get(marker["turn"])
         return MessageItem(marker, turn) if turn is not None else None

@@ -1,6 +1,6 @@
-"""Looks up checkpoints: one from memory or the tables, or those that fit a config and a filter, newest first.
+"""Looks up checkpoints: one from memory or the tables, or all that match a config and a filter, newest first.
 
-A copy in memory is current if the log has exactly the events that it was made of; else the tables are read, once they
+A copy in memory is current if the log has exactly the events it was made of; otherwise the tables are read, once they
 have caught up with the log.
 """
 
@@ -52,7 +52,7 @@ class Lookup:
         self._log, self._pool, self._tenant, self._prunes = log, pool, tenant, prunes
 
     async def newest(self, held: HeldThread, ns: str) -> Saved | None:
-        """Returns the namespace's newest checkpoint with its writes; nothing is sent meanwhile, so they belong
+        """Returns the namespace's newest checkpoint with its writes. Nothing is sent in the meantime, so they belong
         together."""
         async with held.lock:
             state = await self._compared(held)
@@ -68,7 +68,7 @@ class Lookup:
             return saved
 
     async def _pruned(self, saved: Saved) -> frozenset[str]:
-        """Returns the turns in its lists that turnlog pruned: summary, topics and vectors have them."""
+        """Returns the turns in the checkpoint's lists that turnlog pruned; summary, topics and vectors cover them."""
         async with connection(self._pool) as conn:
             through = await pruned_through(conn, self._tenant, saved.thread)
             if not through:
@@ -164,7 +164,9 @@ class Lookup:
     async def _read(self, held: HeldThread, state: LogState, which: str, named: dict[str, Any]) -> FoundCheckpoint:
         partition = state.partition or 0
         look = await self._look(held, which, named)
-        if look.reached.get(partition, 0) < state.last_seq:  # not all of the log; perhaps all of the thread
+        if (
+            look.reached.get(partition, 0) < state.last_seq
+        ):  # the tables lack part of the log, but perhaps nothing of this thread
             head = await self._log.thread_head(self._tenant, held.thread)
             if look.reached.get(partition, 0) < head:
                 async with connection(self._pool) as conn:
@@ -183,7 +185,7 @@ class Lookup:
 
 
 def _adopt(held: HeldThread, saved: Saved, found: FoundCheckpoint, lists: dict[tuple[str, str], Known[Item]]) -> None:
-    """Lets puts continue the lists that were read, and refer to their messages by id."""
+    """Takes over the lists that were read, so that puts can continue them and refer to their messages by id."""
     for (channel, _), value in saved.values.items():
         if isinstance(value, Listed) and len(value.items) >= value.length:
             lists[saved.ns, channel] = Known(found.sources[value.list_id], list(value.items[: value.length]))

@@ -1,5 +1,4 @@
-"""Maintains whole threads: copies them message for message, or drops checkpoints, those of runs or all but the
-newest."""
+"""Maintains whole threads: copies them message by message, or drops the checkpoints of runs or all but the newest."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -25,7 +24,7 @@ _OF_RUNS = """
 SELECT thread_id, checkpoint_ns, array_agg(checkpoint_id ORDER BY checkpoint_id) FROM checkpoints
 WHERE tenant = %s AND run_id = ANY(%s) GROUP BY thread_id, checkpoint_ns ORDER BY 1, 2
 """
-# A DeltaChannel leaves counters in the metadata, or True in place of a value that is stored apart.
+# A DeltaChannel leaves counters in the metadata, or True instead of a value that is stored separately.
 _WITH_DELTAS = """
 SELECT DISTINCT c.thread_id FROM checkpoints c WHERE c.tenant = %(tenant)s AND c.thread_id = ANY(%(threads)s) AND (
     c.metadata ? 'counters_since_delta_snapshot' OR c.metadata ? 'delta_writes_versioned'
@@ -49,8 +48,8 @@ FROM checkpoints c WHERE c.tenant = %s AND c.thread_id = %s ORDER BY c.checkpoin
 
 @dataclass(slots=True)
 class Namespace:
-    """A namespace of a thread. ids: its checkpoints, oldest first; root: the root's checkpoint that the newest one was
-    called from; sends_from: the parent that still holds the newest one's pending sends."""
+    """A namespace of a thread. ids: its checkpoints, oldest first; root: the root's checkpoint from which the newest
+    one was called; sends_from: the parent that still holds the pending sends of the newest one."""
 
     ids: list[str] = field(default_factory=list)
     root: str | None = None
@@ -91,8 +90,8 @@ async def _namespaces_of(conn: Connection, tenant: str, thread: str) -> dict[str
 
 
 def but_the_newest(namespaces: Mapping[str, Namespace]) -> dict[str, tuple[str, ...]]:
-    """Returns the checkpoints to drop of each namespace (pure). A subgraph's call, which has its task's id after a
-    colon, goes whole with the root's checkpoint that it was called from, once that one is saved."""
+    """Returns the checkpoints to drop in each namespace (pure). A subgraph's call, whose namespace has its task's id
+    after a colon, is dropped whole with the root's checkpoint from which it was called, if that was saved."""
     root = namespaces.get(ROOT, Namespace())
     kept_roots = _kept(root)
     dropped: dict[str, tuple[str, ...]] = {}
@@ -120,8 +119,8 @@ async def user_of_thread(conn: Connection, tenant: str, thread: str) -> str | No
 async def copy_thread(
     lookup: Lookup, sender: Sender, source: str, target: HeldThread, codec: Codec, user: str | None
 ) -> None:
-    """Copies a thread; the copy does not depend on the source. Oldest first, so that each list grows from the one
-    before."""
+    """Copies a thread; the copy does not depend on the source. Checkpoints are copied oldest first, so that each list
+    grows from the previous one."""
     writer = Writer(target, codec, user)
     waiting: list[asyncio.Future[None]] = []
     copied: Copied = set()

@@ -1,4 +1,4 @@
-"""Turns a LangChain message into a turn and the fields that a turn does not hold, and back, exactly (pure)."""
+"""Converts a LangChain message to a turn and the fields that a turn lacks, and back, exactly (pure)."""
 
 import json
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ from turnlog.projectors.models.conversation.message import Message
 
 _EPOCH = datetime.fromtimestamp(0, UTC)
 Fields = dict[str, Any]
-Said = str | Fields  # the content of a turn: its text if it has nothing else, or as said()
+Said = str | Fields  # the content of a turn: its text if it has nothing else, otherwise the form of said()
 KINDS: dict[str, type[BaseMessage]] = {
     "human": HumanMessage,
     "ai": AIMessage,
@@ -52,7 +52,7 @@ _ROLES: tuple[tuple[type[BaseMessage], Role], ...] = (
     (ToolMessage, "tool"),
     (FunctionMessage, "tool"),
 )
-# Any other role of a ChatMessage is the name of a speaker.
+# Any other role of a ChatMessage is a speaker's name.
 _CHAT_ROLES: dict[str, Role] = {
     "user": "user",
     "human": "user",
@@ -66,7 +66,7 @@ _CHAT_ROLES: dict[str, Role] = {
 }
 
 
-# All their fields count as set, as in a message that LangGraph's own savers read.
+# All fields of these messages count as set, as in messages that LangGraph's own savers read.
 _BLANK: dict[str, BaseMessage] = {
     kind: cls(
         **{
@@ -83,7 +83,9 @@ _CONTAINERS = {
 
 
 def coerced(value: Any) -> BaseMessage | None:
-    """Returns the message that LangChain makes from a text, a (role, content) pair or a dict; None if it cannot."""
+    """Returns the message that LangChain makes from a text, a (role, content) pair or a dict; None if it cannot make
+    one.
+    """
     if isinstance(value, BaseMessage):
         return value
     if not isinstance(value, str | tuple | list | dict):
@@ -120,9 +122,9 @@ def turn_of(message: BaseMessage) -> TurnRecorded | None:
 
 
 def _is_made_by_program(message: BaseMessage) -> bool:
-    """Returns whether a program made the message. LangChain's and deepagents' middleware name themselves in
-    `lc_source`, as for a summary of older messages; agent-chat-ui marks messages that no person wrote by their id; an
-    `example` shows a model what to do."""
+    """Returns whether a program made the message. The middleware of LangChain and deepagents names itself in
+    `lc_source`, for example for a summary of older messages; agent-chat-ui marks messages that no person wrote by their
+    id; an `example` shows a model what to do."""
     has_source = any(fields.get("lc_source") for fields in (message.additional_kwargs, message.response_metadata))
     return has_source or getattr(message, "example", False) or (message.id or "").startswith("do-not-render-")
 
@@ -139,9 +141,9 @@ def said(turn: TurnRecorded) -> Fields:
 
 
 def message_of(kind: str, of_turn: Said, message_id: str | None, more: str | None) -> BaseMessage:
-    """Makes a message. more: JSON of the fields that the turn does not hold, or holds otherwise.
+    """Returns the message. more: JSON of the fields that the turn lacks or holds in another form.
 
-    Without validation, which these fields passed before they were stored.
+    Skips validation, which these fields passed before they were stored.
     """
     fields: Fields = {name: empty() for name, empty in _CONTAINERS[kind]}
     fields["id"] = message_id
@@ -169,9 +171,10 @@ def _fields_of(kind: str, of_turn: Fields) -> Fields:
 
 
 def marked(message: BaseMessage, turn: TurnRecorded) -> Fields | None:
-    """Returns the fields to keep beside the turn, so that both make the message again; None if they cannot.
+    """Returns the fields to store beside the turn, so that both together restore the message; None if they cannot.
 
-    kind; id; more: JSON text, for JSONB would lose the order of keys and the difference of 1e3 and 1000.
+    They are kind, id and more, which is JSON text, because JSONB would lose the order of keys and the difference
+    between 1e3 and 1000.
     """
     kind = KIND_OF.get(type(message))
     if kind is None:
@@ -189,7 +192,7 @@ def marked(message: BaseMessage, turn: TurnRecorded) -> Fields | None:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Returns whether two values are equal in value and type: 1, 1.0 and True differ, and so do a tuple and a list."""
+    """Returns whether two values are equal in value and type: 1, 1.0 and True differ, as do a tuple and a list."""
     if type(one) is not type(other):
         return False
     if type(one) is dict:
@@ -239,7 +242,7 @@ def _block(part: Any) -> list[Block]:
 
 
 def _shown(block: Fields) -> Fields:
-    """Returns a block of a turn as LangChain writes it, for a message of its own."""
+    """Returns a block of a turn in LangChain's form, as part of a LangChain message."""
     if block["type"] == "image":
         return {"type": "image_url", "image_url": {"url": block["url"]}}
     return block.copy()
@@ -254,15 +257,15 @@ def _calls(message: BaseMessage) -> tuple[ToolCall, ...]:
 
 
 def _arguments(value: Any) -> str:
-    """Returns JSON with Chinese unescaped; text with lone surrogates is escaped."""
+    """Returns JSON with unescaped Chinese; text with lone surrogates is escaped."""
     escaped = _json(value) or "{}"
     text = json.dumps(json.loads(escaped), ensure_ascii=False, separators=(",", ":"))
     return text if text == storable(text) else escaped
 
 
 def read_json(text: str | bytes) -> Any:
-    """Parses JSON as this module writes it, with lone surrogates. Raises InvalidEvent for invalid JSON of a foreign
-    event."""
+    """Parses JSON in the form that this module writes, with lone surrogates. Raises InvalidEvent for invalid JSON in a
+    foreign event."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -285,11 +288,13 @@ def _count(value: Any) -> int | None:
 
 
 def to_messages(messages: Sequence[BaseMessage], conversation_id: str) -> list[Message]:
-    """Returns the messages with content, as a context is built from them; seq: the place in the list, from 1."""
+    """Returns the messages with content, in the form from which a context is built; seq: the index in the list, from
+    1.
+    """
     found = []
     for place, message in enumerate(messages, 1):
         if (turn := turn_of(message)) is not None:
-            # Token counts are kept by event id, and a message of the same id may get other content.
+            # Token counts are cached by event id, and the content of a message may change under the same id.
             identity = uuid5(NAMESPACE_OID, f"{conversation_id}/{message.id}/{to_json(turn).decode()}")
             origin = turn.of(None).origin or "person"
             found.append(Message(place, identity, turn.role, time=_EPOCH, origin=origin, **said(turn)))

@@ -1,4 +1,4 @@
-"""The SQL that reads checkpoints, the lists they name, and the turns that those name."""
+"""The SQL that reads checkpoints, the lists they refer to, and the turns that the lists refer to."""
 
 from functools import cache
 
@@ -26,7 +26,7 @@ SELECT c.thread_id, c.checkpoint_ns, c.checkpoint_id, c.parent_checkpoint_id, c.
         ({_WRITES} AND w.checkpoint_id = c.parent_checkpoint_id AND w.channel = '{TASKS}') END
 FROM checkpoints c WHERE c.tenant = %(tenant)s
 """
-# Follows SQL that selects list ids.
+# Appended to SQL that selects list ids.
 _AND_THEIR_BASES = """
     UNION
     SELECT b.base_list FROM needed CROSS JOIN LATERAL (
@@ -41,13 +41,13 @@ SELECT needed.list_id, l.* FROM needed CROSS JOIN LATERAL (
     ) o
 ) l WHERE l.firsts IS NOT NULL
 """
-# Most turns are only plain text, which is sent as text, so that the reader parses nothing and gets few columns.
+# Most turns are plain text. They are sent as text, so that the reader parses nothing and gets few columns.
 _IS_TEXT = "jsonb_typeof(content) = 'string' AND num_nulls(name, tool_calls, tool_call_id) = 3"
 _TURN = (
     f"event_id::text, CASE WHEN {_IS_TEXT} THEN content #>> '{{}}' END, CASE WHEN NOT ({_IS_TEXT}) THEN "
     "jsonb_build_object('content', content, 'name', name, 'tool_calls', tool_calls, 'tool_call_id', tool_call_id) END"
 )
-# Most states are the newest turns of their thread: one scan. Other turns are found by the index of ids.
+# Most states consist of their thread's newest turns, which one scan reads. Other turns are found by the index of ids.
 _NEWEST_TURNS = (
     f"SELECT {_TURN} FROM messages WHERE tenant = %(tenant)s AND thread_id = %(thread)s ORDER BY seq DESC LIMIT "
 )
@@ -60,10 +60,11 @@ SELECT {_TURN} FROM messages WHERE tenant = %(tenant)s AND thread_id = %(thread)
 )
 """
 SPARE_TURNS = 32
-# The first statement of a pipeline, which is one transaction, and for it alone: no statement is planned for the values
-# given. For a thread shorter than most the planner would plan each read again, which takes longer than reading (0021).
+# The first statement of a pipeline, which is one transaction; it applies to that transaction alone. Statements are not
+# planned for the given values: for a shorter thread than most, the planner would plan each read again, which takes
+# longer than reading (0021).
 ONE_PLAN = b"SELECT set_config('plan_cache_mode', 'force_generic_plan', true)"
-# From one namespace to the next by the index, however many checkpoints each has.
+# Steps from one namespace to the next by the index, regardless of how many checkpoints each has.
 _NAMESPACES = """
     WITH RECURSIVE n(ns) AS (
         (SELECT checkpoint_ns FROM checkpoints WHERE tenant = %(tenant)s AND thread_id = %(thread)s
@@ -84,7 +85,7 @@ SELECT s.*, found.* FROM (SELECT
     CASE WHEN %(asks)s THEN ({_NAMESPACES}) END
 ) s LEFT JOIN LATERAL ({CHECKPOINTS} AND c.thread_id = %(thread)s AND c.checkpoint_ns = %(ns)s {{which}}) found ON true
 """
-# The lists that the checkpoint of _LOOK names, so that they are read in the same round trip.
+# The lists that the checkpoint of _LOOK refers to, so that they are read in the same round trip.
 _NAMED = """
     SELECT convert_from(b.blob, 'UTF8')::jsonb AS list FROM (
         SELECT * FROM checkpoints c
@@ -101,7 +102,7 @@ ONE = "AND c.checkpoint_id = %(id)s"
 
 
 def lists_and_turns(lists: str, count: str) -> tuple[bytes, bytes]:
-    """Returns two statements, for lists and for turns. lists: SQL that selects list ids; count: SQL of the number of
+    """Returns two statements, for lists and for turns. lists: SQL that selects list ids; count: SQL for the number of
     newest turns."""
     return f"WITH RECURSIVE needed(list_id) AS ({lists}{_AND_THEIR_BASES}".encode(), (_NEWEST_TURNS + count).encode()
 

@@ -1,4 +1,4 @@
-"""Reads checkpoints from the tables: rows, then the lists they name, then the turns that those name."""
+"""Reads checkpoints from the tables: rows, then the lists they refer to, then the turns that the lists refer to."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -30,7 +30,7 @@ Connect = Callable[[], AbstractAsyncContextManager[Connection]]
 
 
 class Fetched(NamedTuple):
-    """Rows by list id; turns by event id, at least the newest ones."""
+    """Fetched rows by list id, and turns by event id, at least the newest ones."""
 
     rows: dict[str, list[Row]]
     turns: dict[str, Said]
@@ -38,7 +38,7 @@ class Fetched(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FoundCheckpoint:
-    """Checkpoints of one thread. items, sources: by list id, of the lists they name."""
+    """Checkpoints of one thread. items, sources: by list id, for the lists they refer to."""
 
     saved: list[Saved] = field(default_factory=list)
     items: Mapping[str, list[Item]] = field(default_factory=dict)
@@ -49,9 +49,9 @@ class FoundCheckpoint:
 class Look:
     """A checkpoint with its lists and turns, from one round trip.
 
-    reached: partition → the sequence up to which the tables have it. parked: sequence and error of the thread's first
-    parked event. namespaces: those of the thread that have checkpoints; None where they were not asked for. saved: its
-    values as stored.
+    reached: partition → the sequence up to which the tables have applied it. parked: sequence and error of the thread's
+    first parked event. namespaces: namespaces of the thread with checkpoints; None if not requested. saved: the
+    checkpoint with its values as stored.
     """
 
     reached: Mapping[int, int]
@@ -63,7 +63,7 @@ class Look:
 
 async def first_look(conn: Connection, which: str, asks: bool, named: Mapping[str, Any]) -> Look:
     """Reads a checkpoint with its lists and turns. which: NEWEST or ONE. named: tenant, thread, ns, and id for ONE;
-    asks: for the namespaces."""
+    asks: whether to read the namespaces."""
     asked = {**named, "asks": asks, "projections": list(PROJECTIONS), "token": thread_token(named["thread"])}
     look_sql, list_sql, turn_sql = first_look_statements(which)
     async with conn.pipeline():
@@ -84,7 +84,9 @@ async def first_look(conn: Connection, which: str, asks: bool, named: Mapping[st
 
 
 async def stored_checkpoints(conn: Connection, tenant: str, where: str, named: Mapping[str, Any]) -> list[Saved]:
-    """Returns checkpoints with their values as stored. where: SQL over `c`, the checkpoints, that begins with AND."""
+    """Returns checkpoints with their values as stored. where: SQL conditions on `c`, the checkpoints, beginning with
+    AND.
+    """
     rows = await conn.execute((CHECKPOINTS + where).encode(), {"tenant": tenant, **named}, binary=True)
     return [_stored(*row) for row in await rows.fetchall()]
 
@@ -94,7 +96,7 @@ async def complete(
 ) -> FoundCheckpoint:
     """Returns checkpoints of one thread with their lists and turns. partitions: where its events may be.
 
-    fetched: what was read with the checkpoints; only what is missing there is read.
+    fetched: what was already read with the checkpoints; only what it lacks is read.
     """
     if not stored:
         return FoundCheckpoint()
@@ -119,12 +121,12 @@ async def complete(
 
 
 def _items(markers: Iterable[Marker], turns: Mapping[str, Said]) -> list[Item]:
-    """Returns the items, without those whose turns were deleted or erased since."""
+    """Returns the items, without those whose turns were later deleted or erased."""
     return [item for marker in markers if (item := stored_item(marker, turns)) is not None]
 
 
 async def _lists_and_turns(conn: Connection, tenant: str, thread: str, lists: list[str], count: int) -> Fetched:
-    """Reads lists and turns in one round trip. count: of the turns that are named; some more are read."""
+    """Reads lists and turns in one round trip. count: the number of turns referred to; a few more are read."""
     named = {"tenant": tenant, "thread": thread, "lists": lists, "count": count + SPARE_TURNS}
     list_sql, turn_sql = lists_and_turns("SELECT unnest(%(lists)s::text[])", "%(count)s")
     async with conn.pipeline():
@@ -153,7 +155,7 @@ async def _turns_by_id(
 
 
 def _growth(list_id: str, firsts: list[int], base: str | None, items: list[list[Marker]]) -> list[Row]:
-    """Returns the rows of a list: a single row if its items follow each other without gaps."""
+    """Returns the rows of a list; a single row if its items have no gaps."""
     together = list(chain.from_iterable(items))
     if firsts[-1] + len(items[-1]) - firsts[0] == len(together):
         return [Row(list_id, firsts[0], base, firsts[0], together)]
@@ -201,7 +203,7 @@ def _typed(saved: Saved) -> list[Typed]:
 
 
 def _resolved(saved: Saved, items: Mapping[str, list[Item]], turns: Mapping[str, Said]) -> Saved:
-    """Returns the checkpoint with the lists and turns that its stored values name."""
+    """Returns the checkpoint with the lists and turns that its stored values refer to."""
 
     def of(value: Value) -> Value:
         return resolved(value, items, turns) if isinstance(value, Typed) else value

@@ -1,5 +1,6 @@
-"""Tracks which messages of a thread are on the log: each is recorded once as a turn, and referred to by name
-elsewhere."""
+"""Tracks which messages of a thread are on the log: each is recorded once as a turn, and referred to by id
+elsewhere.
+"""
 
 import weakref
 from collections.abc import Iterable
@@ -16,9 +17,9 @@ from turnlog.events.contracts import TurnRecorded
 
 @dataclass(slots=True)
 class Turns:
-    """New turns of one write, in order. record: False in child namespaces, which name turns but record none.
+    """New turns of one write, in order. record: False in child namespaces, which refer to turns but record none.
 
-    in_checkpoint: False in writes of tasks, whose messages come again in the next checkpoint or snapshot.
+    in_checkpoint: False in writes of tasks, whose messages appear again in the next checkpoint or snapshot.
     """
 
     record: bool
@@ -29,8 +30,8 @@ class Turns:
 class RecordedMessages:
     """The stored items of a thread's messages, by message id, or by object if a message has no id.
 
-    _raw: text, pairs and dicts without an id that tasks wrote, in order, by their turn's event id. LangGraph makes
-    messages of them later, so they are recognised in a checkpoint by their content.
+    _raw: text, pairs and dicts without an id that tasks wrote, in order, by their turn's event id. LangGraph later
+    makes messages of them, so in a checkpoint they are recognised by their content.
     """
 
     def __init__(self) -> None:
@@ -39,7 +40,9 @@ class RecordedMessages:
         self._raw: dict[str, Item] = {}
 
     def item(self, value: Any, codec: Codec, turns: Turns, *, coerces: bool = False) -> Item:
-        """Returns the item of a value. coerces: the value is a message also if LangChain must make one of it."""
+        """Returns the item of a value. coerces: whether a value of which LangChain must make a message counts as
+        one.
+        """
         message = coerced(value) if isinstance(value, BaseMessage) or (coerces and turns.record) else None
         if message is None:
             return value_item(value, codec)
@@ -54,8 +57,8 @@ class RecordedMessages:
         return bool(self._raw)
 
     def adopt(self, items: Iterable[Item], *, written: bool) -> None:
-        """Takes over items read from the tables, so that their turns are not recorded again. written: they come from
-        tasks' writes."""
+        """Stores items read from the tables, so that their turns are not recorded again. written: whether they come
+        from tasks' writes."""
         for item in items:
             if (message_id := item.marker.get("id")) is not None:
                 self._note(message_id, item)
@@ -63,14 +66,14 @@ class RecordedMessages:
                 self._raw[item.marker["turn"]] = item
 
     def made(self, pairs: Iterable[tuple[Item | None, Any]]) -> None:
-        """Records the values that a reader got for the items, so that a message without an id is recognised as an
+        """Stores the values that a reader got for the items, so that a message without an id is recognised by its
         object."""
         for item, value in pairs:
             if item is not None and "id" not in item.marker and isinstance(value, BaseMessage) and value.id is None:
                 self._remember(value, item)
 
     def _message(self, value: Any, message: BaseMessage, codec: Codec, turns: Turns) -> Item:
-        """Returns the item of a message. value: the message, or the value LangChain makes it of."""
+        """Returns the item of a message. value: the message, or the value of which LangChain makes it."""
         known = self._known(message)
         turn = turn_of(message)
         for item in reversed(known):
@@ -95,8 +98,8 @@ class RecordedMessages:
         return item
 
     def _known(self, message: BaseMessage) -> list[Item]:
-        """Returns the items of the message's id; a reducer may have given one to a message that was recorded
-        without."""
+        """Returns the items with the message's id. A message may have been recorded without an id, and got one from a
+        reducer later."""
         if message.id is not None and message.id in self._by_id:
             return self._by_id[message.id]
         found = self._by_object.get(id(message))
@@ -104,7 +107,7 @@ class RecordedMessages:
 
     @staticmethod
     def _turn_id(known: Iterable[Item], turn: TurnRecorded | None, codec: Codec) -> str | None:
-        """Returns the turn of the same content, under another marker."""
+        """Returns the turn of an item with the same content and another marker."""
         if turn is None:
             return None
         for item in known:

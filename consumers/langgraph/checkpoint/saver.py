@@ -1,7 +1,8 @@
 """TurnlogSaver: LangGraph's checkpointer on the event log, where every message is stored once.
 
-A put is events (the new turns, then the checkpoint that names them) and returns when the log has them; projectors fill
-the tables. A read needs no table while the log has the very events that this saver wrote or read.
+A put appends events (the new turns, then the checkpoint that refers to them) and returns when the log has them;
+projectors fill the tables. A read needs no table as long as the log has exactly the events that this saver wrote or
+read.
 """
 
 import asyncio
@@ -77,16 +78,17 @@ class TurnlogSaver(BaseCheckpointSaver[str]):
 
     Make it inside a running event loop; its async methods may be awaited in any. Something must run the projectors
     (`turnlog up`, or `TurnlogSaver.open`).
-    allowed: types, as classes or (module, name), that are made from unsigned values too, beside those that LangGraph's
-    serializer counts as safe. Values of other types are signed with the log's signer, and read where that fits.
-    prune: a run begins without the messages that turnlog pruned from the conversation, so that its next checkpoint
-    has lost them, as after a RemoveMessage; MEMORY_MAX_MESSAGES_PER_THREAD, by the reactors of `turnlog up`.
-    config["configurable"]["user_id"]: whose data a thread is. held_threads: how many are held in memory.
-    With an EncryptedSerializer nothing is stored in the clear, so no turns are recorded.
+    allowed: types, as classes or (module, name), that may also be created from unsigned values, besides those that
+    LangGraph's serializer considers safe. Values of other types are signed with the log's signer, and read if the
+    signature matches. prune: a run begins without the messages that turnlog pruned from the conversation, so that its
+    next checkpoint lacks them, as after a RemoveMessage. The reactors of `turnlog up` prune by
+    MEMORY_MAX_MESSAGES_PER_THREAD. config["configurable"]["user_id"]: the owner of a thread's data. held_threads: how
+    many threads are held in memory. With an EncryptedSerializer nothing is stored unencrypted, so no turns are
+    recorded.
 
     Methods raise TurnlogErrors: LogUnavailable, DatabaseUnavailable, NotProjectedInTime, ThreadParked, EventTooLarge,
-    TypeNotAllowed, InvalidToken for ids that no store can hold, and for names of turnlog's own threads; LoopClosed
-    after `open`.
+    TypeNotAllowed, InvalidToken for ids that cannot be stored and for names of turnlog's own threads, and LoopClosed
+    after the end of `open`.
     """
 
     def __init__(
@@ -121,7 +123,7 @@ class TurnlogSaver(BaseCheckpointSaver[str]):
         allowed: Iterable[type | tuple[str, str]] = (),
         prune: bool = False,
     ) -> AsyncIterator[Self]:
-        """Opens a saver with all it needs: servers, tables and, unless another process has them, projectors.
+        """Opens a saver with all it needs: servers, tables and, unless another process runs them, projectors.
 
         Raises TurnlogErrors.
         """
@@ -140,7 +142,9 @@ class TurnlogSaver(BaseCheckpointSaver[str]):
         allowed: Iterable[type | tuple[str, str]] = (),
         prune: bool = False,
     ) -> Iterator[Self]:
-        """Opens a saver like `open`, for a script without an event loop; the saver runs one in a separate thread."""
+        """Opens a saver like `open`, for a script without an event loop; the saver runs its own in a separate
+        thread.
+        """
         opening = cls.open(settings, tenant=tenant, project=project, serde=serde, allowed=allowed, prune=prune)
         with in_background(opening) as saver:
             yield saver
@@ -164,7 +168,7 @@ class TurnlogSaver(BaseCheckpointSaver[str]):
         return clone
 
     def get_next_version(self, current: str | None, channel: None) -> str:
-        """Returns the next version, which sorts by number; the random end keeps two forks of one checkpoint apart."""
+        """Returns the next version, which sorts by number; its random end distinguishes two forks of one checkpoint."""
         number = 0 if current is None else int(str(current).split(".")[0])
         return f"{number + 1:032}.{secrets.token_hex(8)}"
 
@@ -211,7 +215,7 @@ class TurnlogSaver(BaseCheckpointSaver[str]):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        """Stores a checkpoint; returns when the log has it and the turns that are new in it."""
+        """Stores a checkpoint; returns when the log has it and its new turns."""
         thread, ns, parent_id = place_of(config)
         held = await self._ready(thread)
         await self._look_for_deletion(held)
@@ -248,7 +252,7 @@ class TurnlogSaver(BaseCheckpointSaver[str]):
         events, written, is_replacing = _or_forgotten(
             held, lambda: writer.writes(ns, checkpoint_id, task_id, task_path, given)
         )
-        await self._look_for_deletion(held)  # not earlier, because the graph may change its values
+        await self._look_for_deletion(held)  # not earlier, because the graph may change the values
         if held.builds_on_deleted(checkpoint_id):
             held.begin(None)
             raise _deleted(thread)
@@ -264,7 +268,7 @@ class TurnlogSaver(BaseCheckpointSaver[str]):
 
     @in_own_loop
     async def adelete_thread(self, thread_id: str) -> None:
-        """Removes the conversation from every read model, with its transcript; the log keeps its events."""
+        """Removes the conversation and its transcript from every read model; the log keeps its events."""
         thread = check_conversation(str(thread_id))
         head = await self._log.thread_head(self._tenant, thread)
         if head and parse_stored((await self._log.stored(head)).subject).type != ThreadDeleted().type:
@@ -283,7 +287,7 @@ class TurnlogSaver(BaseCheckpointSaver[str]):
 
     @in_own_loop
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        """Copies a thread. The target gets turns of its own: deleting the source does not change it."""
+        """Copies a thread. The target gets its own turns, so deleting the source does not change it."""
         source, target = str(source_thread_id), str(target_thread_id)
         if source == target:
             return
@@ -298,10 +302,11 @@ class TurnlogSaver(BaseCheckpointSaver[str]):
 
     @in_own_loop
     async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        """Drops checkpoints. keep_latest: of each namespace the newest checkpoint stays; delete: as adelete_thread.
+        """Drops checkpoints. keep_latest: the newest checkpoint of each namespace stays; delete: does what
+        adelete_thread does.
 
-        Raises TypeError for a single str, ValueError for another strategy, NotImplementedError where keep_latest meets
-        a DeltaChannel, whose state is made of its older checkpoints.
+        Raises TypeError for a single str, ValueError for another strategy, NotImplementedError if keep_latest meets a
+        DeltaChannel, whose state is made of its older checkpoints.
         """
         if isinstance(thread_ids, str):
             raise TypeError("thread_ids must be a sequence of thread IDs, not a str")
@@ -325,7 +330,7 @@ class TurnlogSaver(BaseCheckpointSaver[str]):
 
     @in_own_loop
     async def aoverview(self, thread_id: str) -> Overview:
-        """Returns summary, topics and pruning of the conversation, as the tables have it now."""
+        """Returns the conversation's summary, topics and pruning from the current tables."""
         async with connection(self._pool) as conn:
             return await thread_overview(conn, self._tenant, thread_id)
 
@@ -350,8 +355,7 @@ class TurnlogSaver(BaseCheckpointSaver[str]):
         await self._sender.put(held, events, lambda: held.begin(None))
 
     async def _ready(self, thread: str) -> HeldThread:
-        """Returns the thread as it is held; it is read first if need be, so that its messages are not recorded
-        again."""
+        """Returns the held thread; if necessary it is read first, so that its messages are not recorded again."""
         held = self._threads.get(thread)
         while not held.is_ready:
             await self._lookup.newest(held, ROOT)
@@ -374,7 +378,8 @@ def _behind(thread: str) -> NotWritten:
 
 def _deleted(thread: str) -> NotWritten:
     return NotWritten(
-        f"thread {thread!r} was deleted after this run began, so nothing more of it is stored. A new run begins it anew"
+        f"thread {thread!r} was deleted after this run began, so nothing more of the run is stored. "
+        "A new run begins the thread anew"
     )
 
 
@@ -387,7 +392,7 @@ def _not_after_deletion(thread: str) -> Iterator[None]:
 
 
 def _or_forgotten(held: HeldThread, work: Callable[[], T]) -> T:
-    """Runs the work; forgets the thread if a value cannot be written, because parts of it may be held already."""
+    """Runs the work. Forgets the thread if a value cannot be written, because parts of it may already be held."""
     try:
         return work()
     except BaseException:

@@ -16,7 +16,7 @@ class NotWritten(TurnlogError):
 
 
 class Sender:
-    """Sends puts in order. Puts after a failed one refer to it, so they fail too, and the thread is read again."""
+    """Sends puts in order. Puts after a failed one build on it, so they fail too, and the thread is read again."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -26,7 +26,7 @@ class Sender:
     ) -> "asyncio.Future[None]":
         """Queues events. done: called when they are stored, before the future gets its result.
 
-        The future raises WrongExpectedVersion if the thread is deleted again after the given deletion.
+        The future raises WrongExpectedVersion if the thread was deleted again after the given deletion.
         """
         put = Put(events, done, asyncio.get_running_loop().create_future(), deletion)
         held.queue.append(put)

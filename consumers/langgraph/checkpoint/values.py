@@ -14,13 +14,13 @@ from turnlog.consumers.langgraph.checkpoint.messages import Said, coerced, read_
 from turnlog.consumers.langgraph.checkpoint.recorded import RecordedMessages, Turns
 
 LIST = "turnlog.list"  # {"list": id, "count": n}
-REFS = "turnlog.refs"  # {"items": markers, "type", "data": the value with places for them, by the serializer}
+REFS = "turnlog.refs"  # {"items": markers, "type", "data": the serialized value with placeholders for them}
 PLACE = "__turnlog_item__"
 MAX_NODES = 5_000
 
 
 class Typed(NamedTuple):
-    """A value that only the serializer writes, without items for messages."""
+    """A value that only the serializer writes, without message items."""
 
     encoding: str
     data: bytes
@@ -73,7 +73,7 @@ class Listed(NamedTuple):
         return found
 
     def without(self, turns: Collection[str]) -> "Listed":
-        """Returns the list without these turns, for a reader and not to be stored. turns: event ids."""
+        """Returns the list without these turns, for readers only; it must not be stored. turns: event ids."""
         items = [item for item in self.items[: self.length] if item.marker.get("turn") not in turns]
         return self._replace(length=len(items), items=items)
 
@@ -82,10 +82,10 @@ Value = Typed | Refs | Listed
 
 
 def named_value(value: Any, recorded: RecordedMessages, codec: Codec, turns: Turns, *, coerces: bool = False) -> Value:
-    """Returns the value with its messages named; new ones are added to `turns`.
+    """Returns the value with references to its messages; new messages are added to `turns`.
 
-    coerces: text, pairs and dicts that LangChain makes messages of count as messages. Raises what the serializer raises
-    for a value it cannot write.
+    coerces: whether text, pairs and dicts of which LangChain makes messages count as messages. Raises the serializer's
+    error for a value it cannot write.
     """
     without, messages = (value, []) if codec.private else taken_out(value, coerces)
     if not messages:
@@ -95,7 +95,7 @@ def named_value(value: Any, recorded: RecordedMessages, codec: Codec, turns: Tur
 
 
 def lists_in(values: Iterable[Typed]) -> list[tuple[str, int]]:
-    """Returns (list, count) of every list that the values name."""
+    """Returns (list, count) of every list that the values refer to."""
     found = [read_json(value.data) for value in values if value.encoding == LIST]
     return [(one["list"], int(one["count"])) for one in found]
 
@@ -105,7 +105,9 @@ def markers_in(values: Iterable[Typed]) -> list[Marker]:
 
 
 def resolved(value: Typed, lists: Mapping[str, Sequence[Item]], turns: Mapping[str, Said]) -> Value:
-    """Returns the value with its lists and turns. lists: list id → items of it, at least as many as the value names."""
+    """Returns the value with its lists and turns. lists: list id → its items, at least as many as the value refers
+    to.
+    """
     if value.encoding == LIST:
         parts = read_json(value.data)
         return Listed(parts["list"], int(parts["count"]), lists.get(parts["list"], ()))
@@ -116,14 +118,15 @@ def resolved(value: Typed, lists: Mapping[str, Sequence[Item]], turns: Mapping[s
 
 
 class _TooMany(Exception):
-    """The value has more than MAX_NODES parts, or a dict that looks like a place."""
+    """The value has more than MAX_NODES parts, or a dict that looks like a placeholder."""
 
 
 def taken_out(value: Any, coerces: bool = False) -> tuple[Any, list[Any]]:
-    """Returns the value with a place for each message, and the messages. Walks plain containers and LangGraph's own.
+    """Returns the value with a placeholder for each message, and the messages. Walks plain containers and LangGraph's
+    own.
 
-    coerces: takes out what LangChain makes a message of, too: the value, or each item of it if it is a list. Without
-    any message where it has too many or too deep parts.
+    coerces: also takes out whatever LangChain makes a message of: the value, or each item if it is a list. Takes out no
+    message if the value has too many or too deeply nested parts.
     """
     found: list[Any] = []
     left = MAX_NODES
@@ -155,7 +158,9 @@ def taken_out(value: Any, coerces: bool = False) -> tuple[Any, list[Any]]:
 
 
 def put_back(value: Any, items: list[Any]) -> Any:
-    """Returns the inverse of taken_out(). items: by place; ... for a missing one, which its container loses."""
+    """Returns the value with its items put back, the reverse of taken_out(). items: by placeholder; a missing one is
+    `...` and is left out of its container.
+    """
     kind = type(value)
     if kind is dict:
         if len(value) == 1 and PLACE in value:

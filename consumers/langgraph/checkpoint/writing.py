@@ -1,4 +1,4 @@
-"""Checkpoints and writes as events, with the new turns in them."""
+"""Makes events of checkpoints and writes, with their new turns."""
 
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
@@ -30,12 +30,12 @@ from turnlog.events.contracts import (
 
 SOURCE = "turnlog/langgraph"
 MESSAGES = "messages"  # LangGraph's name for the channel in which text, pairs and dicts are messages, too
-MAX_FIRST_ITEMS = 1_000  # a longer list without messages takes less room when it is stored whole
+MAX_FIRST_ITEMS = 1_000  # a longer list without messages takes less space if it is stored whole
 
 
 @dataclass(frozen=True, slots=True)
 class NewCheckpoint:
-    """A checkpoint to put. new: the versions of the channels that changed; metadata is JSON."""
+    """A checkpoint to put. new: the versions of changed channels; metadata is JSON."""
 
     ns: str
     parent_id: str | None
@@ -45,7 +45,7 @@ class NewCheckpoint:
 
 
 class Writer:
-    """Makes the events of one call, for one thread. user: whose data they are."""
+    """Makes the events of one call for one thread. user: the owner of the data."""
 
     def __init__(self, held: HeldThread, codec: Codec, user: str | None) -> None:
         self._held, self._codec, self._user = held, codec, user
@@ -87,7 +87,7 @@ class Writer:
     def writes(
         self, ns: str, checkpoint_id: str, task_id: str, task_path: str, writes: Sequence[tuple[int, str, Any]]
     ) -> tuple[list[Event], list[Written], bool]:
-        """Returns the events, the writes, and whether they replace earlier ones. writes: (place, channel, value)."""
+        """Returns the events, the writes, and whether they replace earlier ones. writes: (index, channel, value)."""
         turns = Turns(ns == ROOT)
         is_replacing = all(channel in WRITES_IDX_MAP for _, channel, _ in writes)
         stored = self._held.writes.get((ns, checkpoint_id), {})
@@ -148,7 +148,7 @@ class Writer:
         return Listed(grown.source.list_id, len(value), grown.items)
 
     def _begins_like(self, ns: str, channel: str, value: list[Any]) -> tuple[Known[Item] | None, int]:
-        """Returns the known list that has most in common with the value, and how many items."""
+        """Returns the known list with the longest common beginning with the value, and the length of that beginning."""
         held, best, most = self._held, None, 0
         for known in (held.lists.get((ns, channel)), held.older.get((ns, channel)), held.lists.get((ROOT, channel))):
             if known is None or known is best:
@@ -161,7 +161,9 @@ class Writer:
         return best, most
 
     def _may_grow(self, ns: str, channel: str, value: list[Any]) -> bool:
-        """Returns True for messages; for other items if the list begins with the same objects as before."""
+        """Returns whether the list may be stored as a growing one: with messages (if they are encrypted, only a short
+        list), otherwise if it begins with the same objects as before.
+        """
         if all(isinstance(one, BaseMessage) or (channel == MESSAGES and coerced(one) is not None) for one in value):
             return not self._codec.private or len(value) <= MAX_FIRST_ITEMS
         before = self._held.plain.get((ns, channel))

@@ -1,4 +1,4 @@
-"""Reads LangGraph's IndexConfig: which texts of an item are embedded, and by which embedder."""
+"""Reads LangGraph's IndexConfig, which says which texts of an item are embedded, and by which embedder."""
 
 import hashlib
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
@@ -14,7 +14,7 @@ from turnlog.agent.models.protocol import Meter, Vectors
 from turnlog.events.errors import TurnlogError
 from turnlog.events.subjects import check_id
 
-MAX_DIMENSIONS = 16_000  # of a halfvec
+MAX_DIMENSIONS = 16_000  # maximum of a halfvec
 WHOLE = "$"
 
 
@@ -25,19 +25,20 @@ class InvalidIndex(TurnlogError, ValueError):
 
 
 class StoreIndexConfig(IndexConfig, total=False):
-    """LangGraph's IndexConfig. model: the name that vectors are stored under, one for each embedding model.
+    """LangGraph's IndexConfig. model: the name under which vectors are stored, one per embedding model. Without it, the
 
-    Without it the name is made of what `embed` is called; two functions of one name need it.
+    name is derived from that of `embed`; it is required for two functions with the same name.
     """
 
     model: str
 
 
 class GivenEmbedder:
-    """An Embedder over LangChain's Embeddings, or over a function from texts to vectors.
+    """An Embedder made of LangChain's Embeddings, or of a function from texts to vectors.
 
-    Vectors are scaled to unit length: similarity is the cosine, and half precision holds them. Raises
-    ModelUnavailable for whatever the embedder raises, InvalidIndex for vectors of other dimensions than `dims`.
+    Vectors are scaled to unit length, because similarity is the cosine and so that half precision can represent them.
+    Raises ModelUnavailable for any error of the embedder, InvalidIndex for vectors whose number of dimensions is not
+    `dims`.
     """
 
     provider = "langgraph"
@@ -68,10 +69,10 @@ class GivenEmbedder:
         return found
 
     async def ready(self) -> None:
-        """Does nothing: the model is known."""
+        """Does nothing, because the model is known."""
 
     async def close(self) -> None:
-        """Does nothing: the embeddings belong to the caller."""
+        """Does nothing, because the embeddings belong to the caller."""
 
     async def _answer(self, call: Awaitable[Any]) -> Any:
         try:
@@ -83,7 +84,7 @@ class GivenEmbedder:
         try:
             vectors = np.asarray(found, dtype=np.float32)
         except (TypeError, ValueError) as error:
-            raise ModelUnavailable(f"{self.model} gave no vectors of one length: {error}") from error
+            raise ModelUnavailable(f"{self.model} did not give vectors of one length: {error}") from error
         if vectors.ndim != 2 or len(vectors) != count or not np.isfinite(vectors).all():
             raise ModelUnavailable(f"{self.model} gave an array of {vectors.shape} for {count} texts, or no numbers")
         if self.dimensions not in (0, vectors.shape[1]):
@@ -97,7 +98,7 @@ class GivenEmbedder:
 
 
 def model_name(config: IndexConfig) -> str:
-    """Returns the name that the vectors are stored under; never that of a model of turnlog's own."""
+    """Returns the name under which the vectors are stored; never that of one of turnlog's own models."""
     if given := config.get("model"):
         return f"langgraph:{given}"
     embed: Any = config.get("embed")
@@ -106,7 +107,7 @@ def model_name(config: IndexConfig) -> str:
 
 
 def _called(embed: Any) -> str:
-    """Returns a provider string unchanged; else the full name of the function or of the object's class."""
+    """Returns a provider string unchanged; otherwise the full name of the function or of the object's class."""
     if isinstance(embed, str):
         return embed
     kind = embed if hasattr(embed, "__qualname__") else type(embed)
@@ -115,19 +116,19 @@ def _called(embed: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A text to embed. field: the path it comes from, with its number where the path leads to several."""
+    """A text to embed. field: the path it comes from, with its number if the path leads to several texts."""
 
     field: str
     text: str
 
     @property
     def text_hash(self) -> str:
-        """Returns SHA-256 in hex, as the event and the cache name it."""
+        """Returns the SHA-256 hash in hex, the text's key in the event and the cache."""
         return hashlib.sha256(self.text.encode()).hexdigest()
 
 
 def fields_of(config: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """Returns the paths of an IndexConfig, by default the whole value. Raises InvalidIndex."""
+    """Returns the paths of an IndexConfig; by default, the whole value. Raises InvalidIndex."""
     fields = (config or {}).get("fields") or [WHOLE]
     return checked_paths([fields] if isinstance(fields, str) else fields)
 
@@ -140,7 +141,7 @@ def checked_paths(paths: Any) -> tuple[str, ...]:
 
 
 def wanted_texts(value: Mapping[str, Any], paths: Iterable[str]) -> list[Wanted]:
-    """Returns texts at the paths, one a field, without missing paths and blank texts."""
+    """Returns the texts at the paths, one per field, without missing paths and blank texts."""
     found: dict[str, str] = {}
     for path in paths:
         texts = get_text_at_path(value, path if path == WHOLE else tokenize_path(path))

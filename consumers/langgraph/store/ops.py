@@ -1,4 +1,4 @@
-"""Checks LangGraph's operations and turns them into events and lookups before anything happens."""
+"""Checks LangGraph's operations and converts them to events and lookups before anything is done."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -23,7 +23,7 @@ SOURCE = "turnlog/langgraph"
 
 
 class InvalidItem(TurnlogError, ValueError):
-    """An item of the store, or its key, cannot be stored; nothing of the call was stored."""
+    """An item or its key cannot be stored; nothing of the call was stored."""
 
     code = "invalid-item"
 
@@ -38,7 +38,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """A put or a deletion. event: with the hashes of `texts` under the model, as if all of them had vectors."""
+    """A put or a deletion. event: contains the hashes of `texts` under the model, as if all texts had vectors."""
 
     place: Key
     event: Event
@@ -58,7 +58,7 @@ Plan = Key | Write | Search | NamespaceListing
 
 @dataclass(frozen=True, slots=True)
 class Planner:
-    """Checks operations and plans them. paths: of the texts to embed; model: None where nothing is embedded."""
+    """Checks operations and plans them. paths: of the texts to embed; model: None if nothing is embedded."""
 
     tenant: str
     model: str | None
@@ -93,7 +93,7 @@ class Planner:
     def _write(self, op: PutOp) -> Write:
         place = _place(op.namespace, op.key)
         if op.ttl is not None:
-            raise NotImplementedError("TTL is not supported by TurnlogStore: an item stays until it is deleted")
+            raise NotImplementedError("TurnlogStore does not support TTL: an item stays until it is deleted")
         now = datetime.now(UTC)
         if op.value is None:
             return Write(place, self.event(StoreItemDeleted(namespace=place.namespace, key=place.key), now))
@@ -160,5 +160,5 @@ def _listing(op: ListNamespacesOp) -> NamespaceListing:
 def _page(limit: int, offset: int) -> tuple[int, int]:
     for name, number in (("limit", limit), ("offset", offset)):
         if not isinstance(number, int) or not 0 <= number < 2**63:
-            raise InvalidFilter(f"{name} is {number!r}; it must be a number from 0 on")
+            raise InvalidFilter(f"{name} is {number!r}; it must be a number of at least 0")
     return limit, offset

@@ -1,7 +1,7 @@
 """TurnlogStore: LangGraph's long-term store on the event log, with search by meaning.
 
-Every put is an event with the whole value; reads see the projection store_items. A put returns when that projection has
-applied it, so that later reads see it, in this process or in another.
+Every put is an event with the whole value; reads use the projection store_items. A put returns when that projection has
+applied it, so that later reads see it, in this process or another one.
 """
 
 import asyncio
@@ -44,13 +44,14 @@ Out = TypeVar("Out")
 
 
 class Grouped(Generic[In, Out]):
-    """Passes all calls that wait to `run`, in the order they came; calls that come meanwhile wait for the next run.
+    """Passes all waiting calls to `run`, in order of arrival; calls that arrive in the meantime wait for the next run.
 
-    LangGraph's AsyncBatchedBaseStore groups too, but a bad call fails all that came with it, its methods can be awaited
-    in one event loop only, reads wait for writes, and it cannot be closed.
+    LangGraph's AsyncBatchedBaseStore groups calls too, but there a bad call fails the whole group, its methods can be
+    awaited in only one event loop, reads wait for writes, and it cannot be closed.
 
-    at_once: so many runs at a time. at_most: operations of all calls in a run together, so that one atomic batch of the
-    log holds them; a call is never divided. run returns one result for each call, or raises: then all of them fail.
+    at_once: maximum number of concurrent runs. at_most: maximum number of operations in a run, so that they fit into
+    one atomic batch of the log; a call is never divided. run returns one result per call; if it raises, all of them
+    fail.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class Grouped(Generic[In, Out]):
                 count = self._fitting()
                 taken, self._waiting = self._waiting[:count], self._waiting[count:]
                 await self._run_for([(one, future) for one, future in taken if not future.done()])
-        finally:  # in the same step in which it saw that nothing waits: do() must not count on it
+        finally:  # in the same step in which it saw that nothing waits, so that do() does not rely on this run
             self._workers = {worker for worker in self._workers if worker is not asyncio.current_task()}
 
     def _fitting(self) -> int:
@@ -86,7 +87,7 @@ class Grouped(Generic[In, Out]):
         return max(1, sum(1 for size in sizes if size <= self._at_most))
 
     async def _run_for(self, asked: list[tuple[In, "asyncio.Future[Out]"]]) -> None:
-        """Runs the calls, without those of callers that were cancelled."""
+        """Runs the calls, except those of cancelled callers."""
         futures = [future for _, future in asked]
         try:
             results = await self._run([one for one, _ in asked])
@@ -94,7 +95,7 @@ class Grouped(Generic[In, Out]):
             for future in futures:
                 future.cancel()
             raise
-        except Exception as error:  # handed to the callers, who wait for it
+        except Exception as error:  # passed on to the waiting callers
             for future in futures:
                 if not future.done():
                     future.set_exception(error)
@@ -107,13 +108,14 @@ class Grouped(Generic[In, Out]):
 class TurnlogStore(BaseStore):
     """LangGraph's BaseStore over a Log and a pool of connections, for one tenant.
 
-    index: what is embedded and by what, as LangGraph's IndexConfig (with `model`, see StoreIndexConfig); None: the
-    whole value, by the embedder of turnlog's settings, which needs no key; False: nothing, `query` is then ignored.
-    Make it inside a running event loop; something must run the projectors (`turnlog up`, or `TurnlogStore.open`).
+    index: what is embedded, and by which embedder, as LangGraph's IndexConfig (with `model`, see StoreIndexConfig);
+    None: the whole value, by the embedder of turnlog's settings, which needs no key; False: nothing, and `query` is
+    ignored. Make it inside a running event loop; something must run the projectors (`turnlog up`, or
+    `TurnlogStore.open`).
 
-    When the embedder is away items are stored without vectors, searches fall back to the newest first without
-    scores (`degraded` says why), and `areindex` embeds later what was left out. TTL is not supported: what leaves
-    the store leaves it by an event, and a put with a `ttl` raises NotImplementedError.
+    If the embedder is unavailable, items are stored without vectors, searches return the newest items first without
+    scores (`degraded` says why), and `areindex` later embeds the missing texts. TTL is not supported, because every
+    removal is an event: a put with a `ttl` raises NotImplementedError.
     """
 
     supports_ttl = False
@@ -121,7 +123,7 @@ class TurnlogStore(BaseStore):
     def __init__(
         self, log: Log, pool: Pool, tenant: str = "default", *, index: Index = None, settings: Settings | None = None
     ) -> None:
-        """Makes a store on a log and a pool. settings: of the default embedder; those of the environment if not given.
+        """Makes a store on a log and a pool. settings: for the default embedder; by default, those of the environment.
         Raises InvalidIndex."""
         super().__init__()
         self.log, self.pool, self.loop = log, pool, asyncio.get_running_loop()
@@ -145,7 +147,7 @@ class TurnlogStore(BaseStore):
         project: bool = True,
         index: Index = None,
     ) -> AsyncIterator[Self]:
-        """Opens a store with all it needs: servers, tables and, unless another process has them, projectors.
+        """Opens a store with all it needs: servers, tables and, unless another process runs them, projectors.
 
         Raises TurnlogErrors.
         """
@@ -167,8 +169,9 @@ class TurnlogStore(BaseStore):
         project: bool = True,
         index: Index = None,
     ) -> Iterator[Self]:
-        """Opens a store as `open` does, for a script without an event loop: the store has one of its own, in a thread
-        of its own."""
+        """Opens a store like `open`, for a script without an event loop; the store runs its own in a separate
+        thread.
+        """
         with in_background(cls.open(settings, tenant=tenant, project=project, index=index)) as store:
             yield store
 
@@ -178,11 +181,11 @@ class TurnlogStore(BaseStore):
 
     @property
     def degraded(self) -> str | None:
-        """Returns why the last text got no vector; None when it got one."""
+        """Returns why the last text got no vector; None if it got one."""
         return self._vectors.degraded if self._vectors else None
 
     async def aclose(self) -> None:
-        """Waits for writes under way and closes turnlog's embedder; log and pool belong to the caller."""
+        """Waits for running writes and closes turnlog's embedder; log and pool belong to the caller."""
         await self._writes.idle()
         await self._reads.idle()
         if self._embedder is not None:
@@ -205,8 +208,8 @@ class TurnlogStore(BaseStore):
 
     @in_own_loop
     async def areindex(self, namespace_prefix: tuple[str, ...] = ()) -> int:
-        """Embeds texts that items at or below the prefix lack, because they were put while the embedder was away, or
-        under another model. Returns how many items got vectors. Raises TurnlogErrors."""
+        """Embeds texts without vectors of items at or below the prefix, which were put while the embedder was
+        unavailable or under another model. Returns how many items got vectors. Raises TurnlogErrors."""
         if self._vectors is None:
             return 0
         return await Reindexer(self.log, self.pool, self._planner, self._vectors, self._writer).reindex(
@@ -218,14 +221,14 @@ class TurnlogStore(BaseStore):
         return waited_for(self, self.abatch(list(ops)))
 
     async def _with_vector(self, plan: Read | Search) -> Read:
-        """Returns the read, for a search with the vector of its query, unless the embedder is away."""
+        """Returns the read; a search gets the vector of its query, unless the embedder is unavailable."""
         if not isinstance(plan, Search):
             return plan
         near = await self._vectors.near(plan.query) if self._vectors and plan.query else None
         return replace(plan.lookup, near=near)
 
     async def _results(self, calls: Sequence[Sequence[Read]]) -> list[list[Result]]:
-        """Returns the reads of calls that came together, on one connection: all items by key in one query, then the
+        """Returns the results of a group of calls, read on one connection: all items by key in one query, then the
         others."""
         places = [(read.namespace, read.key) for call in calls for read in call if isinstance(read, Key)]
         async with connection(self.pool) as conn:

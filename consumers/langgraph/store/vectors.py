@@ -1,4 +1,4 @@
-"""Vectors of the store's texts: embedded once, stored by content, and left out when the embedder is away."""
+"""Vectors of the store's texts: embedded once, stored by content, and left out if the embedder is unavailable."""
 
 import logging
 from collections.abc import Iterable, Mapping
@@ -17,14 +17,14 @@ from turnlog.projectors.models.store.lookup import Near
 
 logger = logging.getLogger("turnlog.consumers")
 PROBE = Wanted("", PROBE_TEXT)
-SAME_MODEL = 0.98  # cosine; servers answer a little differently from time to time
+SAME_MODEL = 0.98  # minimum cosine; servers' vectors for one text vary slightly
 
 
 class StoreVectors:
-    """Embeds and searches the store's texts. embedder: of turnlog, or a GivenEmbedder; verify: its name may be another
-    model's, so look once.
+    """Embeds and searches the store's texts. embedder: turnlog's, or a GivenEmbedder; verify: check once whether its
+    name was used for another model.
 
-    degraded: why there were no vectors the last time, None when there were.
+    degraded: why there were no vectors the last time; None if there were.
     """
 
     def __init__(self, pool: Pool, embedder: Embedder, verify: bool) -> None:
@@ -32,7 +32,7 @@ class StoreVectors:
         self.degraded: str | None = None
 
     async def remember(self, texts: Iterable[Wanted], spent: list[Usage]) -> set[str]:
-        """Embeds the texts that the cache lacks; returns the hashes of those of the texts that it now holds.
+        """Embeds the texts that the cache lacks; returns the hashes of the texts whose vectors it now has.
 
         Raises InvalidIndex, DatabaseUnavailable.
         """
@@ -53,7 +53,7 @@ class StoreVectors:
         return set(wanted)
 
     async def near(self, query: str) -> Near | None:
-        """Returns the vector to compare with in a search; None if the embedder is away. Raises InvalidIndex."""
+        """Returns the query's vector for a search; None if the embedder is unavailable. Raises InvalidIndex."""
         try:
             vector = await self.embedder.embed_query(query)
         except ModelError as error:
@@ -63,8 +63,8 @@ class StoreVectors:
         return Near(self.embedder.model, len(vector), HalfVector(vector).to_text())
 
     def _degrade(self, error: ModelError) -> None:
-        """Logs a warning when the embedder fails for the first time, not at each call."""
-        reason = f"the store goes on without new vectors: {error}"
+        """Logs a warning only the first time that the embedder fails, not at each call."""
+        reason = f"the store continues without new vectors: {error}"
         if self.degraded is None:
             logger.warning("%s", reason)
         self.degraded = reason
@@ -90,7 +90,7 @@ class StoreVectors:
             )
 
     async def _refuse_another_model(self, conn: Connection, probe: Vectors) -> None:
-        """Refuses a changed function under an old name: it would mix vectors of different models."""
+        """Refuses a changed function under an old name, because that would mix vectors of different models."""
         rows = await conn.execute(
             "SELECT embedding::text FROM embedding_cache WHERE model = %s AND text_hash = %s",
             (self.embedder.model, bytes.fromhex(PROBE.text_hash)),

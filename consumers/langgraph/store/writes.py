@@ -1,4 +1,6 @@
-"""Writes of the store: embed what is new, append one batch, wait until it can be read; vectors for older items."""
+"""Writes of the store: embeds new texts, appends one batch, and waits until it can be read. Adds vectors to older
+items.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,13 +33,13 @@ class StoreWriter:
         """Stores the writes of several calls. Raises InvalidIndex, DatabaseUnavailable, LogUnavailable, LogFull: then
         nothing of the batch is stored.
 
-        Raises NotProjectedInTime where all is stored but no projector shows it.
+        Raises NotProjectedInTime if all is stored but no projector has applied it in time.
         """
         await self.append([write for call in calls for write in call])
         return [None] * len(calls)
 
     async def append(self, writes: Sequence[Write], expected: int | None = None) -> None:
-        """Appends writes. expected: as in Log.append_many."""
+        """Appends writes. expected: see Log.append_many."""
         spent: list[Usage] = []
         known: set[str] = set()
         if self._vectors is not None:
@@ -60,7 +62,9 @@ class StoreWriter:
 
 
 def _with_vectors(write: Write, known: set[str]) -> Event:
-    """Returns the event, without a model where a vector is missing: its hashes are then still to be embedded."""
+    """Returns the event; if a vector is missing, it names no model, which means that its texts are still to be
+    embedded.
+    """
     data = write.event.data
     if not isinstance(data, StoreItemPut) or all(text.text_hash in known for text in write.texts):
         return write.event
@@ -78,10 +82,12 @@ TRIES = 10
 
 @dataclass(frozen=True, slots=True)
 class Reindexer:
-    """Vectors for items that lack them: the embedder was away when they were put, or another model was in use.
+    """Adds vectors to items that lack them, because the embedder was unavailable when they were put, or another model
+    was in use.
 
-    An item's last put on the log says which texts it wants embedded; a new put of the same value and time brings their
-    vectors. It is appended only if nothing else happened to the namespace meanwhile, so that no newer value is undone.
+    An item's last put on the log says which texts to embed; a new put with the same value and time brings their
+    vectors. It is appended only if nothing else happened to the namespace in the meantime, so that no newer value is
+    undone.
     """
 
     log: Log
@@ -91,7 +97,9 @@ class Reindexer:
     writer: StoreWriter
 
     async def reindex(self, prefix: Namespace) -> int:
-        """Returns how many items at or below the prefix got vectors; 0 while the embedder is away."""
+        """Adds vectors to items at or below the prefix, and returns how many got them; 0 while the embedder is
+        unavailable.
+        """
         async with connection(self.pool) as conn:
             lacking = await namespaces_lacking(conn, self.planner.tenant, prefix, self.vectors.embedder.model)
         return sum([await self._namespace(namespace) for namespace in lacking])
@@ -102,7 +110,7 @@ class Reindexer:
         while tries < TRIES:
             try:
                 keys, ready = await self._some(namespace, seen)
-            except WrongExpectedVersion:  # somebody wrote here: look again
+            except WrongExpectedVersion:  # somebody else wrote here, so look again
                 tries += 1
                 continue
             seen, done = seen | keys, done + ready
@@ -111,10 +119,11 @@ class Reindexer:
         return done
 
     async def _some(self, namespace: Namespace, seen: set[str]) -> tuple[set[str], int]:
-        """Returns the keys looked at, apart from `seen`, and how many got vectors; no keys when the embedder is away.
+        """Returns the keys examined, apart from `seen`, and how many got vectors; no keys if the embedder is
+        unavailable.
 
-        Each is looked at once: one that wants no vectors must not be in the way of those behind it, and one whose
-        event is parked would be put for ever.
+        Each key is examined once, so that one that needs no vectors does not block those after it, and one whose event
+        is parked is not put forever.
         """
         tenant, thread, model = self.planner.tenant, store_thread(namespace), self.vectors.embedder.model
         head = await self.log.thread_head(tenant, thread)
@@ -129,12 +138,12 @@ class Reindexer:
         try:
             if ready:
                 await self.writer.append(ready, expected=head)
-        finally:  # it was paid for, whoever else wrote here
+        finally:  # keep the vectors, which were paid for, even if others wrote here
             await self.log.append_many([metered(tenant, thread, usage) for usage in spent])
         return {item.key for item in open_items if len(ready) == len(writes)}, len(ready)
 
     async def _again(self, item: StoredItem) -> Write | None:
-        """Returns the item's last put again, under this model; None when it needs no vectors."""
+        """Returns the item's last put again, under this model; None if it needs no vectors."""
         put = recorded(await self.log.stored(item.seq)).event
         if not isinstance(put.data, StoreItemPut) or not put.data.vectors:
             return None
@@ -147,7 +156,9 @@ class Reindexer:
 
 
 def _texts(put: StoreItemPut, paths: Sequence[str]) -> list[Wanted]:
-    """Returns the texts whose hashes the put names. A field is a path, or a path and the number of one of its texts."""
+    """Returns the texts whose hashes the put contains. A field is a path, or a path and the number of one of its
+    texts.
+    """
     numbered = [path for path, _, number in (field.rpartition(".") for field in put.vectors) if number.isdigit()]
     candidates = wanted_texts(put.value, dict.fromkeys([*put.vectors, *numbered, *paths]))
     return [candidate for candidate in candidates if put.vectors.get(candidate.field) == candidate.text_hash]

@@ -1,1 +1,1 @@
-"""OpenAI's API: its clients get a memory by another base URL and key."""
+"""OpenAI's API: its clients get a memory when they use turnlog's base URL and key."""

@@ -1,4 +1,4 @@
-"""Agents of the server's team as models: `turnlog/essay` runs the agent `essay`, its text is the content."""
+"""Agents of the server's team as models: `turnlog/essay` runs the agent `essay`, whose answer is the content."""
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -41,12 +41,12 @@ STARTS_AGAIN = "\n\n"
 
 
 def agent_of(runtime: Runtime, model: str | None) -> str | None:
-    """Returns the agent that a model's name means; None for a model of the model server. Raises NotFound where
-    the server has no team."""
+    """Returns the agent that a model's name stands for; None for a model of the model server. Raises NotFound if the
+    server has no team."""
     if model is None or not model.startswith(PREFIX):
         return None
     if server_team(runtime) is None:
-        raise NotFound(f"{model!r} is an agent of a team, and this server has none; TURNLOG_TEAM names one")
+        raise NotFound(f"{model!r} is an agent of a team, and this server has no team; set TURNLOG_TEAM")
     return model.removeprefix(PREFIX).lower()
 
 
@@ -58,19 +58,19 @@ async def agent_models(runtime: Runtime, tenant: str) -> list[str]:
 
 
 async def complete_by_agent(caller: Principal, wanted: CompletionRequest, agent: str) -> AsyncGenerator[Piece]:
-    """Yields the pieces of an agent's answer like `complete` for a model. The last message is the question.
+    """Yields the pieces of an agent's answer, as `complete` does for a model. The last message is the question.
 
-    Earlier messages that the conversation does not have are stored before it. The agent has its own prompt and tools:
-    the client's system messages are left out. Raises Unusable, and what `ask` and `complete` raise.
+    Earlier messages that the conversation lacks are stored before it. The agent has its own prompt and tools, so the
+    client's system messages are left out. Raises Unusable, and what `ask` and `complete` raise.
     """
     if wanted.chat.tools:
         raise Unusable("tools", f"the agent {agent!r} has tools of its own; send no tools, or name a model")
     if wanted.memory != "full":
-        raise Unusable("store", "a run of an agent is always stored; name a model for an answer that is not")
+        raise Unusable("store", "a run of an agent is always stored; name a model for an answer that is not stored")
     wanted = replace(wanted, messages=with_tool_calls(storable(wanted.messages)))
     _, messages = split_prompt(wanted.messages)
     if not messages or messages[-1].get("role") != "user":
-        raise InvalidEvent("an agent answers a question; the last message must be of a user")
+        raise InvalidEvent("an agent answers a question, so the last message must be a user's")
     await check_agent(caller.runtime, caller.tenant, agent)
     thread = await _thread_with_earlier(caller, wanted)
     question = content_text(messages[-1].get("content") or "")
@@ -98,7 +98,9 @@ async def complete_by_agent(caller: Principal, wanted: CompletionRequest, agent:
 
 
 class _Steps:
-    """Describes the steps of a run in words. A plan's thought is said with what it plans; alone it is the answer."""
+    """Describes the steps of a run in words. The thought of a plan is shown with its calls; without calls it is the
+    answer.
+    """
 
     def __init__(self) -> None:
         self._thought = ""
@@ -122,8 +124,8 @@ class _Steps:
 
 
 async def _thread_with_earlier(caller: Principal, wanted: CompletionRequest) -> str:
-    """Returns the conversation of the request, with all messages before the question; a fork if it continued
-    differently."""
+    """Returns the conversation of the request, with all messages before the question; a fork if the conversation went
+    on differently."""
     place = await _place(caller, wanted)
     thread = place.thread or str(uuid5(wanted.id, "thread"))
     if place.after is not None:
@@ -149,7 +151,7 @@ async def _place(caller: Principal, wanted: CompletionRequest) -> RequestPlace:
     async with caller.runtime.reading("messages", of=(caller.tenant, wanted.thread)) as conn:
         answer = await message_by_event(conn, caller.tenant, wanted.thread, wanted.behind)
     if answer is None:
-        raise NotFound("there is no such earlier response")
+        raise NotFound("the previous response does not exist")
     return await place_behind(*caller.person, wanted.thread, answer.seq, messages)
 
 

@@ -58,9 +58,10 @@ class ConversationHeaders:
     task: str | None
 
     def choose(self, field: str | None, metadata: Mapping[str, Any] | None) -> tuple[str | None, bool]:
-        """Returns (thread, whole): the chosen conversation, and whether its client always sends the whole history.
+        """Returns (thread, whole): the conversation that the request names, and whether its client always sends the
+        whole history.
 
-        field: as the body names it.
+        field: the conversation named in the body.
         """
         in_metadata = (metadata or {}).get("thread_id")
         named = self.thread or field or (in_metadata if isinstance(in_metadata, str) else None)
@@ -74,14 +75,15 @@ def conversation_headers(
     x_turnlog_thread: ThreadName = None,
     x_openwebui_chat_id: ThreadName = None,
     x_openwebui_task: Annotated[
-        str | None, Header(max_length=255, description="The task that a client has by itself; nothing is stored.")
+        str | None,
+        Header(max_length=255, description="A task of the client itself, such as making a title; nothing is stored."),
     ] = None,
     x_conversation_id: ThreadName = None,
     x_sm_conversation_id: ThreadName = None,
     x_turnlog_memory: Annotated[
         MemoryMode | None,
         BeforeValidator(lambda mode: mode or None),
-        Header(description="full; read: nothing is stored; off: the model alone."),
+        Header(description="full; read (nothing is stored) or off (the model alone)."),
     ] = None,
 ) -> ConversationHeaders:
     others = x_conversation_id or x_sm_conversation_id
@@ -110,8 +112,8 @@ class Started:
         return {name: str(value) for name, value in about.items() if value is not None}
 
     async def pieces(self) -> AsyncGenerator[Piece]:
-        """Yields the pieces after the ids. An answer that is not stored ends with its reader, at the model's server
-        too."""
+        """Yields the pieces after the ids. If the reader of an answer that is not stored leaves, the request to the
+        model's server ends too."""
         has_ended = False
         try:
             async with aclosing(self.running.read(1)) as pieces:
@@ -123,7 +125,7 @@ class Started:
                 self.running.task.cancel()
 
     async def whole(self) -> Completion:
-        """Returns the answer when it is recorded. Raises ModelError."""
+        """Waits until the answer is recorded, and returns it. Raises ModelError."""
         leaving = None
         if self.ids.receipt is None:
             leaving = asyncio.create_task(cancel_when_left(self.request, self.running.task))
@@ -135,17 +137,19 @@ class Started:
         finally:
             if leaving is not None:
                 await cancel(leaving)
-        raise AssertionError("an answer ends with the whole of it")
+        raise AssertionError("the last piece is the whole answer")
 
     def streamed(self, lines: AsyncGenerator[str], failed: Callable[[str], str]) -> StreamingResponse:
-        """Returns the lines as server-sent events. failed: makes a last line of the body of an error in mid-stream."""
+        """Returns the lines as server-sent events. failed: makes the last line from the body of an error in
+        mid-stream.
+        """
 
         async def sent() -> AsyncIterator[str]:
             try:
                 async with aclosing(lines):
                     async for line in lines:
                         yield line
-            except Exception as error:  # the response has begun: the client learns of it in the stream
+            except Exception as error:  # the response has begun, so the error is sent in the stream
                 idempotency.failed(self.request)
                 yield failed(error_body(error, self.request))
 
@@ -153,7 +157,7 @@ class Started:
 
 
 def own_fields(made: Completion) -> dict[str, Any]:
-    """Returns the field of a completion, of its last chunk or of a response that OpenAI's API does not have."""
+    """Returns the field that turnlog adds to a completion, to its last chunk or to a response."""
     return {"turnlog": {"suggestions": list(made.suggestions)}} if made.suggestions else {}
 
 
@@ -166,10 +170,10 @@ async def cancel_when_left(request: Request, work: asyncio.Task[Any]) -> None:
 async def start(
     request: Request, caller: Principal, headers: ConversationHeaders, wanted: CompletionRequest, id_: UUID
 ) -> Started:
-    """Begins an answer with this id, and returns it when its question is stored.
+    """Begins an answer with this id, and returns it once its question is stored.
 
-    A stored question is answered even if the client leaves; when its library sends the request again by itself, it
-    gets that answer. A task of the client itself is answered and not stored, unless it asks for that. Raises what
+    A stored question is answered even if the client disconnects; if its library retries the request, it gets that
+    answer. A task of the client itself is answered but not stored, unless the request asks for it. Raises what
     `complete` raises before it calls the model.
     """
     if wanted.memory == "full" and headers.memory is None and is_client_task(wanted.messages, headers.task):
@@ -177,7 +181,7 @@ async def start(
     elif wanted.memory == "full" and headers.memory is None:
         wanted = replace(wanted, knows_prompts=True)
     agent = agent_of(caller.runtime, wanted.chat.model)
-    if agent is not None and wanted.is_task:  # such as a title, which the model makes without the agent
+    if agent is not None and wanted.is_task:  # such as a title, which the model writes without the agent
         agent, wanted = None, replace(wanted, chat=replace(wanted.chat, model=None))
     person = Person(caller.tenant, caller.user, caller.identity.role)
     streams: Streams = request.app.state.streams
@@ -188,7 +192,7 @@ async def start(
     if first is not None and first[1].error is None:
         running = first[1]
     else:
-        id_ = first[0] if first else id_  # with the failed try's id its question is not stored again
+        id_ = first[0] if first else id_  # uses the id of the failed attempt, so that its question is not stored again
         wanted = replace(wanted, id=id_)
         if agent is not None:
             pieces = complete_by_agent(caller, wanted, agent)
@@ -203,8 +207,8 @@ async def start(
 
 
 async def _digest(request: Request, caller: Principal) -> bytes:
-    """Returns a hash that is equal for a request and its retry. It says who asks, for what, and how the headers change
-    the answer."""
+    """Returns a hash that is equal for a request and its retry. It covers the caller, the body and the headers that
+    affect the answer."""
     named = (request.headers.get(name, "") for name in idempotency.HEADERS)
     who = "\0".join((caller.tenant, caller.user, request.url.path, *named))
     return sha256(who.encode() + b"\0" + await request.body()).digest()

@@ -35,7 +35,7 @@ class StreamOptions(BaseModel):
 
 
 class ChatBody(BaseModel):
-    """As OpenAI's; further fields that a model takes are passed on, others are ignored."""
+    """The body of OpenAI's request. Further fields that models take are passed on; other fields are ignored."""
 
     model_config = ConfigDict(extra="allow", allow_inf_nan=False)
     __pydantic_extra__: JsonObject
@@ -52,13 +52,13 @@ class ChatBody(BaseModel):
     metadata: JsonObject | None = None
 
     def wanted(self, headers: ConversationHeaders) -> CompletionRequest:
-        """Returns the completion that the body asks for. Raises Unusable."""
+        """Returns the requested completion. Raises Unusable."""
         more = self.model_extra or {}
         if self.n not in (None, 1):
-            raise Unusable("n", "n must be 1: a conversation goes on with one answer")
+            raise Unusable("n", "n must be 1: a conversation continues with one answer")
         for old, new in _REFUSED.items():
             if more.get(old) is not None:
-                raise Unusable(old, f"{old} is of an older API; use {new}")
+                raise Unusable(old, f"{old} belongs to an older API; use {new}")
         if "audio" in (more.get("modalities") or ()):
             raise Unusable("modalities", "answers are text; there is no audio")
         chat = ChatRequest(
@@ -79,8 +79,9 @@ class ChatBody(BaseModel):
 async def completions(
     body: ChatBody, caller: Asker, headers: ByHeaders, request: Request, write_id: WriteId
 ) -> Response:
-    """Makes a completion with the conversation's context and the person's memories, which is in the conversation
-    then."""
+    """Makes a completion with the conversation's context and the person's memories, and stores it in the
+    conversation.
+    """
     started = await start(request, caller, headers, body.wanted(headers), write_id)
     chunks = _Chunks(started, body.model or caller.runtime.models.chat.model, body.tools)
     if not body.stream:

@@ -1,4 +1,4 @@
-"""/v1/conversations: create, get, items. A conversation is a thread of the caller's, whatever its id."""
+"""/v1/conversations: create, get, items. Every thread of the caller is a conversation, whatever its id."""
 
 from dataclasses import replace
 from typing import Annotated, Any, Literal
@@ -36,9 +36,9 @@ class ItemsBody(BaseModel):
 async def create_conversation(
     caller: Writer, write_id: WriteId, body: ConversationBody | None = None
 ) -> dict[str, Any]:
-    """Opens a conversation, with its first items where they are given."""
+    """Opens a conversation, with its first items if they are given."""
     thread = f"conv_{write_id.hex}"
-    # Items that are refused leave no conversation.
+    # Append first: refused items must not leave a conversation behind.
     await _append((caller.runtime, caller.tenant, thread), caller, body.items if body else [], write_id)
     place = await caller.claims(thread)
     if body is not None and body.metadata:
@@ -73,7 +73,7 @@ async def list_conversation_items(
     order: Literal["asc", "desc"] = "desc",
     after: Annotated[str | None, Query(max_length=2_000)] = None,
 ) -> dict[str, Any]:
-    """Lists the items of a conversation. A page has whole turns; `last_id` of one page is `after` of the following."""
+    """Lists the items of a conversation. A page has whole turns; `last_id` of a page is `after` of the next."""
     place, seq = await caller.owns(thread), place_of(after, int)
     last, newest = seq[0] if seq else None, order == "desc"
     bound: dict[str, Any] = {"before_seq": last} if newest else {"after_seq": last or 0}

@@ -1,4 +1,4 @@
-"""Errors in OpenAI's form: {"error": {"message", "type", "param", "code"}}, in place of problem details."""
+"""Errors in OpenAI's form, {"error": {"message", "type", "param", "code"}}, instead of problem details."""
 
 import json
 from collections.abc import Callable, Coroutine
@@ -24,7 +24,7 @@ from turnlog.events.errors import TurnlogError
 _TYPES = {401: "authentication_error", 402: "insufficient_quota", 403: "permission_error", 429: "rate_limit_error"}
 CODES = {"unauthenticated": "invalid_api_key", "quota-exceeded": "insufficient_quota"}
 CODES |= {"model-quota-exceeded": "insufficient_quota", "model-rate-limited": "rate_limit_exceeded"}
-_OWN_FAULT = (400, 404, 413, 422)  # statuses of a model server that the caller's request may cause
+_OWN_FAULT = (400, 404, 413, 422)  # statuses of a model server that may be caused by the caller's request
 
 
 class ErrorDetail(BaseModel):
@@ -56,7 +56,7 @@ class OpenAIRoute(APIRoute):
                 raise
             except RequestValidationError as error:
                 response = refused(*_invalid(error))
-            except Exception as error:  # the last resort of the server: an id, never a traceback
+            except Exception as error:  # last resort: the client gets an id, never a traceback
                 response = response_of(error, request)
             response.headers["x-request-id"] = f"req_{new_id()}"
             return response
@@ -65,8 +65,8 @@ class OpenAIRoute(APIRoute):
 
 
 def add_handler(app: FastAPI) -> None:
-    """Adds a handler for unknown paths and methods under /v1. Follows problems.add_handlers, whose answer
-    others get."""
+    """Adds a handler for unknown paths and methods under /v1. Called after problems.add_handlers, which handles other
+    paths."""
     others: Any = app.exception_handlers[HTTPException]
 
     @app.exception_handler(HTTPException)
@@ -81,7 +81,7 @@ def for_path(path: str, answer: JSONResponse) -> JSONResponse:
 
 
 def _in_form(answer: JSONResponse, param: str | None = None, code: str | None = None) -> JSONResponse:
-    """Returns problem details in OpenAI's form, with their headers, and 400 for 422."""
+    """Returns problem details in OpenAI's form, with their headers; status 422 becomes 400."""
     said = json.loads(bytes(answer.body))
     response = refused(
         400 if answer.status_code == 422 else answer.status_code, said["detail"], param, code or said["code"]
@@ -93,7 +93,7 @@ def _in_form(answer: JSONResponse, param: str | None = None, code: str | None = 
 
 
 class Unusable(TurnlogError):
-    """A field of the request asks for something that this server cannot do. param: the field."""
+    """The request asks for something that this server cannot do. param: the field."""
 
     code = "unsupported_parameter"
 
@@ -103,10 +103,10 @@ class Unusable(TurnlogError):
 
 
 def response_of(error: Exception, request: Request) -> JSONResponse:
-    """Returns an error with the status and headers of problem details (400 instead of 422), or with those of the model
+    """Returns an error with the status and headers of problem details (400 instead of 422), or those of the model
     server.
 
-    An error of a model, or of an agent that could not answer, begins with what a person reads, in the language of the
+    An error of a model, or of an agent that could not answer, begins with a message for people, in the language of the
     request.
     """
     if isinstance(error, ModelError | NoAnswer):
@@ -137,13 +137,13 @@ def refused(status: int, message: str, param: str | None, code: str) -> JSONResp
 
 
 def error_body(error: Exception, request: Request) -> str:
-    """Returns the JSON of the whole body, for an event in mid-stream."""
+    """Returns the error body as JSON, for an event in mid-stream."""
     return bytes(response_of(error, request).body).decode()
 
 
 def _invalid(error: RequestValidationError) -> tuple[int, str, str | None, str]:
-    """Returns the arguments of `refused` for a validation error. The caller's own input is not repeated, because it may
-    hold secrets."""
+    """Returns the arguments of `refused` for a validation error. The caller's input is not repeated, because it may
+    contain secrets."""
     if said := not_json(error):
         return 400, said, None, "invalid_request"
     first = error.errors()[0]

@@ -22,12 +22,12 @@ from turnlog.events.errors import NotFound
 from turnlog.events.subjects import memory_thread
 from turnlog.events.tasks import cancel
 
-LONGEST_S = 600.0  # as the clients of OpenAI wait
+LONGEST_S = 600.0  # the timeout of OpenAI's clients
 router = APIRouter(prefix="/v1", tags=["openai"], route_class=OpenAIRoute)
 AnyCaller = Annotated[Principal, Depends(identify)]
 Text = Annotated[str, Field(min_length=1, max_length=100_000)]
 Tokens = Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(min_length=1, max_length=25_000)]
-ENCODING: EncodingName = "cl100k_base"  # of all embedding models of OpenAI, whose clients send tokens
+ENCODING: EncodingName = "cl100k_base"  # the encoding of all embedding models of OpenAI, whose clients send tokens
 
 
 class EmbeddingsBody(BaseModel):
@@ -41,15 +41,15 @@ class EmbeddingsBody(BaseModel):
 
 @router.get("/models")
 async def list_models(caller: AnyCaller) -> dict[str, Any]:
-    """Lists the model that answers, and the agents of the server's team as `turnlog/…`. A request may name another one
-    that the model's server has."""
+    """Lists the model that answers, and the agents of the server's team as `turnlog/…`. A request may also name another
+    model of the model's server."""
     names = [caller.runtime.models.chat.model, *await agent_models(caller.runtime, caller.tenant)]
     return {"object": "list", "data": [_model(name) for name in names]}
 
 
 @router.get("/models/{model:path}")
 async def get_model(model: Annotated[str, Path(pattern=r"^[^\n]+$")], caller: AnyCaller) -> dict[str, Any]:
-    """Returns the model that answers, the one of embeddings, or an agent."""
+    """Returns the model that answers, the embedding model or an agent."""
     models = caller.runtime.models
     agents = await agent_models(caller.runtime, caller.tenant)
     if model not in (models.chat.model, models.embedder.model, *agents):
@@ -59,7 +59,7 @@ async def get_model(model: Annotated[str, Path(pattern=r"^[^\n]+$")], caller: An
 
 @router.post("/embeddings")
 async def embeddings(body: EmbeddingsBody, caller: Asker, request: Request) -> dict[str, Any]:
-    """Returns vectors of the configured embedding model; nothing but the usage is stored."""
+    """Returns vectors of the configured embedding model; only the usage is stored."""
     embedder = caller.runtime.models.embedder
     used: list[Usage] = []
     async with throttled(caller, None, AGENT, embeds=True):
@@ -109,7 +109,7 @@ def _texts(given: str | list[int] | list[str] | list[list[int]]) -> list[str]:
     try:
         return [part if isinstance(part, str) else encoding(ENCODING).decode(part) for part in inputs]
     except KeyError:
-        raise Unusable("input", f"there is a number that is no token of {ENCODING}") from None
+        raise Unusable("input", f"the input contains a number that is not a token of {ENCODING}") from None
 
 
 def _model(name: str) -> dict[str, Any]:

@@ -1,4 +1,6 @@
-"""Items of the Responses API as chat messages and back, and ids of responses that name their conversation."""
+"""Converts items of the Responses API to chat messages and back, and reads ids of responses, which name their
+conversation.
+"""
 
 import base64
 import re
@@ -16,12 +18,12 @@ _TEXTS = ("input_text", "output_text", "text")
 
 
 def id_part(answer: UUID, thread: str | None) -> str:
-    """Returns the end of the ids of a response and of its items; only a stored response can be continued."""
+    """Returns the common last part of the ids of a response and its items. Only a stored response can be continued."""
     return answer.hex + base64.urlsafe_b64encode((thread or "").encode()).decode().rstrip("=")
 
 
 def place_in(id_: str) -> tuple[str, UUID]:
-    """Returns the thread and the answer that an id names. Raises NotFound."""
+    """Returns the thread and the answer that an id stands for. Raises NotFound."""
     parts = _ID.fullmatch(id_)
     try:
         if parts is not None:
@@ -33,7 +35,7 @@ def place_in(id_: str) -> tuple[str, UUID]:
 
 
 def messages_of(items: Sequence[Item]) -> list[dict[str, Any]]:
-    """Returns chat messages; calls of one answer are one message with its text. Raises Unusable."""
+    """Returns the items as chat messages. The calls of an answer and its text become one message. Raises Unusable."""
     messages: list[dict[str, Any]] = []
     for item in items:
         match item.get("type", "message"):
@@ -57,7 +59,7 @@ def messages_of(items: Sequence[Item]) -> list[dict[str, Any]]:
 
 
 def compacted(id_: UUID, summary: str) -> dict[str, Any]:
-    """Returns the summary of a conversation as an item, which `messages_of` reads."""
+    """Returns the summary of a conversation as an item that `messages_of` can read."""
     return {
         "type": "compaction",
         "id": f"cmp_{id_.hex}",
@@ -93,7 +95,7 @@ def item_of(turn: Message) -> list[dict[str, Any]]:
 
 
 def tools_of(tools: Sequence[Item]) -> list[dict[str, Any]]:
-    """Returns functions and custom tools in the form of chat completions. Raises Unusable."""
+    """Returns functions and custom tools in the form of the chat completions API. Raises Unusable."""
     made = list[dict[str, Any]]()
     for tool in tools:
         if (kind := tool.get("type")) not in ("function", "custom"):

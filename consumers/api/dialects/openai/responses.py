@@ -30,12 +30,12 @@ _ECHOED_AS_GIVEN |= {"top_p": None, "truncation": "disabled", "reasoning": {"eff
 _CUT = {**dict.fromkeys((CUT_OFF, *ENDED_HERE), "max_output_tokens"), "content_filter": "content_filter"}
 
 
-# For functions and custom tools: the type of an item that calls one, and its field with the tool's input.
+# For functions and custom tools: the type of the item for a call, and its field with the tool's input.
 _CALLS = (("function_call", "arguments"), ("custom_tool_call", "input"))
 
 
 class ResponsesBody(BaseModel):
-    """As OpenAI's; further fields that a model takes are passed on, others are ignored."""
+    """The body of OpenAI's request. Further fields that models take are passed on; other fields are ignored."""
 
     model_config = ConfigDict(extra="allow", allow_inf_nan=False)
     __pydantic_extra__: JsonObject
@@ -52,7 +52,7 @@ class ResponsesBody(BaseModel):
     metadata: JsonObject | None = None
 
     def wanted(self, headers: ConversationHeaders) -> CompletionRequest:
-        """Returns the completion that the body asks for. Raises Unusable, NotFound."""
+        """Returns the requested completion. Raises Unusable, NotFound."""
         if self.previous_response_id and self.conversation:
             raise Unusable("conversation", "give either previous_response_id or conversation")
         items: list[dict[str, Any]] = (
@@ -100,7 +100,7 @@ class ResponsesBody(BaseModel):
 async def responses(
     body: ResponsesBody, caller: Asker, headers: ByHeaders, request: Request, write_id: WriteId
 ) -> Response:
-    """Makes a response with the conversation's context and the person's memories, which is in the conversation then."""
+    """Makes a response with the conversation's context and the person's memories, and stores it in the conversation."""
     started = await start(request, caller, headers, body.wanted(headers), write_id)
     answer = _Answer(started, body, caller.runtime.models.chat.model)
     if body.stream:
@@ -110,7 +110,7 @@ async def responses(
 
 
 class _Answer:
-    """A response while it is made. output: the items so far, in the order in which they began."""
+    """A response in progress. output: the items so far, in the order in which they began."""
 
     def __init__(self, started: Started, body: ResponsesBody, model: str) -> None:
         self._started, self._id = started, id_part(started.ids.id, started.ids.thread)
@@ -128,7 +128,7 @@ class _Answer:
         self._custom = {str(tool.get("name")) for tool in body.tools if tool.get("type") == "custom"}
         self._output: list[dict[str, Any]] = []
         self._numbers = count()
-        self._calls: dict[int, int] = {}  # index among the tool calls → place in the output
+        self._calls: dict[int, int] = {}  # index among the tool calls → index in the output
 
     async def lines(self) -> AsyncGenerator[str]:
         async with aclosing(self.events()) as events:
@@ -165,7 +165,7 @@ class _Answer:
                             yield event
 
     def _step(self, text: str) -> list[Event]:
-        """Returns the events of one whole part of the reasoning summary."""
+        """Returns the events of one complete part of the reasoning summary."""
         begun: list[Event] = []
         if not self._output or self._output[-1]["type"] != "reasoning":
             at = len(self._output)
@@ -186,7 +186,7 @@ class _Answer:
         ]
 
     def _steps_end(self) -> list[Event]:
-        """Ends the summaries of reasoning that have not ended."""
+        """Returns the events that end open reasoning summaries."""
         events: list[Event] = []
         for at, item in enumerate(self._output):
             if item["type"] == "reasoning" and item["status"] != "completed":
@@ -260,7 +260,7 @@ class _Answer:
 
 
 def echoed_fields(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fields of a response that repeat the request's, with defaults for missing ones."""
+    """Returns the fields of a response that repeat those of the request, with defaults for missing ones."""
     own = {name: given.get(name, [] if name == "tools" else None) for name in _ECHOED}
     return own | {name: given.get(name) or default for name, default in _ECHOED_AS_GIVEN.items()}
 

@@ -29,7 +29,7 @@ ResponseId = Annotated[str, Path(pattern=r"^[^\n]+$", max_length=1_000)]
 
 
 class CompactBody(BaseModel):
-    """As OpenAI's; further fields are ignored."""
+    """The body of OpenAI's request to compact; further fields are ignored."""
 
     model_config = ConfigDict(allow_inf_nan=False)
     model: str | None = Field(None, max_length=200)
@@ -40,7 +40,7 @@ class CompactBody(BaseModel):
 
 @router.get("/{response}")
 async def get_response(response: ResponseId, caller: Reader) -> dict[str, Any]:
-    """Returns a stored response. The log keeps what was answered, and not the request's other fields: they have their
+    """Returns a stored response. The log keeps the answer, but not the request's other fields, which have their
     defaults here."""
     place, name, turns = await _through(response, caller)
     answer = turns[-1]
@@ -65,8 +65,8 @@ async def get_response(response: ResponseId, caller: Reader) -> dict[str, Any]:
 
 @router.delete("/{response}")
 async def delete_response(response: ResponseId, caller: Writer, write_id: WriteId) -> dict[str, Any]:
-    """Deletes a response with its conversation. One of several answers of a conversation is refused: delete the
-    conversation (`DELETE /api/threads/{thread}`)."""
+    """Deletes a response with its conversation. Refused if the conversation has other answers: delete the conversation
+    instead (`DELETE /api/threads/{thread}`)."""
     place, name, turns = await _through(response, caller)
     answers = [turn for turn in turns if turn.role == "assistant"]
     if len(answers) > 1 or (await _turns(place))[-1].seq != turns[-1].seq:
@@ -77,8 +77,8 @@ async def delete_response(response: ResponseId, caller: Writer, write_id: WriteI
 
 @router.post("/compact")
 async def compact_response(body: CompactBody, caller: Asker, write_id: WriteId) -> dict[str, Any]:
-    """Returns a summary of the given items, and of the response before them, as one item that a later input begins
-    with. Nothing but the usage is stored."""
+    """Returns a summary of the given items and of the previous response, as one item to begin a later input with. Only
+    the usage is stored."""
     said = (
         [(turn.role, turn.content) for turn in (await _through(body.previous_response_id, caller))[2]]
         if (body.previous_response_id)
@@ -106,7 +106,9 @@ async def compact_response(body: CompactBody, caller: Asker, write_id: WriteId) 
 
 
 async def _through(response: str, caller: Principal) -> tuple[Place, str, list[Message]]:
-    """Returns a stored response's place, the conversation's name in its id, and the turns up to it. Raises NotFound."""
+    """Returns the place of a stored response, the conversation name in its id, and the turns up to it. Raises
+    NotFound.
+    """
     name, answer = place_in(response)
     place = await caller.owns(name)
     turns = await _turns(place)
