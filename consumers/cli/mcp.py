@@ -143,7 +143,8 @@ async def install(
         "env": {"TURNLOG_HOME": str(settings.home.expanduser().absolute())}
         | {name: url for name, url in servers.items() if url},
     }
-    if client == "codex":
+    if client == "codex":  # it waits ten seconds by default, which a busy machine needs to load the server
+        server["startup_timeout_sec"] = 60
         sys.stdout.write(_toml(CLIENTS[client].key, server))
     else:
         emit({CLIENTS[client].key: {"turnlog": server}})

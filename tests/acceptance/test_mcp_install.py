@@ -39,6 +39,7 @@ async def test_each_client_gets_its_format_with_absolute_paths(
     assert list(document) == [key]
     server = document[key]["turnlog"]
     assert server.get("type") == kind
+    assert server.get("startup_timeout_sec") == (60 if client == "codex" else None)
     assert Path(server["command"]).is_absolute() and Path(server["command"]).is_file()
     assert server["args"][-4:] == ["--user", 'ann "é"', "--tenant", "default"]
     assert Path(server["env"]["TURNLOG_HOME"]) == tmp_path
