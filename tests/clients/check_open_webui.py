@@ -10,6 +10,7 @@ from uuid import uuid4
 import httpx2
 import pytest
 from helpers.api import Api, Serve
+from helpers.databases import Databases
 from helpers.markdown_examples import blocks
 from helpers.openai_bodies import Step
 from helpers.openai_server import Kind
@@ -36,7 +37,9 @@ class TaskServer(MemoryServer):
 
 
 def is_task(body: dict[str, Any]) -> bool:
-    return str(body["messages"][-1]["content"]).startswith("### Task:")
+    """A question with documents begins with the same heading."""
+    text = str(body["messages"][-1]["content"])
+    return text.startswith("### Task:") and "Respond to the user query" not in text
 
 
 @pytest.fixture
@@ -60,10 +63,25 @@ class Page:
         assert signed.is_success, signed.text
         self._client.headers["Authorization"] = f"Bearer {signed.json()['token']}"
 
-    async def ask(self, text: str) -> dict[str, Any]:
+    async def upload(self, name: str, text: str) -> dict[str, Any]:
+        """Returns the file as a question names it, once its vectors are stored."""
+        sent = await self._client.post("/api/v1/files/", files={"file": (name, text, "text/plain")})
+        assert sent.is_success, sent.text
+        file: dict[str, Any] = sent.json()
+
+        async def is_processed() -> bool:
+            state = (await self._client.get(f"/api/v1/files/{file['id']}/process/status")).json()
+            assert state["status"] != "failed", state
+            return bool(state["status"] == "completed")
+
+        await eventually(is_processed)
+        return {"type": "file", "id": file["id"], "name": name, "file": file, "status": "uploaded"}
+
+    async def ask(self, text: str, *files: dict[str, Any]) -> dict[str, Any]:
         """The answer's message when it, and the tasks after it, are done."""
         self._history.append({"role": "user", "content": text})
         self._question = {"id": str(uuid4()), "parentId": self._last, "role": "user", "content": text, "models": ["m"]}
+        self._question |= {"files": files} if files else {}
         return await self._answer(self._question)
 
     async def again(self) -> dict[str, Any]:
@@ -74,6 +92,7 @@ class Page:
         answer = str(uuid4())
         body = {"model": "m", "stream": True, "messages": self._history, "id": answer, "session_id": "page"}
         body |= {"parent_id": question["parentId"], "user_message": question, "background_tasks": dict(TASKS)}
+        body |= {"files": question.get("files", [])}
         sent = await self._client.post("/api/chat/completions", json=body | {"chat_id": self._chat})
         assert sent.is_success, sent.text
         self._chat = sent.json()["chat_id"]
@@ -179,3 +198,49 @@ async def test_each_person_of_open_webui_has_memories_of_their_own(
                 assert other not in (await person.get("/api/memories")).text
         async with api.client("webui") as bot:
             assert (await bot.get("/api/threads")).json()["items"] == []
+
+
+async def test_tasks_of_another_connections_model_never_reach_turnlog(
+    serve: Serve, model: TaskServer, tmp_path: Path
+) -> None:
+    with TaskServer() as other:
+        async with serve("reactors", api_base_url=model.url, model="m") as api:
+            connections = {
+                "OPENAI_API_BASE_URLS": f"{api.url}/v1;{other.url}",
+                "OPENAI_API_KEYS": f"{api.token()};any",
+                "TASK_MODEL_EXTERNAL": "test-model",
+            }
+            async with open_webui(tmp_path, api, api.token(), **connections) as client:
+                page = Page(client)
+                await page.sign_up()
+                assert (await page.ask(DOG))["content"] == f"echo: {DOG}"
+            assert len(other.bodies("chat")) >= 2 and all(is_task(body) for body in other.bodies("chat"))
+            assert not any(is_task(body) for body in model.bodies("chat"))
+            assert await said(api, page.chat) == [("user", DOG), ("assistant", f"echo: {DOG}")]
+
+
+async def test_documents_are_found_by_turnlogs_vectors_and_are_nobodys_words(
+    serve: Serve, model: TaskServer, tmp_path: Path, databases: Databases
+) -> None:
+    given = {"api_base_url": model.url, "model": "m", "embedding_base_url": model.url, "embedding_model": "e"}
+    async with serve("reactors", **given) as api, databases.empty() as vectors:
+        retrieval = {
+            "PGVECTOR_DB_URL": vectors,
+            "RAG_EMBEDDING_ENGINE": "openai",
+            "RAG_EMBEDDING_MODEL": "e",
+            "RAG_OPENAI_API_BASE_URL": f"{api.url}/v1",
+            "RAG_OPENAI_API_KEY": api.token(),
+        }
+        async with open_webui(tmp_path, api, api.token(), **retrieval) as client:
+            page = Page(client)
+            await page.sign_up()
+            file = await page.upload("harbour.txt", "My boat is called Albatross and lies in the harbour of Kiel.")
+            answer = await page.ask("Where does the boat lie? My dog is called Sesame.", file)
+            assert "Albatross" in answer["content"]  # the model repeats the question that it was given
+        async with api.client() as ann:
+
+            async def remembered() -> bool:
+                return "Sesame" in (await ann.get("/api/memories")).text
+
+            await eventually(remembered)
+            assert "Albatross" not in (await ann.get("/api/memories")).text
