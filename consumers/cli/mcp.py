@@ -136,7 +136,7 @@ async def install(
     check_known("client", client, CLIENTS)
     check_given("user", user)
     servers = {"NATS_URL": settings.nats_url, "DATABASE_URL": settings.database_url}
-    server = {
+    server: dict[str, Any] = {
         **({"type": "stdio"} if CLIENTS[client].is_typed else {}),
         "command": sys.executable,
         "args": ["-m", "turnlog.consumers.cli", "mcp", "stdio", "--user", user, "--tenant", settings.tenant],
