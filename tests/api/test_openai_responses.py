@@ -69,6 +69,16 @@ async def test_a_streamed_response_has_numbered_events(serve: Serve, model: Memo
         again = await client.responses.with_raw_response.create(model="m", input=resent)
         assert again.headers["x-turnlog-thread"] == raw.headers["x-turnlog-thread"]
 
+        weather = {"type": "namespace", "name": "met", "description": "Of the met office.", "tools": [WEATHER]}
+        model.reply(tool_calls=[("met__weather", {"city": "Ulm"})])
+        (called,) = (await client.responses.create(model="m", input="weather?", tools=[weather])).output
+        assert (called.type, called.name, called.namespace) == ("function_call", "weather", "met")
+        assert [tool["function"]["name"] for tool in model.bodies()[-1]["tools"]] == ["met__weather"]
+        result = {"type": "function_call_output", "call_id": called.call_id, "output": "rain"}
+        sent: Any = [{"role": "user", "content": "weather?"}, called.to_dict(), result]
+        await client.responses.create(model="m", input=sent, tools=[weather], store=False)
+        assert model.bodies()[-1]["messages"][-2]["tool_calls"][0]["function"]["name"] == "met__weather"
+
         model.drop(after=3)
         cut = await client.responses.create(model="m", input="count", stream=True)
         last = [event async for event in cut][-1]

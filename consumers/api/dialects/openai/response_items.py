@@ -4,7 +4,7 @@ conversation.
 
 import base64
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -97,18 +97,34 @@ def item_of(turn: Message) -> list[dict[str, Any]]:
 def tools_of(tools: Sequence[Item]) -> list[dict[str, Any]]:
     """Returns functions and custom tools in the form of the chat completions API. Raises Unusable."""
     made = list[dict[str, Any]]()
-    for tool in tools:
+    for name, tool in by_full_name(tools):
         if (kind := tool.get("type")) not in ("function", "custom"):
-            raise Unusable("tools", f"tools of type {kind!r} are not supported; function and custom are")
-        made.append({"type": kind, kind: {name: tool[name] for name in tool if name != "type"}})
+            raise Unusable("tools", f"tools of type {kind!r} are not supported; function, custom and namespace are")
+        own = {field: tool[field] for field in tool if field not in ("type", "namespace")}
+        made.append({"type": kind, kind: own | ({"name": name} if "name" in own else {})})
     return made
+
+
+def by_full_name(tools: Sequence[Item]) -> Iterator[tuple[Any, Item]]:
+    """Yields each tool with the name by which a model calls it; one of a namespace has the field `namespace`."""
+    for tool in tools:
+        if tool.get("type") != "namespace":
+            yield tool.get("name"), tool
+            continue
+        for each in tool.get("tools") or ():
+            inside = {**each, "namespace": tool.get("name")}
+            yield _full_name(inside), inside
+
+
+def _full_name(named: Item) -> Any:
+    return f"{named['namespace']}__{named.get('name')}" if named.get("namespace") else named.get("name")
 
 
 def _call(item: Item) -> dict[str, Any]:
     if item.get("type") == "custom_tool_call":
-        custom = {"name": item.get("name"), "input": item.get("input") or ""}
+        custom = {"name": _full_name(item), "input": item.get("input") or ""}
         return {"id": item.get("call_id"), "type": "custom", "custom": custom}
-    function = {"name": item.get("name"), "arguments": item.get("arguments") or "{}"}
+    function = {"name": _full_name(item), "arguments": item.get("arguments") or "{}"}
     return {"id": item.get("call_id"), "type": "function", "function": function}
 
 

@@ -17,7 +17,13 @@ from turnlog.agent.models.protocol import CUT_OFF, ENDED_HERE, CallPiece, ChatRe
 from turnlog.consumers.api.bodies import JsonObject
 from turnlog.consumers.api.dialects.openai.begin import ByHeaders, ConversationHeaders, Started, own_fields, start
 from turnlog.consumers.api.dialects.openai.errors import OpenAIRoute, Unusable
-from turnlog.consumers.api.dialects.openai.response_items import id_part, messages_of, place_in, tools_of
+from turnlog.consumers.api.dialects.openai.response_items import (
+    by_full_name,
+    id_part,
+    messages_of,
+    place_in,
+    tools_of,
+)
 from turnlog.consumers.api.principal import Asker, WriteId
 from turnlog.consumers.api.streams import STREAM
 
@@ -125,7 +131,7 @@ class _Answer:
             "store": started.ids.receipt is not None,
             "conversation": {"id": started.ids.thread} if body.conversation else None,
         }
-        self._custom = {str(tool.get("name")) for tool in body.tools if tool.get("type") == "custom"}
+        self._tools = dict(by_full_name(body.tools))
         self._output: list[dict[str, Any]] = []
         self._numbers = count()
         self._calls: dict[int, int] = {}  # index among the tool calls → index in the output
@@ -213,9 +219,11 @@ class _Answer:
         begun: list[Event] = []
         if piece.index not in self._calls:
             at = self._calls[piece.index] = len(self._output)
-            kind, text = _CALLS[piece.name in self._custom]
+            tool = self._tools.get(piece.name, {"name": piece.name})
+            kind, text = _CALLS[tool.get("type") == "custom"]
             item = {"type": kind, "id": f"fc_{piece.index}_{self._id}", "status": "in_progress"}
-            self._output.append({**item, "call_id": piece.id, "name": piece.name, text: ""})
+            item |= {field: tool[field] for field in ("name", "namespace") if field in tool}
+            self._output.append({**item, "call_id": piece.id, text: ""})
             begun = [{"type": "response.output_item.added", "output_index": at, "item": dict(self._output[at])}]
         at = self._calls[piece.index]
         kind, text = _CALLS["input" in self._output[at]]
