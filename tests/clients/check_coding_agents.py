@@ -105,10 +105,10 @@ async def test_codex_is_captured_has_turnlogs_tools_and_is_answered_through_turn
         printed = await turnlog("mcp", "install", "--user", "ann", "--client", "codex")
         (home / "config.toml").write_text(f'{provider}\n{printed.out}TURNLOG_KEK = "{KEK}"\n', "utf-8")
         words = ("exec", "--skip-git-repo-check", "--dangerously-bypass-hook-trust", "-s", "read-only")
-        slow = ("-c", "mcp_servers.turnlog.startup_timeout_sec=120", "-c", "mcp_servers.turnlog.required=true")
+        waiting = ("-c", "mcp_servers.turnlog.required=true")
         model.reply(tool_calls=[("mcp__turnlog__recall", {"query": "tea"})])
         model.reply("Hi.")
-        said = await run(tmp_path, CODEX, *words, *slow, DOG, CODEX_HOME=str(home), TURNLOG_KEY=api.token())
+        said = await run(tmp_path, CODEX, *words, *waiting, DOG, CODEX_HOME=str(home), TURNLOG_KEY=api.token())
         assert said == "Hi.\n"
         first, second = model.bodies()
         assert TEA in json.dumps(first["messages"])
