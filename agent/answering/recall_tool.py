@@ -12,6 +12,7 @@ from turnlog.agent.recall.memory_search import memory_recall_of
 from turnlog.agent.recall.search import Recall
 from turnlog.agent.runtime import Runtime
 from turnlog.events.contracts import ToolCall
+from turnlog.events.contracts.base import day_text
 from turnlog.events.local_time import local, zone_or
 from turnlog.events.subjects import memory_thread
 from turnlog.projectors.engine.writer import Connection
@@ -107,7 +108,7 @@ async def run_tool(
         return _mistaken(f"arguments must be {wanted}: {error!r}")
     turns = await recall.search(conn, replace(scope, topic=topic), query, k, before_seq)
     items = [
-        {"time": f"{turn.time:%Y-%m-%d}", "speaker": turn.speaker, "text": turn.text[:MAX_TEXT], "seq": turn.seq}
+        {"time": day_text(turn.time), "speaker": turn.speaker, "text": turn.text[:MAX_TEXT], "seq": turn.seq}
         for turn in turns
     ]
     known = await memories.found(query, k) if memories and topic is None else []
@@ -118,7 +119,7 @@ async def run_tool(
         result["note"] = UNSURE
     if known:
         result["memories"] = [
-            {"since": f"{memory.said_from:%Y-%m-%d}", "text": memory.content[:MAX_TEXT]} for memory in known
+            {"since": day_text(memory.said_from), "text": memory.content[:MAX_TEXT]} for memory in known
         ]
     return ToolResult(
         json.dumps(result, ensure_ascii=False),

@@ -28,7 +28,7 @@ from turnlog.agent.settings import Settings
 from turnlog.events.contracts import Answer, MemoryKind
 from turnlog.events.errors import NotFound, TurnlogError
 from turnlog.events.local_time import local, now_there
-from turnlog.projectors.models.memories.lookup import Conflict, StoredMemory, remembers_secrets, valid_memories
+from turnlog.projectors.models.memories.lookup import Conflict, StoredMemory, remembers_secrets, valid_memories, zone_of
 from turnlog.projectors.models.memories.vectors import Compaction, compactions
 from turnlog.projectors.models.terms import terms
 
@@ -148,7 +148,9 @@ async def remember(
     chosen = {name: value for name in _GIVEN if (value := getattr(given, name)) is not None}
     if given.kind is not None:
         check_kinds([given.kind])
-    fields = fields_by_rules(runtime.settings, given.content, local(now_there(), runtime.settings.zone)) | chosen
+    async with runtime.pool.connection() as conn:
+        zone = await zone_of(conn, tenant, user, runtime.settings.zone)
+    fields = fields_by_rules(runtime.settings, given.content, local(now_there(), zone)) | chosen
     return await _memories(runtime).remember(tenant, user, given.content, id_=memory_id, **fields)
 
 

@@ -25,6 +25,7 @@ from turnlog.agent.recall.retrieval_context import RetrievalContext, entity_line
 from turnlog.agent.recent_traces import traced
 from turnlog.agent.settings import Settings
 from turnlog.events.contracts import REMOVALS, AnswerReceipt, KnownOfUser
+from turnlog.events.contracts.base import day_text
 from turnlog.events.log import Log
 from turnlog.events.subjects import memory_thread
 from turnlog.projectors.engine.writer import Connection
@@ -84,7 +85,7 @@ def memory_line(memory: Remembered, counter: TokenCounter) -> str:
 
 def memory_text(memory: Remembered, counter: TokenCounter) -> str:
     words = one_line(memory.content, counter) if memory.content else FORGOTTEN
-    return f"{memory.first_said_at:%Y-%m-%d} {words}"
+    return f"{day_text(memory.first_said_at)} {words}"
 
 
 def known_lines(found: RetrievalContext, counter: TokenCounter) -> KnownOfUser:

@@ -203,6 +203,10 @@ def _show_forgotten(gone: "ForgottenAsAsked | None", user: str, locale: "Locale"
     for id_, content in gone.named:
         label = "已忘记：" if gone.done and is_chinese else "Forgotten: " if gone.done else f"{str(id_)[:8]} "
         warn(f"{label}{content}")
+    if gone.done and gone.named:
+        zh = "原话仍留在对话中，并会随历史交给模型；`turnlog redact` 可将其涂去"
+        en = "What was said stays, and reaches the model with the history; `turnlog redact` strikes it"
+        warn(zh if is_chinese else en)
     if not gone.done:
         found, whose = len(gone.named), f"--user {user}"
         listed, one, every = f"`turnlog memories {whose}`", f"`turnlog forget {whose} ID`", f"`turnlog clear {whose}"

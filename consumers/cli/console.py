@@ -69,8 +69,10 @@ def wrapped(text: str, width: int | None, indent: str = "") -> Iterator[str]:
 
 
 def minute(at: datetime) -> str:
-    """Returns the time to the minute, with its offset from UTC where it has one."""
-    return at.isoformat(" ", "minutes").removesuffix("+00:00")
+    """Returns the time to the minute, with its offset from UTC where it has one; "undated" where it is unknown."""
+    from turnlog.events.contracts.base import is_undated  # what loads it is not needed for help
+
+    return "undated" if is_undated(at) else at.isoformat(" ", "minutes").removesuffix("+00:00")
 
 
 class Words(Console):

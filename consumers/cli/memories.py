@@ -163,8 +163,8 @@ async def revert(rt: Runtime, which: Which, user: User, yes: Yes = False) -> Res
 async def forget(rt: Runtime, which: Which, user: User, yes: Yes = False) -> Result:
     """Forget a memory and its duplicates. They cannot be restored.
 
-    The turn in which it was said stays in its conversation, so messages, recall and exports still contain the words:
-    `turnlog threads delete` removes a conversation, `turnlog erase` all data of a person.
+    The turn in which it was said stays in its conversation, and its words still reach the model with the history:
+    `turnlog redact` strikes them, `turnlog threads delete` removes a conversation, `turnlog erase` all data of a person.
     """
     place = (rt.settings.tenant, user)
     row = await memories.find_memory(rt, *place, which)
@@ -184,8 +184,9 @@ def _said_in(forgotten: "memories.MemoryView", held: "list[memories.MemoryView]"
     events = {one.event_id for one in forgotten.sources}
     sharing = [one for one in held if any(source.event_id in events for source in one.sources)]
     return [
-        f"what was said stays, and messages, recall and exports still contain it: {turns}",
+        f"what was said stays, and reaches the model with the history, recall and exports: {turns}",
         *(f"“{one.content}” was said there too, and its quote may hold the words" for one in sharing),
+        f"`turnlog redact {forgotten.sources[0].thread} {forgotten.sources[0].seq} --words …` strikes its words, "
         f"`turnlog threads delete {threads[0]}` removes the conversation, "
         f"`turnlog erase --user {forgotten.user}` the person",
     ]

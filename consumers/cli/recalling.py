@@ -20,6 +20,7 @@ from turnlog.consumers.cli.options import commands
 from turnlog.consumers.cli.progress_bars import progress
 from turnlog.consumers.cli.remembering import profile_lines, source_line, time_of, validity, words_of
 from turnlog.consumers.cli.runner import Runtime, command, run, serve
+from turnlog.events.contracts.base import day_text
 from turnlog.events.errors import NotFound
 
 if TYPE_CHECKING:
@@ -167,7 +168,7 @@ def _turn_line(turn: "Recalled", explain: bool) -> str:
     parts = "  (" + ", ".join(f"{k} {v:+.2f}" for k, v in turn.parts.items()) + ")" if explain else ""
     parts += f"  rerank {turn.rerank:.3f}" if explain and turn.rerank is not None else ""
     text = " ".join(turn.text.split())
-    return f"{turn.score:7.2f}  {turn.seq:>7}{source}  {turn.time:%Y-%m-%d}  {turn.speaker}: {text}{parts}"
+    return f"{turn.score:7.2f}  {turn.seq:>7}{source}  {day_text(turn.time):<10}  {turn.speaker}: {text}{parts}"
 
 
 async def _batch(settings: Settings, options: RecallOptions, path: Path) -> int:

@@ -25,6 +25,11 @@ def is_undated(at: datetime) -> bool:
     return UNDATED_FROM <= at < UNDATED_UNTIL
 
 
+def day_text(at: datetime) -> str:
+    """Returns the day as 2026-05-08, or "undated" where it is unknown."""
+    return "undated" if is_undated(at) else f"{at:%Y-%m-%d}"
+
+
 # A year is left on each side, so that time zones and date arithmetic stay within what Python and Postgres can hold.
 Moment = Annotated[AwareDatetime, Field(ge=FIRST_TIME, lt=END_OF_TIME)]
 # Read models add them up over threads: nine million of the largest ones fit into a bigint.

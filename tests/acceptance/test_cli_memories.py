@@ -150,8 +150,9 @@ async def test_what_is_forgotten_leaves_no_words(log: Log, turnlog: Cli) -> None
     assert (await turnlog("forget", "cats", "--user", "ann", typed="\x04")).code == 1, "no answer is a no"
     assert (await turnlog("forget", "cats", "--user", "ann", "--yes")).out.splitlines() == [
         "forgot 1 memory",
-        "what was said stays, and messages, recall and exports still contain it: chat #1",
-        "`turnlog threads delete chat` removes the conversation, `turnlog erase --user ann` the person",
+        "what was said stays, and reaches the model with the history, recall and exports: chat #1",
+        "`turnlog redact chat 1 --words …` strikes its words, `turnlog threads delete chat` removes the conversation, "
+        "`turnlog erase --user ann` the person",
     ]
     rows = (await turnlog("memories", "--user", "ann", "--all", "--json")).document
     assert sorted(row["content"] for row in rows) == ["", "I like tea"]

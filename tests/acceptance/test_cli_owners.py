@@ -18,6 +18,8 @@ async def test_turns_that_an_import_gives_nobody_are_named_and_can_get_an_owner(
     assert (await turnlog("threads", "delete", "talk", "--yes")).code == 0
     mended = await turnlog("import", str(file), "--no-embed", "--user", "ann", "--thread", "again")
     assert "nobody" not in mended.err
+    messages = (await turnlog("messages", "again")).out
+    assert "undated" in messages and "2000" not in messages
     [thread] = (await turnlog("threads", "--json")).document
     assert (thread["thread_id"], thread["user_id"], thread["message_count"]) == ("again", "ann", 2)
 

@@ -10,6 +10,7 @@ from turnlog.agent.answering.turns import NewTurn, add_turn
 from turnlog.agent.context import counter_for
 from turnlog.agent.conversations.transcript import transcript
 from turnlog.agent.memory.memories import list_memories
+from turnlog.agent.memory.memory_changes import remember
 from turnlog.agent.memory.preferences import InvalidPreference, set_preferences
 from turnlog.agent.recall.memory_block import memory_line
 from turnlog.agent.recall.recall import recall
@@ -66,6 +67,17 @@ async def test_a_time_in_utc_is_one_of_the_zone_that_the_person_set(play: Play) 
         assert await days(stage) == ["2026-11-20"]
         found = await recall(stage.runtime, "default", "When is my flight?", user="ann", keyword_only=True)
         assert f"{found.turns[0].time:%Y-%m-%d}" == "2026-11-20"
+
+
+async def test_tomorrow_in_a_memory_written_by_hand_is_that_of_the_person(play: Play) -> None:
+    """The two clocks are 26 hours apart, so that they never show the same day."""
+    async with play("projectors") as stage:
+        rows = set[object]()
+        for user, zone in (("ann", "Pacific/Kiritimati"), ("bob", "Etc/GMT+12")):
+            await set_preferences(stage.runtime, "default", user, {"timezone": zone})
+            await remember(stage.runtime, "default", user, "I have decided to leave tomorrow")
+            rows |= {memory.value for memory in await list_memories(stage.runtime, "default", user)}
+        assert len(rows) == 2, rows
 
 
 async def test_a_zone_that_does_not_exist_is_refused(play: Play) -> None:

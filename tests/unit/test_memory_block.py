@@ -1,6 +1,6 @@
 """The block of long-term memories: one fenced message before the question, within its room."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from uuid import UUID
 
@@ -8,8 +8,9 @@ import pytest
 from helpers.context_messages import assistant, user
 
 from turnlog.agent.context import ContextInput, build_context, counter_for
-from turnlog.agent.recall.memory_block import END, FORGOTTEN, TITLE, memory_block, room, same_block
+from turnlog.agent.recall.memory_block import END, FORGOTTEN, TITLE, memory_block, memory_line, room, same_block
 from turnlog.events.contracts import KnownOfUser
+from turnlog.events.contracts.base import UNDATED_FROM
 
 COUNTER = counter_for("gpt-4o")
 MAY = datetime(2026, 5, 8, tzinfo=UTC)
@@ -35,6 +36,11 @@ def test_each_memory_is_one_dated_line_between_the_marks() -> None:
     shown = lines("I live in Berlin", "我的GPA是3.8")
     assert (shown[0], shown[-1]) == (TITLE, END)
     assert shown[2:-1] == ["- 2026-05-08 I live in Berlin", "- 2026-05-08 我的GPA是3.8"]
+
+
+def test_a_memory_of_an_import_without_times_has_no_day() -> None:
+    undated = replace(facts("I live in Berlin")[0], first_said_at=UNDATED_FROM)
+    assert memory_line(undated, COUNTER) == "- undated I live in Berlin"
 
 
 @pytest.mark.parametrize(

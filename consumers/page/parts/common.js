@@ -1,6 +1,7 @@
 // Small parts that every screen uses.
 import { html, useState } from "../html.js";
 import { t } from "../i18n.js";
+import { undated } from "./format.js";
 import { Icon } from "./icons.js";
 import { toast } from "./toast.js";
 
@@ -50,7 +51,7 @@ export function Badge({ tone = "quiet", title, children }) {
 
 /** A time in the reader's words, with the exact one as its title. @param {{time: string, children: any}} props */
 export function Time({ time, children }) {
-  return html`<time datetime=${time} title=${new Date(time).toLocaleString()}>${children}</time>`;
+  return html`<time datetime=${time} title=${undated(time) ? t("undated") : new Date(time).toLocaleString()}>${children}</time>`;
 }
 
 /** One number with its name. @param {{label: string, value: any, tone?: string, title?: string}} props */

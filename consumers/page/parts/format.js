@@ -1,4 +1,5 @@
 // Numbers and times as people read them.
+import { t } from "../i18n.js";
 import { language } from "../session.js";
 
 /** @param {number | null | undefined} value @param {number} [digits] */
@@ -24,16 +25,19 @@ export function duration(milliseconds) {
   return `${unit(Math.floor(milliseconds / 60_000), "minute")} ${unit(Math.round((milliseconds % 60_000) / 1000), "second")}`;
 }
 
+/** Returns whether the time is unknown: imported turns without one are dated from 2000-01-01 on. @param {string | number | Date} time */
+export const undated = (time) => Math.floor((new Date(time).getTime() - Date.UTC(2000, 0, 1)) / 2_592_000_000) === 0;
+
 /** @param {string | number | Date | null | undefined} time */
 export const moment = (time) =>
-  time ? `${day(time)}${language.get() === "zh" ? "" : ","} ${clock(time)}` : "–";
+  time && undated(time) ? t("undated") : time ? `${day(time)}${language.get() === "zh" ? "" : ","} ${clock(time)}` : "–";
 
 /** @param {string | number | Date | null | undefined} time */
-export const day = (time) => (time ? new Date(time).toLocaleDateString(language.get(), { dateStyle: "medium" }) : "–");
+export const day = (time) => (time && undated(time) ? t("undated") : time ? new Date(time).toLocaleDateString(language.get(), { dateStyle: "medium" }) : "–");
 
-/** Returns "14:05", with seconds "14:05:09". @param {string | number | Date} time @param {boolean} [seconds] */
+/** Returns "14:05", with seconds "14:05:09"; "" for an unknown time. @param {string | number | Date} time @param {boolean} [seconds] */
 export const clock = (time, seconds = false) =>
-  new Date(time).toLocaleTimeString(language.get(), { hour: "2-digit", minute: "2-digit", second: seconds ? "2-digit" : undefined, hourCycle: "h23" });
+  undated(time) ? "" : new Date(time).toLocaleTimeString(language.get(), { hour: "2-digit", minute: "2-digit", second: seconds ? "2-digit" : undefined, hourCycle: "h23" });
 
 /** Returns "a, b and c". @param {string[]} names */
 export const listed = (names) => new Intl.ListFormat(language.get()).format(names);
@@ -42,6 +46,7 @@ const STEPS = /** @type {[Intl.RelativeTimeFormatUnit, number][]} */ ([["year", 
 
 /** Returns "3 hours ago". @param {string | number | Date} time */
 export function ago(time) {
+  if (undated(time)) return t("undated");
   const seconds = (new Date(time).getTime() - Date.now()) / 1000;
   const format = new Intl.RelativeTimeFormat(language.get(), { numeric: "auto", style: "short" });
   for (const [unit, length] of STEPS) if (Math.abs(seconds) >= length) return format.format(Math.round(seconds / length), unit);
