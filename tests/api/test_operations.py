@@ -13,6 +13,10 @@ from turnlog.agent.access.api_keys import NewKey, create_key
 from turnlog.agent.access.identity import Unauthenticated
 from turnlog.events.subjects import publish_subject
 
+USAGE = """
+INSERT INTO usage
+SELECT 'default', date '2026-11-01' + n, 'p' || n, 'agent', 'answer', 'openai', 'm', 1, 9, 9, n, 0, 5, 5
+FROM generate_series(0, 4) n"""
 SAID = {"turns": [{"role": "user", "content": "My corgi is called Sesame."}]}
 
 
@@ -23,8 +27,9 @@ async def test_an_operator_sees_lag_usage_and_rebuilds_the_tenants_rows(serve: S
         lag = (await admin.get("/api/operations/lag")).json()
         assert "messages" in {one["projection"] for one in lag["projections"]}
         assert {one["job"] for one in (await admin.get("/api/operations/schedule")).json()} >= {"decay", "caches"}
-        for path in ("/api/operations/usage", "/api/operations/users/ann/usage"):
-            assert (await admin.get(path)).json() == []
+        empty: Any = {"items": [], "next": None}
+        for path, none in (("/api/operations/usage", empty), ("/api/operations/users/ann/usage", [])):
+            assert (await admin.get(path)).json() == none
             assert (await ann.get(path)).status_code == 403
         async with api.runtime.pool.connection() as conn:
             await conn.execute("DELETE FROM messages")
@@ -40,6 +45,22 @@ async def test_an_operator_sees_lag_usage_and_rebuilds_the_tenants_rows(serve: S
         assert (await admin.get(path)).json()["state"] == "done"
         assert (await ann.get(path)).status_code == 404
         assert (await ann.get("/api/jobs")).json() == []
+
+
+async def test_usage_comes_in_pages_of_what_cost_most(serve: Serve) -> None:
+    async with serve() as api, api.client("root", role="admin") as admin:
+        async with api.runtime.pool.connection() as conn:
+            await conn.execute(USAGE)
+        for by, keys in (("user", ["p4", "p3", "p2", "p1", "p0"]), ("day", [f"2026-11-0{n}" for n in range(5, 0, -1)])):
+            seen, cursor = list[str](), {}
+            while True:
+                page = (await admin.get("/api/operations/usage", params={"by": by, "limit": 2, **cursor})).json()
+                assert len(page["items"]) <= 2
+                seen += [row["key"] for row in page["items"]]
+                if page["next"] is None:
+                    break
+                cursor = {"cursor": page["next"]}
+            assert seen == keys
 
 
 async def test_dead_letters_are_of_the_operators_tenant_alone(serve: Serve) -> None:

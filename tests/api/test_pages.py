@@ -15,7 +15,6 @@ from turnlog.events.subjects import publish_subject
 WHOLE = {
     "/api/chat/history": "a seed's route: all turns that are stored",
     "/api/usage": "one row for each day, month, agent or model",
-    "/api/operations/usage": "one row for each user, day, month, agent or model",
     "/api/operations/users/{user}/usage": "one row for each day, month, agent or model",
     "/api/invitations": "the first 1,000 that wait for the caller",
     "/api/threads/{thread}/participants": "one row for each person in a conversation",

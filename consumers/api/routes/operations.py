@@ -142,9 +142,17 @@ async def tenant_memory_stats(caller: Operator) -> DecayStats:
 
 
 @router.get("/operations/usage")
-async def tenant_usage(caller: Operator, by: By = "user") -> list[Usage]:
-    """Returns calls, tokens and cost of language models for all users of the tenant."""
-    return await usage.usage(caller.runtime, caller.tenant, None, by)
+async def tenant_usage(caller: Operator, by: By = "user", limit: Limit = 100, cursor: Cursor = None) -> Page[Usage]:
+    """Returns calls, tokens and cost of language models for all users of the tenant: days and months newest first,
+    others by cost."""
+
+    def place(row: Usage) -> tuple[int | str, ...]:
+        if by in ("day", "month"):
+            return (-int(row.key.replace("-", "")),)
+        return -round(row.cost_usd * 1e6), -row.calls, row.key
+
+    rows = await usage.usage(caller.runtime, caller.tenant, None, by)
+    return page_after(sorted(rows, key=place), limit, cursor, place)
 
 
 @router.get("/operations/activity")

@@ -151,7 +151,7 @@ export default {
   operation: {
     about: "How the log, the read models and the models are doing.", now: "Now", usage: "Usage and cost", activity: "Activity",
     lag: "Read models behind the log", furthest: "Furthest behind", stalled: "Stalled", parked: "Parked events", to_embed: "Texts to embed", partition: "Partition {n}", behind: { one: "{n} event", other: "{n} events" },
-    current: "up to date", parked_n: "{n} parked", rebuilt: "rebuilt: {share}", letters: "Dead letters", first: "The first {n}, in the order of the log", more: "Show more", rows: "The first {n} of {all}", no_letters: "No event was left out: every read model could apply all of them.",
+    current: "up to date", parked_n: "{n} parked", rebuilt: "rebuilt: {share}", letters: "Dead letters", first: "The first {n}, in the order of the log", more: "Show more", rows: "The first {n}", no_letters: "No event was left out: every read model could apply all of them.",
     event: "Event", read_model: "Read model", error: "Error", reasons: { poison: "It cannot be applied:", behind: "An earlier event of its conversation could not be applied" }, since: "Since", retry: "Retry", retry_all: "Retry all", retried: "{n} applied, {left} still parked", drop: "Drop", dropped: "Dropped",
     drop_title: "Drop event {seq}?", drop_about: "The read model goes on without it. The log keeps the event.",
     rebuild: "Rebuild", rebuild_about: "Makes rows again from the log, in place; reading goes on meanwhile.", every: "Every read model", done: "Done", runs: "Runs",

@@ -151,7 +151,7 @@ export default {
   operation: {
     about: "日志、读模型和语言模型的状况。", now: "现在", usage: "用量与费用", activity: "活动",
     lag: "读模型落后于日志", furthest: "最大落后", stalled: "停滞", parked: "搁置的事件", to_embed: "待嵌入文本", partition: "分区 {n}", behind: "{n} 个事件",
-    current: "已是最新", parked_n: "搁置 {n}", rebuilt: "已重建：{share}", letters: "死信", first: "按日志顺序的前 {n} 条", more: "显示更多", rows: "共 {all} 行，显示前 {n} 行", no_letters: "没有遗漏事件：所有读模型都已全部应用。",
+    current: "已是最新", parked_n: "搁置 {n}", rebuilt: "已重建：{share}", letters: "死信", first: "按日志顺序的前 {n} 条", more: "显示更多", rows: "前 {n} 行", no_letters: "没有遗漏事件：所有读模型都已全部应用。",
     event: "事件", read_model: "读模型", error: "错误", reasons: { poison: "无法应用：", behind: "同一会话中更早的事件无法应用" }, since: "时间", retry: "重试", retry_all: "全部重试", retried: "已应用 {n} 个，仍搁置 {left} 个", drop: "丢弃", dropped: "已丢弃",
     drop_title: "丢弃事件 {seq}？", drop_about: "读模型将跳过它继续。日志仍保留此事件。",
     rebuild: "重建", rebuild_about: "从日志就地重新生成数据行；期间仍可读取。", every: "所有读模型", done: "完成", runs: "运行中",

@@ -1,16 +1,15 @@
 // The field in which an operator names another person.
 import { html, useState } from "../html.js";
-import { get } from "../api.js";
 import { t } from "../i18n.js";
-import { useLoad } from "../load.js";
+import { firstPages, useLoad } from "../load.js";
 
 /** For operators: whose data is shown. The people with usage are suggested. @param {{user?: string, onChoose: (user: string) => void}} props */
 export function Person({ user, onChoose }) {
   const [typed, setTyped] = useState(user ?? "");
   const [used, setUsed] = useState(false);
-  const { value: people } = useLoad((signal) => (used ? get("/api/operations/usage", { query: { by: "user" }, signal }) : Promise.resolve([])), [used]);
+  const { value: people } = useLoad((signal) => (used ? firstPages("/api/operations/usage", 5, signal, { by: "user" }) : Promise.resolve({ items: [] })), [used]);
   const choose = (/** @type {any} */ event) => { event.preventDefault(); if (typed.trim() !== (user ?? "")) onChoose(typed.trim()); };
   return html`<form class="row person" onSubmit=${choose}>
     <input list="people" dir="auto" value=${typed} onFocus=${() => setUsed(true)} placeholder=${t("memories.person")} aria-label=${t("memories.person")} onInput=${(/** @type {any} */ event) => setTyped(event.target.value)} onChange=${choose} />
-    <datalist id="people">${(people ?? []).slice(0, 500).map((/** @type {any} */ row) => row.key && html`<option key=${row.key} value=${row.key} />`)}</datalist></form>`;
+    <datalist id="people">${(people?.items ?? []).map((/** @type {any} */ row) => row.key && html`<option key=${row.key} value=${row.key} />`)}</datalist></form>`;
 }

@@ -15,7 +15,7 @@ import { toast } from "../parts/toast.js";
 
 const LOOK_AGAIN_S = 5;
 const DAY_S = 86_400;
-const MOST_ROWS = 100; // of usage, until more are asked for
+const PAGES_OF_DAYS = 10; // of 100 days each
 const VIEWS = ["now", "usage", "activity"];
 
 export default function Operation() {
@@ -132,19 +132,19 @@ function Budgets() {
 
 function Used() {
   const [by, setBy] = useState("model");
-  const [most, setMost] = useState(MOST_ROWS);
+  const [pages, setPages] = useState(1);
   const agentOf = useAgentNames();
-  const days = useLoad((signal) => get("/api/operations/usage", { query: { by: "day" }, signal }), []);
-  const table = useLoad((signal) => get("/api/operations/usage", { query: { by }, signal }), [by]);
-  const rows = [...(days.value ?? [])].reverse();
+  const days = useLoad((signal) => firstPages("/api/operations/usage", PAGES_OF_DAYS, signal, { by: "day" }), []);
+  const table = useLoad((signal) => firstPages("/api/operations/usage", pages, signal, { by }), [by, pages]);
+  const rows = [...(days.value?.items ?? [])].reverse();
   const times = rows.map((/** @type {any} */ row) => Date.parse(`${row.key}T00:00:00Z`) / 1000);
   return html`<${Failure} error=${days.error ?? table.error} />
     ${days.value && html`<div class="plots">
       <${Plot} title=${t("operation.cost_day")} times=${times} step=${DAY_S} least=${14} bars series=${[{ label: t("runs.cost"), kind: "3", values: rows.map((/** @type {any} */ row) => row.cost_usd) }]} shown=${cost} whole=${false} />
       <${Plot} title=${t("operation.tokens_day")} times=${times} step=${DAY_S} least=${14} bars series=${[{ label: t("runs.tokens_in"), kind: "2", values: rows.map((/** @type {any} */ row) => row.tokens_in) }, { label: t("runs.tokens_out"), kind: "tools", values: rows.map((/** @type {any} */ row) => row.tokens_out) }]} shown=${short} />
     </div>`}
-    <section class="stack tight"><div class="row apart"><h2>${t("operation.usage_by")}</h2><${Segments} label=${t("operation.usage_by")} value=${by} onChange=${(/** @type {string} */ chosen) => { setBy(chosen); setMost(MOST_ROWS); }} options=${["model", "agent", "user", "day"].map((key) => [key, t(`operation.by.${key}`)])} /></div>
-      ${!table.value ? html`<${Loading} />` : html`<${Table} label=${t("operation.usage_by")} items=${table.value.slice(0, most)} keyOf=${(/** @type {any} */ row) => row.key} columns=${[
+    <section class="stack tight"><div class="row apart"><h2>${t("operation.usage_by")}</h2><${Segments} label=${t("operation.usage_by")} value=${by} onChange=${(/** @type {string} */ chosen) => { setBy(chosen); setPages(1); }} options=${["model", "agent", "user", "day"].map((key) => [key, t(`operation.by.${key}`)])} /></div>
+      ${!table.value ? html`<${Loading} />` : html`<${Table} label=${t("operation.usage_by")} items=${table.value.items} keyOf=${(/** @type {any} */ row) => row.key} columns=${[
         [t(`operation.by.${by}`), (/** @type {any} */ row) => html`<span dir="auto">${by === "agent" ? agentOf(row.key) || "–" : by === "day" ? day(`${row.key}T12:00`) : row.key || "–"}</span>`],
         [t("operation.calls"), (/** @type {any} */ row) => number(row.calls), "number"],
         [t("runs.tokens_in"), (/** @type {any} */ row) => number(row.tokens_in), "number"],
@@ -153,7 +153,7 @@ function Used() {
         [t("operation.latency"), (/** @type {any} */ row) => duration(row.latency_ms_mean), "number"],
         [t("operation.failed"), (/** @type {any} */ row) => number(row.errors), "number"],
       ]} />
-        ${table.value.length > most && html`<p class="row muted small">${t("operation.rows", { n: most, all: table.value.length })} <button class="button small" onClick=${() => setMost(most + MOST_ROWS)}>${t("operation.more")}</button></p>`}`}</section>`;
+        ${table.value.more && html`<p class="row muted small">${t("operation.rows", { n: table.value.items.length })} <button class="button small" onClick=${() => setPages(pages + 1)}>${t("operation.more")}</button></p>`}`}</section>`;
 }
 
 function Activity() {
