@@ -1182,7 +1182,8 @@ export interface paths {
         };
         /**
          * Tenant Usage
-         * @description Returns calls, tokens and cost of language models for all users of the tenant.
+         * @description Returns calls, tokens and cost of language models for all users of the tenant: days and months newest first,
+         *     others by cost.
          */
         get: operations["tenant_usage"];
         put?: never;
@@ -5010,6 +5011,13 @@ export interface components {
         Page_ThreadInfo_: {
             /** Items */
             items: components["schemas"]["ThreadInfo"][];
+            /** Next */
+            next?: string | null;
+        };
+        /** Page[Usage] */
+        Page_Usage_: {
+            /** Items */
+            items: components["schemas"]["Usage"][];
             /** Next */
             next?: string | null;
         };
@@ -9946,6 +9954,10 @@ export interface operations {
         parameters: {
             query?: {
                 by?: "user" | "agent" | "model" | "day" | "month";
+                /** @description At most so many. */
+                limit?: number;
+                /** @description `next` of the page before. */
+                cursor?: string | null;
             };
             header?: {
                 /** @description The user that a key with the scope act-as-user acts for, in UTF-8. */
@@ -9964,7 +9976,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Usage"][];
+                    "application/json": components["schemas"]["Page_Usage_"];
                 };
             };
             /** @description Client Error */
