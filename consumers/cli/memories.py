@@ -164,7 +164,7 @@ async def forget(rt: Runtime, which: Which, user: User, yes: Yes = False) -> Res
     """Forget a memory and its duplicates. They cannot be restored.
 
     The turn in which it was said stays in its conversation, and its words still reach the model with the history:
-    `turnlog redact` strikes them, `turnlog threads delete` removes a conversation, `turnlog erase` all data of a person.
+    `turnlog redact` strikes them, `turnlog threads delete` removes a conversation, `turnlog erase` all of a person.
     """
     place = (rt.settings.tenant, user)
     row = await memories.find_memory(rt, *place, which)
