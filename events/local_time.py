@@ -7,6 +7,10 @@ zone; it is shown in the person's (a preference), or else in TURNLOG_TIMEZONE.
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 
+# Imported turns without a time are dated from here on, a second apart.
+UNDATED_FROM = datetime(2000, 1, 1, tzinfo=UTC)
+UNDATED_UNTIL = UNDATED_FROM + timedelta(days=30)
+
 caller_zone: ContextVar[tzinfo] = ContextVar("caller_zone", default=UTC)
 """The zone that the request under way names, in a header or in the claim of its token; else UTC."""
 
@@ -50,3 +54,13 @@ def local(at: datetime, zone: tzinfo) -> datetime:
     """Returns the time on the clock it came with, or in `zone` if it is in plain UTC. A time in a named zone keeps it
     in winter too, when London's clock is that of UTC."""
     return at if at.utcoffset() or hasattr(at.tzinfo, "key") else at.astimezone(zone)
+
+
+def is_undated(at: datetime) -> bool:
+    """Returns whether the time is unknown, because an import gave the turn this date for lack of one in its file."""
+    return UNDATED_FROM <= at < UNDATED_UNTIL
+
+
+def day_text(at: datetime) -> str:
+    """Returns the day as 2026-05-08, or "undated" where it is unknown."""
+    return "undated" if is_undated(at) else f"{at:%Y-%m-%d}"

@@ -12,8 +12,7 @@ from turnlog.agent.recall.memory_search import memory_recall_of
 from turnlog.agent.recall.search import Recall
 from turnlog.agent.runtime import Runtime
 from turnlog.events.contracts import ToolCall
-from turnlog.events.contracts.base import day_text
-from turnlog.events.local_time import local, zone_or
+from turnlog.events.local_time import day_text, local, zone_or
 from turnlog.events.subjects import memory_thread
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.chunks.lookup import Scope

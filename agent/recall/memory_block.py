@@ -25,7 +25,7 @@ from turnlog.agent.recall.retrieval_context import RetrievalContext, entity_line
 from turnlog.agent.recent_traces import traced
 from turnlog.agent.settings import Settings
 from turnlog.events.contracts import REMOVALS, AnswerReceipt, KnownOfUser
-from turnlog.events.contracts.base import day_text
+from turnlog.events.local_time import day_text
 from turnlog.events.log import Log
 from turnlog.events.subjects import memory_thread
 from turnlog.projectors.engine.writer import Connection

@@ -18,7 +18,7 @@ from turnlog.agent.recall.confidence import LOW
 from turnlog.agent.recall.memory_block import FORGOTTEN, MemoryBlock, one_line
 from turnlog.agent.recall.search import Recall
 from turnlog.events.contracts import KnownOfUser
-from turnlog.events.contracts.base import day_text
+from turnlog.events.local_time import day_text
 from turnlog.events.subjects import memory_thread
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.chunks.lookup import Found, Scope, chunks_of_user

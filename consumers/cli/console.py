@@ -18,6 +18,7 @@ from rich.text import Text
 
 from turnlog.consumers.cli.options import given
 from turnlog.events.errors import TurnlogError
+from turnlog.events.local_time import is_undated
 from turnlog.events.subjects import check_id
 
 T = TypeVar("T")
@@ -70,8 +71,6 @@ def wrapped(text: str, width: int | None, indent: str = "") -> Iterator[str]:
 
 def minute(at: datetime) -> str:
     """Returns the time to the minute, with its offset from UTC where it has one; "undated" where it is unknown."""
-    from turnlog.events.contracts.base import is_undated  # what loads it is not needed for help
-
     return "undated" if is_undated(at) else at.isoformat(" ", "minutes").removesuffix("+00:00")
 
 

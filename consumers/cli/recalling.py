@@ -20,8 +20,8 @@ from turnlog.consumers.cli.options import commands
 from turnlog.consumers.cli.progress_bars import progress
 from turnlog.consumers.cli.remembering import profile_lines, source_line, time_of, validity, words_of
 from turnlog.consumers.cli.runner import Runtime, command, run, serve
-from turnlog.events.contracts.base import day_text
 from turnlog.events.errors import NotFound
+from turnlog.events.local_time import day_text
 
 if TYPE_CHECKING:
     from turnlog.agent.recall.best_turns import Recalled

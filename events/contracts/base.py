@@ -1,15 +1,15 @@
 """The base of every contract: immutable, unknown fields are refused."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Annotated, Any, ClassVar
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
+from turnlog.events.local_time import UNDATED_FROM as UNDATED_FROM
+from turnlog.events.local_time import is_undated as is_undated
+
 # Replaces a text whose key was destroyed.
 ERASED = "[erased]"
-# Imported turns without a time are dated from here on, a second apart.
-UNDATED_FROM = datetime(2000, 1, 1, tzinfo=UTC)
-UNDATED_UNTIL = UNDATED_FROM + timedelta(days=30)
 FIRST_TIME, END_OF_TIME = datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC)
 
 
@@ -18,16 +18,6 @@ def in_calendar(at: datetime) -> datetime:
     if not FIRST_TIME <= at < END_OF_TIME:
         raise ValueError(f"{at.isoformat()} is not in the years 1970 to 9998 (UTC)")
     return at
-
-
-def is_undated(at: datetime) -> bool:
-    """Returns whether the time is unknown, because an import gave the turn this date for lack of one in its file."""
-    return UNDATED_FROM <= at < UNDATED_UNTIL
-
-
-def day_text(at: datetime) -> str:
-    """Returns the day as 2026-05-08, or "undated" where it is unknown."""
-    return "undated" if is_undated(at) else f"{at:%Y-%m-%d}"
 
 
 # A year is left on each side, so that time zones and date arithmetic stay within what Python and Postgres can hold.
