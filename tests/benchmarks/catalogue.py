@@ -26,6 +26,7 @@ from tests.benchmarks import (
     session_reads,
     team_runs,
     thread_lengths,
+    tools,
     visible,
 )
 from tests.benchmarks.measuring import Row
@@ -53,6 +54,7 @@ BENCHMARKS: dict[str, Callable[[Stand], Awaitable[list[Row]]]] = {
     "runs": team_runs.measure,
     "server": server.measure,
     "load": load.measure,
+    "tools": tools.measure,
 }
 
 

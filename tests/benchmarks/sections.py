@@ -118,4 +118,10 @@ SECTIONS = (
         "rounds in which each stream gets a turn of its thread, each WebSocket an answer; p95 from the moment a round "
         "begins, memory of the whole process.",
     ),
+    Section(
+        "Hooks and tests",
+        ("tools",),
+        "60 times each, one after the other: the program that a coding agent runs for a prompt, beside the server that "
+        "it sends the turn to, and the memory that pytest's fixture opens for a test.",
+    ),
 )
