@@ -92,7 +92,7 @@ async function stopped(work: (stop: AbortController) => Promise<unknown>): Promi
 // In the middle of a stream, of a request, and while a request waits for its next try.
 await stopped(async (stop) => {
   for await (const { event, data } of turnlog.ask("stopped", "What is my corgi called?", { signal: stop.signal })) {
-    if (event === "content" && data.chunk.length > 0) stop.abort();
+    if (event === "context" && data.dropped === 0) stop.abort();
   }
 });
 await stopped(async (stop) => {
@@ -115,7 +115,7 @@ console.log(JSON.stringify(names));
 async def test_a_signal_stops_streams_requests_and_retries(serve: Serve, model: MemoryServer, folder: Path) -> None:
     """The model never ends its answers, so that nothing but the signal can end the program."""
     (folder / "stopped.ts").write_text(STOPPED, "utf-8")
-    model.hang(after=1)
+    model.hang()
     model.hang()
     async with serve("agent", api_base_url=model.url, model="m") as api:
         said = await run(folder, "stopped.ts", TURNLOG_URL=api.url, TURNLOG_KEY=api.token())
