@@ -20,6 +20,7 @@ export OPENBLAS_NUM_THREADS ?= 1
 .PHONY: demo test docs-test page-test page-types typescript quick nightly check suite lint types install bench eval chaos peer clients llm-test alerts release clean
 
 demo: $(STAMP)
+	@echo "The demo begins. Its first start compiles the libraries, which takes some seconds."
 	$(BIN)/turnlog demo
 
 # Several workers, each with its own servers; NATS_URL and DATABASE_URL can serve only one. Two workers more than there
@@ -141,10 +142,14 @@ release: $(STAMP)
 install: $(STAMP)
 
 $(STAMP): requirements.lock pyproject.toml
+	@echo "Installing turnlog into $(VENV):"
 	$(PYTHON) -c 'import sys; sys.exit("turnlog needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; set PYTHON=") if sys.version_info < (3, 11) else None'
+	@echo "1 of 3: the Python environment $(VENV)"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "2 of 3: the libraries of requirements.lock, which takes about a minute"
 	# The lock names everything, so that two pips can install parts of it at once.
 	xargs -P 2 -n 36 $(BIN)/pip install --quiet --disable-pip-version-check --no-compile --no-deps < requirements.lock
+	@echo "3 of 3: turnlog itself"
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable . --config-settings editable_mode=strict
 	rm -f $(VENV)/.installed*
 	touch $(STAMP)

@@ -15,6 +15,8 @@ REACTORS = ("memory", "segments", "extraction", "contradictions", "profiles", AG
 # Settings that switch them off.
 _OPTIONAL = {"extraction": "extract", "contradictions": "compare_memories", "profiles": "enable_summary"}
 
+_WITH_MODEL = {"contradictions", "profiles"}  # those that exist only where a language model is configured
+
 
 async def projection_lag(runtime: Runtime) -> list[Lag]:
     """Returns every live projection by name and partition. Raises LogUnavailable."""
@@ -27,6 +29,20 @@ async def embedding_backlog(runtime: Runtime) -> Backlog:
     async with runtime.pool.connection() as conn:
         waits = any(one.catching_up for one in await lag(runtime.log, conn))
         return await read_backlog(conn, await runtime.vector_model(), waits)
+
+
+async def all_derived(runtime: Runtime) -> bool:
+    """Returns whether all that can be derived from the log is there: no reactor has an event to handle, every
+    projection is at the head, and no text lacks a vector. Raises LogUnavailable."""
+    for name in REACTORS:
+        if not getattr(runtime.settings, _OPTIONAL.get(name, ""), True):
+            continue
+        info = await reactor_consumer(runtime, name)
+        if info.num_pending or info.num_ack_pending if info else name not in _WITH_MODEL:
+            return False
+    if any(one.behind for one in await projection_lag(runtime)):
+        return False
+    return not (await embedding_backlog(runtime)).texts
 
 
 async def stuck_reactors(runtime: Runtime) -> list[str]:

@@ -65,6 +65,7 @@ async def demonstrate(settings: Settings, keep: bool, say: Say) -> dict[str, Any
     home = Path(tempfile.mkdtemp(prefix="turnlog-demo-"))
     own = settings.model_copy(update={"home": home, "nats_url": None, "database_url": None, "log_level": "ERROR"})
     started = time.perf_counter()
+    say("NATS and Postgres start …")
     try:
         async with opened(own, "turnlog-demo") as runtime:
             report = await Demonstration(runtime, say).run()
@@ -144,6 +145,7 @@ class Demonstration:
         embedding takes minutes on a busy machine.
         """
         first = fewest = await self._left()
+        self._say(f"   {counted(first, 'text')} to embed, on one core …")
         moved = time.monotonic()
         with progress("embedding", first) as update:
             while left := await self._left():

@@ -1,5 +1,7 @@
 """The commands `lag`, `rebuild` and `verify`: the read models as a whole."""
 
+import asyncio
+import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,16 +25,22 @@ if TYPE_CHECKING:
 Name = Annotated[
     str | None, typer.Argument(help="A projection.", autocompletion=lambda: read_models.projection_names())
 ]
-
+LOOK_AGAIN_S = 0.2
 
 app = commands()
 
 
 @command(app, tenant=False, projecting=False)
-async def lag(rt: Runtime) -> Result:
+async def lag(
+    rt: Runtime,
+    wait: Annotated[float, typer.Option(min=0, help="Seconds to wait at most until everything is derived.")] = 0.0,
+) -> Result:
     """Show how far each projection is behind the log, and how much has no vector yet. Exit code 1 if a projection is
-    stalled, or if a process has died and no other plays its roles.
+    stalled, if a process has died and no other plays its roles, or if --wait ends before everything is derived.
     """
+    until, waits = time.monotonic() + wait, wait > 0
+    while waits and (waits := not await lags.all_derived(rt)) and time.monotonic() < until:
+        await asyncio.sleep(LOOK_AGAIN_S)
     died = role_processes.deaths(await role_processes.processes(rt))
     found, backlog = await lags.projection_lag(rt), await lags.embedding_backlog(rt)
     document = {
@@ -41,7 +49,7 @@ async def lag(rt: Runtime) -> Result:
         "died": died,
     }
     lines = [*table(found, _LAG_COLUMNS).lines, f"embedding: {backlog.sentence()}", *died]
-    return Result(document, lines, code=int(bool(died) or any(one.stalled for one in found)))
+    return Result(document, lines, code=int(waits or bool(died) or any(one.stalled for one in found)))
 
 
 def _check_named(name: str | None, all_: bool) -> None:
