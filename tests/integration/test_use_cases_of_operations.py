@@ -6,6 +6,8 @@ from functools import partial
 
 import pytest
 from helpers.sample_events import event, turn
+from helpers.servers import eventually
+from helpers.stage import player
 
 from turnlog.agent.answering.context import list_receipts
 from turnlog.agent.conversations.forks import fork_thread
@@ -25,6 +27,7 @@ from turnlog.agent.memory.entities import (
     list_entities,
     update_entity,
 )
+from turnlog.agent.memory.memories import list_memories
 from turnlog.agent.operations.checkup import checkup
 from turnlog.agent.operations.dead_letters import (
     drop_dead_letter,
@@ -33,7 +36,7 @@ from turnlog.agent.operations.dead_letters import (
     show_dead_letter,
 )
 from turnlog.agent.operations.jobs.job_states import list_jobs, run_job
-from turnlog.agent.operations.lag import projection_lag
+from turnlog.agent.operations.lag import all_derived, projection_lag
 from turnlog.agent.operations.read_models import rebuild, rebuild_rows, verify
 from turnlog.agent.operations.tailing import tail
 from turnlog.agent.operations.usage import InvalidGrouping, usage
@@ -129,6 +132,21 @@ async def test_usage_is_added_up_for_a_user_by_day_and_month(runtime: Runtime) -
     assert [(one.key, one.calls) for one in await usage(runtime, "default", by="user")] == [("ann", 2), ("bob", 1)]
     with pytest.raises(InvalidGrouping):
         await usage(runtime, *ANN, "year")  # type: ignore[arg-type]
+
+
+@pytest.mark.nightly
+async def test_all_is_derived_once_the_reactors_have_made_memories_of_the_last_turn(
+    nats_url: str, database_url: str
+) -> None:
+    play = player(nats_url, database_url, ("projectors", "reactors", "agent", "analytics"))
+    async with play("projectors") as stage:
+        await stage.runtime.log.append(turn("My corgi is called Sesame.", user="ann"))
+        await stage.runtime.wait_until_projected()
+        assert not await all_derived(stage.runtime), "no reactor has read the turn"
+    async with play() as stage:
+        await eventually(partial(all_derived, stage.runtime))
+        (memory,) = await list_memories(stage.runtime, *ANN)
+        assert "Sesame" in memory.content
 
 
 async def test_projections_are_rebuilt_and_verified(runtime: Runtime) -> None:
