@@ -3,9 +3,6 @@
 import asyncio
 import base64
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,6 +11,7 @@ from helpers.api import Serve
 from helpers.redactions import replaced_in_log
 from helpers.sample_events import event
 from helpers.stage import Stage
+from helpers.webhook_receiver import receiver
 
 from turnlog.agent.access import webhooks
 from turnlog.agent.access.webhooks import NotDelivered, RefusedTarget, signature
@@ -22,29 +20,6 @@ from turnlog.events.codec import encode
 from turnlog.events.contracts import EventRedacted
 
 LOOPBACK = {"webhook_networks": "127.0.0.0/8"}
-
-
-@dataclass
-class Receiver:
-    url: str = ""
-    status: int = 204
-    received: asyncio.Queue[tuple[dict[str, str], bytes]] = field(default_factory=asyncio.Queue)
-
-
-@asynccontextmanager
-async def receiver() -> AsyncIterator[Receiver]:
-    made = Receiver()
-
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = (await reader.readuntil(b"\r\n\r\n")).decode()
-        headers = {name.lower(): value for line in head.splitlines()[1:-1] for name, _, value in [line.partition(": ")]}
-        made.received.put_nowait((headers, await reader.readexactly(int(headers["content-length"]))))
-        writer.write(f"HTTP/1.1 {made.status} x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode())
-        writer.close()
-
-    async with await asyncio.start_server(answer, "127.0.0.1") as server:
-        made.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/hook"
-        yield made
 
 
 def test_a_signature_is_the_one_of_the_standards_example() -> None:
