@@ -259,8 +259,9 @@ class Appender:
             return
         if done.seq <= floor:
             self.refuse(
-                f"NATS stored a new event at sequence {done.seq:,}, and the log had reached {floor:,}: the stream was "
-                f"replaced or an older backup restored while this process ran. The event is in that log. {WAYS_OUT}"
+                f"NATS stored a new event at sequence {done.seq:,}, although the log had reached {floor:,}: the "
+                "stream was replaced or an older backup restored while this process ran. "
+                f"The event is in that log. {WAYS_OUT}"
             )
             self.assert_same_log()
         self._floor = max(self._floor, done.seq)

@@ -51,7 +51,7 @@ def backed_up(folder: Path) -> dict[str, Any]:
         found: dict[str, Any] = json.loads((folder / STATE).read_text())
         return {"config": found["config"], "state": found["state"]}
     except (OSError, ValueError, KeyError) as error:
-        raise BackupFailed(f"{folder} holds no backup of a stream ({STATE}, {DATA}): {error}") from None
+        raise BackupFailed(f"{folder} contains no backup of a stream ({STATE}, {DATA}): {error}") from None
 
 
 async def restore(nc: Client, stream: str, folder: Path) -> None:

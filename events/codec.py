@@ -208,5 +208,5 @@ def _contract(envelope: dict[str, Any]) -> tuple[str, int]:
 def _string(envelope: dict[str, Any], key: str) -> str:
     value = envelope.get(key, envelope.get("subject") if key == "thread" else None)
     if not isinstance(value, str):
-        raise InvalidEvent(f"attribute {key!r} is missing or no string")
+        raise InvalidEvent(f"attribute {key!r} is missing or not a string")
     return value

@@ -63,9 +63,9 @@ class LogClosed(LogUnavailable):
 
 
 WAYS_OUT = (
-    "Nothing is appended until one of these was done: `turnlog log restore FOLDER` brings a backup of the log back; "
-    "`turnlog log adopt` keeps the rows and goes on with this log after them; `turnlog log rebuild` makes the rows "
-    "again from this log. If NATS_URL or DATABASE_URL is wrong, set it right"
+    "Nothing is appended until one of these is done: `turnlog log restore FOLDER` brings a backup of the log back; "
+    "`turnlog log adopt` keeps the rows and continues with this log after them; `turnlog log rebuild` rebuilds "
+    "the rows from this log. If NATS_URL or DATABASE_URL is wrong, correct it"
 )
 
 

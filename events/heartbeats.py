@@ -116,7 +116,7 @@ async def _keep(beat: Heartbeat, loop: Loop, stop: asyncio.Event) -> None:
             await cancel(task)
         if stop.is_set():
             return
-        beat.fail(f"ended and is started again: {_cause(task)}")
+        beat.fail(f"ended and is restarted: {_cause(task)}")
         logger.error("the loop %s of the role %s %s", beat.loop, beat.role, beat.problem)
         await pause(stop, AGAIN_S)
 

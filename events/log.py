@@ -81,7 +81,7 @@ def nats_errors(problem: str) -> Iterator[None]:
         yield
     except NotFoundError as error:
         if error.err_code == NO_STREAM:
-            raise OtherLog(f"NATS has no stream {STREAM} any more: it was deleted. {WAYS_OUT}") from error
+            raise OtherLog(f"NATS no longer has the stream {STREAM}: it was deleted. {WAYS_OUT}") from error
         raise LogUnavailable(f"{problem}: {cause(error)}") from error
     except (NatsError, OSError, TimeoutError) as error:
         raise LogUnavailable(f"{problem}: {cause(error)}") from error
@@ -273,7 +273,7 @@ class Log:
     async def waiting_since(self, partition: int, position: int) -> datetime | None:
         """Returns when the partition's first event after a position was stored; None if there is none."""
         js, subject = self.nc.jetstream(), partition_filter(partition)
-        with nats_errors(f"cannot ask NATS what follows sequence {position}"):
+        with nats_errors(f"cannot ask NATS which event follows sequence {position}"):
             try:
                 return (await js.get_msg(STREAM, seq=position + 1, subject=subject, next=True)).time
             except NotFoundError as error:

@@ -162,7 +162,7 @@ def explain(out: Outgoing, refusal: Refused) -> TurnlogError:
     """Returns the error for a refusal that the caller can act on."""
     if refusal.code == STALE_EXPECTATION:
         return WrongExpectedVersion(
-            f"thread {out.thread!r} moved on since sequence {out.expected} ({refusal}); read it again and retry"
+            f"thread {out.thread!r} has changed since sequence {out.expected} ({refusal}); read it again and retry"
         )
     if refusal.code in _FULL:
         return LogFull(

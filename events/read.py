@@ -217,7 +217,7 @@ class OrderedReader:
             if silent:
                 pending = await self._still_due(pending)
             if silent > MAX_SILENT_WAITS:
-                raise GapInLog(f"{pending} messages were due and none came for {MAX_SILENT_WAITS} s")
+                raise GapInLog(f"{pending} messages were due, but none arrived for {MAX_SILENT_WAITS} s")
 
     async def _still_due(self, pending: int) -> int:
         """Returns how many messages are still expected; an erasure may have deleted some meanwhile."""
@@ -286,7 +286,7 @@ class OrderedReader:
             return
         self._delivered += 1
         if cseq != self._delivered:
-            self._failure = f"consumer sequence {cseq} came where {self._delivered} was due"
+            self._failure = f"consumer sequence {cseq} came, but {self._delivered} was due"
             return
         self._outstanding, self._unheard = max(0, self._outstanding - 1), 0
         if self._replaced:

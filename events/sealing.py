@@ -135,7 +135,7 @@ class Sealed(NamedTuple):
         """
         user, key_id = self.user, self.key_id
         if user is None or not isinstance(key_id, str) or not isinstance(self.sealed, str):
-            raise InvalidEvent(f"event {self.id} is sealed and lacks its user, or `sealedkey`, or `sealed` is no text")
+            raise InvalidEvent(f"event {self.id} is sealed and lacks its user, or `sealedkey`, or `sealed` is not text")
         if keyring is None:
             raise InvalidEvent(
                 f"event {self.id} is sealed with key {key_id[:40]}, and there are no keys without TURNLOG_KEK. If it "
@@ -152,10 +152,11 @@ class Sealed(NamedTuple):
             words = from_json(zlib.decompress(plain) if plain[:1] == _ZLIB else plain, allow_inf_nan=False)
         except (InvalidTag, ValueError, zlib.error):
             raise InvalidEvent(
-                f"the seal of event {self.id} does not open with key {key.id}: it was changed, or is of another event"
+                f"the seal of event {self.id} does not open with key {key.id}: it was changed, or belongs to "
+                "another event"
             ) from None
         if not isinstance(words, dict):
-            raise InvalidEvent(f"the seal of event {self.id} does not hold a JSON object")
+            raise InvalidEvent(f"the seal of event {self.id} does not contain a JSON object")
         return words
 
 

@@ -53,8 +53,8 @@ class Signer:
         if found is None or not hmac.compare_digest(found[1], self._signature(body[: found.start()])):
             raise UnsignedEvent(
                 f"the event at sequence {seq} is not signed with the secret of this turnlog (TURNLOG_API_SECRET). Drop "
-                f"it if nobody knows it; if it is yours, from before events were signed or with an earlier secret, set "
-                f"TURNLOG_TRUSTED_THROUGH to {seq} or more and retry"
+                "it if its origin is unknown; if it is yours, from before events were signed or with an earlier secret, "
+                f"set TURNLOG_TRUSTED_THROUGH to {seq} or more and retry"
             )
 
     def value_signature(self, tenant: str, value: bytes) -> bytes:

@@ -149,7 +149,7 @@ async def _created(js: JetStreamContext, config: StreamConfig) -> StreamInfo:
 def _refuse_drift(info: StreamInfo, wanted: StreamConfig) -> None:
     found = info.config
     differing = [
-        f"{key} is {getattr(found, key)!r}, wanted {getattr(wanted, key)!r}"
+        f"{key} is {getattr(found, key)!r}, not {getattr(wanted, key)!r}"
         for key in _COMPARED
         if getattr(found, key) != getattr(wanted, key)
     ]

@@ -93,7 +93,7 @@ def check_id(kind: str, value: str) -> str:
     try:
         size = len(value.encode())
     except UnicodeEncodeError:
-        raise InvalidToken(f"{kind} id holds a lone surrogate; send valid Unicode") from None
+        raise InvalidToken(f"{kind} id contains a lone surrogate; send valid Unicode") from None
     if size == 0:
         raise InvalidToken(f"{kind} id is empty; give at least one character")
     if size > MAX_ID_BYTES:
@@ -101,7 +101,7 @@ def check_id(kind: str, value: str) -> str:
             f"{kind} id is {size} bytes of UTF-8, more than {MAX_ID_BYTES}; use a shorter id, such as a hash of it"
         )
     if "\x00" in value:
-        raise InvalidToken(f"{kind} id holds a NUL character, which Postgres cannot store; remove it")
+        raise InvalidToken(f"{kind} id contains a NUL character, which Postgres cannot store; remove it")
     return value
 
 

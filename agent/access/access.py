@@ -37,7 +37,7 @@ from turnlog.events.subjects import check_place
 
 logger = logging.getLogger("turnlog.access")
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
-# Fetched keys are fetched again after FRESH_S, used for TRUSTED_S at most, and looked for at most once in AGAIN_S.
+# Fetched keys are fetched again after FRESH_S, used for at most TRUSTED_S, and requested at most once per AGAIN_S.
 FRESH_S, TRUSTED_S, AGAIN_S = 600.0, 3600.0, 60.0
 FETCH_S = 5.0
 MAX_BYTES = 256 * 1024
@@ -100,7 +100,7 @@ def _keys(body: bytes) -> dict[str, jwt.PyJWK]:
     document = from_json(body)
     keys = document.get("keys") if isinstance(document, dict) else None
     if not isinstance(keys, list):
-        raise ValueError("no JSON Web Key Set")
+        raise ValueError("not a JSON Web Key Set")
     return {
         key.key_id: key
         for key in jwt.PyJWKSet(keys)
@@ -155,15 +155,15 @@ def _is_safe(url: str) -> bool:
 
 
 def _role(claims: Mapping[str, Any], name: str) -> Role:
-    """Returns the highest role in the claim, which is a text or a list of texts; "user" without the claim or without a
-    role that turnlog knows. Raises Unauthenticated."""
+    """Returns the highest role in the claim, which is a text or a list of texts; "user" if the claim is missing or
+    names no role of turnlog. Raises Unauthenticated."""
     names = _texts(claims, name) if name in claims else []
     return max((role for role in ROLES if role in names), key=ROLES.index, default="user")
 
 
 def _scopes(claims: Mapping[str, Any], role: Role) -> frozenset[str]:
-    """Returns the scopes of turnlog in `scope`, a text (RFC 8693, 4.2), or else in `scp`, which some issuers send as a
-    text and some as a list. A token without both has all of its role. Raises Unauthenticated."""
+    """Returns turnlog's scopes in `scope`, a text (RFC 8693, 4.2), or else in `scp`, which some issuers send as a text
+    and some as a list. A token with neither has all scopes of its role. Raises Unauthenticated."""
     if "scope" in claims:
         named = text_claim(claims, "scope").split()
     elif "scp" in claims:
@@ -190,7 +190,7 @@ class Access:
         self._runtime = runtime
         self._secret = secret_of(runtime.settings)
         self._own = OwnIssuer(self._secret)
-        # turnlog's own tokens end only when they expire, and a client sends the same one with every request.
+        # turnlog's own tokens cannot be revoked, and a client sends the same one with every request.
         self._verified: LRUCache[tuple[str, str | None], Identity] = LRUCache(REMEMBERED)
         self._outside = outside_issuer(runtime.settings)
         self._tickets = Tickets(runtime.log, runtime.settings.replicas)
@@ -202,10 +202,11 @@ class Access:
         return self._secret.jwks
 
     async def identify(self, credential: str, act_as: str | None = None, resource: str | None = None) -> Identity:
-        """Returns the identity that a credential proves. credential: a token or an API key, as after `Bearer `. act_as:
-        another user that the request names. resource: the address of the request, if tokens are made for it alone.
+        """Returns the identity that a credential proves. credential: a token or an API key, without `Bearer `. act_as:
+        another user that the request names. resource: the address of the request, if tokens are issued for that address
+        alone.
 
-        An identity that acts as another user has no role or scope over others' data.
+        An identity that acts as another user has no role or scope for other users' data.
 
         Raises Unauthenticated, TokenExpired, Forbidden, InvalidToken, IssuerUnavailable.
         """
@@ -213,7 +214,9 @@ class Access:
         return identity if act_as is None else identity.acting_as(act_as)
 
     def signature_of(self, document: bytes) -> str:
-        """Shows that a document which a client sends back is unchanged; equal in every process with the same secret."""
+        """Returns a signature, by which a document that a client sends back is known to be unchanged. It is equal in
+        every process with the same secret.
+        """
         return self.digest_of(b"document\0" + document).hex()
 
     def digest_of(self, what: bytes) -> bytes:

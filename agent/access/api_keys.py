@@ -1,4 +1,4 @@
-"""API keys: make, list, revoke."""
+"""Creates, lists and revokes API keys."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -66,7 +66,7 @@ class NewToken:
 def issue_token(
     settings: Settings, tenant: str, user: str, role: str, ttl: timedelta, scopes: Collection[str] | None = None
 ) -> NewToken:
-    """Makes a token for a user. scopes: None gives all of the role's. Needs no server. Raises InvalidGrant,
+    """Makes a token for a user. scopes: None means all of the role. Needs no server. Raises InvalidGrant,
     InvalidToken, InvalidSetting."""
     grant = granted(tenant, user, role, scopes, _after(ttl), key=False)
     token = OwnIssuer(secret_of(settings)).issue(grant, ttl)
@@ -74,13 +74,13 @@ def issue_token(
 
 
 def issue_token_of_key(settings: Settings, key: Identity, ttl: timedelta, resource: str) -> str:
-    """Makes a token that may do what an API key may, until it expires or the key is revoked. resource: the address that
-    alone accepts it. Raises InvalidGrant, InvalidSetting."""
+    """Makes a token with the rights of an API key, valid until it expires or the key is revoked. resource: the only
+    address that accepts it. Raises InvalidGrant, InvalidSetting."""
     return OwnIssuer(secret_of(settings)).issue(key, ttl, resource)
 
 
 async def issue_sign_in_ticket(runtime: Runtime, tenant: str, user: str) -> str:
-    """Returns a ticket that signs a user in to the web page as an admin of the tenant; good once, for ten minutes.
+    """Returns a ticket that signs a user in to the web page as an admin of the tenant, once within ten minutes.
     Raises InvalidToken, LogUnavailable."""
     grant = granted(tenant, user, "admin", None, None, key=False)
     return await runtime.cached(Access).sign_in_tickets.issue(grant)
@@ -96,10 +96,10 @@ async def create_key(
     ttl: timedelta | None = None,
     by: Identity | None = None,
 ) -> NewKey:
-    """Makes a key that works when this returns. scopes: None gives all of the role's.
+    """Creates a key that works when this returns. scopes: None means all of the role.
 
-    by: who makes it, and can give no more than they have; None is the operator of this machine. ttl: None gives a key
-    that ends with `by`, or without an end.
+    by: who creates it, with at most their own rights; None means the operator of this machine. ttl: None means that the
+    key expires with `by`, or never.
 
     Raises Forbidden, InvalidGrant, InvalidToken, InvalidSetting, ThreadParked, NotProjectedInTime, LogUnavailable.
     """
@@ -125,8 +125,8 @@ async def create_key(
 async def list_keys(
     runtime: Runtime, tenant: str, user: str | None = None, by: Identity | None = None
 ) -> list[KeyInfo]:
-    """Returns revoked and expired keys too, the oldest first. user: None is the whole tenant. by: only keys that this
-    identity could have made; None is the operator of this machine. Raises InvalidToken."""
+    """Returns the keys, including revoked and expired ones, oldest first. user: None means the whole tenant. by: only
+    keys that this identity could have created; None means the operator of this machine. Raises InvalidToken."""
     check_place(tenant, user=user)
     async with runtime.reading(*READS) as conn, conn.cursor(row_factory=class_row(KeyInfo)) as cursor:
         keys = await (await cursor.execute(_LIST, (tenant, user, user))).fetchall()
@@ -134,8 +134,8 @@ async def list_keys(
 
 
 def _could_make(by: Identity, tenant: str, key: KeyInfo) -> bool:
-    """Returns whether the identity may give what the key has. When the key ends does not count: ending it earlier is
-    less."""
+    """Returns whether the identity may grant the rights of the key. The key's expiry does not matter, because revoking
+    a key grants nothing."""
     role: Role = next((role for role in ROLES if role == key.role), "admin")
     try:
         by.check_grants(Identity(tenant, key.user, role, frozenset(key.scopes), None, by.expires_at))
@@ -145,7 +145,7 @@ def _could_make(by: Identity, tenant: str, key: KeyInfo) -> bool:
 
 
 async def revoke_key(runtime: Runtime, tenant: str, key_id: str, by: Identity | None = None) -> KeyInfo:
-    """Revokes a key: it is refused everywhere when this returns, and stays so. by: as for list_keys.
+    """Revokes a key: it is refused everywhere, for ever, when this returns. by: see list_keys.
 
     Raises NotFound, InvalidToken, ThreadParked, NotProjectedInTime, LogUnavailable.
     """
@@ -176,4 +176,4 @@ def _after(ttl: timedelta) -> datetime:
             raise OverflowError
         return (datetime.now(UTC) + ttl).replace(microsecond=0)
     except OverflowError:
-        raise InvalidGrant("the lifetime is no time that can come; give one such as 12h or 90d") from None
+        raise InvalidGrant("the lifetime is too long; give one such as 12h or 90d") from None

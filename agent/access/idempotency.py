@@ -1,7 +1,7 @@
 """Carries out a write once when it is repeated with the same Idempotency-Key; every repetition gets the same answer.
 
-Where the key gives events their ids, the log stores a repeated write once by itself. This adds what the log cannot do:
-the answer of the first write, and a refusal of the same key with another body.
+If event ids derive from the key, the log by itself stores a repeated write only once. This adds what the log cannot do:
+return the answer of the first write, and refuse the same key with another body.
 """
 
 import asyncio
@@ -61,8 +61,8 @@ class WriteUnderWay(TurnlogError):
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """One request that changes something. id: from its user, route and key. request: a digest of its body. secret: 32
-    bytes that only somebody with the key can make; the answer is encrypted with it."""
+    """A request that changes something. id: derived from its user, route and key. request: a digest of its body.
+    secret: 32 bytes that can be made only with the key; they encrypt the answer."""
 
     tenant: str
     user: str
@@ -72,10 +72,10 @@ class Write:
 
 
 async def begin_write(runtime: Runtime, write: Write, *, joins: bool = False) -> bytes | None:
-    """Returns the answer if the write was done before; waits while it is under way. None: the caller does the write,
-    and ends it with `keep_answer` or `give_up`.
+    """Returns the answer if the write was done before; waits while it is running. None means that the caller does the
+    write, and ends it with `keep_answer` or `give_up`.
 
-    joins: one that is sent again meanwhile finds what is under way by itself, so it does not wait here.
+    joins: repeats attach to the running request by themselves, so they do not wait here.
     Raises KeyReused, WriteUnderWay.
     """
     given = {"tenant": write.tenant, "id": write.id, "user": write.user, "request": write.request}
@@ -91,7 +91,7 @@ async def begin_write(runtime: Runtime, write: Write, *, joins: bool = False) ->
         if found and found[1] is not None:
             return _opened(write, bytes(found[1]))
         if time.monotonic() > deadline:
-            raise WriteUnderWay("the same write is under way and has not ended; send it again in a moment")
+            raise WriteUnderWay("the same write is still running; send it again in a moment")
         await asyncio.sleep(pause)
         pause = min(pause * 1.5, MAX_POLL_S)
 
@@ -101,7 +101,7 @@ async def hold(runtime: Runtime, write: Write) -> None:
     given = {"tenant": write.tenant, "id": write.id, "lease": LEASE_S}
     while True:
         await asyncio.sleep(LEASE_S / 3)
-        with contextlib.suppress(psycopg.OperationalError):  # Postgres is away: the next one may reach it
+        with contextlib.suppress(psycopg.OperationalError):  # Postgres is unavailable; the next renewal may reach it
             async with _pool(runtime).connection() as conn:
                 await conn.execute(_RENEW, given)
 
@@ -122,15 +122,15 @@ async def give_up(runtime: Runtime, write: Write) -> None:
 
 
 async def note_try(runtime: Runtime, tenant: str, user: str, request: bytes, answer: UUID, thread: str) -> None:
-    """Records the answer's id and conversation for a client library's retry. request: the SHA-256 of the request, in
-    place of a key."""
+    """Records the answer's id and conversation for a client library's retry. request: the SHA-256 of the request, used
+    instead of a key."""
     given = {"tenant": tenant, "id": UUID(bytes=request[:16]), "user": user, "request": request}
     async with _pool(runtime).connection() as conn:
         await conn.execute(_NOTE_TRY, {**given, "answer": answer.bytes + thread.encode()})
 
 
 async def last_try(runtime: Runtime, tenant: str, request: bytes) -> tuple[UUID, str] | None:
-    """Returns the answer's id and the conversation that `note_try` noted for the request."""
+    """Returns the answer's id and the conversation that `note_try` recorded for the request."""
     async with _pool(runtime).connection() as conn:
         found = await (await conn.execute(_FIND, {"tenant": tenant, "id": UUID(bytes=request[:16])})).fetchone()
     if found is None or bytes(found[0]) != request or found[1] is None:
@@ -139,8 +139,8 @@ async def last_try(runtime: Runtime, tenant: str, request: bytes) -> tuple[UUID,
 
 
 def _opened(write: Write, sealed: bytes) -> bytes:
-    """Decrypts a kept answer. It never fails: with another TURNLOG_API_SECRET the digest of the request differs, and
-    was refused before."""
+    """Decrypts a kept answer. This cannot fail: with another TURNLOG_API_SECRET the digest of the request differs, and
+    the request has been refused."""
     return AESGCM(write.secret).decrypt(sealed[:_NONCE], sealed[_NONCE:], write.id.bytes)
 
 

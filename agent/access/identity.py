@@ -20,7 +20,7 @@ SCOPES: Mapping[str, str] = MappingProxyType(
         "erase": "export and erase the user's data",
         ACT_AS_USER: "name another user of the tenant in each request; only an API key can have it",
         OPERATE: "lag, dead letters, rebuilds, metrics, limits and other users' usage; only the role admin can have it",
-        KEYS: "make, list and revoke API keys that may do no more than itself; only the role admin can have it",
+        KEYS: "make, list and revoke API keys with at most its own rights; only the role admin can have it",
     }
 )
 OWN_DATA = frozenset({"read", "write", "ask", "erase"})
@@ -33,7 +33,7 @@ class Unauthenticated(TurnlogError):
 
 
 class TokenExpired(Unauthenticated):
-    """The token, key or ticket was valid until a time that has passed; get a new one."""
+    """The token, key or ticket has expired; get a new one."""
 
     code = "token-expired"
 
@@ -58,8 +58,8 @@ class InvalidGrant(TurnlogError):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The caller, as a credential names them. tenant, user, role: as verified. key_id: of the API key, None for a
-    token. expires_at: None is never. zone: the user's time zone, as a token may say it."""
+    """The caller, as verified by a credential. key_id: of the API key; None for a token. expires_at: None means never.
+    zone: the user's time zone, if a token names it."""
 
     tenant: str
     user: str
@@ -78,8 +78,8 @@ class Identity:
             raise Forbidden(f"this needs the role {role!r}, and {self.user!r} has {self.role!r}")
 
     def acting_as(self, user: str) -> "Identity":
-        """Returns the identity that acts for a user of its tenant; if that is another user, it has no role or scope
-        over others' data. Raises Forbidden, InvalidToken."""
+        """Returns the identity that acts for a user of its tenant; if that is another user, it has no role or scope for
+        other users' data. Raises Forbidden, InvalidToken."""
         if user == self.user:
             return self
         if self.key_id is None or ACT_AS_USER not in self.scopes:
@@ -104,15 +104,15 @@ class Identity:
             raise Forbidden(f"you cannot give the scope {missing[0]!r} for this user: you do not have it yourself")
         if self.expires_at is not None and (grant.expires_at is None or grant.expires_at > self.expires_at):
             raise Forbidden(
-                f"your own credential ends at {self.expires_at:%F %T} UTC, and what you make cannot end later"
+                f"your own credential expires at {self.expires_at:%F %T} UTC; yours cannot grant a later expiry"
             )
 
 
 def granted(
     tenant: str, user: str, role: str, scopes: Collection[str] | None, expires_at: datetime | None, *, key: bool
 ) -> Identity:
-    """Returns the identity for a new token or, with `key`, for an API key. scopes: None is all that a token of the role
-    can have.
+    """Returns the identity for a new token or, with `key`, for an API key. scopes: None means all that a token of the
+    role can have.
 
     Raises InvalidGrant, InvalidToken.
     """

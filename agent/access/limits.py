@@ -26,7 +26,7 @@ class InvalidLimit(TurnlogError):
 
 
 async def limits_of(runtime: Runtime, tenant: str) -> Limits:
-    """Returns the limits by plan and name; the defaults where nothing was changed. Raises InvalidToken."""
+    """Returns the limits by plan and name; defaults for those that were not changed. Raises InvalidToken."""
     check_place(tenant)
     async with runtime.reading(*READS, of=(tenant, LIMITS_THREAD)) as conn:
         rows = await conn.execute(
@@ -42,11 +42,12 @@ async def limits_of(runtime: Runtime, tenant: str) -> Limits:
 async def change_limits(
     runtime: Runtime, tenant: str, plan: str, given: Mapping[str, float], *, event_id: UUID | None = None
 ) -> Limits:
-    """Changes limits of a plan. given: limits by name; the others stay as they are. They hold for the next request.
+    """Changes limits of a plan, from the next request on. given: limits by name; the others stay as they are.
 
-    plan: user, or vip, which is for admins too. event_id: a call that is repeated with it is stored once.
+    plan: user, or vip, which applies to admins too. event_id: repeated calls with the same id are stored once.
 
-    Raises InvalidLimit, InvalidToken; ThreadParked behind an event that could not be read: it would change nothing.
+    Raises InvalidLimit, InvalidToken; ThreadParked if an earlier event could not be read, because the change would have
+    no effect.
     """
     check_place(tenant)
     try:
@@ -63,7 +64,7 @@ async def change_limits(
 async def usage_left(
     runtime: Runtime, tenant: str, user: str, role: Role = "user", thread: str | None = None, agent: str | None = None
 ) -> list[Guard]:
-    """Returns every limit of the user with the used and the remaining amount; with a conversation or an agent, also its
+    """Returns the limits of the user with the used and remaining amounts; with a conversation or an agent, also its
     limits.
 
     Raises InvalidToken.

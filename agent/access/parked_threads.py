@@ -1,4 +1,6 @@
-"""Appends settings, keys and agents, unless an event of their thread is parked: then they would change nothing."""
+"""Appends settings, keys and agents, unless an event of their thread is parked, because they would then have no
+effect.
+"""
 
 from collections.abc import Sequence
 

@@ -1,7 +1,7 @@
 """Makes and recognises API keys `tl_<id>_<secret>`, and records their use.
 
-A key's row holds an HMAC over its secret and all that it may do. So neither the rows nor the log open anything, and
-whoever can publish events can neither make a key nor change what one may do.
+A key's row holds an HMAC over its secret and its rights. So neither the rows nor the log give access to anything, and
+whoever can publish events can neither make a key nor change its rights.
 """
 
 import hmac
@@ -48,8 +48,8 @@ def digest_of(key: str, grant: Identity, pepper: bytes) -> str:
 
 
 async def identified(pool: Pool, key: str, pepper: bytes) -> Identity:
-    """Returns the identity that the key stands for. Its row is read each time: a revoked key is refused as soon as its
-    row says so.
+    """Returns the identity of the key. Its row is read each time, so that a revoked key is refused as soon as its row
+    says so.
 
     Raises Unauthenticated, TokenExpired.
     """
@@ -84,8 +84,8 @@ async def is_revoked(pool: Pool, tenant: str, key_id: str) -> bool:
 
 async def spend_refresh(pool: Pool, key: Identity, used: int) -> Literal["spent", "just spent", "replayed"]:
     """Counts a refresh of the sign-in that a key stands for. used: the number of refreshes when the refresh token was
-    made. Only the newest token is spent, and of two requests at one instant one spends it. A token that was spent
-    within the last minute may be a client's second request."""
+    issued. Only the newest token can be spent, by only one of two simultaneous requests. A token that was spent within
+    the last minute may be a client's retry."""
     async with pool.connection() as conn:
         place = (key.tenant, key.key_id)
         if (await conn.execute(_SPEND, (*place, used))).rowcount == 1:

@@ -67,10 +67,11 @@ class RemovedSubscriber:
 async def create_subscriber(
     runtime: Runtime, tenant: str, name: str, admit: Admit, from_now: bool = False
 ) -> NewSubscriber:
-    """Creates a durable on the tenant's events, and a password that is valid only for this durable. from_now: earlier
-    events are skipped.
+    """Creates a durable consumer of the tenant's events, and a password that is valid only for this durable. from_now:
+    skips earlier events.
 
-    Raises InvalidToken, SubscriberExists, LogUnavailable, and what admit raises: then there is no durable either.
+    Raises InvalidToken, SubscriberExists, LogUnavailable, and the errors of admit; then the durable does not exist
+    either.
     """
     durable = subscriber_durable(tenant, name)
     if any(one.durable == durable for one in await list_subscribers(runtime, tenant)):
@@ -94,7 +95,9 @@ async def create_subscriber(
 
 
 async def _undo(runtime: Runtime, durable: str) -> None:
-    """Removes a durable whose password was not handed out. A failure is only logged: the error before it says more."""
+    """Removes a durable whose password was not handed out. A failure is only logged, because the error before it says
+    more.
+    """
     try:
         with nats_errors(f"the durable {durable} without a password was not removed"):
             await runtime.log.nc.jetstream().delete_consumer(STREAM, durable)

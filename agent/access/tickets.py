@@ -1,6 +1,6 @@
 """Single-use tickets: for a WebSocket, because a browser cannot send a header there, and for a link to the web page.
 
-A ticket is random text; its claims are in a JetStream bucket whose entries end by themselves, under its digest.
+A ticket is random text; its claims are in a JetStream bucket under its digest, where entries expire by themselves.
 """
 
 import secrets
@@ -25,7 +25,7 @@ _IDENTITIES = TypeAdapter(Identity)
 
 
 class Tickets:
-    """Tickets that one process issues and any process redeems. Raises LogUnavailable when NATS does not answer."""
+    """Tickets that one process issues and any process redeems. Methods raise LogUnavailable if NATS does not answer."""
 
     def __init__(
         self, log: Log, replicas: int, bucket: str = TICKET_BUCKET, seconds: int = TICKET_S, use: str = "WebSockets"

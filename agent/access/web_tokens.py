@@ -42,8 +42,8 @@ def peek(token: str) -> Unverified:
 def verified(
     token: str, key: Any, algorithms: Sequence[str], issuer: str, audience: str | Sequence[str]
 ) -> Mapping[str, Any]:
-    """Returns the claims; those of REQUIRED have the types of RFC 7519, 4.1. algorithms: those that this issuer may
-    sign with. Raises Unauthenticated, TokenExpired."""
+    """Returns the claims; those of REQUIRED have the types of RFC 7519, 4.1. algorithms: those with which this issuer
+    may sign. Raises Unauthenticated, TokenExpired."""
     options: Any = {"require": REQUIRED, "enforce_minimum_key_length": True}
     try:
         claims = jwt.decode(
@@ -53,7 +53,7 @@ def verified(
         raise TokenExpired("the token has expired; get a new one") from None
     except (jwt.PyJWTError, OverflowError, TypeError, ValueError) as error:
         raise Unauthenticated(f"the token is refused: {error}") from None
-    for name in ("exp", "nbf", "iat"):  # PyJWT takes texts and booleans for numbers
+    for name in ("exp", "nbf", "iat"):  # PyJWT accepts texts and booleans as numbers
         if name in claims and (isinstance(claims[name], bool) or not isinstance(claims[name], int | float)):
             raise wrong_type(name, "a number of seconds")
     return claims
@@ -72,11 +72,11 @@ def wrong_type(name: str, wanted: str) -> Unauthenticated:
 
 
 def expiry(claims: Mapping[str, Any]) -> datetime:
-    """Returns when the token expires. Raises Unauthenticated for a time that no calendar has."""
+    """Returns when the token expires. Raises Unauthenticated for a time beyond the calendar."""
     try:
         return datetime.fromtimestamp(float(claims["exp"]), UTC)
     except (ValueError, OverflowError, OSError):
-        raise Unauthenticated("the token is refused: its expiry is no time") from None
+        raise Unauthenticated("the token is refused: its expiry is not a valid time") from None
 
 
 class OwnIssuer:

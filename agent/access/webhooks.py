@@ -1,8 +1,8 @@
 """Webhooks: a tenant's events, sent to a URL and signed as standard-webhooks 1.0 says.
 
 The durable in JetStream is the record of a webhook; its secret derives from TURNLOG_API_SECRET and a salt in that
-record, so it is stored nowhere. What could not be delivered in ATTEMPTS is a failure, which can be sent again or
-dropped.
+record, so it is stored nowhere. An event that could not be delivered in ATTEMPTS becomes a failure, which can be sent
+again or dropped.
 """
 
 import asyncio
@@ -65,7 +65,7 @@ class RefusedTarget(TurnlogError):
 
 
 class NotDelivered(Exception):
-    """The target did not take an event; the text names no word of the event or of the answer."""
+    """The target did not accept an event; the message contains no words of the event or of the response."""
 
 
 class CannotBeSent(NotDelivered):
@@ -85,7 +85,7 @@ class _About:
 
 @dataclass(frozen=True, slots=True)
 class Webhook(_About):
-    """A webhook as its durable keeps it. salt: of its secret."""
+    """A webhook as stored in its durable. salt: of its secret."""
 
     salt: str
 
@@ -100,7 +100,7 @@ class NewWebhook(_About):
 @dataclass(frozen=True, slots=True)
 class WebhookInfo(_About):
     """A webhook and its unsent events. pending: how many were not sent yet. retrying: how many wait for their next
-    attempt. failures: how many were given up and need a person."""
+    attempt. failures: how many were given up and need a person's decision."""
 
     pending: int
     retrying: int
@@ -118,7 +118,7 @@ class Failure:
 async def create_webhook(
     runtime: Runtime, tenant: str, name: str, url: str, types: Sequence[str] = TYPES, content: bool = False
 ) -> NewWebhook:
-    """Makes a webhook for the tenant's events from now on. Raises InvalidToken, WebhookExists, RefusedTarget."""
+    """Creates a webhook for the tenant's future events. Raises InvalidToken, WebhookExists, RefusedTarget."""
     durable = webhook_durable(tenant, name)
     await pinned(runtime.settings, url)
     if await _durable(runtime, durable) is not None:
@@ -155,7 +155,7 @@ async def list_webhooks(runtime: Runtime, tenant: str) -> list[WebhookInfo]:
 
 
 async def remove_webhook(runtime: Runtime, tenant: str, name: str) -> str:
-    """Ends a webhook, and forgets its failures; returns its name. Raises InvalidToken, NotFound, LogUnavailable."""
+    """Removes a webhook and its failures; returns its name. Raises InvalidToken, NotFound, LogUnavailable."""
     durable = webhook_durable(tenant, name)
     with nats_errors(f"NATS did not remove the durable {durable}"):
         try:
@@ -208,8 +208,8 @@ async def give_up(runtime: Runtime, tenant: str, name: str, seq: int, error: str
 
 
 async def deliver(runtime: Runtime, tenant: str, hook: Webhook, stored: Stored) -> None:
-    """Sends one event. Its webhook-id is the event's, so that a receiver can tell a repetition. In place of a redaction
-    it sends the event without what was struck, if it is of a type that is sent. Raises NotDelivered, KeyUnavailable."""
+    """Sends one event. Its webhook-id is the event's id, so that a receiver recognises repetitions. For a redaction, it
+    sends the redacted event, if its type is one to send. Raises NotDelivered, KeyUnavailable."""
     if parse_stored(stored.subject).type == REDACTED and REDACTED not in hook.types:
         replacing = replacement(stored.seq, stored.subject, stored.body, runtime.log.signer)
         if replacing is None or parse_stored(replacing.subject).type not in hook.types:
@@ -243,8 +243,8 @@ async def deliver(runtime: Runtime, tenant: str, hook: Webhook, stored: Stored) 
 
 
 def _body(hook: Webhook, stored: Stored) -> tuple[bytes, str]:
-    """Returns {type, timestamp, seq, data: the event} and the event's id. Without `content` the event has no words.
-    Raises CannotBeSent."""
+    """Returns {type, timestamp, seq, data: the event} and the event's id. Without `content`, the event contains no
+    words. Raises CannotBeSent."""
     try:
         event = parsed(stored.body)
         if hook.content and "sealed" in event:
@@ -273,9 +273,9 @@ def secret_text(settings: Settings, tenant: str, hook: Webhook) -> str:
 
 async def pinned(settings: Settings, url: str) -> httpx2.URL:
     """Returns the URL with the checked address in place of the host name, so that a later DNS answer cannot change the
-    target. All of its addresses are allowed. Raises RefusedTarget, InvalidSetting.
+    target. All of the host's addresses must be allowed. Raises RefusedTarget, InvalidSetting.
 
-    Public addresses are, by https; others, and http, only in TURNLOG_WEBHOOK_NETWORKS.
+    Public addresses are allowed with https; other addresses, and http, only in TURNLOG_WEBHOOK_NETWORKS.
     """
     try:
         networks = [ip_network(one.strip()) for one in (settings.webhook_networks or "").split(",") if one.strip()]
@@ -301,8 +301,8 @@ async def pinned(settings: Settings, url: str) -> httpx2.URL:
 
 
 def _is_public(address: IPv4Address | IPv6Address) -> bool:
-    """Returns whether it leads to the public internet and nowhere else: IPv6 has ways to write private IPv4 addresses,
-    by NAT64 (RFC 6052), 6to4 (RFC 3056) and others."""
+    """Returns whether the address leads only to the public internet. IPv6 has forms that contain private IPv4
+    addresses: NAT64 (RFC 6052), 6to4 (RFC 3056) and others."""
     if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
         address = address.ipv4_mapped
     is_direct = address.version == 4 or (address in _UNICAST and address not in _6TO4)

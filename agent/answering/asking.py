@@ -1,4 +1,4 @@
-"""Asks turnlog's agent one question; yields the pieces of the answer as they come, then the recorded answer from the
+"""Asks turnlog's agent a question; yields the pieces of the answer as they arrive, then the recorded answer from the
 log."""
 
 import asyncio
@@ -43,14 +43,13 @@ from turnlog.projectors.models.conversation.speech import OFFLINE_MODEL
 MORE_S = 10.0  # added to the answer's own time, for pick-up and recording
 LOOK_AGAIN_S = 1.0
 RUN_STEPS = ("run_planned", "run_tool_called", "run_tool_answered", "run_delegated", "run_solved")
-Steps = asyncio.Queue[ProgressStep | None]  # None: nothing came for a while
+Steps = asyncio.Queue[ProgressStep | None]  # None: nothing arrived for a while
 
 
 class NoAnswer(TurnlogError):
     """The model could not answer; the question stays on the log.
 
-    cause: the code of the error, where it is known. category: the kind of failure. retry_after_s: when it may be asked
-    again.
+    cause: the code of the error, if known. category: the kind of failure. retry_after_s: after how long to ask again.
     """
 
     code = "no-answer"
@@ -61,13 +60,13 @@ class NoAnswer(TurnlogError):
         self.retry_after_s = retry_after_s
 
     def said(self, locale: Locale) -> str:
-        """Returns the text for a person."""
+        """Returns the message for a person."""
         return fallback_of(self, locale).message
 
 
 @dataclass(frozen=True, slots=True)
 class QuestionStored:
-    """The question is on the log. seq: of the request for its answer, for `follow`. thread: the id of its
+    """The question is on the log. seq: the sequence of the request for its answer, for `follow`. thread: the id of its
     conversation."""
 
     seq: int
@@ -76,7 +75,7 @@ class QuestionStored:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The answer as it is on the log. finish_reason: why the model ended, such as `length`, if the stream said so.
+    """The answer as recorded on the log. finish_reason: why the model ended, such as `length`, if the stream said so.
     suggestions: next questions, if a team answered."""
 
     thread: str
@@ -113,16 +112,18 @@ async def ask(
     turn_id: UUID | None = None,
     admission: AbstractAsyncContextManager[None] | None = None,
 ) -> AsyncGenerator[Piece]:
-    """Appends the question, then yields the answer: `QuestionStored`, text and tools as they come, `Answered` last.
+    """Appends the question, then yields the answer: `QuestionStored`, text and tools as they arrive, and finally
+    `Answered`.
 
-    The question is appended after the answers of the thread that were requested before. thread: its id or, with a user,
-    also their name for it; a thread without events becomes the user's. admission: the throttle's, entered before the
+    The question is appended after the earlier requested answers of the thread. thread: its id or, with a user, also
+    their name for it; a thread without events then belongs to the user. admission: of the throttle, entered before the
     question is appended.
 
     Needs a running agent (consumers.roles, or `turnlog up`). If the caller stops early, the answer is still recorded.
-    agent: the type of agent that answers; None is the default. turn_id: of the question; a repeated question with the
-    same id is asked once. Raises NoAnswer, InvalidEvent for a blank question, AgentDisabled, NotFound for an unknown
-    agent or a conversation that was deleted, also before the answer, InvalidToken, TooManyWaiting, LogUnavailable.
+    agent: the type of the agent that answers; None means the default. turn_id: of the question; a repeated question
+    with the same id is asked once. Raises NoAnswer, InvalidEvent for a blank question, AgentDisabled, NotFound for an
+    unknown agent, or for a conversation that is deleted, even while its answer is made, InvalidToken, TooManyWaiting,
+    LogUnavailable.
     """
     _check(tenant, thread, text, user)
     await check_answers(runtime, tenant, agent)
@@ -153,12 +154,12 @@ async def ask(
 async def follow(runtime: Runtime, tenant: str, thread: str, seq: int) -> AsyncGenerator[Piece]:
     """Yields the remaining pieces of the answer to an earlier question, at least `Answered`.
 
-    seq: as `QuestionStored` has it. Raises NotFound where the thread has no such request, NoAnswer.
+    seq: from `QuestionStored`. Raises NotFound if the thread has no such request, NoAnswer.
     """
     request = await question_at(runtime, tenant, thread, seq)
     async with _progress(runtime, request) as arrived:
-        await runtime.log.nc.flush()  # ensures that the subscription has begun
-        arrived.put_nowait(None)  # the answer may be there already
+        await runtime.log.nc.flush()  # waits until the subscription has begun
+        arrived.put_nowait(None)  # the answer may already be recorded
         yield QuestionStored(seq, thread)
         async for piece in _follow(runtime, request, seq, arrived):
             yield piece
@@ -177,7 +178,7 @@ async def question_at(runtime: Runtime, tenant: str, thread: str, seq: int) -> E
 
 @contextlib.asynccontextmanager
 async def _progress(runtime: Runtime, request: Event) -> AsyncIterator[Steps]:
-    """Yields a queue of the steps of the request's answer, from the next NATS message on; messages of one connection
+    """Yields a queue with the steps of the request's answer, from the next NATS message on; messages of a connection
     are handled in order. Malformed messages are ignored."""
     arrived = Steps()
 
@@ -200,8 +201,8 @@ def _check(tenant: str, thread: str, text: str, user: str | None) -> None:
 
 
 async def _follow(runtime: Runtime, request: Event, seq: int, arrived: Steps) -> AsyncGenerator[Piece]:
-    """Yields the pieces of the request's answer. Raises NoAnswer, and NotFound if the conversation was
-    deleted meanwhile."""
+    """Yields the pieces of the request's answer. Raises NoAnswer, and NotFound if the conversation is deleted in the
+    meantime."""
     try:
         async for piece in _pieces(runtime, request, seq, arrived):
             yield piece
@@ -212,8 +213,8 @@ async def _follow(runtime: Runtime, request: Event, seq: int, arrived: Steps) ->
 
 
 async def _pieces(runtime: Runtime, request: Event, seq: int, arrived: Steps) -> AsyncGenerator[Piece]:
-    """Yields the pieces of the answer as they arrive. The progress may be lost, the log may not: now and then the log
-    is asked whether the answer is there."""
+    """Yields the pieces of the answer as they arrive. Progress messages may be lost, so the log is checked for the
+    answer from time to time."""
     shown = ""  # text since the last tool, because the recorded answer begins there
     began, end, is_heard = False, None, False
     loop = asyncio.get_running_loop()
@@ -253,8 +254,8 @@ async def _pieces(runtime: Runtime, request: Event, seq: int, arrived: Steps) ->
 
 
 async def _run_on_log(runtime: Runtime, request: Event, seq: int, answer: str) -> tuple[Sequence[Shown], Solved | None]:
-    """Returns the steps and the end of the run that answered the request, if a team did. Whoever asks again, after the
-    answer, has not heard them."""
+    """Returns the steps and the end of the run that answered the request, if a team did. A caller who asks again after
+    the answer has not got them."""
     steps, solved = list[Shown](), None
     async for stored in runtime.log.read_thread(request.tenant, request.thread, seq, types=RUN_STEPS):
         if getattr(stored.event.data, "run_id", None) == request.id:
@@ -267,7 +268,9 @@ async def _run_on_log(runtime: Runtime, request: Event, seq: int, answer: str) -
 
 
 def _missing(shown: str, answer: str) -> list[Piece]:
-    """Returns the part of the answer that was not shown yet. If that is more than its end, the answer starts again."""
+    """Returns the part of the answer that was not shown yet. If the shown text is not its beginning, the answer starts
+    again.
+    """
     if answer.strip() == shown.strip():
         return []
     return [Text(answer[len(shown) :])] if answer.startswith(shown) else [Restarted(), Text(answer)]
@@ -282,13 +285,13 @@ async def _next(arrived: Steps) -> ProgressStep | None:
 
 
 async def _recorded(runtime: Runtime, request: Event, seq: int) -> Answered | None:
-    """Returns the answer if it is recorded, None if it may still come. Raises NoAnswer if it
-    cannot be shown, or if the log has an event that says why the question failed."""
+    """Returns the answer if it is recorded; None if it may still be made. Raises NoAnswer if it cannot be shown, or if
+    the log has an event that says why the question failed."""
     place = (request.tenant, request.thread)
     head = await runtime.wait_until_thread_projected(*place, ("messages",))
     async with runtime.pool.connection() as conn:
         message = None
-        if head > seq:  # else nothing came after the request
+        if head > seq:  # otherwise nothing followed the request
             message = await message_by_event(conn, *place, answer_id(request.id, "answer"))
         if message is None:
             try:
@@ -321,15 +324,15 @@ async def _check_failure(runtime: Runtime, request: Event, seq: int) -> None:
 
 
 def locale_of_text(text: str) -> Locale:
-    """Returns the language to answer a question in."""
+    """Returns the language in which to answer a question."""
     return "zh" if is_chinese(text) else "en"
 
 
 class Continued:
-    """The text of an answer for a face that cannot retract shown text.
+    """The text of an answer for an interface that cannot retract shown text.
 
-    After a restart it keeps the new text as long as that repeats what was shown, and goes on from there. Only a text
-    that differs is given again, after `notice`.
+    After a restart it withholds the new text while that repeats what was shown, and continues from there. If the text
+    differs, it is shown again from the beginning, after `notice`.
     """
 
     def __init__(self, notice: str) -> None:
@@ -343,9 +346,9 @@ class Continued:
                 return self._add(text)
             case Restarted():
                 self._again = ""
-            case ToolUsed():  # text after a tool stands by itself
+            case ToolUsed():  # text after a tool is separate
                 self._shown, self._again = "", None
-            case Answered():  # after a restart the text may be a prefix of the first
+            case Answered():  # after a restart, the text may be a prefix of the first one
                 again, self._again = self._again, None
                 return "" if again is None or again == self._shown else self._notice + again
         return ""

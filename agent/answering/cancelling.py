@@ -33,7 +33,7 @@ class AnswerCancelled(TurnlogError):
 
 
 class NotUnderWay(TurnlogError):
-    """No worker makes the answer now: it has ended or was not begun."""
+    """No worker is making the answer: it has ended or has not begun."""
 
     code = "not-under-way"
 
@@ -41,7 +41,7 @@ class NotUnderWay(TurnlogError):
 async def cancel_answer(runtime: Runtime, tenant: str, thread: str, seq: int) -> None:
     """Stops the running answer to a question; the text so far is recorded as the answer.
 
-    seq: as `QuestionStored` has it. Raises NotFound where the thread has no such question, NotUnderWay.
+    seq: from `QuestionStored`. Raises NotFound if the thread has no such question, NotUnderWay.
     """
     request = await question_at(runtime, tenant, thread, seq)
     subject = cancel_subject(tenant, thread, str(request.id))
@@ -54,7 +54,7 @@ async def cancel_answer(runtime: Runtime, tenant: str, thread: str, seq: int) ->
             stored = await runtime.log.stored_ids(tenant, thread, seq)
             has_ended = {answer_id(request.id, "answer"), answer_id(request.id, FAILURE)} & set(stored)
             if has_ended or asyncio.get_running_loop().time() > ends_at:
-                raise NotUnderWay(f"no answer to the question at sequence {seq} is under way") from None
+                raise NotUnderWay(f"no answer to the question at sequence {seq} is being made") from None
         await asyncio.sleep(LOOK_AGAIN_S)
 
 
@@ -64,7 +64,7 @@ async def until_cancelled(nc: Client, request: Event) -> AsyncIterator[None]:
     scope = asyncio.timeout(None)
 
     async def on_message(message: Msg) -> None:
-        with contextlib.suppress(RuntimeError):  # the block has ended meanwhile
+        with contextlib.suppress(RuntimeError):  # the block has ended in the meantime
             scope.reschedule(asyncio.get_running_loop().time())
             await message.respond(b"")
 
@@ -74,7 +74,7 @@ async def until_cancelled(nc: Client, request: Event) -> AsyncIterator[None]:
             yield
     except TimeoutError:
         if scope.expired():
-            raise AnswerCancelled("the answer was stopped before any of it was said") from None
+            raise AnswerCancelled("the answer was stopped before its first word") from None
         raise
     finally:
         await watching.unsubscribe()
@@ -83,8 +83,8 @@ async def until_cancelled(nc: Client, request: Event) -> AsyncIterator[None]:
 def said_so_far(
     runtime: Runtime, prepared: Prepared | None, progress: Progress, model: str | None
 ) -> Completion | None:
-    """Returns what a cancelled answer has said, or None if that is nothing. The tokens are estimated, because the
-    model reports them only at the end of an answer."""
+    """Returns the text of a cancelled answer so far; None if there is none. The tokens are estimated, because the model
+    reports them only at the end of an answer."""
     text, chat = "".join(progress.said), runtime.models.chat
     if prepared is None or not text.strip():
         return None

@@ -1,4 +1,4 @@
-"""Recognises requests that a chat program makes for itself, such as for a title: they contain no person's words."""
+"""Recognises requests that a chat program makes for itself, such as for a title; they contain no person's words."""
 
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -46,8 +46,8 @@ def is_client_task(messages: Sequence[Wire], task_header: str | None = None) -> 
     """Returns whether a request is a chat program's own, judged by its header or by a prompt that only such a program
     writes.
 
-    A person's own words are not a task because they look like one: a prompt counts where its program puts it, as a
-    whole, and at the beginning. task_header: X-OpenWebUI-Task, which is empty for a chat.
+    A person's own words that look like a task are not one: a prompt counts only where its program puts it, whole and at
+    the beginning. task_header: X-OpenWebUI-Task, which is empty for a chat.
     """
     if task_header and not task_header.startswith(_PLACEHOLDER):
         return True
@@ -64,7 +64,7 @@ def ends_with_a_prompt(message: Wire) -> bool:
 
 
 def _last_block(message: Wire) -> str:
-    """Returns the text of the last block of a user's message, "" of another message."""
+    """Returns the text of the last block of a user's message; "" for any other message."""
     content = message.get("content") if message.get("role") == "user" else ""
     return _text(content[-1:] if isinstance(content, list) else content)
 

@@ -67,13 +67,13 @@ class Person:
 
 @dataclass(frozen=True, slots=True)
 class CompletionRequest:
-    """A completion to make. messages: in the OpenAI chat format, new ones or the whole history.
+    """A completion to make. messages: in the OpenAI chat format, only new ones or the whole history.
 
-    thread: as the client names it. history: see place_of. behind: the answer that the new messages go on from, an event
-    of `thread`. memory: "read" stores nothing, "off" is the bare model. is_task: the messages are a prompt of the
-    client itself that has all that it needs; nothing is added unless it goes on from an earlier answer. chat: the
-    fields of the request to the model besides messages. id: of the answer; a request that failed and is sent again with
-    it stores its messages once. knows_prompts: messages that the client's program wrote are not the user's.
+    thread: the client's name for it. history: see place_of. behind: the answer that the new messages follow, an event
+    of `thread`. memory: "read" stores nothing, "off" is the model alone. is_task: the messages are a self-contained
+    prompt of the client itself; nothing is added unless it follows an earlier answer. chat: the fields of the model
+    request besides messages. id: of the answer; a failed request that is sent again with the same id stores its
+    messages once. knows_prompts: messages written by the client's program do not count as the user's.
     """
 
     messages: Sequence[Wire]
@@ -95,7 +95,7 @@ class CompletionRequest:
 
 @dataclass(frozen=True, slots=True)
 class AnswerIds:
-    """The ids of an answer, yielded before the model is called. thread, receipt: None when nothing is stored."""
+    """The ids of an answer, yielded before the model is called. thread, receipt: None if nothing is stored."""
 
     id: UUID
     thread: str | None
@@ -114,8 +114,8 @@ Piece = AnswerIds | Text | CallPiece | Reasoned | Completion
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """A completion's messages and thread. messages: for the model. basis: of the answer's receipt. begins: the
-    conversation may have no label yet."""
+    """A completion's messages and thread. messages: for the model. basis: of the answer's receipt. begins: whether the
+    conversation may still lack a label."""
 
     messages: Sequence[Wire]
     thread: str | None = None
@@ -124,19 +124,19 @@ class _Prepared:
 
 
 async def complete(runtime: Runtime, person: Person, wanted: CompletionRequest) -> AsyncGenerator[Piece]:
-    """Yields `AnswerIds` first, then text and pieces of tool calls as they come, the whole `Completion` when it is
-    recorded.
+    """Yields `AnswerIds` first, then text and pieces of tool calls as they arrive, and the whole `Completion` once it
+    is recorded.
 
-    The new messages are stored before the model is called, after the answers of the thread that were begun before. A
-    second request to answer the turn that is being answered does not wait; its answer is on a fork. Raises NotFound,
-    InvalidEvent, InvalidToken, WindowTooSmall, what the throttle raises, ModelError.
+    The new messages are stored before the model is called, and after earlier answers of the thread. A second request
+    for the turn that is being answered does not wait; its answer goes on a fork. Raises NotFound, InvalidEvent,
+    InvalidToken, WindowTooSmall, the throttle's errors, ModelError.
     """
     ends_at = asyncio.get_running_loop().time() + runtime.settings.answer_timeout_s
     chat = replace(wanted.chat, ends_at=ends_at, asker=asker_of(person.tenant, person.user))
     wanted = replace(wanted, messages=with_tool_calls(storable(wanted.messages)), chat=chat)
     check_place(person.tenant, wanted.thread, person.user)
     if not split_prompt(wanted.messages)[1]:
-        raise InvalidEvent("there is no message to answer; send at least one of a user")
+        raise InvalidEvent("there is no message to answer; send at least one user message")
     async with contextlib.AsyncExitStack() as stack:
         place = RequestPlace(None, wanted.messages) if wanted.is_alone else await _place(runtime, person, wanted)
         if wanted.memory == "full" and place.thread is not None and place.after is None:
@@ -164,10 +164,11 @@ async def complete(runtime: Runtime, person: Person, wanted: CompletionRequest) 
 async def complete_once(
     runtime: Runtime, person: Person, wanted: CompletionRequest, request: bytes, is_retry: bool
 ) -> AsyncGenerator[Piece]:
-    """Yields what `complete` does. A retry waits for the try before it, in whichever process that is made, and gets its
-    answer; after one that failed or was killed it is made with that one's id, so its question is stored once.
+    """Yields what `complete` does. A retry waits for the previous attempt, in whichever process it runs, and gets its
+    answer. If that attempt failed or was killed, the retry uses its id, so that the question is stored once.
 
-    request: the SHA-256 of what a client library sends again. Raises TooManyWaiting after the time of an answer, too.
+    request: the SHA-256 of the request that a client library repeats. Also raises TooManyWaiting after the time limit
+    of an answer.
     """
     place, name = (runtime, person.tenant), f"tries/{request.hex()}"
     patience_s = runtime.settings.answer_timeout_s
@@ -208,11 +209,11 @@ async def _recorded(runtime: Runtime, tenant: str, answer: UUID, thread: str) ->
 async def _in_turn(
     runtime: Runtime, person: Person, wanted: CompletionRequest, thread: str, ends_at: float
 ) -> AsyncIterator[RequestPlace]:
-    """Yields the place of the request after the earlier answers are made; at once if it continues on a fork."""
+    """Yields the place of the request once earlier answers are made; at once if it continues on a fork."""
 
     async def fork() -> RequestPlace | None:
         place = await _place(runtime, person, wanted)
-        if place.after is None and not place.new:  # another request answers this turn already
+        if place.after is None and not place.new:  # another request is already answering this turn
             return replace(place, after=place.end)
         return place if place.after is not None else None
 
@@ -235,7 +236,7 @@ async def _found_place(runtime: Runtime, person: Person, wanted: CompletionReque
     async with runtime.reading("messages", of=(person.tenant, wanted.thread)) as conn:
         answer = await message_by_event(conn, person.tenant, wanted.thread, wanted.behind)
     if answer is None:
-        raise NotFound("there is no such earlier response")
+        raise NotFound("the previous response does not exist")
     return await place_behind(*where, wanted.thread, answer.seq, given)
 
 
@@ -286,7 +287,7 @@ async def _continued(runtime: Runtime, person: Person, wanted: CompletionRequest
 
 
 async def label_first(runtime: Runtime, tenant: str, thread: str) -> None:
-    """Labels a conversation without a label. Its answer is stored already, so an error is only logged."""
+    """Labels a conversation without a label. Its answer is already stored, so an error is only logged."""
     try:
         await label_thread(runtime, tenant, thread)
     except (TurnlogError, psycopg.OperationalError, PoolTimeout) as error:
@@ -294,8 +295,8 @@ async def label_first(runtime: Runtime, tenant: str, thread: str) -> None:
 
 
 async def _looked_up(runtime: Runtime, person: Person, wanted: CompletionRequest, place: RequestPlace) -> _Prepared:
-    """Returns a completion's messages without a write: stored turns that the client did not send, and the person's
-    memories."""
+    """Returns a completion's messages without storing anything: with stored turns that the client did not send, and the
+    person's memories."""
     prompt, given = split_prompt(wanted.messages)
     question = content_text(given[-1].get("content") or "") if given[-1].get("role") == "user" else None
     is_alone = len(given) == 1 and question is not None
@@ -329,7 +330,7 @@ async def _record(
 ) -> None:
     """Records the answer with its receipt and usage; if nothing is stored, only the usage, for the quota.
 
-    Nothing is stored in a conversation that was deleted meanwhile.
+    Nothing is stored in a conversation that was deleted in the meantime.
     """
     completion = made.completion
     if prepared.basis is not None and (completion.text or completion.tool_calls):

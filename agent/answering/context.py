@@ -1,4 +1,4 @@
-"""Builds the context of a conversation: the present one, with the basis of a receipt, or a past one."""
+"""Builds the context of a conversation: the current one, with the basis of a receipt, or a past one."""
 
 import contextlib
 from collections.abc import AsyncIterator, Sequence
@@ -34,8 +34,8 @@ READS_OF_MEMORIES = ("memories", "entities")
 @with_config(extra="ignore")  # of newer and older servers
 @dataclass(frozen=True, slots=True)
 class SignedBasis(AnswerBasis):
-    """The basis of a receipt in the form in which a client gets it and sends it back. signature: the server's, which
-    reveals changes. id: may be sent back in its place for a while; None if the server does not keep it."""
+    """The basis of a receipt in the form that a client gets and sends back. signature: the server's, which reveals
+    changes. id: may be sent back instead for some time; None if the server does not keep the receipt."""
 
     signature: str = ""
     id: UUID | None = None
@@ -57,15 +57,16 @@ async def context_of(
     answer_tokens: int | None = None,
     through: int | None = None,
 ) -> Prepared:
-    """Returns the context of a thread now. query: a user message to put at its end, unless the thread already ends with
+    """Returns the context of a thread now. query: a user message to add at its end, unless the thread already ends with
     it.
 
-    through: the sequence of the last turn to show, without a query, where others may append meanwhile.
+    through: the sequence of the last turn to show, without a query, if others may append in the meantime.
 
-    user: whose long-term memories go in before the question. window: of the model, in tokens, of which the answer and a
-    reserve take their part; tokens: for all messages instead, system prompt included. hybrid: where not all fits, turns
-    relevant to the query, or to the last question, come first; None: if MEMORY_HYBRID_EPISODES is not 0. answer_tokens:
-    most of the answer, which the window keeps room for. An archived thread is restored.
+    user: whose long-term memories are included before the question. window: the model's window in tokens, which
+    includes room for the answer and a reserve; tokens: instead, the limit for all messages, including the system
+    prompt. hybrid: if not all turns fit, prefer those relevant to the query or to the last question; None means yes,
+    unless MEMORY_HYBRID_EPISODES is 0. answer_tokens: maximum tokens of the answer, for which the window keeps room. An
+    archived thread is restored.
 
     Raises NotFound for a thread without turns and no query, WindowTooSmall, InvalidToken.
     """
@@ -123,7 +124,7 @@ async def _ready(
         if not await restored_if_archived(runtime, conn, tenant, thread):
             yield conn, head
             return
-    # The wait takes its own connection, so none is held meanwhile.
+    # The wait takes its own connection, so none is held in the meantime.
     head = await runtime.wait_until_thread_projected(tenant, thread, reads, without=READ_WHILE_REBUILT)
     async with context_connection(runtime) as conn:
         yield conn, head
@@ -140,8 +141,8 @@ class ReceiptFound:
 
 
 async def list_receipts(runtime: Runtime, tenant: str, thread: str, since: int = 1) -> list[ReceiptFound]:
-    """Returns receipts from a sequence of the log on, oldest first; for a fork also those of its shared past. Raises
-    NotFound for an unknown thread, InvalidToken."""
+    """Returns receipts from a sequence of the log on, oldest first; for a fork, including those of its shared past.
+    Raises NotFound for an unknown thread, InvalidToken."""
     check_tenant(tenant)
     check_id("thread", thread)
     await runtime.wait_until_projected(names=("messages",))
@@ -153,12 +154,12 @@ async def list_receipts(runtime: Runtime, tenant: str, thread: str, since: int =
 
 
 def _question(newest: list[Message]) -> Message | None:
-    """Returns the latest user turn, or without one the latest turn."""
+    """Returns the latest user turn; if there is none, the latest turn."""
     return next((one for one in reversed(newest) if one.role == "user"), newest[-1] if newest else None)
 
 
 def _awaits_answer_to(newest: Sequence[Message], query: str) -> bool:
-    """Returns whether the thread ends with the query as the user's turn, but for tool rounds."""
+    """Returns whether the thread ends with the query as the user's turn, disregarding tool rounds."""
     rounds = (one for one in reversed(newest) if one.role != "tool" and not one.tool_calls)
     last = next(rounds, None)
     return last is not None and last.role == "user" and last.content == storable(query)

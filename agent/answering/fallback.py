@@ -1,4 +1,4 @@
-"""Texts to show in place of a failed answer, by kind of error, in Chinese and English."""
+"""Texts to show instead of a failed answer, by kind of error, in Chinese and English."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,7 +25,8 @@ class Fallback:
     action: str | None = None
 
 
-# HTTP status of errors where a repeated question does not help: the request, its conversation or the setup must change.
+# HTTP status of errors for which repeating the question does not help: the request, its conversation or the setup must
+# change.
 REFUSALS: Mapping[str, int] = {
     "token-expired": 401,
     "unauthenticated": 401,

@@ -1,6 +1,6 @@
-"""The pieces of an answer while it is made; each face maps them to its own events.
+"""The pieces of an answer in progress; each interface maps them to its own events.
 
-A process that only asks gets them as messages of core NATS, each a ProgressStep as JSON.
+A process that only asks gets them as core NATS messages, each a ProgressStep as JSON.
 """
 
 import json
@@ -147,24 +147,24 @@ class ProgressStep(BaseModel):
 
     kind: Kind
     text: str = ""
-    attempt: int = Field(1, description="Higher after a restart: what was shown before is void")
+    attempt: int = Field(1, description="Higher after a restart, which discards what was shown before")
     final: bool = Field(False, description="No further attempt follows an error")
     code: str | None = Field(None, description="Of an error")
-    retry_after_s: float | None = Field(None, description="Of an error: when a new question may be answered")
+    retry_after_s: float | None = Field(None, description="Of an error: after how long to ask again")
     finish_reason: str | None = Field(None, description="Of the end: why the model ended")
     context: Seen | None = None
     id: str | None = Field(None, description="Of a tool's call, with name and arguments, and of its result")
     name: str | None = None
     arguments: str | None = Field(None, description="JSON, as the model wrote them")
     latency_ms: int | None = Field(None, description="Of a tool's call")
-    is_error: bool = Field(False, description="Whether a tool's result says what is wrong with the call")
-    agent: str | None = Field(None, description="Of a phase, a plan and a switch: whose it is")
+    is_error: bool = Field(False, description="Whether a tool's result describes an error of the call")
+    agent: str | None = Field(None, description="Of a phase, a plan and a switch: its agent")
     phase: Phase | None = Field(None, description="PLAN, EXECUTE or SOLVE")
     to: str | None = Field(None, description="Of a switch: the agent that takes over")
     chain: list[str] | None = Field(None, description="Of a run that ended: the agents that had the question")
     tools: list[str] | None = Field(None, description="Of a run that ended: the tools that were called")
-    milliseconds: dict[Phase, int] | None = Field(None, description="Of a run that ended: spent in each phase")
-    routed: bool = Field(False, description="Of a run that ended: rules chose its agent, no model")
+    milliseconds: dict[Phase, int] | None = Field(None, description="Of a run that ended: milliseconds in each phase")
+    routed: bool = Field(False, description="Of a run that ended: whether rules, not a model, chose its agent")
     suggestions: list[str] = Field([], description="Of a run that ended: what the person may ask next")
 
 
@@ -174,10 +174,10 @@ class Progress:
 
     Steps are core NATS messages, never stored. On start and restart a subscriber drops the text so far: an earlier
     attempt died. context: also "context"; tool: also "id", "name", "arguments"; result: also "id", "name",
-    "latency_ms", "is_error", with what the tool gave as "text"; error: also "code", "retry_after_s"; end: also
+    "latency_ms", "is_error", with the tool's result as "text"; error: also "code", "retry_after_s"; end: also
     "finish_reason".
 
-    said: the text of the round under way, which an answer that is cancelled ends with.
+    said: the text of the current round, with which a cancelled answer ends.
     """
 
     nc: Client

@@ -21,7 +21,7 @@ def content_of(value: Any) -> Content:
     if isinstance(value, list):
         return tuple(_block(part) for part in value)
     if value is None:
-        raise ValueError("no text: the turn has no content")
+        raise ValueError("the turn has no content")
     raise ValueError(f"content is {type(value).__name__}; it must be text or a list of blocks")
 
 
@@ -41,7 +41,7 @@ def _block(part: Any) -> Block:
     try:
         return make(part)
     except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"a {part['type']} block lacks or garbles {error}") from error
+        raise ValueError(f"a {part['type']} block has a missing or malformed field: {error}") from error
 
 
 def _text(part: Part) -> Block:

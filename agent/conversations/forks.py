@@ -106,4 +106,4 @@ def _check_cut(turns: Sequence[Message], count: int) -> None:
         return
     nearest = [max((n for n in possible if n < count), default=0), min(n for n in possible if n > count)]
     seqs = " or ".join(str(turns[n - 1].seq) for n in nearest if n)
-    raise CutInACall(f"sequence {turns[count - 1].seq} parts a tool call from its result; fork at {seqs}")
+    raise CutInACall(f"sequence {turns[count - 1].seq} separates a tool call from its result; fork at {seqs}")

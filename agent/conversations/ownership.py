@@ -163,8 +163,8 @@ async def _role(
         return "owner"
     if removed:
         raise NotFound(
-            f"the conversation {named or thread!r} was deleted, and its name stays with it, so that a late message "
-            "cannot bring it back; begin one with another name"
+            f"the conversation {named or thread!r} was deleted. Its name cannot be used again, so that a late "
+            "message does not bring it back; choose another name"
         )
     raise _unknown(named or thread)
 

@@ -79,14 +79,14 @@ async def share_thread(
     check_place(tenant, thread, user)
     owner = (await get_thread(runtime, tenant, thread)).user
     if owner is None:
-        raise InvalidEvent(f"the conversation {thread!r} belongs to nobody, so nobody can share it")
+        raise InvalidEvent(f"the conversation {thread!r} has no owner, so nobody can share it")
     if user == owner:
         role, agreed = "owner", True
     elif role == "owner":
         raise InvalidEvent(f"the owner is {owner!r}; a participant is a member or a reader")
     elif await runtime.log.thread_head(tenant, other_id(tenant, user, thread)):
         raise NameTaken(
-            f"{user!r} has a conversation named {thread!r} already; share one with another id, such as a fork"
+            f"{user!r} already has a conversation named {thread!r}; share one with another id, such as a fork"
         )
     entries = {one.user: one for one in await list_participants(runtime, tenant, thread)}
     before = entries.pop(user, None)
@@ -95,7 +95,7 @@ async def share_thread(
     theirs = {owner: owner, **{one.user: one.name for one in entries.values()}}
     theirs.pop(user, None)
     if not name or is_name_of(name, None) or any(is_name_of(name, taken) for taken in theirs.values()):
-        raise NameTaken(f"the name {name!r} cannot be told from another speaker's in this conversation")
+        raise NameTaken(f"the name {name!r} is too similar to another speaker's in this conversation")
     await _append(runtime, tenant, thread, user, ParticipantSet(name=name, role=role, agreed=agreed), event_id)
     return Participant(user, name, role, agreed)
 

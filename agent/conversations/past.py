@@ -105,7 +105,7 @@ async def moment(log: Log, tenant: str, thread: str, seq: int) -> Moment:
             return Moment(thread, seq, fold(r for r in events if r.seq <= seq))
         assert isinstance(fork.event.data, ThreadForked)
         thread, seq = fork.event.data.parent, min(seq, fork.event.data.at_seq)
-    raise NotFound(f"thread {thread!r} is said to be a fork of itself")
+    raise NotFound(f"thread {thread!r} is recorded as a fork of itself")
 
 
 async def past_state(conn: Connection, log: Log, tenant: str, thread: str, seq: int) -> tuple[Overview, list[Message]]:
@@ -127,7 +127,7 @@ async def before_the_first_turn(conn: Connection, log: Log, tenant: str, thread:
     if not turns:
         return NotFound(f"thread {thread!r} has no turns; `turnlog threads` lists those that do")
     head = await log.thread_head(tenant, thread)
-    return NotFound(f"thread {thread!r} reaches from sequence {turns[0].seq} to {head}; {seq} is before its first turn")
+    return NotFound(f"thread {thread!r} has sequences from {turns[0].seq} to {head}; {seq} is before its first turn")
 
 
 async def _check_head(log: Log, tenant: str, thread: str, seq: int) -> None:
@@ -135,7 +135,7 @@ async def _check_head(log: Log, tenant: str, thread: str, seq: int) -> None:
     if not head:
         raise NotFound(f"there is no thread {thread!r}; `turnlog threads` lists them")
     if seq > head:
-        raise NotFound(f"thread {thread!r} ends at sequence {head}; {seq} has not happened there")
+        raise NotFound(f"thread {thread!r} ends at sequence {head}, before {seq}")
 
 
 async def _events(log: Log, tenant: str, thread: str, seq: int) -> Sequence[Recorded]:
@@ -151,7 +151,7 @@ async def _events(log: Log, tenant: str, thread: str, seq: int) -> Sequence[Reco
         if recorded.event.type not in REMOVALS:
             found.append(recorded)
         elif recorded.seq > seq:
-            raise NotFound(f"thread {thread!r} was deleted at sequence {recorded.seq}, and its past with it")
+            raise NotFound(f"thread {thread!r} was deleted with its past at sequence {recorded.seq}")
         else:
             found = []
     return found

@@ -121,13 +121,13 @@ async def _write(runtime: Runtime, tenant: str, user: str, given: EntityInput, i
             known = await _find(runtime, event)
             what = f"{given.type.upper()} {given.name!r}"
             if is_new and known is not None:
-                raise EntityExists(f"user {user!r} has the entity {what} already; update it")
+                raise EntityExists(f"user {user!r} already has the entity {what}; update it")
             if not is_new and known is None:
                 raise NotFound(f"user {user!r} has no entity {what}; `turnlog entities --user {user}` lists them")
             await runtime.log.append(event, expected=head)
     found = await _find(runtime, event)
     if found is None:  # removed by another caller in the meantime
-        raise NotFound(f"the entity {given.name!r} of user {user!r} was removed again")
+        raise NotFound(f"the entity {given.name!r} of user {user!r} was removed in the meantime")
     return found
 
 

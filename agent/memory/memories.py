@@ -223,7 +223,9 @@ async def _the_memory(conn: Connection, place: Place, given: str) -> StoredMemor
     """Returns the memory that `given` names. Raises NotFound, AmbiguousMemory."""
     words = " ".join(given.split())
     if len(words) < MIN_WORDS_CHARS or not terms(words):
-        raise AmbiguousMemory(f"{given!r} is too little to name a memory; give an id, or words that only it has")
+        raise AmbiguousMemory(
+            f"{given!r} is too short to identify a memory; give an id, or words that only this memory contains"
+        )
     there, found = (place.tenant, place.thread), dict[UUID, StoredMemory]()
     if _PART_OF_ID.fullmatch(given):
         found = {row.id: row for row in await memories_by_prefix(conn, *there, given.lower())}
@@ -248,7 +250,7 @@ async def _owner(conn: Connection, tenant: str, given: str) -> str:
     try:
         memory_id = UUID(given)
     except ValueError:
-        raise AmbiguousMemory("say whose memory it is: --user USER (only a whole id needs none)") from None
+        raise AmbiguousMemory("name the user: --user USER (not needed with a whole id)") from None
     users = await users_with_memory(conn, tenant, memory_id)
     if len(users) != 1:
         raise NotFound(f"there is no memory {memory_id}; `turnlog memories --user USER` lists a user's")

@@ -295,14 +295,16 @@ async def check_no_secret(runtime: Runtime, tenant: str, user: str, content: str
     async with runtime.pool.connection() as conn:
         if not await remembers_secrets(conn, tenant, user, runtime.settings.remember_secrets):
             raise InvalidMemory(
-                "a memory holds no password, key or number of a card, because it goes to models; "
+                "a memory must not contain a password, key or card number, because it goes to models; "
                 "MEMORY_REMEMBER_SECRETS=true allows it, unless the user's preference is secrets=mask or refuse"
             )
 
 
 def _the_question(found: list[Conflict], given: str | None) -> Conflict:
     if given is None and len(found) > 1:
-        raise AmbiguousConflict(f"{len(found)} questions are open; `turnlog conflicts` lists them, give the id of one")
+        raise AmbiguousConflict(
+            f"{len(found)} questions are open; give the id of one, as `turnlog conflicts` lists them"
+        )
     matching = [one for one in found if str(one.conflict_id).startswith((given or "").lower())]
     if len(matching) > 1:
         raise AmbiguousConflict(f"{len(matching)} questions begin with {given!r}; give more of the id")

@@ -115,7 +115,7 @@ async def derive(
                 await restored_of_user(runtime, conn, tenant, None)
             conversations = await _conversations(conn, tenant, users, roles(runtime.settings.extract_tool_results))
             if not conversations:
-                raise NotFound("no turn there has a user who may be remembered; `turnlog threads` lists them")
+                raise NotFound("no turn has a user who may be remembered; `turnlog threads` lists them")
             for number, conversation in enumerate(conversations):
                 on_progress(number, len(conversations))
                 with at_once():
@@ -203,7 +203,7 @@ def _new_run(shadow: str) -> str:
     Raises InvalidToken.
     """
     if not _NAME.fullmatch(shadow):
-        raise InvalidToken(f"{shadow!r} cannot be the name of a shadow: use 1 to 50 of letters, digits, '_' and '-'")
+        raise InvalidToken(f"{shadow!r} cannot be the name of a trial: use 1 to 50 letters, digits, '_' and '-'")
     return f"{shadow}-{uuid4().hex[:RUN_DIGITS]}"
 
 
@@ -215,7 +215,7 @@ async def _the_run(conn: Connection, tenant: str, shadow: str) -> tuple[str, lis
     """Returns the run's name and its users. Raises NotFound."""
     run = await _run_of(conn, tenant, shadow)
     if run is None:
-        raise NotFound(f"there is no shadow {shadow!r}; `turnlog rederive list` shows those there are")
+        raise NotFound(f"there is no trial {shadow!r}; `turnlog rederive list` lists trials")
     return run, await shadow_users(conn, tenant, run)
 
 

@@ -88,8 +88,8 @@ class Breaker:
             if state == "open" or (state == "half-open" and whose is None and self._running >= self._trials):
                 wait = max(0.0, (self._circuits[whose].opened_at or 0.0) + self._open_s - self._clock())
                 raise BreakerOpen(
-                    f"{self._name} failed {self._limit} times in a row and is left alone for {self._open_s:.0f} s; "
-                    "turnlog tries again by itself. Check that the server is up.",
+                    f"{self._name} failed {self._limit} times in a row and is not called for {self._open_s:.0f} s; "
+                    "turnlog then tries again by itself. Check that the server is up.",
                     retry_after_s=wait or 1.0,
                 )
         self._running += 1
@@ -181,7 +181,7 @@ _FIXES = {
     403: "the API key may not use this model; check the account behind API_KEY",
     404: "no such model or path; check the model's name and that API_BASE_URL ends where the API begins (…/v1)",
     402: "the account has no credit left",
-    501: "the server does not do this",
+    501: "the server does not support this",
 }
 
 _MODERATED = ("content_filter", "content_policy_violation")  # codes of Azure and OpenAI
@@ -238,7 +238,7 @@ class ResilientClient:
         ended."""
         limit_s = self.timeout_s if within_s is None else max(0.0, min(self.timeout_s, within_s))
         if limit_s <= 0:
-            raise ModelTimedOut(f"No time was left to ask the model at {self.url}.")
+            raise ModelTimedOut(f"There was no time left to ask the model at {self.url}.")
         self.breaker.admit(asker)
         try:
             async with asyncio.timeout(limit_s):
@@ -297,7 +297,8 @@ class ResilientClient:
             )
         if isinstance(error, openai.APIConnectionError):
             return ModelUnavailable(
-                f"The connection to the model at {self.url} failed or broke off. Is it running, is API_BASE_URL right?"
+                f"The connection to the model at {self.url} failed or broke off. "
+                "Is the server running, and is API_BASE_URL right?"
             )
         if isinstance(error, openai.APIStatusError):
             return self._mapped_status(error, error.status_code, _retry_after(error))

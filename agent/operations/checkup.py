@@ -56,7 +56,7 @@ async def checkup(settings: Settings, open_: Callable[[], AbstractAsyncContextMa
         fix = "`turnlog up` starts the embedded servers"
         if settings.nats_url or settings.database_url:
             fix = "start the given servers, or correct their addresses"
-        found.append(Finding("servers", False, f"{error}; the checks that need them were not made", fix))
+        found.append(Finding("servers", False, f"{error}; checks that need them were skipped", fix))
     return found
 
 
@@ -95,7 +95,7 @@ async def _team(runtime: Runtime) -> Finding:
         assert server is not None, "TURNLOG_TEAM names a team"
         check_secrets(server.team)
     except (InvalidTeam, InvalidTool) as error:
-        return Finding("team", False, str(error), "correct the team's files; docs/agents.md shows what is in them")
+        return Finding("team", False, str(error), "correct the team's files; docs/agents.md describes them")
     await server.tools.ready()
     if away := server.tools.away:
         said = "; ".join(f"{names}: {problem}" for names, problem in away.items())
@@ -119,7 +119,7 @@ async def _servers(runtime: Runtime) -> Finding:
     nats = f"{version.major}.{version.minor}.{version.patch}"
     detail = f"nats-server {nats}, Postgres {postgres}, pgvector {vector}"
     if runtime.started:
-        detail += "; they did not run and were started for this check"
+        detail += "; they were not running and were started for this check"
     old = vector is None or tuple(int(n) for n in str(vector).split(".")[:3]) < (0, 8, 0)
     return Finding("servers", not old, detail, "pgvector 0.8 or newer is needed" if old else "")
 
@@ -149,7 +149,7 @@ async def _projections(runtime: Runtime) -> Finding:
             False,
             f"of another version of turnlog: {', '.join(old)}; a rebuild would lose rows up to sequence {kept:,}, "
             "which were kept when this log was adopted and are not all in it",
-            "`turnlog log rebuild` gives them up and makes all rows from this log",
+            "`turnlog log rebuild` deletes them and rebuilds all rows from this log",
         )
     if old:
         return _of_another_version(old, {one.projection: one.rebuilt for one in lags})
@@ -167,7 +167,7 @@ def _of_another_version(old: Sequence[str], rebuilt: Mapping[str, float | None])
     detail = f"of another version of turnlog: {', '.join(old)}"
     if any(rebuilt.get(name) for name in old):
         return Finding(
-            "projections", True, f"{detail}; rebuilding {progress}", "wait; `turnlog lag` shows how far it is"
+            "projections", True, f"{detail}; rebuilding {progress}", "wait; `turnlog lag` shows the progress"
         )
     return Finding("projections", False, detail, "`turnlog up` or `turnlog worker projectors` rebuilds them")
 
@@ -235,11 +235,11 @@ async def _processes(runtime: Runtime) -> Finding:
     died, broken = deaths(found), [sentence for _, sentence in faults(found)]
     loops = {f"{process}: {loop.loop}": loop for process in found for loop in process.loops}
     if died or broken:
-        fix = "`turnlog up` starts all roles" if died else "it is started again by itself; the log says more"
+        fix = "`turnlog up` starts all roles" if died else "it restarts by itself; the log says more"
         return Finding("processes", False, "; ".join([*died, *broken]), fix, loops)
     if not found:
         return Finding(
-            "processes", True, "none plays a role: nothing is served", "`turnlog up` plays all", warning=True
+            "processes", True, "no process plays a role, so nothing is served", "`turnlog up` plays all", warning=True
         )
     playing = ", ".join(f"{one} plays {', '.join(one.roles)}" for one in found)
     blocked = {str(one): blocked_s(one) for one in found if blocked_s(one) > BLOCKED_S}

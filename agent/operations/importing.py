@@ -128,7 +128,7 @@ class ImportReport:
         if self.rejected_count and not (self.turns or self.known or self.memories or self.known_memories):
             reasons = [f"{one.where}: {one.error}" for one in self.rejected]
             raise ImportFailed(
-                f"nothing of {self.file} was imported, since everything in it was rejected: {_places(reasons)}"
+                f"nothing of {self.file} was imported, because everything in it was rejected: {_places(reasons)}"
             )
 
     def document(self) -> dict[str, Any]:
@@ -142,7 +142,9 @@ class ImportReport:
         for one in self.left_out:
             yield f"left out: {one.reason}: {one.count:,} ({_places(one.first)})"
         if self.undated:
-            dated = f"dated a second after the turn before, the first of a conversation {self.undated_from:%Y-%m-%d}"
+            dated = (
+                f"dated one second after the previous turn, the first of a conversation {self.undated_from:%Y-%m-%d}"
+            )
             yield f"without a time, {dated}: {_places(self.undated_turns)}"
         if self.turns and not self.embedded and not self.dry_run:
             yield (
@@ -275,7 +277,7 @@ async def _remember(runtime: Runtime, tenant: str, read: Sequence[ImportedMemory
     for one in read:
         try:
             if not one.user:
-                raise InvalidMemory("the file does not say whom it is about; give --user")
+                raise InvalidMemory("the file does not name the user; give --user")
             of_user.setdefault(one.user, []).append(await _memory(runtime, tenant, one.user, one))
         except (InvalidMemory, ValueError) as error:
             report.reject(Rejected(one.where, reason_of(error)))
@@ -313,7 +315,7 @@ async def _own_id(runtime: Runtime, first: Event, user: str) -> str:
         if version == 0:
             done = await runtime.log.append(_of_thread(first, thread), version)
             if done.duplicate:  # another user imports the same file, and was first
-                raise WrongExpectedVersion(f"the conversation {thread!r} has begun meanwhile")
+                raise WrongExpectedVersion(f"the conversation {thread!r} has begun in the meantime")
         return thread
 
     try:

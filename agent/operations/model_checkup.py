@@ -52,7 +52,7 @@ async def _tried(check: str, models: Models, one: _Try) -> Finding:
 
 async def _chat(models: Models) -> tuple[bool, str, str]:
     reply = await models.chat.complete(_request("Say hello in one sentence."))
-    fix = "its tokens may all go into reasoning: choose another model"
+    fix = "it may use all its tokens for reasoning: choose another model"
     return bool(reply.text.strip()), f"{reply.model} answered with {counted(reply.tokens_out, 'token')}", fix
 
 
@@ -62,7 +62,7 @@ async def _tools(models: Models) -> tuple[bool, str, str]:
     called = [call for call in reply.tool_calls if call.name == SCHEMA["function"]["name"]]
     fix = "answers get the memories of the context, but the model cannot search for more: choose one with tool calls"
     if not called:
-        return False, "it called no tool", fix
+        return False, "it did not call a tool", fix
     arguments = json_value(called[0].arguments)
     is_valid = isinstance(arguments, dict) and isinstance(arguments.get("query"), str)
     return is_valid, f"it called {called[0].name} with {json.dumps(arguments, ensure_ascii=False)[:100]}", fix
@@ -72,12 +72,12 @@ async def _schema(models: Models) -> tuple[bool, str, str]:
     text = "Name a city and its number of inhabitants. Answer with one JSON object: {city: text, inhabitants: number}."
     reply = await models.chat.complete(ChatRequest(_request(text).messages, max_tokens=MAX_TOKENS, json_model=_City))
     form = models.clients[0].json_form if models.clients else "no response_format"
-    fix = "memories are not extracted, merged or compared by this model: choose a server that takes a JSON schema"
+    fix = "memories are not extracted, merged or compared by this model: choose a server that accepts a JSON schema"
     try:
         _City.model_validate(json_value(reply.text))
     except ValidationError:
-        return False, f"it did not answer with the JSON object asked for; the server takes {form}", fix
-    return True, f"it answered with the JSON object asked for; the server takes {form}", ""
+        return False, f"it did not answer with the requested JSON object; the server accepts {form}", fix
+    return True, f"it answered with the requested JSON object; the server accepts {form}", ""
 
 
 async def _embedding(models: Models) -> tuple[bool, str, str]:
@@ -89,7 +89,7 @@ async def _rerank(models: Models) -> tuple[bool, str, str]:
     assert models.reranker is not None
     good, bad = await models.reranker.scores("Where is the cat?", ["The cat sleeps on the sofa.", "Rain fell all day."])
     fix = "it ranks a plain answer behind another text: choose another model, or a build of it for reranking"
-    return good > bad, f"{models.reranker.model} gave the answer {good:.3g} and another text {bad:.3g}", fix
+    return good > bad, f"{models.reranker.model} scored the answer {good:.3g} and another text {bad:.3g}", fix
 
 
 _TRIES: dict[str, _Try] = {

@@ -60,7 +60,7 @@ class Opening:
         try:
             self._loop.run(self.__aexit__(None, None, None), LEAVE_S)
         except TimeoutError:
-            logger.warning("turnlog did not close within %g s; what was under way was cancelled", LEAVE_S)
+            logger.warning("turnlog did not close within %g s; running work was cancelled", LEAVE_S)
         finally:
             self._loop.close()
 

@@ -50,7 +50,9 @@ def wrap(
     is_async = isinstance(client, openai.AsyncOpenAI)
     if is_async == isinstance(memory, Blocking):
         here, there = ("async with", "openai.AsyncOpenAI") if not is_async else ("with", "openai.OpenAI")
-        raise WrongClient(f"this {type(client).__name__} fits no memory of `{here} turnlog.open()`; use {there} there")
+        raise WrongClient(
+            f"this {type(client).__name__} does not fit a memory of `{here} turnlog.open()`; use {there} there"
+        )
     make: Callable[[Any], Any]
     if isinstance(memory, Blocking):
         under_way, place = memory._target.exchanges, memory._target.thread(thread, user)

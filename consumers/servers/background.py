@@ -73,7 +73,7 @@ def running_url(settings: Settings) -> str:
     said = lock_path(settings).read_text("utf-8") if running_pid(settings) is not None else ""
     _, _, url = said.partition(" ")
     if not url:
-        raise NotUp(f"`turnlog up` does not run for {settings.home}; start it, or say where the API is with --url")
+        raise NotUp(f"`turnlog up` is not running for {settings.home}; start it, or give the API's URL with --url")
     return url
 
 
@@ -100,7 +100,7 @@ def _write(file: int, text: str) -> None:
 def _already_up(settings: Settings) -> AlreadyUp:
     pid = running_pid(settings)
     return AlreadyUp(
-        f"turnlog is up already for {settings.home}{f' (pid {pid})' if pid else ''}; `turnlog down` ends it"
+        f"turnlog is already up for {settings.home}{f' (pid {pid})' if pid else ''}; `turnlog down` ends it"
     )
 
 
@@ -126,7 +126,7 @@ async def start(settings: Settings) -> tuple[int, str]:
             return child.pid, await _ready(settings, child)
     except TimeoutError:
         raise TurnlogError(
-            f"turnlog is not ready after {START_TIMEOUT_S:g} s and goes on starting: see {log_path(settings)}; "
+            f"turnlog is not ready after {START_TIMEOUT_S:g} s and is still starting: see {log_path(settings)}; "
             "`turnlog down` ends it"
         ) from None
 

@@ -22,8 +22,8 @@ class Answer(Enum):
     """The answer of a nats-server to a handshake."""
 
     NOT_YET = "nobody listens"
-    STRANGER = "another server, or another password"
-    READY = "ours, and it takes the password"
+    STRANGER = "it is another server, or has another password"
+    READY = "it is our server, and accepts the password"
 
 
 async def probe(address: NatsAddress, name: str) -> Answer:

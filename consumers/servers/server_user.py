@@ -37,7 +37,7 @@ def server_identity(home: Path) -> Identity | None:
         if attempt is not None:
             return attempt
     raise ServerStartFailed(
-        "Postgres cannot run as root and no other user could be made: "
+        "Postgres cannot run as root, and no other user could be created: "
         f"run turnlog as an ordinary user, or `useradd --system {SERVICE_USER}`, or set DATABASE_URL"
     )
 

@@ -117,7 +117,7 @@ class AgentConsumer:
             return  # the same request again, much later: one event
         async with self._locks.lock(LockFor.ANSWER, f"answer/{'/'.join(place)}/{request.id}") as is_ours:
             if not is_ours and delivery.attempt <= PATIENT:
-                raise RetryLater(BUSY_S, f"another worker is at request {request.id}")
+                raise RetryLater(BUSY_S, f"another worker is answering request {request.id}")
             before = await outcome(self._runtime.log, request, delivery.seq)
             if before.answered or before.failed:  # redelivered: the asker reads the result on the log
                 await progress.tell("end")
@@ -236,7 +236,7 @@ class AgentConsumer:
             await run_.stop_writing()
             if not run_.cut_short(error.code):
                 run_end.extend(run_.ended_by(error.code))
-                stands = f"; what its tools wrote stands: {', '.join(run_.wrote)}" if run_.wrote else ""
+                stands = f"; its tools have written, which is not undone: {', '.join(run_.wrote)}" if run_.wrote else ""
                 raise AnswerCancelled(f"{error}{stands}") from None
         except FINAL as error:
             run_end.extend(run_.ended_by(error.code))

@@ -222,12 +222,12 @@ async def _subscribed(runtime: Runtime, role: str, durables: Sequence[Durable]) 
                 one.consumer.name for one in durables if one.pulls is not None and one.pulls.seconds > FETCH_ROUND_S
             ]
             if late:
-                logger.error("%s fetch no messages any more and are subscribed again", ", ".join(late))
+                logger.error("%s no longer fetch messages and are subscribed again", ", ".join(late))
                 await _stopped(broker)
                 broker = await subscribed()
                 for one in durables:
                     if one.pulls is not None:
-                        one.pulls.beat("its subscription is new")  # until the first fetch
+                        one.pulls.beat("its subscription was renewed")  # until the first fetch
             beat.beat()
             await asyncio.sleep(PAUSE_S)
 

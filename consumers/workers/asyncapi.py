@@ -68,7 +68,7 @@ class Envelope(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     specversion: Literal["1.0"]
-    id: UUID = Field(description="UUIDv7; the same id is the same event, however often it is published")
+    id: UUID = Field(description="UUIDv7; events with the same id are stored once, however often they are published")
     source: str = Field(description="Who made the event, such as 'my-app'")
     subject: str | None = Field(None, description="The thread id again")
     time: Moment = Field(description="When it happened, RFC 3339 with an offset; in the years 1970 to 9998 (UTC)")
@@ -88,7 +88,8 @@ class Envelope(BaseModel):
     signature: str | None = Field(
         None,
         pattern="^[0-9a-f]{64}$",
-        description="Of turnlog on events of limits, agents and API keys, which count only with it (docs/access.md)",
+        description="turnlog's signature on events of limits, agents and API keys, which are valid only with it "
+        "(docs/access.md)",
     )
 
 

@@ -77,9 +77,7 @@ class Durable:
                 return
             except (NatsError, psycopg.Error, OSError, TimeoutError) as error:
                 if time.monotonic() > deadline:
-                    raise LogUnavailable(
-                        f"cannot look after the consumer {self.consumer.name}: {cause(error)}"
-                    ) from error
+                    raise LogUnavailable(f"cannot check the consumer {self.consumer.name}: {cause(error)}") from error
                 await asyncio.sleep(1.0)
 
     async def look(self) -> str | None:
@@ -89,11 +87,15 @@ class Durable:
             info = await self.ensure()
             await self._note(info)
         except (NatsError, psycopg.Error, OSError, TimeoutError) as error:
-            return f"cannot look after its durable consumer: {cause(error)}"
+            return f"cannot check its durable consumer: {cause(error)}"
         if self.made > made:
             return MISSING
         before, self._taken = self._taken, self._waiting(info)
-        return f"{info.num_pending:,} events wait and none is taken" if self._taken and self._taken == before else None
+        return (
+            f"{info.num_pending:,} events are waiting, and none is taken"
+            if self._taken and self._taken == before
+            else None
+        )
 
     async def _create(self) -> ConsumerInfo:
         async with self._positions() as conn:
@@ -115,7 +117,7 @@ class Durable:
         self.made += 1
         if self.made > 1 or position:
             logger.warning(
-                "the consumer %s was deleted and is made again after sequence %d", self.consumer.name, position
+                "the consumer %s was deleted and is recreated after sequence %d", self.consumer.name, position
             )
         return info
 

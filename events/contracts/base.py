@@ -57,9 +57,9 @@ class EventContract(Frozen):
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
         if cls.PERSONAL and not hasattr(cls, "MIXES_SPEAKERS"):
-            raise TypeError(f"{cls.__name__} has personal fields: say with MIXES_SPEAKERS whose words they are")
+            raise TypeError(f"{cls.__name__} has personal fields: set MIXES_SPEAKERS to say whose words they are")
         if "error" in cls.model_fields and not cls.QUOTES_ERRORS:
-            raise TypeError(f"{cls.__name__} has an error text in clear: set QUOTES_ERRORS")
+            raise TypeError(f"{cls.__name__} has an unencrypted error text: set QUOTES_ERRORS")
 
     def has_personal(self) -> bool:
         """Returns whether a personal field has a value, so that the event is sealed."""

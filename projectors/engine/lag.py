@@ -148,7 +148,7 @@ async def wait_for(
 
 async def _why_not(conn: Connection, projection: str) -> str:
     if projection in await being_rebuilt(conn):
-        return "It is being rebuilt for the present version of turnlog; try again when that is done"
+        return "It is being rebuilt for the current version of turnlog; try again when that is done"
     return "Is a projector running (`turnlog up` or `turnlog worker projectors`)?"
 
 
@@ -157,7 +157,7 @@ async def degraded_by_rebuild(conn: Connection, projections: Sequence[str]) -> s
     names = [name for name in await being_rebuilt(conn) if name in projections and name in READ_WHILE_REBUILT]
     if not names:
         return None
-    return f"{', '.join(names)}: being rebuilt for the present version of turnlog, the newest turns are missing there"
+    return f"{', '.join(names)}: being rebuilt for the current version of turnlog, without the newest turns so far"
 
 
 async def being_rebuilt(conn: Connection) -> list[str]:

@@ -87,7 +87,7 @@ async def make_usable(conn: Connection) -> None:
     if not await _is_usable(conn):
         await conn.execute(protection().encode())
         if not await _is_usable(conn):
-            raise NoTenantRole(f"tenants cannot be kept apart: the role {ROLE} is missing or not fit. {_FIX}")
+            raise NoTenantRole(f"tenants cannot be kept apart: the role {ROLE} is missing or unsuitable. {_FIX}")
 
 
 async def _is_usable(conn: Connection) -> bool:

@@ -97,7 +97,7 @@ async def compare(log: Log, rows: Projected) -> int:
         )
     if rows.position and rows.stored_at is not None and not await _was_stored(log, rows.position, rows.stored_at):
         raise OtherLog(
-            f"the event at sequence {rows.position:,} is another than the one that the rows were made from: an older "
+            f"the event at sequence {rows.position:,} is not the one from which the rows were made: an older "
             f"backup of the log was restored and appended to. {WAYS_OUT}"
         )
     return state.head

@@ -43,9 +43,9 @@ async def assert_rebuildable(log: Log, conn: Connection) -> None:
     await assert_same_log(log, conn)
     if (kept := (await projected(conn)).kept_through) is not None:
         raise RowsNotInLog(
-            f"rows of events up to sequence {kept:,} were kept when this log was adopted, and it does not have all of "
-            "these events, so a rebuild would lose them. `turnlog log rebuild` deletes all rows and makes them again "
-            "from this log, without what it lacks"
+            f"rows of events up to sequence {kept:,} were kept when this log was adopted. It does not have all of "
+            "these events, so a rebuild would lose the rows. `turnlog log rebuild` deletes all rows and rebuilds them "
+            "from this log, without the events that it lacks"
         )
 
 

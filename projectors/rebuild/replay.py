@@ -42,7 +42,7 @@ async def rebuild_thread(log: Log, database_url: str, projection: Projection, te
     Raises NotFound when the log has no such thread, NotPerThread.
     """
     if not projection.per_thread:
-        raise NotPerThread(f"{projection.name} adds all threads up; run `turnlog rebuild {projection.name}`")
+        raise NotPerThread(f"{projection.name} sums over all threads; run `turnlog rebuild {projection.name}`")
     started, events, place = time.perf_counter(), 0, (tenant, thread_token(thread))
     filters = thread_filters(tenant, thread)
     partition = await _partition(log, place, filters)

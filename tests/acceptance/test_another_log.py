@@ -166,7 +166,7 @@ async def test_a_restored_log_that_was_appended_to_is_noticed_and_rows_are_made_
     async with serve("analytics", partitions=8) as api, api.client() as ann:
         begun = await begun_at(nats_url)
         assert await is_refused(ann)
-        assert "is another than the one" in (await ann.get("/health/ready")).json()["log"]
+        assert "is not the one" in (await ann.get("/health/ready")).json()["log"]
         await done(turnlog, "rebuild", "--yes")
         await until_written(ann, "new")
         assert await said(ann) == ["both have it", "new"]

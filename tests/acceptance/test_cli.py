@@ -100,7 +100,7 @@ def test_an_import_says_how_many_turns_have_no_time_and_which_they_got(cli: Cli,
     none, dated, told = cli.together((*calls["jsonl"], "--json"), (*calls["people"], "--json"), calls["openai"])
     assert (none.document["undated"], none.document["undated_from"]) == (2, "2000-01-01T00:00:00Z")
     assert (dated.document["undated"], dated.document["undated_from"]) == (0, None)
-    how = "dated a second after the turn before, the first of a conversation 2000-01-01"
+    how = "dated one second after the previous turn, the first of a conversation 2000-01-01"
     said = f"; 4 without a time.\nwithout a time, {how}: tools, M1; tools, M2; tools, M3; …\n"
     assert told.out.endswith(said)
 
@@ -126,7 +126,7 @@ def test_bad_lines_are_rejected_by_place_and_the_rest_is_imported(cli: Cli, tmp_
     assert [one["where"] for one in some.document["rejected"]] == ["line 2", "line 3"]
     assert "rejected: line 2: " in some.err
     assert none.error["code"] == "import-failed"
-    assert "holds no turn in the format jsonl: line 1" in none.error["message"]
+    assert "contains no turn in the format jsonl: line 1" in none.error["message"]
 
 
 def test_threads_and_messages(cli: Cli) -> None:

@@ -237,5 +237,5 @@ async def test_deleted_durables_and_a_killed_up_are_told_to_who_asks(up: Up) -> 
     code, findings = await command(up.home, "doctor")
     assert (code, [one["detail"] for one in findings if one["check"] == "processes"]) == (
         0,
-        ["none plays a role: nothing is served"],
+        ["no process plays a role, so nothing is served"],
     )

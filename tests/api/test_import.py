@@ -154,7 +154,7 @@ async def test_bad_files_are_refused_in_words_and_leave_nothing(
     monkeypatch.setattr(personal, "MOST_UNPACKED", 2**20)
     async with serve(api_max_body=2**12, api_max_import=2**14) as api, api.client() as ann:
         for given, says in (
-            (jsonl({"notes": 1}), "import has none of the formats"),
+            (jsonl({"notes": 1}), "import has no known format"),
             (b"", "import is empty"),
             (gzip.compress(jsonl(TALK[0]) + b" " * 2**21), "import unpacks to more than 1 MiB"),
         ):

@@ -48,7 +48,7 @@ async def test_errors_say_the_name_that_the_caller_used_and_that_it_was_deleted(
                 assert again.status_code == 404
                 assert "'main' was deleted" in again.text and "-of-" not in again.text
             refused = (await completion(user, "main", "Again.")).json()["error"]
-            assert refused["message"].startswith("the conversation 'main' was deleted, and its name stays with it")
+            assert refused["message"].startswith("the conversation 'main' was deleted. Its name cannot be used again")
 
 
 async def test_sockets_and_tools_mean_the_conversation_of_their_user(api: Api) -> None:

@@ -59,7 +59,7 @@ async def test_expected_version_lets_one_of_two_writers_through(log: Log) -> Non
 
 async def test_a_stale_expectation_names_the_way_out(log: Log) -> None:
     await log.append(turn())
-    with pytest.raises(WrongExpectedVersion, match=r"moved on since sequence 0.*read it again"):
+    with pytest.raises(WrongExpectedVersion, match=r"has changed since sequence 0.*read it again"):
         await log.append(turn(), expected=0)
     with pytest.raises(WrongExpectedVersion):
         await log.append_many(turns(3), expected=0)

@@ -158,7 +158,7 @@ async def test_a_file_that_does_not_read_back_as_it_was_written_is_not_told_of(
                 pq.write_table(pq.read_table(path)[1:], path)
 
         monkeypatch.setattr(archive_files, "_sync", loses_a_row)
-        with pytest.raises(ArchiveDamaged, match="does not read back"):
+        with pytest.raises(ArchiveDamaged, match="reads back differently"):
             await archiving.archive_thread(stage.runtime.log, stage.runtime.settings.archive, cold)
         assert await stage.all("thread_archived") == []
 

@@ -207,7 +207,7 @@ async def test_a_deleted_parent_takes_its_turns_along_and_leaves_the_summary_and
         assert len(before) == 6
         assert [m.content for m in after] == ["message 5", "message 6"]
         assert now.summary == "They met."
-        with pytest.raises(NotFound, match="was deleted at sequence"):
+        with pytest.raises(NotFound, match="was deleted with its past at sequence"):
             await forked(stage, seqs[1], "g")
         await equal_to_a_rebuild(stage)
 
@@ -224,9 +224,9 @@ async def test_what_cannot_be_forked_is_said_and_nothing_is_stored(play: Play) -
         head = await log.head()
         with pytest.raises(NotFound, match="there is no thread 'nowhere'"):
             await forked(stage, first, parent="nowhere")
-        with pytest.raises(NotFound, match=f"reaches from sequence {first} to {last}; 1 is before"):
+        with pytest.raises(NotFound, match=f"has sequences from {first} to {last}; 1 is before"):
             await forked(stage, 1)
-        with pytest.raises(NotFound, match=f"ends at sequence {last}; 99 has not happened"):
+        with pytest.raises(NotFound, match=f"ends at sequence {last}, before 99"):
             await forked(stage, 99)
         with pytest.raises(CutInACall, match=f"fork at {first + 1} or {told.seq}"):
             await forked(stage, asked.seq)

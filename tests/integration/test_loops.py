@@ -365,4 +365,4 @@ async def test_a_loop_that_raises_and_one_that_returns_are_started_again(monkeyp
             return began == 3 and beat.fault is None
 
         await eventually(runs)
-    assert seen == [None, "ended and is started again: ValueError: no", "ended and is started again: it returned"]
+    assert seen == [None, "ended and is restarted: ValueError: no", "ended and is restarted: it returned"]

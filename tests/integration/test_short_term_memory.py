@@ -284,7 +284,7 @@ async def test_a_request_that_the_log_refuses_fails_no_query(play: Play, caplog:
     async with play() as stage, memory_of(stage) as memory:
 
         async def is_refused() -> bool:
-            return "could not be asked for" in caplog.text
+            return "could not be requested" in caplog.text
 
         async def is_summarised() -> bool:
             return (await memory.query_memory_context(query())).mode == "SUMMARY_N"

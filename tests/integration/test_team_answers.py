@@ -223,7 +223,7 @@ async def test_what_a_tool_wrote_stays_when_the_answer_is_cancelled_and_is_said(
                     [asked] = [one for one in pieces if isinstance(one, QuestionStored)]
                     await cancel_answer(stage.runtime, "default", asked.thread, asked.seq)
 
-        with pytest.raises(NoAnswer, match=r"what its tools wrote stands: store$"):
+        with pytest.raises(NoAnswer, match=r"its tools have written, which is not undone: store$"):
             await ask_and_stop()
         [run] = await list_runs(stage.runtime, "default", "ann")
         steps = (await show_run(stage.runtime, "default", run.run_id)).steps

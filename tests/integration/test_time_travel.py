@@ -213,9 +213,9 @@ async def test_a_moment_that_is_not_there_is_said_with_what_is(play: Play) -> No
         first, *_, last = await stage.say(1, 4)
         await stage.runtime.wait_until_projected()
         settings = stage.runtime.settings
-        with pytest.raises(NotFound, match=f"reaches from sequence {first} to {last}; 1 is before"):
+        with pytest.raises(NotFound, match=f"has sequences from {first} to {last}; 1 is before"):
             await again(stage, settings, 1, "t")
-        with pytest.raises(NotFound, match=f"ends at sequence {last}; 99 has not happened"):
+        with pytest.raises(NotFound, match=f"ends at sequence {last}, before 99"):
             await again(stage, settings, 99, "t")
         with pytest.raises(NotFound, match="there is no thread 'nowhere'"):
             await again(stage, settings, 1, "nowhere")
@@ -234,7 +234,7 @@ async def test_the_past_of_a_deleted_thread_is_gone(play: Play) -> None:
                 await again(stage, stage.runtime.settings, seq, "t")
         await stage.say(5, 6)
         await stage.runtime.wait_until_projected()
-        with pytest.raises(NotFound, match=f"was deleted at sequence {deleted}"):
+        with pytest.raises(NotFound, match=f"was deleted with its past at sequence {deleted}"):
             await again(stage, stage.runtime.settings, last, "t")
         async with stage.runtime.pool.connection() as conn:
             found = await thread_context(

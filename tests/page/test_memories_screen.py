@@ -26,7 +26,7 @@ MISSING = {
     "keyword search only: the query's vector was not there after 1 s": ["slow"],
     "words, entities and dates only: vectors were left out": ["unused"],
     "keyword search only: connection refused; not reranked: timed out": ["failed", "not_reranked"],
-    "chunks: being rebuilt for the present version of turnlog, the newest turns are missing there": ["rebuilt"],
+    "chunks: being rebuilt for the current version of turnlog, without the newest turns so far": ["rebuilt"],
 }
 
 

@@ -66,7 +66,7 @@ def test_other_code_that_applies_the_rules_is_another_version(monkeypatch: pytes
 @pytest.mark.parametrize(
     ("change", "cause"),
     [
-        (("(?P<value>\\w+)", "(?P<value>\\w+"), "no regular expression"),
+        (("(?P<value>\\w+)", "(?P<value>\\w+"), "not a regular expression"),
         (("(?P<value>\\w+)", "\\w+"), "has no group"),
         (('"oolong", "sencha", "龙井"', '"oolong"], max = [3'), "one_of"),
         (('name = "one_of"', 'name = "tasty"'), "there is no validator 'tasty'"),

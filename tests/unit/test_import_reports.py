@@ -40,7 +40,8 @@ def test_unknown_fields_and_undated_turns_of_jsonl_are_listed(tmp_path: Path) ->
     assert report.undated_turns == [f"t, L{number}" for number in range(1, 6)]
     assert list(report.lines())[1:] == [
         "left out: the unknown field 'timestamp': 5 (line 1; line 2; line 3; …)",
-        "without a time, dated a second after the turn before, the first of a conversation 2000-01-01: t, L1; t, L2; "
+        "without a time, dated one second after the previous turn, the first of a conversation 2000-01-01: t, L1; "
+        "t, L2; "
         "t, L3; …",
     ]
 
@@ -74,14 +75,14 @@ def test_utf_16_is_named_inside_a_zip_too(tmp_path: Path, encoding: str) -> None
         ('[{"when": 1, "what": "x"}, ', "a list whose first item is an object with the fields when, what"),
         ('\ufeff{"a": 1}\n{"b": 2}', "an object with the fields a"),
         ("[1, 2]", "a list whose first item is neither list nor object"),
-        ("2026-05-08,hello\n", "no list and no object of JSON, but '2026-05-08,hello\\n'"),
-        ("<html><body>", "no list and no object of JSON, but '<html><body>'"),
+        ("2026-05-08,hello\n", "neither a JSON list nor a JSON object, but '2026-05-08,hello\\n'"),
+        ("<html><body>", "neither a JSON list nor a JSON object, but '<html><body>'"),
     ],
 )
 def test_an_unknown_file_says_what_it_is_and_what_can_be_read(tmp_path: Path, text: str, looks: str) -> None:
     with pytest.raises(ImportFailed) as failed:
         report_of(tmp_path / "file.json", text)
-    assert f"none of the formats that can be read: it begins with {looks}. If" in str(failed.value)
+    assert f"no known format: it begins with {looks}. If" in str(failed.value)
     assert all(f"\n  {name}: {example}" in str(failed.value) for name, example in EXAMPLES.items())
 
 

@@ -122,7 +122,7 @@ def test_a_lone_surrogate_becomes_the_replacement_character(tmp_path: Path) -> N
     [
         (b"", None, "a.json is empty"),
         (b" \n\n", "jsonl", "a.json is empty"),
-        (b"[]", "jsonl", "holds no turn in the format jsonl"),
+        (b"[]", "jsonl", "contains no turn in the format jsonl"),
         (b"\x1f\x8b\x08", None, "damaged"),
         (b"Dear diary,\ntoday\n", None, "but 'Dear diary"),
         (b"Dear diary,\ntoday\n", "jsonl", "line 1: malformed JSON"),

@@ -1,8 +1,8 @@
-"""Admits one request if a slot is free, each window has room, and quota is left.
+"""Admits a request if a slot is free, each window has room, and quota is left.
 
-Postgres counts for all processes, and a request that it cannot count in time is refused. Only while nobody takes
-connections there, each process counts for itself by the same limits: a question that is refused then is lost to its
-user, and its answer needs rows of Postgres anyway.
+Postgres counts for all processes, and a request that it cannot count in time is refused. Only while Postgres accepts no
+connections, each process counts for itself with the same limits: a refused question would be lost to its user, and its
+answer waits for Postgres anyway.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ from turnlog.events.subjects import check_place
 from turnlog.events.tasks import cancel
 
 PATIENCE_S = 10.0
-# Seconds that Postgres counts as away before it is asked again, and seconds that it has to answer.
+# Seconds for which Postgres counts as unavailable before it is asked again, and seconds that it has to answer.
 AWAY_S, PING_S = 1.0, 1.5
 RETRY_S = 2.0
 RENEW_S = HELD_S / 3
@@ -60,10 +60,11 @@ Key = tuple[str, ...]
 
 
 class LocalCount:
-    """Counts concurrent requests and those of the last minute and hour in this process while Postgres is away.
+    """Counts concurrent requests and those of the last minute and hour in this process while Postgres is unavailable.
 
-    It notes every admitted request of the process, also those that Postgres counted, so that windows do not restart
-    when Postgres fails. It cannot know tokens and cost. limits: the last ones read from Postgres, by tenant and plan.
+    It records every admitted request of the process, including those that Postgres counted, so that windows do not
+    restart when Postgres fails. It does not know tokens and cost. limits: the limits last read from Postgres, by tenant
+    and plan.
     """
 
     def __init__(self) -> None:
@@ -73,7 +74,7 @@ class LocalCount:
         self._notes = 0
 
     def begin(self, given: Mapping[str, Any], now: datetime) -> None:
-        """Notes an admitted request. given: parameters as guards.parameters returns them."""
+        """Records an admitted request. given: parameters as guards.parameters returns them."""
         self._running[_user(given)] += 1
         for key in {key for _, key, _ in _windows(given)}:
             self._admitted.setdefault(key, deque()).append(now)
@@ -119,7 +120,7 @@ def _windows(given: Mapping[str, Any]) -> Iterator[tuple[LimitName, Key, timedel
 
 
 class NotCounted(TurnlogError):
-    """The request could not be counted in time, since Postgres or this process is too busy (503)."""
+    """The request could not be counted in time, because Postgres or this process is too busy (503)."""
 
     code = "not-counted-in-time"
     retry_after_s = RETRY_S
@@ -127,8 +128,8 @@ class NotCounted(TurnlogError):
 
 @dataclass(slots=True)
 class _Throttle:
-    """The throttle's state in one process. away: Postgres took no connections at the last check, whose result counts
-    until found_until, by time.monotonic()."""
+    """The throttle's state in one process. away: Postgres accepted no connections at the last check, whose result is
+    valid until found_until, by time.monotonic()."""
 
     local: LocalCount = field(default_factory=LocalCount)
     away: bool = False
@@ -136,9 +137,10 @@ class _Throttle:
     asking: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def is_away(self, database_url: str, error: BaseException | None = None) -> bool:
-        """Asks Postgres after a failure, and while it is away, once in AWAY_S.
+        """Returns whether Postgres is unavailable. Asks it after a failure, and while it is unavailable, at most once
+        per AWAY_S.
 
-        A slow server, an exhausted pool or a busy process is not away.
+        A slow server, an exhausted pool or a busy process does not count as unavailable.
         """
         if error is None and not self.away:
             return False
@@ -161,8 +163,8 @@ def _throttle(_: Runtime) -> _Throttle:
 
 
 async def _takes_connections(database_url: str) -> bool:
-    """Returns whether Postgres takes connections, which it does not while it starts or stops (libpq, PQping). One that
-    is silent for PING_S is there, and slow."""
+    """Returns whether Postgres accepts connections, which it does not while it starts or stops (libpq, PQping). A
+    server that is silent for PING_S counts as slow, not as unavailable."""
     address = make_conninfo(database_url, connect_timeout=2).encode()
     try:
         async with asyncio.timeout(PING_S):
@@ -186,11 +188,11 @@ async def admitted(
     clock: Clock = lambda: None,
     embeds: bool = False,
 ) -> AsyncIterator[None]:
-    """Holds one of the user's slots while the block runs. clock: None is Postgres's own time. embeds: for the request
-    the quota of embeddings holds.
+    """Holds one of the user's slots while the block runs. clock: None means Postgres's own time. embeds: whether the
+    quota of embeddings applies.
 
-    A slot is a lease of HELD_S that is renewed meanwhile: one of a process that was killed is free after that time.
-    Raises TooManyAtOnce, RateLimited, QuotaExceeded, NotCounted, InvalidToken.
+    A slot is a lease of HELD_S, which is renewed while the block runs; the slot of a killed process is free after that
+    time. Raises TooManyAtOnce, RateLimited, QuotaExceeded, NotCounted, InvalidToken.
     """
     check_place(tenant, thread, user)
     runtime = runtime.system or runtime  # a tenant's connections only read
@@ -210,14 +212,14 @@ async def admitted(
 
 
 async def note_handed_on(runtime: Runtime, tenant: str, user: str, agent: str, id_: UUID) -> None:
-    """Counts a question in the window of the agent that it was handed to. Its run goes on, the next request may be
-    refused. id_: the same one counts once."""
+    """Counts a question in the window of the agent to which it was handed over. Its run continues; the next request may
+    be refused. id_: the same id counts once."""
     runtime = runtime.system or runtime
     await _change(runtime, HAND_ON, {"id": id_, "tenant": tenant, "user": user, "agent": agent})
 
 
 async def _admit(runtime: Runtime, given: dict[str, Any], clock: Clock) -> bool:
-    """Returns whether Postgres counted the request; False if this process counted it because Postgres is away.
+    """Returns whether Postgres counted the request; False if this process counted it because Postgres is unavailable.
 
     Raises Refused, NotCounted.
     """
@@ -240,7 +242,7 @@ async def _admit(runtime: Runtime, given: dict[str, Any], clock: Clock) -> bool:
 
 
 async def _counted(runtime: Runtime, given: dict[str, Any], clock: Clock) -> tuple[list[Guard], datetime]:
-    """Returns what is used, and the time by which it was counted. All statements go in one round trip."""
+    """Returns the used amounts, and the time at which they were counted. All statements go in one round trip."""
     async with asyncio.timeout(PATIENCE_S), _pool(runtime).connection() as conn:
         async with conn.pipeline(), conn.transaction():
             await conn.execute(LOCK.encode(), given)
@@ -263,7 +265,7 @@ async def _keep(runtime: Runtime, slot: UUID, clock: Clock) -> None:
 
 
 async def _change(runtime: Runtime, sql: str, given: dict[str, Any]) -> None:
-    """Changes the lease; without Postgres it ends by itself."""
+    """Changes the lease; if Postgres is unavailable, the lease expires by itself."""
     with contextlib.suppress(*FAILURES):
         async with asyncio.timeout(PATIENCE_S), _pool(runtime).connection() as conn:
             await conn.execute(sql.encode(), given)

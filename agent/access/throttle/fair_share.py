@@ -1,7 +1,8 @@
 """Limits how many requests of one user this process runs at once, so that a flood of one user delays nobody else.
 
-The throttle counts answers. Reads, and the way of a request to the throttle, take connections and the processor before
-anything counts them: here a few of one user's run at once, more wait their turn, and too many are refused.
+The throttle counts answers. Reads, and requests on their way to the throttle, take connections and processor time
+before anything counts them. Here, a few of one user's requests run at once, more wait their turn, and too many are
+refused.
 """
 
 import asyncio
@@ -43,7 +44,7 @@ class Shares(dict[tuple[str, str, Kind], Share]):
 async def in_share(runtime: Runtime, tenant: str, user: str, kind: Kind) -> AsyncIterator[None]:
     """Runs the block as one of the user's AT_ONCE requests in this process, in order of arrival.
 
-    Raises TooManyWaiting where WAITING others wait already, or after PATIENCE_S.
+    Raises TooManyWaiting if WAITING others are already waiting, or after PATIENCE_S.
     """
     shares = runtime.cached(Shares)
     share = shares.setdefault((tenant, user, kind), Share())
@@ -68,4 +69,4 @@ async def in_share(runtime: Runtime, tenant: str, user: str, kind: Kind) -> Asyn
 
 def _refusal(kind: Kind) -> TooManyWaiting:
     metrics.WAITING_REFUSALS.labels(kind).inc()
-    return TooManyWaiting(f"too many of your {kind} wait for others of yours; send fewer at once")
+    return TooManyWaiting(f"too many of your {kind} are waiting; send fewer at a time")

@@ -23,15 +23,16 @@ DEFAULTS: Mapping[Plan, Mapping[LimitName, float]] = {
 }
 QUOTAS: tuple[LimitName, ...] = ("tokens_per_day", "usd_per_month", "embedding_tokens_per_day")
 HELD_S = 30.0
-HANDED_ON = ""  # in place of the conversation of a handed-over question, which is not a new request
-# The end of a request is not known; its slot is free at the latest when its lease expires.
+HANDED_ON = ""  # stored instead of the conversation for a handed-over question, which is not a new request
+# The end of a request is not known in advance; its slot is free at the latest when its lease expires.
 SLOT_RETRY_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """A limit and its use. resets_at: when a full window has room for one more, or the oldest request leaves a window
-    that is not full; the next day or month (UTC) of a quota; None where nothing is used, and for requests at once."""
+    """A limit and its use. resets_at: when a full window has room for one more request, or the oldest request leaves a
+    window that is not full; for a quota, the next day or month (UTC); None if nothing is used, and for concurrent
+    requests."""
 
     name: LimitName
     limit: float
@@ -41,7 +42,7 @@ class Guard:
 
 
 class Refused(TurnlogError):
-    """The throttle did not admit a request. retry_after_s: None when it is unknown."""
+    """The throttle did not admit a request. retry_after_s: None if unknown."""
 
     code = "refused"
 
@@ -86,7 +87,7 @@ def parameters(
 ) -> dict[str, Any]:
     """Returns the parameters of LOCK; with id and now, those of ADMIT and COUNT. VIPs and admins share a plan.
 
-    without: a limit that does not hold for the request.
+    without: a limit that does not apply to the request.
     """
     plan: Plan = "user" if role == "user" else "vip"
     names = [name for name in NAMES if name != without]
@@ -124,7 +125,9 @@ SELECT set_config('synchronous_commit', 'off', true),
   pg_advisory_xact_lock(hashtextextended(%(tenant)s::text || '/' || %(user)s::text, {LockFor.ASKING_USER:d})),
   pg_advisory_xact_lock(hashtextextended(%(tenant)s::text || '/' || %(thread)s::text, {LockFor.ASKED_THREAD:d}))"""
 
-_EMBEDDINGS = "purpose = 'embedding' AND agent = 'openai'"  # requested by the user; turnlog's own count as tokens
+_EMBEDDINGS = (
+    "purpose = 'embedding' AND agent = 'openai'"  # embeddings requested by the user; turnlog's own count as tokens
+)
 
 _GUARDS = f"""
 WITH clock AS MATERIALIZED (SELECT coalesce(%(now)s::timestamptz, clock_timestamp()) AS now),

@@ -1,6 +1,6 @@
 """Limits how far a user's appended turns run ahead of the projectors, so that a flood delays nobody else's events.
 
-A partition is projected in the order of its log: what one user appends faster than it is projected delays all others.
+A partition is projected in the order of its log, so a user who appends faster than it is projected delays all others.
 """
 
 import asyncio
@@ -24,8 +24,8 @@ _READ = ("messages",)
 
 @dataclass(slots=True)
 class Pace:
-    """Counts the events that this process appended for a user since all were last known to be projected. thread: of the
-    last event."""
+    """Counts the events that this process has appended for a user since all were last known to be projected. thread:
+    the thread of the last event."""
 
     events: int = 0
     thread: str = ""
@@ -42,10 +42,10 @@ class Paces(LRUCache[tuple[str, str | None, str], Pace]):
 
 @contextlib.asynccontextmanager
 async def in_pace(runtime: Runtime, events: Sequence[Event]) -> AsyncIterator[None]:
-    """Runs the block, which appends events of one user, when at most AHEAD of the user's events wait for a projector.
+    """Runs the block, which appends events of a user, once at most AHEAD of the user's events wait for a projector.
 
-    The user's blocks with several events run one after the other. After PATIENCE_S the block runs anyway: turns are
-    stored while Postgres or the projectors are away.
+    The user's blocks with several events run one after another. After PATIENCE_S the block runs anyway, so that turns
+    are stored while Postgres or the projectors are unavailable.
     """
     paces, first = runtime.cached(Paces), events[0]
     pace = paces.setdefault((first.tenant, first.user, "" if first.user else first.thread), Pace())

@@ -118,7 +118,7 @@ def write_archive(folder: Path, path: str, rows: Sequence[ArchivedRow]) -> str:
     _sync(file.parent)
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
     if read_archive(folder, path, digest) != list(rows):
-        raise ArchiveDamaged(f"{file} does not read back as it was written; look at the disk it is on")
+        raise ArchiveDamaged(f"{file} reads back differently from what was written; check its disk")
     return digest
 
 
@@ -131,7 +131,7 @@ def read_archive(folder: Path, path: str, sha256: str) -> list[ArchivedRow]:
     except OSError as error:
         raise ArchiveMissing(f"cannot read {file}: {error.strerror}; set TURNLOG_ARCHIVE to where it is") from None
     if hashlib.sha256(data).hexdigest() != sha256:
-        raise ArchiveDamaged(f"{file} was changed since it was written; put a copy of the file that was written there")
+        raise ArchiveDamaged(f"{file} was changed after it was written; replace it by a copy of the original")
     found = pq.read_table(pa.BufferReader(data)).to_pydict()
     # Files of earlier versions have no column `key`.
     columns = [found[name] for name in NAMES if name in found]

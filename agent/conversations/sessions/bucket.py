@@ -129,7 +129,7 @@ class Bucket:
         try:
             await kv.put(key, value)
         except APIError as error:  # the bucket is full; its other operations still work
-            logger.info("a session was not put into the bucket: %r", error)
+            logger.info("a session was not stored in the bucket: %r", error)
 
     async def _purge(self, key: str) -> None:
         await (await self._opened()).purge(key)

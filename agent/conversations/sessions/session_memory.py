@@ -155,13 +155,17 @@ class ShortTermMemory:
         or a negative recent_turns.
         """
         if recent_turns is not None and recent_turns < 0:
-            raise InvalidMemoryRequest(f"recent_turns is {recent_turns}; give 0 or more, None is the session's rule")
+            raise InvalidMemoryRequest(
+                f"recent_turns is {recent_turns}; give 0 or more, or None for the session's rule"
+            )
         size = self._counter.text(summary)
 
         def decide(state: SessionState) -> list[EventData]:
             limit = int(state.rules.token_threshold_ratio * state.rules.model_context_window)
             if not summary.strip() or size >= limit:
-                raise InvalidMemoryRequest(f"a summary needs words, and less than {limit:,} tokens; this has {size:,}")
+                raise InvalidMemoryRequest(
+                    f"a summary must not be empty and must have fewer than {limit:,} tokens; this one has {size:,}"
+                )
             kept = state.rules.recent_turns if recent_turns is None else recent_turns
             return [manual_checkpoint(state, summary.strip(), kept)]
 
@@ -259,7 +263,7 @@ class ShortTermMemory:
         try:
             await self._log.append(event)
         except TurnlogError as error:
-            logger.warning("a checkpoint of %s could not be asked for: %s", event.thread, error)
+            logger.warning("a checkpoint of %s could not be requested: %s", event.thread, error)
 
 
 def _check_user(conversation_id: str, owner: str | None, user: str | None) -> None:

@@ -103,7 +103,7 @@ class Sessions:
                 return await deciding_again()(self._change, thread, decide, user)
             except WrongExpectedVersion as error:
                 raise WrongExpectedVersion(
-                    f"the session of thread {thread!r} was changed by others for {DECIDING_S:g} s, each time just "
+                    f"the session of thread {thread!r} was changed by others for {DECIDING_S:g} s, always just "
                     "before this change could be stored; nothing was changed, try again"
                 ) from error
 

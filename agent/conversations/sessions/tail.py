@@ -103,7 +103,7 @@ async def thread_head(log: Log, tenant: str, thread: str) -> int:
 
 async def _last(log: Log, subject: str) -> int:
     if not log.nc.is_connected:
-        raise LogUnavailable("NATS is not connected; it is tried again all the time. Is the server up?")
+        raise LogUnavailable("NATS is not connected; turnlog keeps trying to reconnect. Is the server up?")
     async with _soon(f"cannot ask for the last of {subject}", PATIENCE_S):
         try:
             return int((await log.nc.jetstream().get_last_msg(STREAM, subject)).seq or 0)

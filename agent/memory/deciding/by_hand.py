@@ -104,9 +104,11 @@ def checked_metadata(given: Mapping[str, Any]) -> dict[str, Any]:
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidMemory(f"the metadata is not JSON: {error}") from None
     if not isinstance(found, dict):
-        raise InvalidMemory("the metadata is not a JSON object; give names with values")
+        raise InvalidMemory("the metadata is not a JSON object; give names and values")
     if size > MAX_METADATA_BYTES:
-        raise InvalidMemory(f"the metadata has {size} bytes as JSON, more than {MAX_METADATA_BYTES}; keep it elsewhere")
+        raise InvalidMemory(
+            f"the metadata has {size} bytes as JSON, more than {MAX_METADATA_BYTES}; store it elsewhere"
+        )
     return found
 
 
@@ -114,7 +116,7 @@ def checked_content(content: str) -> str:
     """Returns the content without surrounding space. Raises InvalidMemory when it is empty or too long."""
     text: str = storable(content.strip())
     if not text:
-        raise InvalidMemory("a memory needs words; its content is empty")
+        raise InvalidMemory("the content of a memory must not be empty")
     if len(text) > MAX_CONTENT_CHARS:
         raise InvalidMemory(
             f"the content has {len(text)} characters, more than {MAX_CONTENT_CHARS}; a memory is one claim, "
@@ -127,7 +129,7 @@ def checked_reason(reason: str) -> str:
     """Returns the reason on one line. Raises InvalidMemory when it is empty or too long."""
     text: str = storable(" ".join(reason.split()))
     if not text:
-        raise InvalidMemory("say why the memory is archived; the reason is empty")
+        raise InvalidMemory("the reason is empty; say why the memory is archived")
     if len(text) > MAX_REASON_CHARS:
         raise InvalidMemory(f"the reason has {len(text)} characters, more than {MAX_REASON_CHARS}; shorten it")
     return text

@@ -52,7 +52,9 @@ def answered(question: Conflict, held: Sequence[StoredMemory], answer: Answer, n
     """
     new = next((row for row in held if row.id == question.memory_id), None)
     if new is None or new.status != "pending":
-        raise QuestionSettled(f"question {question.conflict_id} needs no answer: its memory no longer waits for one")
+        raise QuestionSettled(
+            f"question {question.conflict_id} needs no answer: its memory is no longer waiting for one"
+        )
     if answer != "old" and is_over(new, now):
         raise QuestionSettled(
             f"the new memory of question {question.conflict_id} has expired; answer 'old' to close the question"
@@ -75,7 +77,7 @@ def require_unexpired(row: StoredMemory, now: datetime) -> None:
     """Raises NothingToRevert if its time to live has ended."""
     if is_over(row, now):
         raise NothingToRevert(
-            f"memory {row.id} cannot hold again: its time to live ended at {row.expires_at}; "
+            f"memory {row.id} cannot become valid again: it expired at {row.expires_at}; "
             "`turnlog remember` records it again"
         )
 
@@ -90,7 +92,7 @@ def edited(row: StoredMemory, memory_id: UUID, content: str, now: datetime) -> M
     Sources of the replaced memory are not evidence of the new content.
     """
     if row.status not in _IN_USE:
-        holds = f"{row.replaced_by}, which replaced it" if row.replaced_by else "the one that holds"
+        holds = f"{row.replaced_by}, which replaced it" if row.replaced_by else "the valid version"
         raise MemoryNotInUse(f"memory {row.id} is {row.status} and cannot be edited; edit {holds}")
     ends = None if row.expires_at is None else now + (row.expires_at - row.confirmed_at)
     memory = memory_of(row).model_copy(
@@ -106,7 +108,7 @@ def archived(row: StoredMemory, reason: str) -> MemoryArchived | None:
     """Returns the event that archives a memory, or None if it is archived for this reason already. Raises
     MemoryNotInUse."""
     if row.status not in _IN_USE:
-        raise MemoryNotInUse(f"memory {row.id} is {row.status} and cannot be archived; only one that holds can")
+        raise MemoryNotInUse(f"memory {row.id} is {row.status} and cannot be archived; only a valid memory can")
     is_known = row.status == "archived" and row.archived_reason == reason
     return None if is_known else MemoryArchived(memory_id=row.id, reason=reason)
 

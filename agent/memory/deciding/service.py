@@ -223,7 +223,7 @@ class Memories:
             place = (rows.place.tenant, rows.place.thread)
             found = await conflicts(rows.conn, *place, conflict_id, answered=True)
             if not found:
-                raise NotFound(f"there is no question {conflict_id} to user {user!r}; `turnlog memories` lists them")
+                raise NotFound(f"there is no question {conflict_id} for user {user!r}; `turnlog memories` lists them")
             [question] = found
             if question.answer == answer:
                 return Decided([], None)

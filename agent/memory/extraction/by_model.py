@@ -171,7 +171,7 @@ def extraction_task(path: Path | None) -> str | None:
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidPrompt(f"the extraction's prompt {path} cannot be read as UTF-8 text: {error}") from None
     if not text:
-        raise InvalidPrompt(f"the extraction's prompt {path} is empty; say in it what is to be remembered")
+        raise InvalidPrompt(f"the extraction's prompt {path} is empty; it must say what to remember")
     return text
 
 

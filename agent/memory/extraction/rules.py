@@ -165,10 +165,10 @@ def _of_file(name: str, text: str) -> dict[str, Compiled | None]:
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise InvalidRules(f"{name} is no TOML: {error}") from None
+        raise InvalidRules(f"{name} is not TOML: {error}") from None
     tables = document.get("rule")
     if not isinstance(tables, dict) or set(document) != {"rule"}:
-        raise InvalidRules(f"{name} must hold tables [rule.<id>] and nothing else")
+        raise InvalidRules(f"{name} must contain only tables [rule.<id>]")
     return {
         key: None if table == {"enabled": False} else _compiled(f"{name}, rule {key!r}", key, table)
         for key, table in tables.items()
@@ -217,7 +217,7 @@ def _regex(where: str, text: str) -> Pattern:
     except KeyError as error:
         raise InvalidRules(f"{where}: there is no part {error}; there are {', '.join(parts())}") from None
     except regex.error as error:
-        raise InvalidRules(f"{where}: {text!r} is no regular expression: {error}") from None
+        raise InvalidRules(f"{where}: {text!r} is not a regular expression: {error}") from None
 
 
 def _pattern(where: str, language: str, text: str) -> Pattern:

@@ -102,7 +102,7 @@ def read_chatgpt(records: Iterable[Record], defaults: Defaults, stem: str) -> It
 def _conversation(record: Record, defaults: Defaults, names: ThreadNames) -> tuple["ChatGPTConversation", list[Node]]:
     value = record.value
     if record.error or not isinstance(value, dict) or not isinstance(value.get("mapping"), dict):
-        raise ValueError(record.error or "no ChatGPT conversation: it lacks `mapping`")
+        raise ValueError(record.error or "not a ChatGPT conversation: it lacks `mapping`")
     label = value.get("title") if isinstance(value.get("title"), str) else None
     thread = names.next(value.get("conversation_id") or value.get("id"))
     opened = Conversation(defaults, thread, label, None, value.get("create_time"))

@@ -27,7 +27,7 @@ def read_claude(records: Iterable[Record], defaults: Defaults, stem: str) -> Ite
 def _tree(value: dict[str, Any]) -> Tree:
     messages = value.get("chat_messages")
     if not isinstance(messages, list):
-        raise ValueError("no Claude conversation: it lacks a list `chat_messages`")
+        raise ValueError("not a Claude conversation: it lacks a list `chat_messages`")
     leaf = value.get("current_leaf_message_uuid")
     return Tree(value.get("uuid"), value.get("name"), value.get("created_at"), messages, leaf, value.get("model"))
 

@@ -94,7 +94,7 @@ class _Agent:
         """Returns the turn, or the reason why there is none."""
         role = _KINDS.get(message.get("message_type", ""), message.get("role"))
         if role not in ("user", "assistant", "tool"):
-            return "no turn of a conversation, but instructions or an approval"
+            return "instructions or an approval, not a turn of a conversation"
         calls = list(self._calls(message))
         content = as_content([*_parts(message), *(TextBlock(text=text) for text in self._spoken(calls))])
         call = message.get("tool_call_id")

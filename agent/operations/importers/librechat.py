@@ -29,7 +29,7 @@ def read_librechat(records: Iterable[Record], defaults: Defaults, stem: str) -> 
 
 def _tree(value: dict[str, Any]) -> Tree:
     if not isinstance(value.get("messages"), list) or "conversationId" not in value:
-        raise ValueError("no LibreChat conversation: it lacks `conversationId` or a list `messages`")
+        raise ValueError("not a LibreChat conversation: it lacks `conversationId` or a list `messages`")
     messages = _flat(value["messages"])
     dated = [one for one in messages if isinstance(one, dict) and isinstance(one.get("createdAt"), str)]
     leaf = max(dated, key=lambda one: str(one["createdAt"]), default={}).get("messageId")

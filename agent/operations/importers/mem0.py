@@ -44,7 +44,7 @@ def _listed(where: str, value: Any) -> list[tuple[str, Any]]:
 
 def _memory(where: str, value: Any, defaults: Defaults) -> Item:
     if not isinstance(value, dict) or not isinstance(content := value.get("memory", value.get("content")), str):
-        raise ValueError("no memory of mem0: it lacks a text `memory`")
+        raise ValueError("not a memory of mem0: it lacks a text `memory`")
     if value.get("replaced_by") or value.get("state", "active") != "active":
         return Skipped(where, "no longer in use in mem0")
     categories = [one for one in value.get("categories") or () if isinstance(one, str)]

@@ -42,7 +42,7 @@ def _tree(value: dict[str, Any]) -> Tree:
     chat = value["chat"] if isinstance(value.get("chat"), dict) else value
     history = chat.get("history")
     if not isinstance(history, dict) or not isinstance(history.get("messages"), dict):
-        raise ValueError("no Open WebUI chat: it lacks an object `history` with `messages`")
+        raise ValueError("not an Open WebUI chat: it lacks an object `history` with `messages`")
     messages = [{"id": key, **one} if isinstance(one, dict) else one for key, one in history["messages"].items()]
     start = value.get("created_at") or chat.get("timestamp")
     return Tree(

@@ -74,7 +74,7 @@ def read(path: Path, format: Format | None = None, defaults: Defaults | None = N
         yield Rejected("end of file", f"the file is damaged from here on ({error})")
     if not turns:
         _refuse_empty(path)
-        raise ImportFailed(f"{path} holds no turn in the format {asked}{first_error}")
+        raise ImportFailed(f"{path} contains no turn in the format {asked}{first_error}")
 
 
 def _refuse_empty(path: Path) -> None:
@@ -107,7 +107,7 @@ def _detected(path: Path) -> Format:
         _refuse_empty(path)
         known = "".join(f"\n  {name}: {example}" for name, example in EXAMPLES.items())
         raise ImportFailed(
-            f"{path} has none of the formats that can be read: it begins with {looks_like(path)}. "
+            f"{path} has no known format: it begins with {looks_like(path)}. "
             f"If it has one of these, name it (--format, over HTTP format=):{known}"
         )
     return found

@@ -28,7 +28,7 @@ def download(url: str, format: str | None, key: str | None, user: str | None, fo
     """Writes the data of the URL into a file of the folder; returns the file with its format. Raises ImportFailed."""
     is_database = urlsplit(url).scheme.startswith("postgres")
     if not is_database and format not in ("mem0", "zep"):
-        raise ImportFailed("say whose API it is: --format mem0, or --format zep")
+        raise ImportFailed("name the API: --format mem0, or --format zep")
     name, read = ("langgraph", _langgraph) if is_database else (format, _mem0 if format == "mem0" else _zep)
     path = folder / f"{name}.jsonl"
     try:
@@ -41,7 +41,7 @@ def download(url: str, format: str | None, key: str | None, user: str | None, fo
         said = " ".join(str(error).split())[:300].replace(urlsplit(url).password or url, "…")
         raise ImportFailed(f"{_shown(url)} cannot be read: {said}") from None
     except MALFORMED as error:
-        raise ImportFailed(f"{_shown(url)} answers something else than {name} does ({error!r:.200})") from error
+        raise ImportFailed(f"{_shown(url)} does not answer as {name} does ({error!r:.200})") from error
     if not path.stat().st_size:
         raise ImportFailed(f"{_shown(url)} has nothing to import{f' of user {user}' if user else ''}")
     return path, "openai" if is_database else "mem0" if format == "mem0" else "zep"

@@ -89,7 +89,7 @@ def _parts(path: Path, archive: zipfile.ZipFile) -> Iterator[Part]:
         raise ImportFailed(f"{path} is a zip without a conversations.json; it has {names}. Unpack it, import its files")
     for info in infos:
         if info.file_size > _LARGEST_RATIO * max(info.compress_size, 1):
-            raise ImportFailed(f"{path}: {info.filename} would grow to {info.file_size:,} bytes; it is no export")
+            raise ImportFailed(f"{path}: {info.filename} would unpack to {info.file_size:,} bytes; it is not an export")
         try:
             stream = archive.open(info)
         except RuntimeError as error:  # encrypted, or compressed by a method that Python lacks
@@ -106,7 +106,7 @@ def looks_like(path: Path) -> str:
         described = _described(from_json(start, allow_partial="trailing-strings"))
     except ValueError:
         described = None
-    return described or f"no list and no object of JSON, but {start[:40].decode('utf-8', 'replace')!r}"
+    return described or f"neither a JSON list nor a JSON object, but {start[:40].decode('utf-8', 'replace')!r}"
 
 
 def _described(value: Any) -> str | None:

@@ -82,7 +82,7 @@ async def run_now(runtime: Runtime, job: Job, due_at: datetime, on_progress: OnP
     """Runs the job by hand, as if it were due at that time. Raises JobUnderWay."""
     async with _alone(runtime, job) as conn:
         if conn is None:
-            raise JobUnderWay(f"another worker runs {job.name} just now; `turnlog jobs` shows when it is done")
+            raise JobUnderWay(f"another worker is running {job.name}; `turnlog jobs` shows when it is done")
         return await _run(runtime, job, due_at, on_progress)
 
 

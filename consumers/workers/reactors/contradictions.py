@@ -112,7 +112,7 @@ class ContradictionReactor:
             return
         spent = answer.usage.metered("extraction", NAME)
         if answer.is_malformed:
-            spent = spent.model_copy(update={"error": "the answer is not in the format asked for"})
+            spent = spent.model_copy(update={"error": "the answer is not in the requested format"})
         await self._store(task, comparisons(answer.verdicts, task.earlier), spent, key)
 
     async def _answer(self, conn: Connection, task: Task, key: bytes) -> ModelVerdicts:

@@ -128,5 +128,5 @@ class ExtractionReactor:
             logger.warning("%s: the model failed %d times, again in %.0f s: %s", NAME, failures, wait_s, error)
             return
         await self._extraction.give_up(conn, conversation, error)
-        logger.warning("%s: given up after %d failures, rules only: %s", NAME, failures, error)
+        logger.warning("%s: model given up after %d failures, only rules are used: %s", NAME, failures, error)
         self._waiting[conversation] = Waiting(time.monotonic())  # there may be more turns after the batch

@@ -127,7 +127,7 @@ class SegmentReactor:
                 thread = request.event.thread
                 async with work_lock(conn, LockFor.SEGMENTS, f"{NAME}/{request.event.tenant}/{thread}") as held:
                     if not held:
-                        raise RetryLater(2.0, f"another worker is at the segments of thread {thread}")
+                        raise RetryLater(2.0, f"another worker is summarising segments of thread {thread}")
                     await self._answer(conn, request)
 
     async def _answer(self, conn: Connection, request: Recorded) -> None:

@@ -54,7 +54,7 @@ class ThreadMaintenance:
             name = f"{NAME}/{event.tenant}/{event.thread}"
             async with work_lock(conn, LockFor.THREAD_UPKEEP, name) as held:
                 if not held:
-                    raise RetryLater(2.0, f"another worker is at thread {event.thread}")
+                    raise RetryLater(2.0, f"another worker is working on thread {event.thread}")
                 await self._look(conn, event, newest.partition)
 
     async def _look(self, conn: Connection, event: Event, partition: int) -> None:

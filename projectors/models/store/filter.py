@@ -20,13 +20,13 @@ def storable_json(value: Any) -> str:
         text = json.dumps(value, allow_nan=False, ensure_ascii=False)
         text.encode()
     except UnicodeEncodeError:
-        raise ValueError("it holds a lone surrogate; send valid Unicode") from None
+        raise ValueError("it contains a lone surrogate; send valid Unicode") from None
     except RecursionError:
         raise ValueError("it is nested too deeply, or contains itself") from None
     except (TypeError, ValueError) as error:
         raise ValueError(str(error)) from None
     if _NUL.search(text):
-        raise ValueError("it holds a NUL character, which Postgres cannot store; remove it")
+        raise ValueError("it contains a NUL character, which Postgres cannot store; remove it")
     return text
 
 
