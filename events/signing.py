@@ -53,7 +53,7 @@ class Signer:
         if found is None or not hmac.compare_digest(found[1], self._signature(body[: found.start()])):
             raise UnsignedEvent(
                 f"the event at sequence {seq} is not signed with the secret of this turnlog (TURNLOG_API_SECRET). Drop "
-                "it if its origin is unknown; if it is yours, from before events were signed or with an earlier secret, "
+                "it if its origin is unknown; if it is yours, from before events were signed or with another secret, "
                 f"set TURNLOG_TRUSTED_THROUGH to {seq} or more and retry"
             )
 

@@ -21,7 +21,7 @@ def content_of(value: Any) -> Content:
     if isinstance(value, list):
         return tuple(_block(part) for part in value)
     if value is None:
-        raise ValueError("the turn has no content")
+        raise ValueError("no text: the turn has no content")
     raise ValueError(f"content is {type(value).__name__}; it must be text or a list of blocks")
 
 
