@@ -1,4 +1,4 @@
-"""Sends requests to a turnlog server, repeats them where that is safe, and raises its errors as turnlog's own."""
+"""Sends requests to a turnlog server, repeats them if that is safe, and raises its errors as turnlog's own."""
 
 import asyncio
 import functools
@@ -43,15 +43,15 @@ class ServerUnavailable(TurnlogError):
 
 
 class Turn:
-    """The turn of a thread, held by the wrapped client that answers in it."""
+    """A thread's turn to answer, held by the wrapped client that answers in it."""
 
     def __init__(self) -> None:
         self.is_taken, self.changed = False, asyncio.Condition()
 
 
 class Http:
-    """One server with one token. patience_s: how long a request is repeated while the server is unavailable. turns: by
-    the path of a thread."""
+    """A server with a token. patience_s: how long a request is repeated while the server is unavailable. turns: by the
+    path of a thread."""
 
     def __init__(self, url: str, key: str, patience_s: float) -> None:
         self.turns: WeakValueDictionary[str, Turn] = WeakValueDictionary()
@@ -75,8 +75,8 @@ class Http:
     ) -> T:
         """Returns the answer as a value of `returns`.
 
-        write_id: a write that is sent again with it happens once; each call has its own by default. Raises the server's
-        errors, ServerUnavailable.
+        write_id: a write that is sent again with the same id is done once; by default each call has its own. Raises the
+        server's errors, ServerUnavailable.
         """
         self._refuse_closed()
         request: dict[str, Any] = {"headers": _headers(user, write_id)}
@@ -94,8 +94,8 @@ class Http:
     async def pages(
         self, path: str, item: type[T], limit: int, user: str | None, cursor: str | None = None, **params: Any
     ) -> list[T]:
-        """Returns up to `limit` items of a list, read page by page. newest=True: each page goes before those read so
-        far. cursor: of the page to begin with."""
+        """Returns up to `limit` items of a list, read page by page. newest=True: each page is put before those read so
+        far. cursor: of the first page to read."""
         items: list[Any] = []
         while True:
             asked = params | {"limit": min(PAGE, max(1, limit - len(items))), "cursor": cursor}
@@ -108,9 +108,9 @@ class Http:
     async def events(
         self, path: str, body: Any, user: str | None, ends: Iterable[str]
     ) -> AsyncGenerator[httpx2.ServerSentEvent]:
-        """Yields the events of a stream, which begins with POST …/stream and goes on with GET …/{seq of `started`}.
+        """Yields the events of a stream, which begins with POST …/stream and continues with GET …/{seq of `started`}.
 
-        One that breaks off is continued after its last event. ends: names of the events that it ends with.
+        A stream that breaks off is continued after its last event. ends: names of its final events.
         """
         self._refuse_closed()
         loop, failures = asyncio.get_running_loop(), 0
@@ -159,7 +159,7 @@ class Http:
 def error_of(problem: Mapping[str, Any]) -> TurnlogError:
     """Returns the error of the class with the problem's code, or TurnlogError if this process has no such class.
 
-    It has `status`, `retry_after_s` and `category`, and `candidates` where words mean several memories.
+    It has `status`, `retry_after_s` and `category`, and `candidates` if words match several memories.
     """
     kind = _classes(TurnlogError).get(problem["code"], TurnlogError)
     error = kind.__new__(kind, problem["detail"])
@@ -195,8 +195,8 @@ def _headers(user: str | None, write_id: UUID | None) -> dict[str, Any]:
 
 
 def _passing(error: BaseException) -> bool:
-    """Returns whether repeating the request may help. For an answer it does not: the server has tried as long as it
-    may."""
+    """Returns whether repeating the request may help. For an answer it does not, because the server has already tried
+    as long as allowed."""
     if isinstance(error, NoAnswer):
         return False
     return isinstance(error, httpx2.TransportError) or getattr(error, "status", None) == UNAVAILABLE

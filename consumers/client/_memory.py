@@ -55,10 +55,10 @@ class NotSettled(TurnlogError):
 
 
 class Memory(LoopBound):
-    """The memory of one tenant, open as long as its block; `turnlog.open` makes it.
+    """The memory of a tenant, open during its block; `turnlog.open` makes it.
 
-    runtime: log, pool, models and settings, for the use cases that this face does not have. exchanges: of wrapped
-    clients, under way.
+    runtime: log, pool, models and settings, for functions that this class does not offer. exchanges: running exchanges
+    of wrapped clients.
     """
 
     __slots__ = ("_closes", "exchanges", "runtime", "tenant")
@@ -81,7 +81,9 @@ class Memory(LoopBound):
     async def threads(
         self, user: str | None = None, limit: int = 100, after: Sequence[ThreadInfo] = ()
     ) -> list[ThreadInfo]:
-        """Conversations, most recently active first; of one user, or all. after: the page before, for those behind."""
+        """Returns conversations of one user or all, most recently active first. after: the previous page, to get the
+        next one.
+        """
         place = (after[-1].last_active_at, after[-1].thread) if after else None
         return await threads.list_threads(self.runtime, self.tenant, user, limit, place)
 
@@ -104,11 +106,11 @@ class Memory(LoopBound):
         """Returns the k turns of a thread, or of all threads of a user, that the query is about; with a user, k
         memories too.
 
-        By meaning, words, names and dates; `degraded` says why vectors took no part. topic: only turns with it, and no
-        memories; speaker: only turns of somebody with this name, or of this user, and no memories. as_of: only
-        memories, those that held then; history: memories that ended too. kinds, min_importance: only memories, of
-        these kinds and of that current importance. keyword_only: compares words alone, no vectors. Raises BadQuery,
-        NotFound, InvalidMemory.
+        Searches by meaning, words, names and dates; `degraded` says why it was done without vectors. topic: only turns
+        with this topic, no memories; speaker: only turns of a speaker with this name, or of this user, no memories.
+        as_of: only memories, those valid at that time; history: also memories that have ended. kinds, min_importance:
+        only memories, of these kinds and with at least that current importance. keyword_only: compares only words, not
+        vectors. Raises BadQuery, NotFound, InvalidMemory.
         """
         asked = {
             "thread": thread,
@@ -123,7 +125,8 @@ class Memory(LoopBound):
         return await self._recall(query, user, asked | {"kinds": list(kinds), "min_importance": min_importance})
 
     async def remember(self, user: str, memory: str | MemoryInput, *, memory_id: UUID | None = None) -> Outcome:
-        """Stores one claim about a user; what contradicts it is closed. memory_id: makes a repeated call one.
+        """Stores one claim about a user; memories that contradict it end. memory_id: repeated calls with the same id
+        store it once.
 
         Raises InvalidMemory.
         """
@@ -132,25 +135,26 @@ class Memory(LoopBound):
     async def memories(
         self, user: str, which: MemoryFilter = ALL, limit: int = 100, after: Sequence[MemoryView] = ()
     ) -> list[MemoryView]:
-        """Returns what is remembered of a user: what was said last, best score first. after: the page before, for what
-        was said before it."""
+        """Returns what is remembered about a user: the most recently said memories, best score first. after: the
+        previous page, to get memories said earlier."""
         place = memories.last_said(after) if after else None
         return await memories.list_memories(self.runtime, self.tenant, user, which, limit, place)
 
     async def profile(self, user: str, *, as_of: datetime | None = None, max_tokens: int = TOKENS) -> Profile:
-        """Returns who a user is: what holds of them, or held at a moment, grouped, the most important first.
+        """Returns who a user is: what is true of them now, or was at a moment, in groups, most important first.
         max_tokens: of `text`. Raises InvalidMemory."""
         return await profile(self.runtime, self.tenant, user, as_of, max_tokens)
 
     async def forget(self, user: str, memory: str | UUID) -> tuple[UUID, ...]:
-        """Drops the content of a memory and of all with the same words; their ids.
+        """Removes the content of a memory and of all with the same words, and returns their ids.
 
-        memory: an id, the beginning of one, or words that only this memory has. Raises NotFound, AmbiguousMemory.
+        memory: an id, the beginning of an id, or words that only this memory contains. Raises NotFound,
+        AmbiguousMemory.
         """
         return (await memory_changes.forget_memory(self.runtime, self.tenant, user, str(memory))).forgotten
 
     async def edit(self, user: str, memory: UUID, content: str) -> Edited:
-        """Gives a memory other words; its history keeps the earlier version. Raises NotFound, InvalidMemory."""
+        """Changes the words of a memory; its history keeps the earlier version. Raises NotFound, InvalidMemory."""
         return await memory_changes.edit_memory(self.runtime, self.tenant, user, str(memory), content)
 
     async def settled(self, user: str, timeout_s: float = 60.0) -> None:
@@ -163,18 +167,20 @@ class Memory(LoopBound):
             await asyncio.sleep(LOOK_AGAIN_S)
 
     async def preferences(self, user: str) -> UserPreferences:
-        """Returns how the user wants to be answered: set by hand, else as they said it last."""
+        """Returns how the user wants to be answered: preferences set by hand, otherwise what they last said."""
         return await preferences.show_preferences(self.runtime, self.tenant, user)
 
     async def set_preferences(self, user: str, *, clear: Sequence[str] = (), **values: Any) -> UserPreferences:
         """Sets preferences by the names of UserPreferences, such as `language="zh"`; others stay as they are.
 
-        clear: names to set no longer. Raises InvalidPreference.
+        clear: names of preferences to remove. Raises InvalidPreference.
         """
         return await preferences.set_preferences(self.runtime, self.tenant, user, values, clear)
 
     async def entities(self, user: str, type: str | None = None, limit: int = 100) -> list[EntityFound]:
-        """Returns people, schools, events and topics that the user spoke of, most mentioned first. type: only these."""
+        """Returns people, schools, events and topics that the user spoke of, most mentioned first. type: only of this
+        type.
+        """
         return await entities.list_entities(self.runtime, self.tenant, user, type, limit)
 
     async def export(self, user: str, level: Level = "moderate") -> dict[str, Any]:
@@ -184,19 +190,20 @@ class Memory(LoopBound):
         return dict(json.loads("".join(pieces)))
 
     async def agents(self) -> list[AgentRow]:
-        """Returns the tenant's agents by type, as they are used."""
+        """Returns the tenant's agents by type, with the values in use."""
         return await agents.list_agents(self.runtime, self.tenant)
 
     async def change_agent(self, type: str, **changes: Unpack[AgentChanges]) -> AgentRow:
-        """Changes an agent, or makes it, for the next answer; what is not named stays as it was set.
+        """Changes an agent, or creates it, from the next answer on; values that are not named stay.
 
-        changes: system_prompt, temperature, max_tokens, model, name, tools, delegates; None takes what the team's files
-        say. Raises InvalidAgent.
+        changes: system_prompt, temperature, max_tokens, model, name, tools, delegates; None restores the value of the
+        team's files. Raises InvalidAgent.
         """
         return await agents.change_agent(self.runtime, self.tenant, type, changes)
 
     async def switch_agent(self, type: str, enabled: bool) -> AgentRow:
-        """Switches an agent on, or off: then it is refused by name, and nothing is routed or handed to it.
+        """Switches an agent on or off. While it is off, requests that name it are refused, and no question is routed or
+        handed to it.
 
         Raises NotFound, InvalidAgent.
         """
@@ -214,8 +221,8 @@ class Memory(LoopBound):
     ) -> ImportReport:
         """Imports an export of another product, or turnlog's JSONL; the same file again adds nothing.
 
-        user: owner of the turns, which go into conversations of this user alone; by default whoever the file names.
-        thread: for all turns. dry_run: only says what is in the file. Raises ImportFailed, InvalidToken.
+        user: owner of the turns, which go into conversations of this user alone; by default the users that the file
+        names. thread: for all turns. dry_run: only reports what is in the file. Raises ImportFailed, InvalidToken.
         """
         return await self._import(Path(path), user, format, thread, dry_run)
 
@@ -224,8 +231,8 @@ class Memory(LoopBound):
     ) -> Clearing:
         """Removes these parts of a person's data from every read model, and returns what it removed.
 
-        The log keeps the events, and the person's key opens them: only `erase` makes them unreadable. Conversations in
-        which others speak stay. Raises NothingNamed.
+        The log keeps the events, and the person's key still opens them; only `erase` makes them unreadable.
+        Conversations in which others speak stay. Raises NothingNamed.
         """
         parts = Parts(memories, conversations, entities)
         return await personal_data.clear_person(self.runtime, self.tenant, user, parts)
@@ -233,15 +240,15 @@ class Memory(LoopBound):
     async def erase(self, user: str, reason: str | None = None) -> Receipt:
         """Erases a person: keys, rows, caches, archives and what is readable in the log, then searches for remains.
 
-        `hits` of the receipt is empty when nothing is left. A call that was broken off can be repeated. Raises NotFound
-        for a user of whom there is nothing, KeyUnavailable.
+        The receipt's `hits` is empty if nothing is left. An interrupted call can be repeated. Raises NotFound for a
+        user without data, KeyUnavailable.
         """
         reach = erasure_reach(self.runtime.settings)
         plan = await personal_data.plan_erasure(self.runtime, self.tenant, user, reach)
         return await personal_data.erase_person(self.runtime, plan, reach, reason)
 
     async def close(self) -> None:
-        """Closes what `start` opened, or ends a block early. A second call does nothing."""
+        """Closes a memory that `start` opened, or ends a block early. A second call does nothing."""
         await self._closes()
 
     async def _waiting(self, user: str) -> int:

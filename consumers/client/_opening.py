@@ -1,6 +1,7 @@
-"""turnlog.open(): servers, log, database and the roles that an embedding program needs; turnlog.connect(): a server.
+"""turnlog.open() opens servers, log, database and the roles that an embedding program needs; turnlog.connect() connects
+to a server.
 
-Both for `async with` or `with`.
+Both are used in `async with` or `with`.
 """
 
 import asyncio
@@ -31,7 +32,9 @@ class Opening:
         self._loop: LoopThread | None = None
 
     async def start(self) -> "Memory":
-        """Opens without a block, as in a notebook, until `await memory.close()`. Raises as a block does."""
+        """Opens without a block, as in a notebook, until `await memory.close()`. Raises the errors that a block
+        raises.
+        """
         return await self.__aenter__()
 
     async def __aenter__(self) -> "Memory":
@@ -76,14 +79,14 @@ def open(
 ) -> Opening:
     """Opens turnlog: `async with turnlog.open() as memory`, or `with` for the same methods without asyncio.
 
-    Settings come from the environment and `.env`; arguments go before them. OPENAI_API_KEY and the other variables
-    of OpenAI's, which the program may have for itself, count only where `model`, `api_key` or `api_base_url` is
-    given, or TURNLOG_MODEL, API_KEY or API_BASE_URL is set. nats_url, database_url: servers that run; without them
-    embedded ones are started under `home` (TURNLOG_HOME) and shared by all processes that name it. tenant: whose
-    data. roles: what this process does beside serving calls: "projectors" fill the read models, "reactors"
-    summarise, tag, embed and extract memories, "agent" answers `Thread.ask`. Where `turnlog up` or a worker plays
-    them, projectors stand by and the others share the work; pass roles=() to leave all of it to them. settings: any
-    other setting by its name in turnlog.agent.settings, such as model="gpt-4o" or api_key="…".
+    Settings come from the environment and `.env`; arguments override them. OPENAI_API_KEY and OpenAI's other variables,
+    which the program may have for itself, are used only if `model`, `api_key` or `api_base_url` is given, or
+    TURNLOG_MODEL, API_KEY or API_BASE_URL is set. nats_url, database_url: running servers; without them, embedded ones
+    are started under `home` (TURNLOG_HOME) and shared by all processes with the same home. tenant: whose data it is.
+    roles: what this process does besides serving calls: "projectors" fill the read models, "reactors" summarise, tag,
+    embed and extract memories, "agent" answers `Thread.ask`. If `turnlog up` or a worker plays these roles too,
+    projectors stand by and the others share the work; pass roles=() to leave all work to them. settings: any other
+    setting by its name in turnlog.agent.settings, such as model="gpt-4o" or api_key="…".
 
     Raises InvalidSetting here, and DatabaseUnavailable, LogUnavailable or InvalidToken when the block begins.
     """
@@ -93,14 +96,14 @@ def open(
 
 
 def connect(url: str, *, key: str, patience_s: float = 10.0) -> Opening:
-    """Connects to a turnlog server: the methods of `turnlog.open`, over HTTP, with `async with` or `with`.
+    """Connects to a turnlog server. Gives the methods of `turnlog.open` over HTTP, with `async with` or `with`.
 
-    url: such as http://127.0.0.1:8484. key: a token (`turnlog token`) or an API key (`turnlog api-key create`); tenant
-    and user are those that it names, so `user` may be None everywhere, and only a key with the scope act-as-user may
-    name another one. patience_s: for how long a request is sent again while the server is away; a write that is sent
-    again happens once.
+    url: such as http://127.0.0.1:8484. key: a token (`turnlog token`) or an API key (`turnlog api-key create`); it
+    determines tenant and user, so `user` may be None everywhere, and only a key with the scope act-as-user may name
+    another one. patience_s: for how long a request is repeated while the server is unavailable; a repeated write is
+    done once.
 
-    Raises InvalidSetting here, and ServerUnavailable, Unauthenticated, TokenExpired or Forbidden by each method.
+    Raises InvalidSetting here; each method may raise ServerUnavailable, Unauthenticated, TokenExpired or Forbidden.
     """
     if not url.startswith(("http://", "https://")):
         raise InvalidSetting(f"the server's URL {url[:200]!r} must begin with http:// or https://")

@@ -12,7 +12,9 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def turnlog_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
-    """Arguments of `turnlog.open` for servers of this session alone, where a thread plays the roles of every tenant."""
+    """Yields arguments of `turnlog.open` for servers of this test session alone, where a thread plays the roles of
+    every tenant.
+    """
     import turnlog
 
     home = tmp_path_factory.mktemp("turnlog")

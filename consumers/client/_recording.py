@@ -24,10 +24,11 @@ logger = logging.getLogger("turnlog.client")
 
 
 class Exchange:
-    """A running request. It holds the turn of its thread until it is over.
+    """A running request. It holds its thread's turn to answer until it is over.
 
-    It runs in a task of its own, since what cancels its caller often cancels each further wait of the caller too.
-    messages: what the model gets. heard: what came of the answer. is_whole: it came at once, and not as a stream.
+    It runs in a task of its own, because whatever cancels its caller often cancels each further wait of the caller too.
+    messages: for the model. heard: the received part of the answer. is_whole: whether the answer came at once, not as a
+    stream.
     """
 
     def __init__(self, thread: Thread, arguments: Wire, tokens: int | None) -> None:
@@ -40,7 +41,7 @@ class Exchange:
         self.task.add_done_callback(self._ended)
 
     async def begin(self) -> None:
-        """Waits until the messages are stored. Raises what `begun` raises."""
+        """Waits until the messages are stored. Raises the errors of `begun`."""
         try:
             await asyncio.shield(self._begun)
         except asyncio.CancelledError:
@@ -107,8 +108,8 @@ class Exchange:
             await self._close()
 
     async def _record(self, thread: Thread, context: Context, latency_ms: float) -> None:
-        """Records the text and the calls with complete arguments, because others cannot be run. Nothing came: nothing
-        is."""
+        """Records the text and the calls with complete arguments, because others cannot be run; nothing if nothing was
+        received."""
         heard, model = self.heard, self.heard.model or self._model
         text = heard.whole_text()
         calls = [call for call in heard.tool_calls() if self.is_whole or _is_json(call.arguments)]
@@ -140,13 +141,13 @@ class Exchange:
 
 
 def as_sent(messages: Sequence[Any]) -> list[Wire]:
-    """Returns the caller's messages; those of an earlier answer may be objects of the OpenAI library."""
+    """Returns the caller's messages as dicts; those of an earlier answer may be objects of the OpenAI library."""
     return [one if isinstance(one, Mapping) else one.model_dump(exclude_none=True) for one in messages]
 
 
 async def begun(exchanges: set[Exchange], thread: Thread, arguments: Wire, tokens: int | None) -> Exchange:
-    """Stores the caller's new messages when it is their turn, and builds the context that ends with them. exchanges:
-    contains the request until it ends.
+    """Stores the caller's new messages when it is the request's turn, and builds the context that ends with them.
+    exchanges: contains the request until it ends.
 
     Raises InvalidEvent, NotFound for a request without messages on a thread without turns, WindowTooSmall,
     TooManyWaiting.
@@ -161,8 +162,8 @@ async def begun(exchanges: set[Exchange], thread: Thread, arguments: Wire, token
 async def _new(thread: Thread, given: Sequence[Wire]) -> tuple[Sequence[Wire], int]:
     """Returns the messages after the longest prefix that the thread ends with, and the sequence of its last turn.
 
-    Where none fits, as with a history that was shortened or edited: those behind the caller's last answer, unless the
-    thread is empty.
+    If none fits, as with a shortened or edited history, returns those after the caller's last answer, unless the thread
+    is empty.
     """
     try:
         known = await thread.messages(limit=max(1, len(given)), newest=True)

@@ -1,4 +1,4 @@
-"""The methods of Memory and Thread over the HTTP routes of a server."""
+"""The methods of Memory and Thread, over the HTTP routes of a server."""
 
 import asyncio
 import json
@@ -195,7 +195,7 @@ class RemoteThread(Thread):
         return decoded(RedactionReceipt, await _result(self._http, job, self.user))
 
 
-# Event of an answer's stream → its piece; other events show nothing.
+# Event of an answer's stream → its piece; other events are ignored.
 _PIECES: dict[str | None, Callable[[Any], Piece]] = {
     "content": lambda data: Text(data["chunk"]),
     "restart": lambda _: Restarted(),
@@ -205,7 +205,7 @@ _PIECES: dict[str | None, Callable[[Any], Piece]] = {
 
 
 class RemoteMemory(Memory):
-    """The memory of a server. user: None is the user of the token; a key with act-as-user may name another one."""
+    """The memory of a server. user: None means the user of the token; a key with act-as-user may name another one."""
 
     __slots__ = ("_http",)
 

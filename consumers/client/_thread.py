@@ -1,4 +1,4 @@
-"""One conversation: append turns, get a context, ask turnlog's agent, read the transcript."""
+"""A conversation: append turns, get a context, ask turnlog's agent, read the transcript."""
 
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
@@ -43,8 +43,8 @@ RESTARTED = "\n[the answer starts again]\n"
 
 
 class Answer(LoopBound):
-    """An answer under way: iterates over the pieces of its text. suggestions: what the person may ask next, once the
-    text has ended; empty where no team answers."""
+    """An answer in progress: iterates over the pieces of its text. suggestions: what the person may ask next, available
+    once the text has ended; empty if no team answers."""
 
     __slots__ = ("_text", "suggestions")
 
@@ -59,7 +59,7 @@ class Answer(LoopBound):
         return await anext(self._text)
 
     async def aclose(self) -> None:
-        """Stops listening; the answer is recorded all the same."""
+        """Stops listening; the answer is recorded nevertheless."""
         await self._text.aclose()
 
     async def _texts(self, pieces: AsyncGenerator[asking.Piece]) -> AsyncGenerator[str]:
@@ -79,10 +79,10 @@ Content = str | Sequence[Mapping[str, Any]] | None
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a model should see. messages: for the OpenAI chat API, system prompt first; budget: tokens of the tiers.
+    """A context for a model. messages: for the OpenAI chat API, system prompt first; budget: tokens for the tiers.
 
-    receipt: give it to `Thread.add` with the answer, and the log has what the answer was made from. degraded: why older
-    turns were sought without vectors.
+    receipt: pass it to `Thread.add` with the answer, so that the log records what the answer was made from. degraded:
+    why older turns were searched without vectors.
     """
 
     messages: list[dict[str, Any]]
@@ -98,10 +98,10 @@ class Context:
 
 
 class Thread(LoopBound):
-    """A conversation of a tenant; `Memory.thread` makes it. user: who speaks, for turns, memories and answers, and who
-    means their own conversation by the id where the one with it is another user's.
+    """A conversation of a tenant; `Memory.thread` makes it. user: who speaks, for turns, memories and answers. If the
+    conversation with this id is another user's, the id means this user's own conversation of that name.
 
-    Nothing is stored before the first turn. Every read waits until what this program appended is in the read models.
+    Nothing is stored before the first turn. Every read waits until this program's appends are in the read models.
     """
 
     __slots__ = ("_known", "_may", "_runtime", "id", "tenant", "user")
@@ -133,14 +133,14 @@ class Thread(LoopBound):
         usage: UsageMetered | None = None,
         origin: TurnOrigin | None = None,
     ) -> Appended:
-        """Appends a turn; its sequence and event id. It is on disk when this returns.
+        """Appends a turn, and returns its sequence and event id. It is on disk when this returns.
 
         role: "user", "assistant", "tool" or "system". content: text, or blocks as OpenAI, Anthropic or turnlog write
-        them. receipt: of the context that an assistant's turn answers; both are stored together, and a query that is
-        not on the log yet before them. event_id: the same call repeated with it stores one turn. expected: the last
-        sequence of the thread as the caller knows it (0: none); raises WrongExpectedVersion when that is not so. usage:
-        of the model that made the turn, for `turnlog usage`. origin: whose words a user's turn holds, such as "program"
-        for a text that the application wrote; turnlog decides it from name and text where it is not given.
+        them. receipt: of the context that an assistant's turn answers; both are stored together, after the query if
+        that is not on the log yet. event_id: repeated calls with the same id store one turn. expected: the last
+        sequence of the thread as the caller knows it (0: none); raises WrongExpectedVersion if it differs. usage: of
+        the model that wrote the turn, for `turnlog usage`. origin: whose words a user's turn contains, such as
+        "program" for a text that the application wrote; if it is not given, turnlog decides from name and text.
 
         Raises InvalidEvent, WrongReceipt, EventTooLarge, LogFull, LogUnavailable.
         """
@@ -163,7 +163,7 @@ class Thread(LoopBound):
     async def extend(
         self, messages: Iterable[Mapping[str, Any]], *, receipt: AnswerBasis | None = None, expected: int | None = None
     ) -> list[Appended]:
-        """Appends messages as the OpenAI chat API writes them, in order and together. Raises as `add`."""
+        """Appends messages in the form of the OpenAI chat API, in order and together. Raises the errors of `add`."""
         return await self._append([turns.turn_of(message) for message in messages], receipt, expected)
 
     async def context(
@@ -177,13 +177,13 @@ class Thread(LoopBound):
         system_prompt: str | None = None,
         tools: Sequence[Mapping[str, Any]] = (),
     ) -> Context:
-        """Returns what a model should see now: everything if it fits, else summary, condensed turns and the newest in
-        full.
+        """Returns what a model should see now: everything if it fits, otherwise a summary, condensed turns and the
+        newest turns in full.
 
-        query: the user's new message, put at the end. tokens: at most so many for all messages; window: instead, of
-        the model, which keeps a part for the answer; by default that of the model's name. hybrid: where not all fits,
-        older turns that the query is about come first, by default as MEMORY_HYBRID_EPISODES says. The user's
-        long-term memories come before the question.
+        query: the user's new message, added at the end. tokens: maximum tokens of all messages; window: instead, the
+        model's window, part of which is kept for the answer; by default inferred from the model's name. hybrid: if not
+        all turns fit, prefer older turns that are relevant to the query; by default as MEMORY_HYBRID_EPISODES says. The
+        user's long-term memories come before the question.
 
         Raises NotFound for a thread without turns and no query, WindowTooSmall.
         """
@@ -191,13 +191,13 @@ class Thread(LoopBound):
         return await self._context(asked | {"system_prompt": system_prompt, "tools": [dict(tool) for tool in tools]})
 
     def ask(self, text: str, *, model: str | None = None, agent: str | None = None) -> Answer:
-        """Returns the answer of turnlog's own agent, as pieces of text as they come. The turns and the receipt are on
-        the log then.
+        """Returns the answer of turnlog's own agent, as pieces of text as they arrive. Afterwards the turns and the
+        receipt are on the log.
 
-        Where a stream broke and the answer starts again, it goes on with what was not given yet; a line says so where
-        it is another text. An answer that ended early has a note at its end. agent: the type of the one that
-        answers; None lets the server choose. `suggestions` of what is returned is there at the end. Iterating
-        raises NoAnswer, whose `category` says why; NotFound for an unknown agent, AgentDisabled.
+        If a stream breaks and the answer starts again, it continues with the part not yet given; a line says so if the
+        text differs. An answer that ended early has a note at its end. agent: the type of the agent to ask; None lets
+        the server choose. `suggestions` of the result is available at the end. Iterating raises NoAnswer, whose
+        `category` says why; NotFound for an unknown agent, AgentDisabled.
         """
         return Answer(self._answer(text, model, agent))
 
@@ -210,8 +210,8 @@ class Thread(LoopBound):
     async def messages(
         self, *, limit: int = 1_000, after_seq: int = 0, before_seq: int | None = None, newest: bool = False
     ) -> list[Message]:
-        """Returns the transcript, oldest first: at most `limit` turns between two sequences, the oldest or the newest
-        of them.
+        """Returns the transcript, oldest first: at most `limit` turns between two sequences, either the oldest or the
+        newest of them.
 
         Raises NotFound.
         """
@@ -231,11 +231,11 @@ class Thread(LoopBound):
         return await threads.get_thread(self._runtime, self.tenant, await self._own("reader"))
 
     async def rename(self, label: str) -> None:
-        """Gives the conversation another label. Raises NotFound."""
+        """Changes the label of the conversation. Raises NotFound."""
         await threads.rename_thread(self._runtime, self.tenant, await self._own(), label)
 
     async def label(self) -> str:
-        """Returns the label; a conversation without one gets what its user said first, shortened. Raises NotFound."""
+        """Returns the label; a conversation without one is labelled with its user's first words. Raises NotFound."""
         return await labels.label_thread(self._runtime, self.tenant, await self._own())
 
     async def delete(self) -> None:
@@ -243,7 +243,7 @@ class Thread(LoopBound):
         await threads.delete_thread(self._runtime, self.tenant, await self._own())
 
     async def preview_redaction(self, seq: int, words: str | None = None, *, whole: bool = False) -> RedactionPreview:
-        """Returns where `redact` would strike, and changes nothing. Raises as `redact`."""
+        """Returns what `redact` would strike, and changes nothing. Raises the errors of `redact`."""
         place, words = (self._runtime, self.tenant, await self._own()), words_to_strike(words, whole)
         return (await plan_redaction(*place, seq, words, self.user)).preview
 
@@ -253,8 +253,8 @@ class Thread(LoopBound):
         """Strikes words of a turn, or the whole turn, from the log and everything made from it, then searches for
         remains. It cannot be undone.
 
-        reason: stored in the receipt. `hits` of the receipt is empty when nothing is left. A call that was broken off
-        can be repeated. Raises NotFound, InvalidWords, RebuildRunning, and Forbidden for a user in whose conversation
+        reason: stored in the receipt. The receipt's `hits` is empty if nothing is left. An interrupted call can be
+        repeated. Raises NotFound, InvalidWords, RebuildRunning, and Forbidden for a user in whose conversation
         others speak, too.
         """
         words, reach = words_to_strike(words, whole), erasure_reach(self._runtime.settings)
@@ -262,12 +262,12 @@ class Thread(LoopBound):
         return await redact_turn(*place, seq, reach, words, self.user, reason, self.user)
 
     async def participants(self) -> list[Participant]:
-        """Returns who takes part beside the owner, by user, invitations included. Raises NotFound."""
+        """Returns who takes part besides the owner, by user, including invitations. Raises NotFound."""
         return await participants.list_participants(self._runtime, self.tenant, await self._own("reader"))
 
     async def share(self, user: str, *, name: str | None = None, role: ParticipantRole = "member") -> Participant:
-        """Lets another user read the conversation, as a member also append. name: under which turns are theirs, with
-        memories of their own; their id by default.
+        """Lets another user read the conversation; a member may also append. name: the name of the user's turns, which
+        make the user's own memories; by default their id.
 
         Over HTTP it may be an invitation (`agreed` is false), which the user accepts with `join`. Raises NotFound,
         NameTaken.
@@ -276,20 +276,23 @@ class Thread(LoopBound):
         return await participants.share_thread(*place, user, name=name, role=role)
 
     async def join(self, *, name: str | None = None) -> Participant:
-        """Accepts an invitation to the conversation with this id. name: if it is not to be the one that the owner
-        chose. Raises NotFound where there is none, NameTaken."""
+        """Accepts an invitation to the conversation with this id. name: a name other than the one that the owner chose.
+        Raises NotFound if there is no invitation, NameTaken."""
         return await participants.join_thread(self._runtime, self.tenant, self.id, self.user or "", name)
 
     async def unshare(self, user: str) -> None:
-        """Ends another user's part, or one's own. Their turns stay, and stay theirs. Raises NotFound."""
+        """Removes another user from the conversation, or the caller. Their turns stay, under their name. Raises
+        NotFound.
+        """
         thread = self.id if user == self.user else await self._own()
         await participants.unshare_thread(self._runtime, self.tenant, thread, user)
 
     async def begin_session(
         self, *, window: int | None = None, threshold: float | None = None, recent_turns: int | None = None
     ) -> SessionValue:
-        """Begins a session on the turns before it; one that exists begins again. window: tokens of the model's window.
-        threshold: the share of it that makes a summary due. recent_turns: the newest, which a summary leaves in full.
+        """Begins a session on the turns so far; an existing session begins again. window: size of the model's window in
+        tokens. threshold: the share of the window from which a summary is due. recent_turns: the number of newest turns
+        that a summary leaves in full.
 
         Raises NotFound.
         """
@@ -299,8 +302,8 @@ class Thread(LoopBound):
         )
 
     async def session(self) -> SessionValue:
-        """Returns what an agent keeps of the conversation: slots, intent, pending action, what it knows of the user.
-        Raises NotFound where none was begun."""
+        """Returns the session of the conversation: slots, intent, pending action, what it knows about the user. Raises
+        NotFound if none was begun."""
         return await session_calls.show_session(self._runtime, self.tenant, await self._own())
 
     async def set_session(
@@ -310,8 +313,8 @@ class Thread(LoopBound):
         global_state: dict[str, Any] | None = None,
         user_snapshot: dict[str, Any] | None = None,
     ) -> SessionValue:
-        """Changes the session. agent: who has the conversation. The others are merged into what is there; None as a
-        value removes a key. Raises NotFound, InvalidMemoryRequest."""
+        """Changes the session. agent: the current agent. The other arguments are merged into the stored values; None as
+        a value removes a key. Raises NotFound, InvalidMemoryRequest."""
         changes = SessionChanges(current_agent_key=agent, global_state=global_state, user_snapshot=user_snapshot)
         return await session_calls.change_session(self._runtime, self.tenant, await self._own(), changes)
 
@@ -320,7 +323,7 @@ class Thread(LoopBound):
         return await list_receipts(self._runtime, self.tenant, await self._own())
 
     async def fork(self, at_seq: int, *, thread: str | None = None, label: str | None = None) -> "Thread":
-        """Begins a conversation with the turns up to a sequence. thread: its id; None makes one.
+        """Begins a conversation with the turns up to a sequence. thread: its id; None generates one.
 
         Raises NotFound, CutInACall, ThreadExists.
         """
@@ -351,8 +354,8 @@ class Thread(LoopBound):
         return await append(await self._own("member"), None)
 
     async def _own(self, least: ParticipantRole = "owner", *, begins: bool = False) -> str:
-        """Returns the id of the conversation. least: the role that the user needs in it. begins: it need not have
-        events yet. Raises NotFound, Forbidden."""
+        """Returns the id of the conversation. least: the role that the user needs in it. begins: whether it may be
+        without events. Raises NotFound, Forbidden."""
         if self._known is not None and least in self._may:
             await check_not_deleted(self._runtime, self.tenant, self._known)
             return self._known

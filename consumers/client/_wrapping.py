@@ -16,7 +16,7 @@ Client = TypeVar("Client")
 
 
 class WrongClient(TurnlogError):
-    """The client and the memory are not of one kind: both with asyncio, or both without."""
+    """The client and the memory do not match: both must use asyncio, or neither."""
 
     code = "wrong-client"
 
@@ -33,17 +33,18 @@ def wrap(
     messages and the thread gets the new messages and the answer, streamed or not, with its receipt.
 
     client: an openai.AsyncOpenAI with the memory of `async with turnlog.open()`, or an openai.OpenAI with that of
-    `with`. Everything else of it is untouched. tokens: at most so many for all messages, the model's window by default.
+    `with`. Everything else about it is unchanged. tokens: maximum tokens of all messages, by default the model's
+    window.
 
-    messages: only what the thread does not end with is stored, so a caller may send the new message alone or the whole
-    history each time. Leading system messages are sent and not stored. A request that fails leaves the user's message
-    on the thread and no answer; a stream that is left early is recorded as far as it came. With n > 1 the first
-    choice is recorded. Prompts that chat programs send by themselves (titles, tags) are passed on, and not stored.
+    messages: only those that the thread lacks at its end are stored, so a caller may send only the new message or the
+    whole history each time. Leading system messages are sent but not stored. A failed request leaves the user's message
+    on the thread, without an answer; of a stream that is left early, the received part is recorded. With n > 1 the
+    first choice is recorded. Prompts that chat programs send by themselves (titles, tags) are passed on but not stored.
 
-    Calls that come at once in one thread are answered in order, each with the answers before it; a stream is under way
-    until it ends, is closed or is held no longer. A second call for the same last message does not wait, and its answer
-    is in a fork. `create` raises TooManyWaiting where 20 others wait, or after TURNLOG_ANSWER_TIMEOUT. With
-    `turnlog.connect` the order is that of this program alone, without a bound. Raises WrongClient.
+    Concurrent calls in one thread are answered in order, each with the answers before it; a stream lasts until it ends,
+    is closed or is no longer referenced. A second call for the same last message does not wait, and its answer goes to
+    a fork. `create` raises TooManyWaiting if 20 others are waiting, or after TURNLOG_ANSWER_TIMEOUT. With
+    `turnlog.connect`, only calls of this program are ordered, without such limits. Raises WrongClient.
     """
     import openai
 
@@ -129,8 +130,8 @@ def _blocking_create(begin: Begin, loop: LoopThread) -> Callable[[Any], Any]:
 
 
 class AsyncRecorded(_Changed):
-    """An openai.AsyncStream whose answer is recorded at its end, or as far as it came when it is left: closed,
-    cancelled or no longer held. Not when it fails."""
+    """An openai.AsyncStream whose answer is recorded at its end. If the stream is closed, cancelled or no longer
+    referenced, the received part is recorded; if it fails, nothing is."""
 
     def __init__(self, stream: Any, exchange: Exchange) -> None:
         super().__init__(stream)
@@ -146,7 +147,7 @@ class AsyncRecorded(_Changed):
         except StopAsyncIteration:
             await self._exchange.end()
             raise
-        except asyncio.CancelledError:  # its scope would also cancel each further wait
+        except asyncio.CancelledError:  # the caller's scope would also cancel each further wait
             self._exchange.leave(self._original.close)
             raise
         except BaseException:
@@ -202,7 +203,9 @@ class Recorded(_Changed):
 
 # Called for a stream that is no longer referenced, in any thread.
 def _left(loop: asyncio.AbstractEventLoop, exchange: Exchange, close: Callable[[], Any]) -> None:
-    with contextlib.suppress(RuntimeError):  # the loop is closed, and before it the memory, which recorded what came
+    with contextlib.suppress(
+        RuntimeError
+    ):  # the loop is closed; before it, the memory was closed and recorded the received part
         loop.call_soon_threadsafe(exchange.leave, close)
 
 

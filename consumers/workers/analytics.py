@@ -1,6 +1,6 @@
 """Usage analytics, written as an independent subscriber: its own durable, tables and pace.
 
-It uses the JSON of the events and no read model. docs/subscribe.md shows the same in twenty lines of plain nats-py.
+It uses only the JSON of the events, no read model. docs/subscribe.md shows the same in twenty lines of plain nats-py.
 Every message is counted once: its sequence is stored with the counts.
 """
 
@@ -40,7 +40,7 @@ ON CONFLICT (tenant, hour, type, role) DO UPDATE SET events = h.events + 1,
 
 @contextlib.asynccontextmanager
 async def analytics(runtime: Runtime) -> AsyncIterator[None]:
-    """Subscribes while the block runs."""
+    """Runs the subscription while the block runs."""
     async with runtime.pool.connection() as conn:
         await conn.execute(TABLES.encode())
     consumer = DurableConsumer(runtime.pool, NAME, counting(runtime), reads_bodies=True, give_way=runtime.give_way)
@@ -49,7 +49,7 @@ async def analytics(runtime: Runtime) -> AsyncIterator[None]:
 
 
 def counting(runtime: Runtime) -> Work:
-    """Returns the work on deliveries with bodies."""
+    """Returns the function that counts deliveries with bodies."""
 
     keyring = runtime.log.keyring
 
@@ -65,7 +65,7 @@ def counting(runtime: Runtime) -> Work:
 def _facts(delivery: Delivery, keyring: Keyring | None) -> dict[str, Any]:
     """Returns the unencrypted facts of a message; an invalid event counts as type 'invalid'.
 
-    Only the characters need sealed fields; erased ones are not counted. Raises KeyUnavailable.
+    Sealed fields are needed only to count characters; erased ones are not counted. Raises KeyUnavailable.
     """
     event = _opened(delivery.stored.body, keyring)
     data = event.get("data")
@@ -99,4 +99,4 @@ def _length(content: object) -> int:
 
 
 def _number(value: object) -> int:
-    return value if type(value) is int and 0 <= value < 2**31 else 0  # a bool is an int too
+    return value if type(value) is int and 0 <= value < 2**31 else 0  # a bool is also an int

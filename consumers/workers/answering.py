@@ -1,4 +1,6 @@
-"""The agent consumer: request → own turn projected → context → tool loop → answer, receipt and usage in one batch."""
+"""The agent consumer: request → wait until its turn is projected → context → tool loop → answer, receipt and usage in
+one batch.
+"""
 
 import asyncio
 import contextlib
@@ -52,7 +54,7 @@ from turnlog.projectors.models.operations.agents import AgentRow
 
 logger = logging.getLogger("turnlog.consumers")
 SOURCE = "turnlog/agent"
-# Final errors: the model's client has retried within its time, and the person was told and may ask again.
+# Final errors: the model's client has retried in the available time, and the person was told and may ask again.
 FINAL = (
     ModelError,
     AnswerCancelled,
@@ -103,8 +105,8 @@ class AgentConsumer:
             await self._answer(event, delivery)
 
     async def _answer(self, request: Event, delivery: Delivery) -> None:
-        """Makes the answer unless the log already has it or its failure. Raises RetryLater while another worker makes
-        it.
+        """Makes the answer unless the log already has it or its failure. Raises RetryLater while another worker is
+        making it.
 
         If a worker's progress acks are late, its request is delivered to a second one; without the lock both would pay
         for a model's answer, and one would be discarded. After PATIENT attempts the second one continues without the
@@ -119,7 +121,7 @@ class AgentConsumer:
             if not is_ours and delivery.attempt <= PATIENT:
                 raise RetryLater(BUSY_S, f"another worker is answering request {request.id}")
             before = await outcome(self._runtime.log, request, delivery.seq)
-            if before.answered or before.failed:  # redelivered: the asker reads the result on the log
+            if before.answered or before.failed:  # redelivered: the asker reads the result from the log
                 await progress.tell("end")
                 return
             run_end = list[Event]()
@@ -133,7 +135,7 @@ class AgentConsumer:
                 await self._failed(request, progress, error, run_end)
 
     async def _is_first(self, request: Event, delivery: Delivery) -> bool:
-        """Returns whether no earlier event is this request; waits until the read models have it. Raises
+        """Returns whether no earlier event is this same request; waits until the read models have it. Raises
         NotProjectedInTime."""
         async with context_connection(self._runtime) as conn:
             await wait_for(conn, READS, delivery.partition, delivery.seq, without=READ_WHILE_REBUILT)
@@ -152,7 +154,7 @@ class AgentConsumer:
 
         run_end: gets the end of a team's run that fails, to be recorded with the failure.
         """
-        # The time of the answer begins when a worker takes it up, however long the workers were away.
+        # The time limit of the answer begins when a worker takes it up, however long no worker was running.
         ends_at = asyncio.get_running_loop().time() + self._runtime.settings.answer_timeout_s
         check_conversation(request.thread)  # anyone may publish a request on any thread
         await progress.tell("start")
@@ -209,7 +211,7 @@ class AgentConsumer:
         answered_by: Callable[[str], None],
         run_end: list[Event],
     ) -> None:
-        """Makes the answer by the team's agents, each with a context of its own."""
+        """Makes the answer by the team's agents, each with its own context."""
         place = (request.tenant, request.thread)
         async with context_connection(self._runtime) as conn:
             server = await team_of_tenant(conn, server, request.tenant, data.model)
@@ -257,7 +259,8 @@ class AgentConsumer:
         extra: Sequence[Event] = (),
     ) -> None:
         """Records the answer. extra: events that are recorded with it."""
-        # Postgres may have lost the lock meanwhile; JetStream refuses a duplicate answer only within its dedup window.
+        # Postgres may have lost the lock in the meantime; JetStream refuses a duplicate answer only within its dedup
+        # window.
         is_answered, _ = await asyncio.gather(self._is_answered(request, seq), self._check_is_there(request, data))
         if not is_answered:
             id_of = functools.partial(answer_id, request.id)
@@ -312,7 +315,7 @@ class AgentConsumer:
         return await prepare(self._runtime, conn, wanted)
 
     async def _use_tool(self, request: Event, seq: int, prepared: Prepared, call: ToolCall) -> ToolResult:
-        """Runs a tool for the model. Recall leaves out the turns that are shown for being recent."""
+        """Runs a tool for the model. Recall leaves out the recent turns that the model sees anyway."""
         shown = {item.seq for tier in prepared.context.tiers for item in tier.items if item.seq}
         first_shown = min(shown.difference(prepared.context.receipt.relevant), default=seq)
         recall = recall_of(self._runtime, asker_of(request.tenant, request.user or request.thread))
@@ -343,7 +346,8 @@ class AgentConsumer:
     async def _failed(self, request: Event, progress: Progress, error: TurnlogError, run_end: Sequence[Event]) -> None:
         """Tells the asker, and records the failure, which ends the request, in one batch with the end of its run.
 
-        With the end alone on the log, the request would be answered again, and the answer's batch repeat its ids.
+        If only the end were on the log, the request would be answered again, and the answer's batch would repeat its
+        ids.
         """
         wait_s = getattr(error, "retry_after_s", None)
         await progress.tell("error", str(error), True, code=error.code, retry_after_s=wait_s)

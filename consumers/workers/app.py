@@ -34,16 +34,17 @@ from turnlog.events.subjects import STREAM
 
 logger = logging.getLogger("turnlog.consumers")
 FETCH, FETCH_BODIES = 200, 50
-PAUSE_S = 1.0  # as long as a fetch waits, so that an empty fetch is repeated at once
+PAUSE_S = 1.0  # equal to the wait of a fetch, so that an empty fetch is repeated at once
 FETCH_ROUND_S = 15.0  # after this time without a fetch the subscriptions are renewed
-INBOX_ROUND_S = 150.0  # it gives way to projectors for up to a minute
+INBOX_ROUND_S = 150.0  # it may wait for projectors for up to a minute
 
 
 class _WatchedJetStream(JetStreamContext):
-    """Its pull subscriptions note each fetch, make a missing durable again, and rest for PAUSE_S where a fetch fails at
-    once; FastStream repeats it without a pause.
+    """A JetStream context whose pull subscriptions record each fetch, recreate a missing durable, and pause for PAUSE_S
+    if a fetch fails at once, which FastStream would repeat without a pause.
 
-    A fetch fails at once while NATS is away, once the buffer of the client is full, and while the durable is missing.
+    A fetch fails at once while NATS is unavailable, while the client's buffer is full, and while the durable is
+    missing.
     """
 
     def __init__(self, client: Client, durables: Mapping[str, Durable], **options: Any) -> None:
@@ -80,13 +81,13 @@ class _WatchedJetStream(JetStreamContext):
 
 
 def _fetched(durable: Durable | None, problem: str | None) -> None:
-    """Notes a fetch."""
+    """Records a fetch."""
     if durable is not None and durable.pulls is not None:
         durable.pulls.beat(problem)
 
 
 async def _failed(durable: Durable | None, why: str) -> str:
-    """Creates the durable again if it is missing; returns the problem."""
+    """Recreates the durable if it is missing; returns the problem."""
     if durable is not None:
         made = durable.made
         with contextlib.suppress(NatsError, psycopg.Error, OSError, TimeoutError):  # `look` reports it
@@ -105,7 +106,7 @@ class _WatchedClient(RobustClient):
 
 
 class RobustBroker(NatsBroker):
-    """Uses the client of events/client.py, which invalid messages cannot stop, in place of FastStream's.
+    """Uses the client of events/client.py, which invalid messages cannot stop, instead of FastStream's.
 
     durables: those of its subscribers, by name.
     """
@@ -145,7 +146,8 @@ def subscribe(
 ) -> None:
     """Subscribes a durable with the consumer's name to one stored subject; workers with the same name share the work.
 
-    A durable consumer that reads no bodies gets none, and any other only a few at a time: each may have megabytes.
+    A durable consumer that reads no bodies gets none; any other gets only a few at a time, because each may have
+    megabytes.
     """
 
     @broker.subscriber(
@@ -164,7 +166,7 @@ def subscribe(
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """A durable consumer and the stored subject that fills it. deliver: from where on a new durable reads."""
+    """A durable consumer and the stored subject that fills it. deliver: where a new durable begins to read."""
 
     consumer: DurableConsumer
     subject: str
@@ -203,7 +205,7 @@ async def consuming(
 
 @contextlib.asynccontextmanager
 async def _subscribed(runtime: Runtime, role: str, durables: Sequence[Durable]) -> AsyncIterator[None]:
-    """Fetches from the durables while the block runs. Subscriptions that fetch no longer are made again."""
+    """Fetches from the durables while the block runs. Subscriptions that no longer fetch are recreated."""
 
     async def subscribed() -> RobustBroker:
         broker = make_broker(runtime.nats_url, f"turnlog-{role}", runtime.log.closed)

@@ -1,7 +1,7 @@
 """Processes delivered messages grouped by thread, and acknowledges each only when its work is done.
 
-An event on which the work fails TRIES times is parked as a dead letter, and others go on. A dependency that is away
-(model, Postgres, NATS) parks nothing, however long it takes.
+An event on which the work fails TRIES times is parked as a dead letter, and others continue. An unavailable dependency
+(model, Postgres, NATS) parks nothing, however long it lasts.
 """
 
 import asyncio
@@ -42,9 +42,9 @@ SERVER_AWAY = (psycopg.OperationalError, DatabaseUnavailable, LogUnavailable, Ga
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """An event that waits for its work. stored: its body is empty unless the durable consumer reads bodies.
+    """An event that waits for its work. stored: its body is empty unless the durable consumer reads bodies. message:
 
-    message: what is acknowledged; None for work that is done again by hand. traceparent: of the message's header.
+    the message to acknowledge; None for work that is repeated by hand. traceparent: from the message's header.
     """
 
     stored: Stored
@@ -72,16 +72,17 @@ GiveWay = Callable[[asyncio.Event], Awaitable[None]]
 
 
 async def _at_once(stop: asyncio.Event) -> None:
-    """Does not wait for other work."""
+    """Returns at once; the default, which does not wait for other work."""
 
 
 class DurableConsumer:
     """Hands all waiting deliveries of one thread to `work` at once; up to `parallel` threads at a time.
 
-    Tenants take turns: next is a thread of the one that was served longest ago, among these the one that waits longest.
+    Tenants take turns: next is the tenant that was served longest ago, and of its threads the one that has waited
+    longest.
 
     work returns when the deliveries are done; after RetryLater or any other exception they are redelivered. After one
-    of EVENT_ERRORS each is tried alone, so that only the one that fails is parked.
+    of EVENT_ERRORS each delivery is tried separately, so that only the failing one is parked.
     """
 
     def __init__(
@@ -98,9 +99,9 @@ class DurableConsumer:
         """pool: stores dead letters. grace_s: how long running work may continue after a stop; then it is cancelled and
         redelivered.
 
-        ack_wait_s: after which a dead worker's messages are redelivered; a living one acks progress BEATS times
-        within it. reads_bodies: work reads the messages; else only their place is kept. give_way: work is started
-        after it; returns at stop.
+        ack_wait_s: the time after which a dead worker's messages are redelivered; a living one acks progress BEATS
+        times within it. reads_bodies: work reads the messages; otherwise only their place is kept. give_way: awaited
+        before work starts; returns at stop.
         """
         self._pool, self.name, self._work = pool, name, work
         self._parallel, self._grace_s = parallel, grace_s
@@ -123,7 +124,7 @@ class DurableConsumer:
         self._arrived.set()
 
     async def run(self, stop: asyncio.Event, beat: Heartbeat | None = None) -> None:
-        """Processes deliveries until stop. What is not done then is redelivered, to this or another worker."""
+        """Processes deliveries until stop. Unfinished deliveries are then redelivered, to this or another worker."""
         holding = asyncio.create_task(self._hold(), name=f"{self.name}-hold")
         stopping = asyncio.create_task(stop.wait())
         try:
@@ -224,7 +225,7 @@ class DurableConsumer:
 
 
 def _patience(error: Exception, attempt: int) -> float:
-    """Returns the seconds before a retry: short for an unavailable server, longer for errors that may be permanent."""
+    """Returns the seconds before a retry: few for an unavailable server, more for errors that may be permanent."""
     if isinstance(error, SERVER_AWAY):
         return SERVER_AWAY_S
     return RETRY_S * min(attempt, 12)
@@ -237,6 +238,6 @@ async def _ack(delivery: Delivery) -> None:
 
 async def _in_progress(deliveries: list[Delivery]) -> None:
     for delivery in deliveries:
-        with contextlib.suppress(Exception):  # a lost server: the message will be redelivered
+        with contextlib.suppress(Exception):  # the server was lost; the message will be redelivered
             if delivery.message is not None:
                 await delivery.message.in_progress()

@@ -1,8 +1,8 @@
 """Creates durable consumers of the log, updates them to their worker's settings, and creates deleted ones again after
 the last acknowledged event that was recorded.
 
-Events that were acknowledged after the last note are delivered again, which changes nothing: what a worker writes has
-ids that derive from the event.
+Events acknowledged after the last recorded position are delivered again, which changes nothing, because a worker's
+results have ids that derive from the event.
 """
 
 import asyncio

@@ -39,15 +39,15 @@ from turnlog.agent.team.tools import Use
 from turnlog.events.contracts import AnswerRequested, Event, RunToolAnswered, ToolCall, UsageMetered
 
 Prepare = Callable[[Agent, Sequence[str]], Awaitable[Prepared]]
-PATIENCE = 29 / 30  # share of the model's time, so that a failure reaches the asker within the whole of it
+PATIENCE = 29 / 30  # share of the model's time limit, so that a failure reaches the asker before it ends
 
 
 @dataclass(slots=True)
 class TeamRun:
-    """One run for a request. prepare: builds the context for an agent, with notes for it. recall: runs recall_memory.
+    """A run for a request. prepare: builds the context for an agent, with notes for it. recall: runs recall_memory.
 
-    locale: of what the person is suggested to ask; None suggests nothing. prepared: what the agent that answered was
-    given. rounds and extra: what is to be recorded, once `make` has ended. chain: the agents that had the question.
+    locale: of the suggested questions; None suggests nothing. prepared: the context of the agent that answered. rounds
+    and extra: to be recorded once `make` has ended. chain: the agents that had the question.
     recalled: results of recall_memory by the ids of their calls. writing: calls of tools that write and have not
     answered, by their ids; wrote: the names of those that were called; policy: of the run, once it has begun.
     """
@@ -72,7 +72,7 @@ class TeamRun:
     policy: Rewoo | None = None
 
     async def make(self, chosen: Chosen) -> None:
-        """Makes the answer. Steps that the log has are not made again.
+        """Makes the answer. Steps on the log are not repeated.
 
         Raises ModelError, EmptyAnswer, LogUnavailable.
         """
@@ -119,8 +119,8 @@ class TeamRun:
                         await self.progress.show(piece)
 
     async def _begins(self, agent: str) -> None:
-        """Records that an agent handles the question. One that was handed it, by the router too, counts in the
-        throttle."""
+        """Records that an agent handles the question. An agent to which it was handed, also by the router, counts in
+        the throttle."""
         self.chain.append(agent)
         named = isinstance(self.request.data, AnswerRequested) and self.request.data.agent
         was_handed_on = len(self.chain) > 1 or agent != (named or self.server.team.entry)
@@ -152,7 +152,7 @@ class TeamRun:
         return True
 
     def ended_by(self, code: str) -> list[Event]:
-        """Returns the end of a run without an answer, with the usage of what it has spent. code: of the error."""
+        """Returns the event for the end of a run without an answer, with its usage so far. code: of the error."""
         used = list[Event]()
         for number, made in enumerate(self.rounds):
             usage = made.completion.metered(made.agent or self.chain[-1])

@@ -1,7 +1,8 @@
 """The contradiction reactor: a language model compares new memories with similar ones, once they have vectors.
 
-It works off the answer's path and within the hourly budget. Its results and verdicts are one append, so that a rebuild
-makes no call and a redelivery changes nothing. Without the model only the rules decide, and the event says why.
+It works outside the answer's path and within the hourly budget. Its results and verdicts are one append, so that a
+rebuild makes no model call and a redelivery changes nothing. Without the model only the rules decide, and the event
+says why.
 """
 
 from collections.abc import Sequence
@@ -48,7 +49,7 @@ from turnlog.projectors.models.memories.lookup import StoredMemory, memories_by_
 from turnlog.projectors.models.memories.vectors import cached_vectors, nearest
 
 NAME = "contradictions"
-LEAST_SIMILARITY = 0.3  # calibrated; of unrelated sentences about 95 % are below
+LEAST_SIMILARITY = 0.3  # calibrated; about 95 % of unrelated sentences are below
 IS_NEW = timedelta(days=7)  # older memories stay old when they get vectors of another embedding model
 GIVE_UP_AFTER = timedelta(hours=1)
 RETRY_S = 60.0
@@ -124,7 +125,7 @@ class ContradictionReactor:
         return ModelVerdicts(found["verdicts"], found["is_malformed"], Usage(**found["usage"]))
 
     async def _store(self, task: Task, found: Sequence[Comparison], spent: UsageMetered, key: bytes) -> None:
-        """Decides on the present rows, because a memory may have ended meanwhile."""
+        """Decides on the current rows, because a memory may have ended in the meantime."""
 
         async def decide(rows: Rows) -> Decided[None]:
             if await rows.stored([task.event_id]):

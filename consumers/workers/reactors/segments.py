@@ -109,7 +109,7 @@ class SegmentReactor:
     when the budget is spent."""
 
     def __init__(self, runtime: Runtime, models: Models, pauses_s: Sequence[float] | None = None) -> None:
-        """Waits `pauses_s` before the retries; None: PAUSES_S."""
+        """pauses_s: the waits before the retries; None means PAUSES_S."""
         self._runtime, self._models = runtime, models
         self._pauses_s = PAUSES_S if pauses_s is None else pauses_s
         self._tries = len(self._pauses_s) + 1
