@@ -3144,7 +3144,7 @@ export interface components {
         };
         /**
          * Answered
-         * @description The answer as it is on the log. finish_reason: why the model ended, such as `length`, if the stream said so.
+         * @description The answer as recorded on the log. finish_reason: why the model ended, such as `length`, if the stream said so.
          *     suggestions: next questions, if a team answered.
          */
         Answered: {
@@ -4052,8 +4052,9 @@ export interface components {
         };
         /**
          * Guard
-         * @description A limit and its use. resets_at: when a full window has room for one more, or the oldest request leaves a window
-         *     that is not full; the next day or month (UTC) of a quota; None where nothing is used, and for requests at once.
+         * @description A limit and its use. resets_at: when a full window has room for one more request, or the oldest request leaves a
+         *     window that is not full; for a quota, the next day or month (UTC); None if nothing is used, and for concurrent
+         *     requests.
          */
         Guard: {
             /**
@@ -5888,8 +5889,8 @@ export interface components {
         };
         /**
          * SignedBasis
-         * @description The basis of a receipt in the form in which a client gets it and sends it back. signature: the server's, which
-         *     reveals changes. id: may be sent back in its place for a while; None if the server does not keep it.
+         * @description The basis of a receipt in the form that a client gets and sends back. signature: the server's, which reveals
+         *     changes. id: may be sent back instead for some time; None if the server does not keep the receipt.
          */
         SignedBasis: {
             /** Tenant */
@@ -6456,7 +6457,7 @@ export interface components {
         /**
          * WebhookInfo
          * @description A webhook and its unsent events. pending: how many were not sent yet. retrying: how many wait for their next
-         *     attempt. failures: how many were given up and need a person.
+         *     attempt. failures: how many were given up and need a person's decision.
          */
         WebhookInfo: {
             /** Name */
@@ -9954,9 +9955,9 @@ export interface operations {
         parameters: {
             query?: {
                 by?: "user" | "agent" | "model" | "day" | "month";
-                /** @description At most so many. */
+                /** @description Maximum number of items. */
                 limit?: number;
-                /** @description `next` of the page before. */
+                /** @description `next` of the previous page. */
                 cursor?: string | null;
             };
             header?: {
