@@ -267,5 +267,5 @@ async def test_a_rebuild_asks_no_model_and_gives_the_same_rows(runtime: Runtime,
 async def test_a_name_that_is_none_and_a_user_who_said_nothing_are_told(runtime: Runtime) -> None:
     with pytest.raises(InvalidToken, match="cannot be the name of a trial"):
         await derive(runtime, "default", "next one", [], nothing)
-    with pytest.raises(NotFound, match="no turn there has a user"):
+    with pytest.raises(NotFound, match="no turn has a user"):
         await derive(runtime, "default", "next", ["nobody"], nothing)
