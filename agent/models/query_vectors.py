@@ -1,7 +1,9 @@
 """Caches the vectors of recent questions, because recall of turns and of memories need the same one and people repeat
 questions."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
+from weakref import WeakValueDictionary
 
 from cachetools import LRUCache
 
@@ -17,17 +19,19 @@ class QueryVectors:
 
     def __init__(self) -> None:
         self._kept: LRUCache[str, Vectors] = LRUCache(KEPT)
+        self._asking: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         holds_words(self)
 
     def forget_all(self) -> None:
         self._kept.clear()
 
     async def of(self, text: str, embed: Callable[[], Awaitable[Vectors]]) -> Vectors:
-        """Returns the vector (dimensions,) of the text; calls `embed` if it is not cached."""
-        vector = self._kept.get(text)
-        metrics.cache_read("queries", int(vector is not None), int(vector is None))
-        if vector is None:
-            vector = await embed()
-            vector.flags.writeable = False
-            self._kept[text] = vector
-        return vector
+        """Returns the vector (dimensions,) of the text; calls `embed` if it is not cached, once for calls at once."""
+        async with self._asking.setdefault(text, asyncio.Lock()):
+            vector = self._kept.get(text)
+            metrics.cache_read("queries", int(vector is not None), int(vector is None))
+            if vector is None:
+                vector = await embed()
+                vector.flags.writeable = False
+                self._kept[text] = vector
+            return vector

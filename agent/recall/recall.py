@@ -1,5 +1,6 @@
 """Recall: turns of a thread or of all threads of a user, and what is remembered of the user."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -130,25 +131,33 @@ async def recall(
     checked_share("min_importance", min_importance)
     k = k or runtime.settings.recall_top_k
     await _settle(runtime, tenant, user, thread)
-    known = MemoriesFound()
-    turns: list[Recalled] = []
     if not keyword_only:
         await runtime.embedder()
     search = recall_of(runtime, asker_of(tenant, user or thread or ""), keyword_only)
     async with runtime.pool.connection() as conn:
         zone = runtime.settings.zone if user is None else await zone_of(conn, tenant, user, runtime.settings.zone)
-        now = local(now_there(), zone)
         is_off = for_model and user is not None and await is_memory_off(conn, tenant, memory_thread(user))
-        if user is not None and topic is None and speaker is None and not is_off:
-            when = (now, as_of, history)
-            scope = MemoryScope(tenant, memory_thread(user), *when, tuple(kinds), min_importance)
-            known = await _memories(runtime, conn, scope, user, query, k, max_tokens, keyword_only)
-        if as_of is None and not is_filtered:
-            scope_of_turns = Scope(tenant, thread, user if thread is None else None, topic, speaker)
-            turns = await _turns(conn, search, scope_of_turns, query, k, now)
-        rebuilt = await degraded_by_rebuild(conn, TURN_READS)
-        if rebuilt is not None:  # a thread that was deleted meanwhile has chunks there still
-            turns = [turn for turn in turns if await is_there(conn, tenant, turn.thread)]
+    now = local(now_there(), zone)
+
+    async def remembered() -> MemoriesFound:
+        if user is None or topic is not None or speaker is not None or is_off:
+            return MemoriesFound()
+        scope = MemoryScope(tenant, memory_thread(user), now, as_of, history, tuple(kinds), min_importance)
+        async with runtime.pool.connection() as conn:
+            return await _memories(runtime, conn, scope, user, query, k, max_tokens, keyword_only)
+
+    async def said() -> tuple[list[Recalled], str | None]:
+        turns: list[Recalled] = []
+        async with runtime.pool.connection() as conn:
+            if as_of is None and not is_filtered:
+                scope = Scope(tenant, thread, user if thread is None else None, topic, speaker)
+                turns = await _turns(conn, search, scope, query, k, now)
+            rebuilt = await degraded_by_rebuild(conn, TURN_READS)
+            if rebuilt is not None:  # a thread that was deleted meanwhile has chunks there still
+                turns = [turn for turn in turns if await is_there(conn, tenant, turn.thread)]
+        return turns, rebuilt
+
+    known, (turns, rebuilt) = await asyncio.gather(remembered(), said())
     memories = list(known.memories)
     fitting = _that_fit(runtime, turns, memories, max_tokens)
     policy = Policy.of(runtime.settings)
