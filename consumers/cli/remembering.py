@@ -98,7 +98,9 @@ def words_of(row: "MemoryRow") -> str:
 def validity(row: "MemoryRow") -> str:
     """Returns since when a memory is valid, until when, and why it ended."""
     until = f" until {_minute(row.valid_to)}" if row.valid_to else ""
-    ends = f", lives until {_minute(row.expires_at)}" if row.expires_at and not row.valid_to else ""
+    ends = ""
+    if row.expires_at and not row.valid_to:
+        ends = f", lives until {_minute(row.expires_at.astimezone(row.said_from.tzinfo))}"
     state = row.closed_reason if row.status == "closed" else row.status
     if row.status == "archived" and row.archived_reason:
         state = f"archived ({row.archived_reason})"

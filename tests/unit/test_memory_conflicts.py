@@ -321,6 +321,11 @@ def test_no_strategy_undoes_an_edit(strategy: str) -> None:
     assert (after.valid, after.on(6)) == (["GPA is 3.1"], ["GPA is 3.1"])
 
 
+def test_an_edit_keeps_only_the_entities_that_it_names() -> None:
+    after = edit(decided([gpa("3.8", 0, entities=("Sesame", "Oxford"))]), "GPA at oxford is 3.9", 5)
+    assert after.row(EDIT).entities == ("Oxford",)
+
+
 def test_only_a_memory_in_use_is_edited() -> None:
     after = decided([gpa("3.8", 0), gpa("3.5", 3)])
     with pytest.raises(MemoryNotInUse):

@@ -89,16 +89,19 @@ def _same_key(row: StoredMemory, other: StoredMemory) -> bool:
 def edited(row: StoredMemory, memory_id: UUID, content: str, now: datetime) -> MemoryRecorded:
     """Returns the event that replaces a memory by an edited one, said by the user now. Raises MemoryNotInUse.
 
-    Sources of the replaced memory are not evidence of the new content.
+    Sources of the replaced memory are not evidence of the new content, and only its entities that the new content
+    names are kept.
     """
     if row.status not in _IN_USE:
         holds = f"{row.replaced_by}, which replaced it" if row.replaced_by else "the valid version"
         raise MemoryNotInUse(f"memory {row.id} is {row.status} and cannot be edited; edit {holds}")
     ends = None if row.expires_at is None else now + (row.expires_at - row.confirmed_at)
-    memory = memory_of(row).model_copy(
+    memory = memory_of(row)
+    named = tuple(name for name in memory.entities if name.casefold() in content.casefold())
+    memory = memory.model_copy(
         update={
             **{"id": memory_id, "content": content, "value": None, "origin": "user", "rule": None, "confidence": 1.0},
-            **{"valid_from": now, "expires_at": ends, "sources": ()},
+            **{"valid_from": now, "expires_at": ends, "sources": (), "entities": named},
         }
     )
     return MemoryRecorded(memory=memory, intervals=(closed(row.id, now, memory_id, "edited"),))
