@@ -166,7 +166,8 @@ async def test_an_answer_in_a_conversation_that_is_deleted_meanwhile_is_not_foun
     model.reply("late", delay=2)
     async with serve("agent", api_base_url=model.url, model="m") as api, api.client() as ann:
         await ann.post("/api/threads/t/turns", json={"turns": [{"role": "user", "content": "hello"}]})
-        asking = asyncio.create_task(ann.post(path, json={"message": "hello", "conversationId": "t"}))
+        named = {"conversationId": "t"} if path == "/ai-agent/chat" else {}
+        asking = asyncio.create_task(ann.post(path, json={"message": "hello", **named}))
 
         async def is_asked() -> bool:
             return bool(model.bodies())
