@@ -93,7 +93,7 @@ class Planner:
     def _write(self, op: PutOp) -> Write:
         place = _place(op.namespace, op.key)
         if op.ttl is not None:
-            raise NotImplementedError("TurnlogStore does not support TTL: an item stays until it is deleted")
+            raise NotImplementedError("TTL is not supported by TurnlogStore: an item stays until it is deleted")
         now = datetime.now(UTC)
         if op.value is None:
             return Write(place, self.event(StoreItemDeleted(namespace=place.namespace, key=place.key), now))
