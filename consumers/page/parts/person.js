@@ -7,7 +7,7 @@ import { firstPages, useLoad } from "../load.js";
 export function Person({ user, onChoose }) {
   const [typed, setTyped] = useState(user ?? "");
   const [used, setUsed] = useState(false);
-  const { value: people } = useLoad((signal) => (used ? firstPages("/api/operations/usage", 5, signal, { by: "user" }) : Promise.resolve({ items: [] })), [used]);
+  const { value: people } = useLoad((signal) => (used ? firstPages("/api/operations/usage", 5, signal, { by: "user" }) : Promise.resolve({ items: [], more: false })), [used]);
   const choose = (/** @type {any} */ event) => { event.preventDefault(); if (typed.trim() !== (user ?? "")) onChoose(typed.trim()); };
   return html`<form class="row person" onSubmit=${choose}>
     <input list="people" dir="auto" value=${typed} onFocus=${() => setUsed(true)} placeholder=${t("memories.person")} aria-label=${t("memories.person")} onInput=${(/** @type {any} */ event) => setTyped(event.target.value)} onChange=${choose} />
