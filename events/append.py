@@ -1,7 +1,7 @@
-"""Appending: one event, many in atomic batches, and group commit of concurrent single appends.
+"""Appends events to the log: single events with group commit, or many events in atomic batches.
 
-When an answer is lost, the threads are read back and the event ids decide. An id that is already stored is not stored
-again; its first sequence is returned.
+If a reply is lost, the threads are read back to see which event ids are stored. An id that is already stored is not
+stored again; its first sequence is returned.
 """
 
 import asyncio
@@ -38,17 +38,17 @@ DECIDING_S = 60.0
 
 
 async def recently_stored(nc: Client, threads: Sequence[tuple[str, str]]) -> dict[Key, int]:
-    """Returns the first sequences of the events of the (tenant, thread) pairs stored within the dedup window plus a
-    minute.
+    """Returns the first sequences of the events of the (tenant, thread) pairs that were stored within the deduplication
+    window plus a minute.
 
-    Reads headers only. Raises GapInLog when NATS fails during the read.
+    It reads only headers. Raises GapInLog if NATS fails during the read.
     """
     since = datetime.now(UTC) - timedelta(seconds=DUPLICATE_WINDOW_S + 60)
     return await _ids(nc, threads, since)
 
 
 async def all_stored(nc: Client, threads: Sequence[tuple[str, str]], start_seq: int = 1) -> dict[Key, int]:
-    """Returns the first sequences of everything the threads hold from start_seq on. Raises GapInLog."""
+    """Returns the first sequences of all events of the threads from start_seq on. Raises GapInLog."""
     return await _ids(nc, threads, None, start_seq)
 
 
@@ -68,7 +68,7 @@ async def _ids(
 
 MAX_BATCH = 1_000
 MAX_BATCH_BYTES = 16 * 1024 * 1024
-FEW = 5  # faster one by one: the server stages an atomic batch in files of its own, with some six disk syncs
+FEW = 5  # faster one by one, because the server stages an atomic batch in separate files, with about six disk syncs
 RETRY_WAIT_S = 0.25
 SLOWEST_BYTES_PER_S = 4 * 1024 * 1024
 Screen = Callable[[Sequence[Event]], Awaitable[list[Event]]]
@@ -82,12 +82,12 @@ async def unchanged(events: Sequence[Event]) -> list[Event]:
 
 
 class Appender:
-    """Writes to the stream. timeout_s bounds one call with all its retries; ack_s one request to the server;
-    a large one gets a second more for each SLOWEST_BYTES_PER_S bytes.
+    """Writes to the stream. timeout_s: the limit of one call with all its retries. ack_s: the limit of one request to
+    the server; a large request gets one more second for each SLOWEST_BYTES_PER_S bytes.
 
-    keyring: seals the personal fields of users' events; without one they are written in clear.
-    screen: a function applied to events before they are encoded; what it raises, an append raises. signer: signs those
-    that need it.
+    keyring: seals the personal fields of users' events; without a keyring they are written unencrypted.
+    screen: a function that is applied to events before they are encoded; an append raises the errors of this function.
+    signer: signs the events that need a signature.
     """
 
     def __init__(
@@ -107,12 +107,12 @@ class Appender:
         self._flusher: asyncio.Task[None] | None = None
 
     def refuse(self, why: str) -> None:
-        """Refuses every append from now on: the read models were made from another log than the connected one."""
+        """Refuses every append from now on, because the read models were made from another log."""
         self._other_log = why
 
     def allow(self, head: int) -> None:
-        """Allows appends. head: the log's last sequence; a new event that is stored before it is in another log, which
-        replaced this one."""
+        """Allows appends. head: the log's last sequence; if a new event is stored before it, another log has replaced
+        this one."""
         self._floor = max(self._floor, head) if self._other_log is None else head
         self._other_log = None
 
@@ -122,9 +122,9 @@ class Appender:
             raise OtherLog(self._other_log)
 
     async def append(self, event: Event, expected: int | None = None) -> Appended:
-        """Stores one event; many concurrent calls share a disk sync (group commit).
+        """Stores one event. Concurrent calls share a disk sync (group commit).
 
-        expected: the thread's last sequence as the caller knows it, 0 for a new thread.
+        expected: the thread's last sequence that the caller knows, 0 for a new thread.
         Raises InvalidEvent, EventTooLarge, WrongExpectedVersion, LogFull, LogUnavailable, LogClosed, KeyUnavailable.
         """
         [out] = await self._all_outgoing([event], expected)
@@ -141,9 +141,9 @@ class Appender:
     ) -> list[Appended]:
         """Stores events in order, in atomic batches of at most MAX_BATCH events and MAX_BATCH_BYTES bytes.
 
-        expected guards the thread of the first event. Each batch is stored whole or not at all; the result has
-        one entry per event. Raises as `append`; what earlier batches stored stays stored.
-        fresh: no earlier call sent these ids, so a wrong `expected` raises at once, without reading back.
+        expected: the last sequence of the first event's thread. Each batch is stored entirely or not at all; the result
+        has one entry per event. Raises the same errors as `append`; earlier batches then stay stored.
+        fresh: True if no earlier call sent these ids, so that a wrong `expected` raises at once, without reading back.
         """
         outs = await self._all_outgoing(events, expected)
         done: list[Appended] = []
@@ -152,11 +152,11 @@ class Appender:
         return done
 
     async def append_in_order(self, events: Sequence[Event], last_deletion: int | None = None) -> list[Appended]:
-        """Appends like append_many, but sends a few events one by one, so that after an error or a crash only the first
-        ones may be stored.
+        """Appends events like append_many, but sends up to FEW events one by one, so that after an error or a crash
+        only the first of them may be stored.
 
-        For events of one thread that are valid without the ones after them. last_deletion: the sequence of the thread's
-        last deletion as the caller knows it, 0 for none; after another one nothing more is stored, and
+        The events must be of one thread and valid without the events that follow. last_deletion: the sequence of the
+        thread's last deletion that the caller knows, 0 for none; after a later deletion no more events are stored, and
         WrongExpectedVersion is raised.
         """
         outs = await self._all_outgoing(events)
@@ -168,10 +168,10 @@ class Appender:
         return done
 
     async def append_atomic(self, events: Sequence[Event]) -> bool:
-        """Stores the events as one atomic batch, or nothing if any of their ids is stored already.
+        """Stores the events as one atomic batch, or none of them if any of their ids is already stored.
 
-        For results that belong together when a second attempt repeats only some of their ids. Returns whether they
-        were stored now. Raises ValueError over MAX_BATCH events, and as `append`.
+        This is for results that belong together when a second attempt repeats only some of their ids. Returns whether
+        they were stored now. Raises ValueError for more than MAX_BATCH events, and the same errors as `append`.
         """
         outs = await self._all_outgoing(events)
         if len(outs) > MAX_BATCH:
@@ -179,12 +179,12 @@ class Appender:
         return not any(done.duplicate for done in await self._store(outs, whole=True))
 
     async def _fetch_keys(self, events: Sequence[Event]) -> None:
-        """Fetches the keys of all their users with one query. Raises KeyUnavailable."""
+        """Fetches the keys of the events' users in one query. Raises KeyUnavailable."""
         if self.keyring is not None:
             await self.keyring.prefetch_current(owners_to_seal(events))
 
     async def _all_outgoing(self, events: Sequence[Event], expected: int | None = None) -> list[Outgoing]:
-        """Screens and encodes the events. expected: for the first event."""
+        """Screens and encodes the events. expected: the expected sequence for the first event."""
         self._assert_usable()
         events = await self.screen(events)
         await self._fetch_keys(events)
@@ -211,7 +211,7 @@ class Appender:
     async def _settled(self, taken: list[tuple[Outgoing, "asyncio.Future[Appended]"]]) -> None:
         try:
             outcomes: Sequence[Appended | Exception] = await self._store([out for out, _ in taken])
-        except Exception as error:  # passed to the waiting callers
+        except Exception as error:  # is passed to the waiting callers
             outcomes = [error] * len(taken)
         for (_, future), outcome in zip(taken, outcomes, strict=True):
             if future.done():
@@ -222,10 +222,10 @@ class Appender:
                 future.set_result(outcome)
 
     async def _store(self, batch: list[Outgoing], whole: bool = False, fresh: bool = False) -> list[Appended]:
-        """Sends until every event is known to be stored; raises if one cannot be stored.
+        """Sends the events until all are known to be stored; raises an error if one cannot be stored.
 
-        whole: returns as soon as one of the events turns out to be stored already.
-        fresh: holds for the first try only; later ones may find what it stored.
+        whole: True returns as soon as one of the events is found to be stored already.
+        fresh: applies only to the first try, because later tries may find the events that it stored.
         """
         deadline = time.monotonic() + self._timeout_s
         known: dict[Key, Appended] = {}
@@ -254,7 +254,7 @@ class Appender:
             return await self._read_back(missing, deadline)
 
     def _assert_after(self, floor: int, done: Appended) -> None:
-        """Raises OtherLog for a new event at a sequence that the log had reached before it was sent."""
+        """Raises OtherLog if a new event was stored at a sequence that the log had already reached before."""
         if done.duplicate:
             return
         if done.seq <= floor:
@@ -267,10 +267,11 @@ class Appender:
         self._floor = max(self._floor, done.seq)
 
     async def _after_refusal(self, missing: list[Outgoing], refusal: Refused, deadline: float) -> dict[Key, Appended]:
-        """Reads back which events of a refused batch are already stored: a retry may meet the result of its first try,
-        as a duplicate or as a changed version of the thread.
+        """Reads back which events of a refused batch are already stored, and sends the batch again if it may have been
+        stored.
 
-        Where its threads do not have the duplicate, another one does, and the events are sent under other message ids.
+        A retry may meet the result of its first try, as a duplicate or as a changed version of the thread. If the
+        duplicate is on none of the threads, it is on another thread, and the events are sent with other message ids.
         """
         if refusal.code in PASSING:
             await self._pause(deadline, refusal)
@@ -288,8 +289,8 @@ class Appender:
     async def _read_back(
         self, missing: list[Outgoing], deadline: float, look_up: LookUp = recently_stored
     ) -> dict[Key, Appended]:
-        """Returns the missing events that are stored after all. look_up: all_stored where a late retry or a wrong clock
-        must be handled too."""
+        """Returns those of the missing events that are stored. look_up: all_stored also handles a late retry or a wrong
+        clock."""
         wanted = {out.key for out in missing}
         while True:
             try:
@@ -313,8 +314,8 @@ class Appender:
 
 
 def deciding_again() -> AsyncRetrying:
-    """Returns the retry attempts of a decision that must be made again after a concurrent write. Raises
-    WrongExpectedVersion after DECIDING_S."""
+    """Returns attempts for a decision that must be repeated after a concurrent write. Raises WrongExpectedVersion after
+    DECIDING_S."""
     return AsyncRetrying(
         retry=retry_if_exception_type(WrongExpectedVersion),
         stop=stop_after_delay(DECIDING_S),

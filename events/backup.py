@@ -1,4 +1,4 @@
-"""Backups of a stream in the form of `nats stream backup`: a folder with backup.json and stream.tar.s2."""
+"""Backs up and restores a stream in the form of `nats stream backup`: a folder with backup.json and stream.tar.s2."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ class BackupFailed(TurnlogError):
 
 
 async def back_up(nc: Client, stream: str, folder: Path) -> int:
-    """Writes the stream as it is now, without its consumers; returns its last sequence. Raises BackupFailed,
+    """Writes the current stream without its consumers to the folder; returns its last sequence. Raises BackupFailed,
     LogUnavailable."""
     inbox, chunks = nc.new_inbox(), asyncio.Queue[Msg]()
     with nats_errors(f"cannot back up the stream {stream}"):

@@ -1,4 +1,4 @@
-"""Event ⇄ bytes: a CloudEvents 1.0 structured-mode JSON envelope.
+"""Encodes events to bytes and decodes them: a CloudEvents 1.0 structured-mode JSON envelope.
 
 Extension attributes tenant, thread, user, causation, correlation and traceparent are lower-case names with
 string values, as CloudEvents demands; `dataschema` carries the contract's version as urn:turnlog:<type>:<n>.
@@ -21,7 +21,7 @@ from turnlog.events.subjects import check_id, check_tenant
 from turnlog.events.texts import storable
 
 CONTENT_TYPE = "application/cloudevents+json"
-# NATS carries no larger message.
+# NATS does not allow larger messages.
 MAX_BYTES = 64 * 1024 * 1024
 TYPE_PREFIX = "turnlog."
 VERSIONS: dict[str, int] = {name: contract.VERSION for name, contract in CONTRACTS.items()}
@@ -33,10 +33,10 @@ _NAMED_ABOVE = {"data": {"type"}}
 
 
 def encode(event: Event, keyring: Keyring | None = None, room: int | None = None) -> bytes:
-    """Returns the envelope as UTF-8 JSON; with a keyring the personal fields of a user's event are sealed in it.
+    """Returns the envelope as UTF-8 JSON; with a keyring the personal fields of a user's event are sealed.
 
-    Half a surrogate pair in a text becomes U+FFFD. room: maximum bytes of the sealed fields before compression. Raises
-    InvalidEvent for an id or a value that cannot be stored, EventTooLarge, KeyUnavailable.
+    A lone surrogate in a text becomes U+FFFD. room: the maximum size of the sealed fields before compression, in bytes.
+    Raises InvalidEvent for an id or a value that cannot be stored, EventTooLarge, KeyUnavailable.
     """
     check_tenant(event.tenant)
     check_id("thread", event.thread)
@@ -62,8 +62,8 @@ def _clear(event: Event) -> bytes:
 
 
 def _sealed(event: Event, user: str, keyring: Keyring, room: int | None) -> bytes:
-    """Seals an event if its personal fields have content; leaves other events unchanged. A user gets a key with the
-    first event that could hold personal fields, so that a session goes on while keys cannot be fetched."""
+    """Returns the envelope, sealed if the personal fields have content. A user gets a key with the first event that can
+    contain personal fields, so that a session can continue while keys cannot be fetched."""
     fields = fields_of(type(event.data))
     if not fields.tombstones:
         return _clear(event)
@@ -77,7 +77,8 @@ def _sealed(event: Event, user: str, keyring: Keyring, room: int | None) -> byte
 
 @lru_cache(maxsize=4_096)
 def _head(type_: str, thread: str) -> bytes:
-    """Returns the envelope's common attributes, as JSON that is still open for the event's own fields."""
+    """Returns the envelope's common attributes as JSON without the closing brace, so that the event's own fields can
+    follow."""
     attributes = {
         "specversion": "1.0",
         "type": TYPE_PREFIX + type_,
@@ -89,8 +90,8 @@ def _head(type_: str, thread: str) -> bytes:
 
 
 def decode(body: bytes, keyring: Keyring | None = None) -> Event:
-    """Decodes bytes to the newest contract; sealed fields are opened, or tombstones if their key was destroyed. A
-    traceparent that is invalid is left out: it is no part of what happened.
+    """Decodes bytes to the newest contract. Sealed fields are opened, or replaced by tombstones if their key was
+    destroyed. An invalid traceparent is left out, because it is not part of the event's content.
 
     Raises InvalidEvent, UnknownEventType, FutureEventVersion, or KeyUnavailable (try again later).
     """
@@ -118,10 +119,10 @@ def decode(body: bytes, keyring: Keyring | None = None) -> Event:
 
 
 def parsed(body: bytes | str) -> dict[str, Any]:
-    """Parses a JSON object from the log. Every reader uses this function, because anyone may publish anything: Python's
-    own decoder accepts NaN and lone surrogates, and fails with RecursionError, which is not a ValueError.
+    """Parses a JSON object from the log. Every reader uses this function, because producers may publish any bytes.
+    Python's own decoder accepts NaN and lone surrogates, and raises RecursionError, which is not a ValueError.
 
-    At most MAX_BYTES, 200 levels deep, and numbers of 4,300 digits. Raises InvalidEvent.
+    The limits are MAX_BYTES, 200 levels and numbers of 4,300 digits. Raises InvalidEvent.
     """
     if len(body) > MAX_BYTES:
         raise InvalidEvent(f"body has {len(body):,} bytes, more than {MAX_BYTES:,}")
@@ -135,7 +136,8 @@ def parsed(body: bytes | str) -> dict[str, Any]:
 
 
 def unsealed(envelope: dict[str, Any], keyring: Keyring | None) -> dict[str, Any]:
-    """Returns the envelope as it would be stored without sealing, for people to read. Raises as `decode`."""
+    """Returns the envelope as it would be stored without sealing, for people to read. Raises the same errors as
+    `decode`."""
     type_, version = _contract(envelope)
     data = _opened_data(envelope, _place(envelope), type_, version, keyring)
     clear = {name: value for name, value in envelope.items() if name not in ("sealed", "sealedkey")}
@@ -167,7 +169,8 @@ def _current_data(envelope: dict[str, Any], place: _Place, keyring: Keyring | No
 def _opened_data(
     envelope: dict[str, Any], place: _Place, type_: str, version: int, keyring: Keyring | None
 ) -> dict[str, Any]:
-    """Opens the seal and upcasts data. Tombstones come last, for they have the newest version's shape."""
+    """Returns the event's data, unsealed and upcast. Tombstones are added last, because they have the newest version's
+    shape."""
     data = envelope.get("data")
     if data is None:
         data = {}

@@ -1,4 +1,4 @@
-"""Every error turnlog raises on purpose. The message names the cause and the fix; `code` is stable."""
+"""The base class of all errors that turnlog raises, and those of the log. Messages name the cause and the fix."""
 
 
 class TurnlogError(Exception):
@@ -8,7 +8,7 @@ class TurnlogError(Exception):
 
 
 class InvalidEvent(TurnlogError):
-    """The bytes or fields are not a valid event; it was not stored (or is parked, if it already was)."""
+    """The bytes or fields are not a valid event; the event was not stored, or is parked if it was stored before."""
 
     code = "invalid-event"
 
@@ -20,13 +20,13 @@ class UnknownEventType(InvalidEvent):
 
 
 class FutureEventVersion(InvalidEvent):
-    """The event was written by a newer turnlog; upgrade this one to read it."""
+    """The event was written by a newer turnlog; upgrade this turnlog to read it."""
 
     code = "future-event-version"
 
 
 class InvalidToken(InvalidEvent):
-    """A tenant, thread or user id cannot be used as given."""
+    """A tenant, thread or user id is invalid."""
 
     code = "invalid-id"
 
@@ -51,13 +51,13 @@ class WrongExpectedVersion(TurnlogError):
 
 
 class LogUnavailable(TurnlogError):
-    """NATS did not answer in time; the append may or may not have happened, retry with the same event id."""
+    """NATS did not answer in time; the event may or may not be stored, so retry with the same event id."""
 
     code = "log-unavailable"
 
 
 class LogClosed(LogUnavailable):
-    """The connection to NATS was closed, by this process or by the server, and does not reconnect; open a new one."""
+    """The connection to NATS was closed by this process or the server and does not reconnect; open a new connection."""
 
     code = "log-closed"
 
@@ -70,7 +70,7 @@ WAYS_OUT = (
 
 
 class OtherLog(LogUnavailable):
-    """The read models were made from another log than the connected one, or the stream is gone. Nothing is appended."""
+    """The read models were made from another log, or the stream no longer exists. No events are appended."""
 
     code = "other-log"
 
@@ -82,7 +82,7 @@ class LogFull(TurnlogError):
 
 
 class StreamDrift(TurnlogError):
-    """The stream's settings differ from the ones this turnlog needs."""
+    """The stream's settings differ from the settings that this turnlog needs."""
 
     code = "stream-drift"
 
@@ -100,7 +100,8 @@ class DatabaseUnavailable(TurnlogError):
 
 
 class KeyUnavailable(DatabaseUnavailable):
-    """The key of a user's personal fields cannot be fetched now; the event cannot be published or read without it."""
+    """The key of a user's personal fields cannot be fetched now, and the event cannot be published or read without the
+    key."""
 
     code = "key-unavailable"
 
@@ -112,5 +113,5 @@ class NotFound(TurnlogError):
 
 
 def cause(error: BaseException) -> str:
-    """Returns the error's message, or the docstring of its class if it has no message."""
+    """Returns the error's message; without a message, "timed out" or the name of its class."""
     return str(error) or ("timed out" if isinstance(error, TimeoutError) else type(error).__name__)

@@ -1,6 +1,6 @@
-"""Registers the permanent loops of a process: each reports its rounds and is restarted when it ends.
+"""Registers the permanent loops of a process. Each loop reports its rounds and is restarted when it ends.
 
-A heartbeat shows that work gets done, not only that a task exists: a loop that waits for ever has no rounds.
+A heartbeat shows that work is done, not only that a task exists, because a loop that waits forever reports no rounds.
 """
 
 import asyncio
@@ -14,14 +14,15 @@ from typing import Any
 from turnlog.events.tasks import cancel, pause
 
 logger = logging.getLogger("turnlog.heartbeats")
-ROUND_S = 60.0  # maximum seconds of a round, unless the loop has its own limit
+ROUND_S = 60.0  # the maximum duration of a round in seconds, unless the loop has its own limit
 AGAIN_S = 1.0
 WINDOW_S = 60.0
 
 
 @dataclass(slots=True)
 class Heartbeat:
-    """One loop. round_s: the longest allowed time between two rounds. problem: why its work is stuck now, or None."""
+    """One loop. round_s: the longest allowed time between two rounds. problem: why its work is currently stuck, or
+    None."""
 
     role: str
     loop: str
@@ -29,11 +30,11 @@ class Heartbeat:
     round_s: float = ROUND_S
     at: float = field(default_factory=time.monotonic)
     problem: str | None = None
-    _slowest: tuple[float, float] = (0.0, 0.0)  # before this window of WINDOW_S, and in it
+    _slowest: tuple[float, float] = (0.0, 0.0)  # in the previous window of WINDOW_S, and in the current one
     _window_at: float = field(default_factory=time.monotonic)
 
     def beat(self, problem: str | None = None) -> None:
-        """Records a round. problem: why the round did no work, if so."""
+        """Records a round. problem: why the round did no work, or None."""
         now = time.monotonic()
         before, within = self._slowest
         if now - self._window_at > WINDOW_S:
@@ -52,7 +53,7 @@ class Heartbeat:
 
     @property
     def slowest_s(self) -> float:
-        """Returns the longest time between two rounds, over at least the last WINDOW_S."""
+        """Returns the longest time between two rounds in at least the last WINDOW_S seconds."""
         return max(self._slowest)
 
     @property
@@ -62,7 +63,7 @@ class Heartbeat:
 
     @property
     def fault(self) -> str | None:
-        """Returns why the loop counts as dead; None while it works."""
+        """Returns why the loop is considered dead; None while it works."""
         if self.problem is None and self.seconds > self.round_s:
             return f"no round for {self.seconds:.0f} s"
         return self.problem
@@ -73,7 +74,7 @@ Loop = Callable[[Heartbeat], Coroutine[Any, Any, None]]
 
 @dataclass(slots=True)
 class Heartbeats:
-    """Every loop of this process. changed: set when a problem comes or goes."""
+    """All loops of this process. changed: set when a problem appears or disappears."""
 
     loops: list[Heartbeat] = field(default_factory=list)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -88,10 +89,11 @@ class Heartbeats:
         round_s: float = ROUND_S,
         grace_s: float | None = 0.0,
     ) -> AsyncIterator[Heartbeat]:
-        """Keeps the loop running while the block runs. It is started again when it ends before `stop`, and has a
+        """Keeps the loop running while the block runs. If the loop ends before `stop`, it is restarted and has a
         problem until its next round.
 
-        At the end of the block `stop` is set, and the loop has `grace_s` to end by itself; None: as long as it takes.
+        At the end of the block `stop` is set, and the loop is cancelled after `grace_s` seconds; None waits until it
+        ends.
         """
         beat = Heartbeat(role, name, self.changed, round_s)
         self.loops.append(beat)

@@ -1,13 +1,13 @@
-"""Local times, because the day on which somebody said something follows their clock, not UTC.
+"""Computes local times, because the day on which a person said something follows their clock, not UTC.
 
-The offset of a turn's time is on the log and in read models (utc_offset). A time in UTC says nothing of the speaker's
-zone; it is shown in the person's (a preference), or else in TURNLOG_TIMEZONE.
+The log and read models contain the UTC offset of a turn's time (utc_offset). A time in UTC does not tell the speaker's
+zone; it is shown in the person's preferred zone, or else in TURNLOG_TIMEZONE.
 """
 
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 
-# Imported turns without a time are dated from here on, a second apart.
+# Imported turns without a time get times from here on, one second apart.
 UNDATED_FROM = datetime(2000, 1, 1, tzinfo=UTC)
 UNDATED_UNTIL = UNDATED_FROM + timedelta(days=30)
 
@@ -16,7 +16,7 @@ caller_zone: ContextVar[tzinfo] = ContextVar("caller_zone", default=UTC)
 
 
 def zone_named(name: str) -> tzinfo:
-    """Returns a zone of the IANA database, which is not loaded for UTC. Raises ValueError."""
+    """Returns the IANA time zone with this name. Raises ValueError."""
     if name == "UTC":
         return UTC
     from zoneinfo import ZoneInfo
@@ -36,12 +36,12 @@ def zone_or(name: str | None, default: tzinfo) -> tzinfo:
 
 
 def now_there() -> datetime:
-    """Returns the present time, in the zone of the current request if it names one."""
+    """Returns the current time, in the zone of the current request if it names one."""
     return datetime.now(caller_zone.get())
 
 
 def offset_of(at: datetime) -> int:
-    """Returns the seconds by which the clock of an aware time is ahead of UTC."""
+    """Returns the UTC offset of an aware time in seconds; positive if its clock is ahead of UTC."""
     return int((at.utcoffset() or timedelta(0)).total_seconds())
 
 
@@ -51,16 +51,16 @@ def with_offset(at: datetime, seconds: int) -> datetime:
 
 
 def local(at: datetime, zone: tzinfo) -> datetime:
-    """Returns the time on the clock it came with, or in `zone` if it is in plain UTC. A time in a named zone keeps it
-    in winter too, when London's clock is that of UTC."""
+    """Returns the time in its own zone, or in `zone` if it is in plain UTC. A time in a named zone keeps that zone even
+    when its offset is 0, as London's is in winter."""
     return at if at.utcoffset() or hasattr(at.tzinfo, "key") else at.astimezone(zone)
 
 
 def is_undated(at: datetime) -> bool:
-    """Returns whether the time is unknown, because an import gave the turn this date for lack of one in its file."""
+    """Returns whether the time is unknown, that is, was assigned by an import because the file contained none."""
     return UNDATED_FROM <= at < UNDATED_UNTIL
 
 
 def day_text(at: datetime) -> str:
-    """Returns the day as 2026-05-08, or "undated" where it is unknown."""
+    """Returns the day as 2026-05-08, or "undated" if it is unknown."""
     return "undated" if is_undated(at) else f"{at:%Y-%m-%d}"

@@ -1,4 +1,4 @@
-"""The log as the rest of turnlog uses it: connect, append, read, head."""
+"""The interface of the log for the rest of turnlog: connects, appends, reads and finds last sequences."""
 
 import asyncio
 import contextlib
@@ -28,7 +28,7 @@ from turnlog.events.subjects import STREAM, parse_stored, partition_filter, thre
 from turnlog.events.tasks import within
 
 CONNECT_TIMEOUT_S = 5.0
-ANSWER_S = 5.0  # seconds that the server has for a reply
+ANSWER_S = 5.0  # how many seconds the server has to reply
 REMEMBERED_THREADS = 10_000
 _OPTIONS: dict[str, Any] = {
     **LOST_SERVER,
@@ -44,22 +44,24 @@ async def connect_nats(
     on_closed: Callable[[], Awaitable[None]] | None = None,
     timeout_s: float = CONNECT_TIMEOUT_S,
 ) -> Client:
-    """Returns a client that reconnects without limit. Raises LogUnavailable if the first connection takes too long."""
+    """Returns a connected client that reconnects without limit. Raises LogUnavailable if the first connection fails or
+    takes too long."""
     nc = RobustClient()
     failures: list[Exception] = []
 
     async def on_error(error: Exception) -> None:
-        """Silences the traceback that nats-py prints for every lost connection; callers get the errors that matter."""
+        """Collects errors before the connection, and suppresses the traceback that nats-py prints for every lost
+        connection."""
         if not nc.is_connected:
             failures.append(error)
 
     try:
-        # Reconnecting without limit would also try the first connection without limit.
+        # Because of unlimited reconnects nats-py would also try the first connection without limit.
         await within(
             timeout_s, nc.connect(servers_of(url), name=name, error_cb=on_error, closed_cb=on_closed, **_OPTIONS)
         )
     except (NatsError, OSError, TimeoutError, ValueError) as error:  # ValueError: the port is not a number
-        # A refused token is seen only sometimes, because the server mostly closes the connection before its error is
+        # A refused token is not always reported, because the server often closes the connection before its error is
         # read.
         refused = [failure for failure in failures if "Authorization" in str(failure)]
         why = cause([error, *failures, *refused][-1])
@@ -67,7 +69,7 @@ async def connect_nats(
             f"cannot connect to NATS at {_without_secret(url)}: {why}. Start it with `turnlog up`, or set NATS_URL"
         ) from error
     except asyncio.CancelledError:
-        if nc.is_connected:  # cancelled just after it had connected
+        if nc.is_connected:  # cancelled just after connecting
             await nc.close()
         raise
     return nc
@@ -75,8 +77,8 @@ async def connect_nats(
 
 @contextlib.contextmanager
 def nats_errors(problem: str) -> Iterator[None]:
-    """Turns errors of NATS in the block into LogUnavailable, which names the problem, or into OtherLog if the stream is
-    gone."""
+    """Raises LogUnavailable, which names the problem, for errors of NATS in the block, or OtherLog if the stream no
+    longer exists."""
     try:
         yield
     except NotFoundError as error:
@@ -89,7 +91,7 @@ def nats_errors(problem: str) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class LogState:
-    """The state of the log. id: of the log, see events/stream.py. head: its last sequence, 0 when it is empty."""
+    """The state of the log. id: the log's id, see events/stream.py. head: the last sequence, 0 if the log is empty."""
 
     id: str
     head: int
@@ -97,12 +99,12 @@ class LogState:
 
 @dataclass(slots=True)
 class Log:
-    """One connection to the stream. Make it with Log.connect; close it when done.
+    """One connection to the stream. Create it with Log.connect; close it when done.
 
-    closed: set when the connection does not come back; after a lost server the client reconnects.
-    keyring: seals and opens personal fields; without one events are written in clear and sealed ones cannot be read.
-    screen: a function applied to events before they are encoded; a caller that keeps a copy applies it too.
-    signer: signs events that say who may do what, and projectors check them by it; without one nothing is checked.
+    closed: set when the connection is closed for good; after a lost server the client reconnects.
+    keyring: seals and opens personal fields; without a keyring events are written unencrypted and sealed events cannot
+    be read. signer: signs events about access rights, and projectors check their signatures; without a signer nothing
+    is checked.
     """
 
     nc: Client
@@ -144,7 +146,7 @@ class Log:
 
     @property
     def is_closed(self) -> bool:
-        """Returns whether close() was called; `closed` can be awaited."""
+        """Returns whether the connection is closed; `closed` can be awaited."""
         return bool(self.nc.is_closed)
 
     async def close(self) -> None:
@@ -152,15 +154,16 @@ class Log:
             await self.nc.close()
 
     def use_keys(self, keyring: Keyring | None) -> None:
-        """Seals and opens personal fields with these keys from now on."""
+        """Uses these keys from now on to seal and open personal fields."""
         self.keyring = self.appender.keyring = keyring
 
     def use_screen(self, screen: Screen) -> None:
-        """Applies the function to events before they are encoded from now on."""
+        """From now on applies this function to events before they are encoded."""
         self.appender.screen = screen
 
     async def screened(self, events: Sequence[Event]) -> list[Event]:
-        """Returns the events as they are stored, for a caller that keeps a copy. Raises what the screen raises."""
+        """Returns the events as they would be stored, for a caller that keeps a copy. Raises the errors of the
+        screen."""
         return await self.appender.screen(events)
 
     async def append(self, event: Event, expected: int | None = None) -> Appended:
@@ -178,7 +181,7 @@ class Log:
         return await self.appender.append_atomic(events)
 
     async def head(self) -> int:
-        """Returns the stream's last sequence, 0 when it is empty. Raises LogUnavailable."""
+        """Returns the stream's last sequence, 0 if it is empty. Raises LogUnavailable."""
         return (await self.state()).head
 
     async def state(self) -> LogState:
@@ -188,7 +191,8 @@ class Log:
         return LogState(log_id(info), int(info.state.last_seq))
 
     async def partition_head(self, partition: int, turns_of: str | None = None) -> int:
-        """Returns the last sequence of one partition, or of a tenant's turns there; 0 if there are none."""
+        """Returns the last sequence of one partition, or of the turns of the tenant `turns_of` in it; 0 if there are
+        none."""
         return await self._last_of(turns_filter(turns_of, partition) if turns_of else partition_filter(partition))
 
     async def heads(self, turns_of: str | None = None) -> dict[int, int]:
@@ -197,18 +201,18 @@ class Log:
         return dict(enumerate(await asyncio.gather(*heads)))
 
     async def thread_head(self, tenant: str, thread: str, type_: str | None = None) -> int:
-        """Returns the last sequence of a thread (the value for `expected`), or of its events of one type; 0 if it has
-        none."""
+        """Returns the last sequence of a thread (the value for `expected`), or of its events of one type; 0 if there
+        are none."""
         return await self._last_of(thread_filter(tenant, thread, type_))
 
     async def thread_head_of(self, tenant: str, thread: str, types: Collection[str]) -> int:
-        """Returns the last sequence of one thread's events of any of the types. 0 when it has none. Raises
+        """Returns the last sequence of a thread's events of any of these types; 0 if there are none. Raises
         LogUnavailable."""
         return max(await asyncio.gather(*(self.thread_head(tenant, thread, type_) for type_ in types)), default=0)
 
     async def partition_of(self, tenant: str, thread: str, seq: int) -> int:
-        """Returns a thread's partition, which the server chooses once. seq: of one of its events; 0, without one, is in
-        0."""
+        """Returns a thread's partition, which the server chooses once. seq: the sequence of one of its events; 0 if
+        there are none, and the partition is 0."""
         if self.partitions == 1 or not seq:
             return 0
         if (place := (tenant, thread)) not in self._partitions:
@@ -222,12 +226,12 @@ class Log:
         return OrderedReader(self.nc, filters, start_seq, keyring=self.keyring)
 
     def read(self, filters: Sequence[str], start_seq: int = 1, through_seq: int | None = None) -> AsyncIterator[Stored]:
-        """Yields every matching message up to through_seq; None: up to the log's end. Raises GapInLog."""
+        """Yields every matching message up to through_seq; None means up to the end of the log. Raises GapInLog."""
         return read_to(self.nc, filters, start_seq, through_seq, keyring=self.keyring)
 
     async def stored(self, seq: int, with_key: bool = True) -> Stored:
-        """Returns one message by its sequence, or its replacement. with_key: fetches the key that opens it. Raises
-        NotFound, GapInLog, LogUnavailable."""
+        """Returns the message at a sequence, or its replacement. with_key: True also fetches the key that opens it.
+        Raises NotFound, GapInLog, LogUnavailable."""
         with nats_errors(f"cannot ask NATS for sequence {seq}"):
             try:
                 found = await self.nc.jetstream().get_msg(STREAM, seq)
@@ -242,7 +246,7 @@ class Log:
         return Stored(seq, subject, body, stored_ns, pending=0, keyring=self.keyring)
 
     async def overwrite(self, seq: int) -> bool:
-        """Deletes one message so that its bytes on disk are overwritten; False if it no longer exists.
+        """Deletes one message and overwrites its bytes on disk; returns False if it no longer exists.
 
         Raises LogUnavailable.
         """
@@ -251,8 +255,9 @@ class Log:
             return await overwrite(self.nc.jetstream(), STREAM, seq)
 
     async def end_readers(self) -> None:
-        """Ends all open readers of the log, also in other processes: each raises GapInLog and is opened again after its
-        last event, and then finds what replaces the events that are deleted from now on. Raises LogUnavailable."""
+        """Ends all open readers of the log, including those of other processes. Each reader raises GapInLog, is
+        reopened after its last event, and then finds the replacements of events that are deleted from now on. Raises
+        LogUnavailable."""
         names: list[str] = []
         with nats_errors("cannot end the readers of the log"):
             while page := await self._consumer_names(len(names)):
@@ -263,7 +268,8 @@ class Log:
                         await self.nc.jetstream().delete_consumer(STREAM, name)
 
     async def _consumer_names(self, offset: int) -> list[str]:
-        """Returns a page of the names of the stream's consumers. A list of their states may lack some in a cluster."""
+        """Returns a page of the names of the stream's consumers. In a cluster, a list of their states may be
+        incomplete."""
         ask, subject = json.dumps({"offset": offset}).encode(), f"$JS.API.CONSUMER.NAMES.{STREAM}"
         reply = json.loads((await self.nc.request(subject, ask, timeout=ANSWER_S)).data)
         if "error" in reply:
@@ -271,7 +277,8 @@ class Log:
         return list(reply["consumers"])
 
     async def waiting_since(self, partition: int, position: int) -> datetime | None:
-        """Returns when the partition's first event after a position was stored; None if there is none."""
+        """Returns the time when the partition's first event after a position was stored; None if there is no such
+        event."""
         js, subject = self.nc.jetstream(), partition_filter(partition)
         with nats_errors(f"cannot ask NATS which event follows sequence {position}"):
             try:
@@ -288,8 +295,8 @@ class Log:
         through_seq: int | None = None,
         types: Sequence[str] = (),
     ) -> AsyncIterator[Recorded]:
-        """Yields one thread's events in order, of all types or of these, without the undecodable ones: those are
-        parked, and no read model has them. Raises KeyUnavailable at an event that cannot be unsealed now."""
+        """Yields a thread's events in order, except undecodable ones, which are parked and in no read model. types:
+        yields only these types. Raises KeyUnavailable at an event that cannot be unsealed now."""
         async for stored in self.read_stored(tenant, thread, start_seq, through_seq, types):
             with contextlib.suppress(InvalidEvent):
                 if (found := recorded(stored)).event.thread == thread:
@@ -303,20 +310,20 @@ class Log:
         through_seq: int | None = None,
         types: Sequence[str] = (),
     ) -> AsyncIterator[Stored]:
-        """Yields events like read_thread, but not decoded, so that a caller can continue after an undecodable event.
-        The thread of a user with a long id may include events of another user's thread."""
+        """Yields events like read_thread but without decoding them, so that the caller can continue after an
+        undecodable event. If the thread's user has a long id, events of another user's thread may be among them."""
         end = await self.head() if through_seq is None else through_seq
         filters = [one for type_ in (types or (None,)) for one in thread_filters(tenant, thread, type_)]
         async for stored in self.read(filters, start_seq, end):
             yield stored
 
     async def stored_ids(self, tenant: str, thread: str, start_seq: int = 1) -> dict[UUID, int]:
-        """Returns event id → first sequence of every event of a thread from start_seq on. Raises GapInLog."""
+        """Returns the first sequence of each event id of a thread from start_seq on. Raises GapInLog."""
         return {key.id: seq for key, seq in (await all_stored(self.nc, [(tenant, thread)], start_seq)).items()}
 
     async def _last_of(self, subject: str) -> int:
-        """Reads only the sequence of the reply, because parsing the message's headers would cost as much as all the
-        rest."""
+        """Returns the last sequence with this subject, 0 if there is none. It reads only the sequence of the reply,
+        because parsing the message's headers would double the cost."""
         ask = json.dumps({"last_by_subj": subject}).encode()
         with nats_errors(f"cannot ask NATS for the last of {subject}"):
             answer = await self.nc.request(f"$JS.API.STREAM.MSG.GET.{STREAM}", ask, timeout=ANSWER_S)
@@ -331,7 +338,8 @@ class Log:
 
 
 def _refuse_lost_stream(error: NotFoundError) -> None:
-    """Raises OtherLog if the whole stream is missing, not only a message."""
+    """Raises the error again, which nats_errors turns into OtherLog, if the stream is missing and not only a
+    message."""
     if error.err_code == NO_STREAM:
         raise error
 

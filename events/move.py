@@ -1,4 +1,4 @@
-"""Moves events to the end of the log, after a sequence that other events had before. Adopting another log needs
+"""Moves events to the end of the log, above the sequences that another log had used. Adopting another log needs
 this."""
 
 import json
@@ -17,14 +17,15 @@ from turnlog.events.subjects import STORED_PREFIX, STREAM, parse_stored, type_fi
 FILLER = "turnlog.turnlog.filler.filler"
 AT_ONCE = 1_000
 ACK_S = 10.0
-# Header of a moved event: the last sequence of the move, and the sequence after which events are stored again.
+# The header of a moved event: the last sequence to move, and the sequence above which events are stored again.
 MOVED = "Turnlog-Moved"
 
 
 async def move_behind(log: Log, after: int, through: int) -> int:
-    """Stores the log's events after sequence `after` again at the log's end and above `through`, in their order, and
-    deletes them at their old places, so that every later event comes after these. A move that was killed continues
-    where it stopped. Returns how many events were moved. Raises LogUnavailable."""
+    """Moves the log's events after sequence `after` to the end of the log, above `through`, and returns their number.
+
+    The events are stored again in order and deleted at their old sequences. A move that was killed continues where it
+    stopped. Raises LogUnavailable."""
     js, moved = log.nc.jetstream(), 0
     with nats_errors("cannot move events in the log"):
         head = await log.head()
@@ -46,7 +47,8 @@ async def move_behind(log: Log, after: int, through: int) -> int:
 
 
 async def _begun(js: JetStreamContext, through: int) -> tuple[int, int] | None:
-    """Returns (end, through) of a move above `through` whose events are the last of the log."""
+    """Returns (end, through) of an unfinished move above `through`, which the last event of the log names; else
+    None."""
     try:
         last = await js.get_last_msg(STREAM, f"{STORED_PREFIX}.>")
     except NotFoundError:
@@ -57,8 +59,8 @@ async def _begun(js: JetStreamContext, through: int) -> tuple[int, int] | None:
 
 
 async def first_since(log: Log, time: datetime) -> int:
-    """Returns the sequence of the log's first event that was stored at this time or later; the next one if there is
-    none."""
+    """Returns the sequence of the first event that was stored at this time or later; without such an event the next
+    sequence."""
     ask = json.dumps({"start_time": time.isoformat()}).encode()
     with nats_errors("cannot ask NATS for the events since a time"):
         answer = json.loads((await log.nc.request(f"$JS.API.STREAM.MSG.GET.{STREAM}", ask, timeout=ACK_S)).data)
@@ -66,8 +68,8 @@ async def first_since(log: Log, time: datetime) -> int:
 
 
 async def _advance(log: Log, js: JetStreamContext, through: int) -> None:
-    """Makes the next sequence larger than `through`. An empty stream accepts any first sequence; another stream only
-    counts on, so messages are stored and removed again."""
+    """Makes the next sequence larger than `through`. An empty stream accepts any first sequence; in other streams
+    filler messages are stored and removed again."""
     state = (await js.stream_info(STREAM)).state
     if state.last_seq < through and not state.messages:
         await js.purge_stream(STREAM, seq=through + 1)

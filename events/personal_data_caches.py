@@ -16,12 +16,12 @@ _CACHES: list[Callable[[], None]] = []
 
 
 def holds_words(holder: Forgetful) -> None:
-    """Registers an object with a cache for its lifetime; forget_all() runs in the event loop it was created in."""
+    """Registers an object with a cache for its lifetime; its forget_all() is called in the current event loop."""
     _HOLDERS[holder] = _loop()
 
 
 def caches_words(clear: Callable[[], None]) -> None:
-    """Registers a module's cache: `caches_words(function.cache_clear)`."""
+    """Registers the function that empties a module's cache: `caches_words(function.cache_clear)`."""
     _CACHES.append(clear)
 
 

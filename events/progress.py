@@ -1,4 +1,4 @@
-"""The type of functions to which long work reports its progress."""
+"""Defines the type of functions to which long-running work reports its progress."""
 
 from collections.abc import Callable
 

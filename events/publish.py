@@ -1,4 +1,4 @@
-"""Publishes one event or one atomic batch (ADR-50), and explains the server's refusals."""
+"""Publishes one event or one atomic batch (NATS ADR-50) and turns the server's refusals into errors."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ from turnlog.events.subjects import check_conversation, publish_subject, thread_
 HEADER_ROOM = 1_024
 SENT_AT_ONCE = 100
 STALE_EXPECTATION = 10071
-DUPLICATE = 10201  # in an atomic batch
+DUPLICATE = 10201  # the error for a duplicate in an atomic batch
 # JetStream is recovering or electing a leader, or the batch's first part was lost with a connection.
 PASSING = frozenset({10008, 10009, 10118, 10176})
 _FULL = frozenset({10002, 10023, 10047, 10077})
@@ -29,7 +29,7 @@ _FULL = frozenset({10002, 10023, 10047, 10077})
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """The place of an event in the log. duplicate: it was stored before this append."""
+    """The position of an event in the log. duplicate: True if the event was stored before this append."""
 
     event_id: UUID
     seq: int
@@ -49,10 +49,11 @@ class Key(NamedTuple):
 
 
 class Outgoing(NamedTuple):
-    """An encoded event to publish. expected: the last sequence its thread must have, or None; with expected_type, the
-    last sequence of the thread's events of that type.
+    """An encoded event to publish.
 
-    suffix: of its message id, which is the event's id but where a message on another thread has that one (0024).
+    expected: the last sequence that the thread must have, or None. expected_type: applies `expected` to the thread's
+    events of this type only. suffix: added to the event's id to make the message id, if a message on another thread has
+    the same id.
     """
 
     id: UUID
@@ -70,7 +71,7 @@ class Outgoing(NamedTuple):
         return Key(self.tenant, thread_token(self.thread), self.id)
 
     def under_another_id(self) -> "Outgoing":
-        """Returns a copy with a message id that only this attempt knows."""
+        """Returns a copy with a new, random message id."""
         return self._replace(suffix=f" {uuid.uuid4().hex}")
 
     @property
@@ -82,7 +83,7 @@ class Outgoing(NamedTuple):
                 self.tenant, self.thread, self.expected_type
             )
         if self.traceparent is not None:
-            headers[tracing.HEADER] = self.traceparent  # reactors get no bodies
+            headers[tracing.HEADER] = self.traceparent  # reactors do not receive bodies
         return headers
 
 
@@ -118,9 +119,9 @@ def outgoing(
 
 
 async def publish(nc: Client, batch: list[Outgoing], timeout_s: float) -> list[Appended]:
-    """Stores the whole batch or nothing; returns one entry per event.
+    """Stores the entire batch or nothing; returns one entry per event.
 
-    Raises Refused, or NATS errors when the outcome is unknown.
+    Raises Refused, or NATS errors if the outcome is unknown.
     """
     *leading, last = batch
     commit = await _stage(nc, leading) if leading else {}
@@ -128,7 +129,8 @@ async def publish(nc: Client, batch: list[Outgoing], timeout_s: float) -> list[A
     ack: dict[str, Any] = json.loads(reply.data)
     if "error" in ack:
         raise Refused(ack["error"].get("err_code", 0), ack["error"].get("description", "refused"))
-    duplicate = bool(ack.get("duplicate"))  # only for a single event, because a batch with a duplicate is refused
+    # only a single event is acknowledged as a duplicate; a batch with a duplicate is refused
+    duplicate = bool(ack.get("duplicate"))
     if duplicate and not await _is_there(nc, last, ack):
         raise Refused(DUPLICATE, f"sequence {ack['seq']}, on another subject, has the message id")
     first = ack["seq"] - len(leading)
@@ -136,20 +138,20 @@ async def publish(nc: Client, batch: list[Outgoing], timeout_s: float) -> list[A
 
 
 async def _stage(nc: Client, leading: list[Outgoing]) -> dict[str, str]:
-    """Sends a batch without its last event; returns the headers of that event, which commits the batch."""
+    """Sends all events of a batch but the last; returns the headers for the last event, which commits the batch."""
     batch_id = uuid.uuid4().hex
     for number, out in enumerate(leading, 1):
         headers = {**out.headers, "Nats-Batch-Id": batch_id, "Nats-Batch-Sequence": str(number)}
         await nc.publish(out.subject, out.body, headers=headers)
         if number % SENT_AT_ONCE == 0:
-            await asyncio.sleep(0)  # lets the client write, so that the server starts working meanwhile
+            await asyncio.sleep(0)  # let the client write, so that the server can start working
     return {"Nats-Batch-Id": batch_id, "Nats-Batch-Sequence": str(len(leading) + 1), "Nats-Batch-Commit": "1"}
 
 
 async def _is_there(nc: Client, out: Outgoing, ack: dict[str, Any]) -> bool:
-    """Returns whether the acknowledged message is on the event's subject, or was deleted since.
+    """Returns whether the acknowledged message is on the event's subject; also True if it was deleted since.
 
-    JetStream compares message ids across all subjects: what it calls a duplicate may be another's message (0024).
+    JetStream compares message ids across all subjects, so its duplicate may be a message on another thread.
     """
     try:
         found = await nc.jetstream().get_msg(ack["stream"], ack["seq"])

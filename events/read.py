@@ -1,7 +1,7 @@
-"""Ordered, gap-checked reading of the log (design: Postgres owns the position, delivery is only a trigger).
+"""Reads the log in order and checks it for gaps. Positions are stored in Postgres; delivery is only a trigger.
 
 The reader is an ephemeral pull consumer without acks. Consumer sequences must be consecutive; a gap, a lost consumer
-or a missing answer raises GapInLog, and the caller reopens at its own position.
+or a missing reply raises GapInLog, and the caller reopens the reader at its own position.
 """
 
 import asyncio
@@ -33,11 +33,11 @@ from turnlog.events.subjects import STREAM, parse_stored, present_thread, redact
 
 PULL = 2_000
 PULL_BYTES = 32 * 1024 * 1024
-# Maximum of one batch, so that small messages do not wait for large ones and memory is limited.
+# The maximum size of one batch, so that small messages do not wait for large ones and memory is limited.
 BATCH_BYTES = 4 * 1024 * 1024
 PULL_EXPIRES_S = 5.0
 MAX_SILENT_WAITS = 30
-# Seconds to create a reader. A lost leader does not answer, but the next try may reach a newly elected one.
+# Timeout in seconds for creating a reader. A lost leader does not reply, but the next try may reach the new leader.
 OPEN_S = 1.0
 TRIES, REOPEN_WAIT_S = 8, 0.2
 UNHEARD_TRIES, UNHEARD_WAIT_S = 10, 0.1
@@ -47,9 +47,9 @@ _ORDINARY_ENDS = ("Batch Completed", "Message Size Exceeds MaxBytes")
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A stored message. pending: how many more messages match this reader's filter.
+    """A stored message. pending: how many more messages match the reader's filter.
 
-    keyring: opens its sealed fields.
+    keyring: opens the sealed fields.
     """
 
     seq: int
@@ -66,7 +66,7 @@ class Stored:
 
 
 def recorded(stored: Stored) -> Recorded:
-    """Decodes a message and checks that its envelope belongs on its subject.
+    """Decodes a message and checks that its envelope fits its subject.
 
     Raises InvalidEvent, or KeyUnavailable (try again later).
     """
@@ -83,7 +83,7 @@ def recorded(stored: Stored) -> Recorded:
 
 
 class OrderedReader:
-    """Reads matching messages from a start sequence, in order, in batches of what has arrived."""
+    """Reads matching messages in order from a start sequence, in batches of the messages that have arrived."""
 
     def __init__(
         self,
@@ -96,12 +96,12 @@ class OrderedReader:
         stream: str = STREAM,
         as_stored: bool = False,
     ) -> None:
-        """Reads from `start_seq` on. since: start at a stored time in place of a sequence; headers_only: bodies stay
-        empty, ids are set. as_stored: without the events that replace deleted ones.
+        """Creates a reader that starts at `start_seq`. since: starts at this stored time instead. headers_only: True
+        leaves bodies empty and sets the message ids. as_stored: True leaves out the replacements of deleted events.
 
-        taken: the size of the last batch.
+        The attribute `taken` is the size of the last batch.
         """
-        self._replaced: list[Replacement] = []  # replacements that are still to be read
+        self._replaced: list[Replacement] = []  # the replacements that are still to be read
         self._as_stored = as_stored or stream != STREAM
         self._stream = stream
         self._nc, self._filters, self._start = nc, list(filters), max(1, start_seq)
@@ -128,9 +128,9 @@ class OrderedReader:
         await self.close()
 
     async def open(self) -> None:
-        """Creates the consumer. Raises GapInLog when it cannot be made now; try again.
+        """Creates the consumer. Raises GapInLog if this fails; try again.
 
-        Only then it asks what was replaced: a redaction either is found here, or finds the consumer and ends it.
+        Replacements are read after the consumer exists, so that a redaction is either found here or ends this consumer.
         """
         self._name = READER + uuid.uuid4().hex
         self._connection = self._nc.stats["reconnects"]
@@ -154,10 +154,9 @@ class OrderedReader:
             raise GapInLog(f"cannot open a reader on {self._stream}: {cause(error)}") from error
 
     async def close(self, is_made: bool = True) -> None:
-        """Deletes the consumer. If the server cannot be reached, it deletes the consumer itself after its inactivity
-        threshold.
+        """Deletes the consumer. If this fails, the server deletes the consumer after its inactivity threshold.
 
-        is_made: False where the consumer may not exist, and its deletion would wait for the server once more.
+        is_made: False if the consumer may not exist, so that its deletion does not wait for the server again.
         """
         sub, self._sub = self._sub, None
         if sub is None or self._nc.is_closed:
@@ -170,10 +169,10 @@ class OrderedReader:
             return
 
     async def batch(self, limit: int = PULL, wait_s: float = 1.0) -> list[Stored]:
-        """Returns up to `limit` messages: at once if some have arrived, else after at most `wait_s`; [] if none came.
+        """Returns up to `limit` messages: at once if some have arrived, else within `wait_s` seconds; [] if none came.
 
-        They hold at most BATCH_BYTES, or are a single larger message.
-        Fetches the keys of all of them with one query. Raises GapInLog; the reader is then closed.
+        The messages have at most BATCH_BYTES in total, unless a single message is larger. Their keys are fetched in one
+        query. Raises GapInLog; the caller must then open a new reader.
         """
         await self._request()
         if not self._buffer:
@@ -197,12 +196,12 @@ class OrderedReader:
         return taken
 
     def wake(self) -> None:
-        """Ends the wait of a running `batch`, which returns the messages so far, possibly none."""
+        """Ends the wait of a running `batch`, which then returns the messages that have arrived, possibly none."""
         self._arrived.set()
 
     @property
     def ahead(self) -> int:
-        """Returns the number of messages that are known to follow the last batch."""
+        """Returns the known number of messages that follow the last batch."""
         return len(self._buffer) + (self._buffer[-1].pending if self._buffer else 0)
 
     async def until_caught_up(self) -> AsyncIterator[Stored]:
@@ -220,7 +219,7 @@ class OrderedReader:
                 raise GapInLog(f"{pending} messages were due, but none arrived for {MAX_SILENT_WAITS} s")
 
     async def _still_due(self, pending: int) -> int:
-        """Returns how many messages are still expected; an erasure may have deleted some meanwhile."""
+        """Returns how many messages are still expected, because an erasure may have deleted some meanwhile."""
         try:
             info = await self._js.consumer_info(self._stream, self._name)
         except (NatsError, TimeoutError, OSError):
@@ -253,7 +252,7 @@ class OrderedReader:
             return
         self._outstanding = PULL
         self._asked_at = asyncio.get_running_loop().time()
-        room = max(PULL_BYTES, 2 * self._nc.max_payload)  # otherwise the largest message would never arrive
+        room = max(PULL_BYTES, 2 * self._nc.max_payload)  # with less room the largest message would never arrive
         ask = {"batch": PULL, "max_bytes": room, "expires": int(PULL_EXPIRES_S * 1e9)}
         try:
             await self._nc.publish(
@@ -263,8 +262,7 @@ class OrderedReader:
             self._failure = f"cannot ask for messages: {cause(error)}"
 
     def _doubt(self) -> None:
-        """Repeats the pull request after silence: it was lost with its connection, else its end would have been
-        reported."""
+        """Marks the reader as failed if the connection was lost or a pull request got no reply at all."""
         silent = asyncio.get_running_loop().time() - self._asked_at
         if self._nc.stats["reconnects"] != self._connection:
             self._failure = "the connection to the server was lost"
@@ -278,7 +276,7 @@ class OrderedReader:
             self._take(msg)
         else:
             self._status(msg)
-        self._arrived.set()  # the reader takes what arrived, or sends another pull request
+        self._arrived.set()  # so that the reader takes the message or sends another pull request
 
     def _take(self, msg: Msg) -> None:
         sseq, cseq, stored_ns, pending = _metadata(msg.reply)
@@ -301,15 +299,15 @@ class OrderedReader:
         self._buffered_bytes += len(stored.body)
 
     def _put_replaced(self, before: int | None, pending: int) -> None:
-        """Adds what replaces events before a sequence, None: all; an event at it was not deleted. pending: how many
-        messages follow."""
+        """Adds the replacements of events before a sequence; None adds all. If the event at the sequence arrived, it
+        was not deleted and its replacement is dropped. pending: how many messages follow."""
         while self._replaced and (before is None or self._replaced[0].seq <= before):
             one, due = self._replaced.pop(0), pending + len(self._replaced)
             if one.seq != before:
                 self._put(Stored(one.seq, one.subject, one.body, one.stored_ns, due, one.event_id, self._keyring))
 
     def _status(self, msg: Msg) -> None:
-        """Handles the end of a pull: Nats-Pending-Messages says how many of its messages will not come."""
+        """Handles the end of a pull request. Nats-Pending-Messages tells how many messages will not come."""
         headers = msg.headers or {}
         status, description = headers.get("Status", ""), headers.get("Description", "")
         if status in ("404", "408") or description in _ORDINARY_ENDS:
@@ -322,13 +320,13 @@ class OrderedReader:
             self._failure = f"the server ended a pull with {status} {description}"
 
     def _ask_again(self) -> None:
-        """Repeats a pull request: in a cluster a new consumer exists before every server can route to it."""
+        """Repeats a pull request, because in a cluster a new consumer exists before every server can route to it."""
         self._outstanding = 0
         self._arrived.set()
 
 
 def _metadata(reply: str) -> tuple[int, int, int, int]:
-    """Returns (stream seq, consumer seq, stored at in ns, pending) of an ack subject, short or with a domain."""
+    """Returns (stream sequence, consumer sequence, stored at in ns, pending) from an ack subject."""
     parts = reply.split(".")
     at = 5 if len(parts) == 9 else 7
     return int(parts[at]), int(parts[at + 1]), int(parts[at + 2]), int(parts[at + 3])
@@ -352,11 +350,11 @@ async def read_to(
     stream: str = STREAM,
     as_stored: bool = False,
 ) -> AsyncIterator[Stored]:
-    """Yields every matching message from start_seq up to through_seq (None: the log's end). as_stored: as the stream
-    has them, without the events that replace deleted ones.
+    """Yields every matching message from start_seq up to through_seq (None: up to the end of the log). as_stored: True
+    leaves out the replacements of deleted events.
 
-    A reader that is lost, for instance in a failover, is reopened after the last message. Raises GapInLog when TRIES
-    attempts in a row bring nothing.
+    If the reader is lost, for instance in a failover, it is reopened after the last message. Raises GapInLog after
+    TRIES consecutive attempts without a message.
     """
     position, failures = start_seq, 0
     while through_seq is None or position <= through_seq:
@@ -381,12 +379,13 @@ _REPLACEMENTS: "WeakKeyDictionary[Client, Replacements]" = WeakKeyDictionary()
 
 
 def check_replacements(nc: Client, signer: Signer | None) -> None:
-    """Reads only signed replacements over this connection from now on."""
+    """From now on accepts only replacements with a valid signature over this connection."""
     _REPLACEMENTS[nc] = Replacements(signer)
 
 
 async def replacements(nc: Client) -> Replacements:
-    """Returns the events that replace deleted ones, read again after a redaction. Raises as `read`, KeyUnavailable."""
+    """Returns the replacements of deleted events, which are read again after a redaction. Raises KeyUnavailable and the
+    errors of `read_to`."""
     known = _REPLACEMENTS.setdefault(nc, Replacements())
     ask = json.dumps({"last_by_subj": redactions_filter()}).encode()
     reply = json.loads((await nc.request(f"$JS.API.STREAM.MSG.GET.{STREAM}", ask, timeout=OPEN_S)).data)

@@ -1,9 +1,10 @@
-"""Events that replace others from which words were struck: readers find them at the sequences of the deleted messages.
+"""Replacements of events from which words were redacted; readers find them at the sequences of the deleted messages.
 
-A replacement is an `event_redacted` on the thread of the event. It counts only where the log no longer has that
-message, and only signed, so that nobody can change an event by publishing one. A `turn_redacted` or `turns_expired`
-follows before anything is deleted: readers look for the last of these before they read, and for replacements only when
-there is a new one. Then the readers that are open are ended, and open again after their last event (Log.end_readers).
+A replacement is an `event_redacted` on the thread of the event. It is used only if the log no longer has the original
+message, and only if it is signed, so that nobody can change an event by publishing a replacement. After the
+replacements and before any deletion comes a `turn_redacted` or `turns_expired`: readers look for the last of these
+before they read, and read replacements only if there is a new one. Then open readers are ended and reopen after their
+last event (Log.end_readers).
 """
 
 import logging
@@ -20,12 +21,13 @@ from turnlog.events.signing import SIGNED_THREADS, Signer, UnsignedEvent
 from turnlog.events.subjects import matches, parse_stored, thread_token
 
 logger = logging.getLogger("turnlog.redactions")
-READER = "reader-"  # how the names of readers' consumers begin
+READER = "reader-"  # the names of readers' consumers begin like this
 
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """carrier: sequence of the event that holds it; subject, stored_ns: of the message that was deleted."""
+    """A replacement. carrier: the sequence of the event that contains it. subject, stored_ns: those of the deleted
+    message."""
 
     seq: int
     carrier: int
@@ -36,21 +38,22 @@ class Replacement:
 
 
 class Replacements:
-    """The replacements that a connection knows. through: the last redaction before they were read. signer: checks
-    them; without one nothing is checked."""
+    """The replacements that a connection knows. through: the sequence of the last redaction before they were read.
+    signer: checks the replacements; without a signer nothing is checked."""
 
     def __init__(self, signer: Signer | None = None) -> None:
         self.through, self.signer = 0, signer
         self.superseded: frozenset[int] = frozenset()
         self._by_seq: dict[int, Replacement] = {}
-        self._by_thread: dict[str, list[Replacement]] = {}  # by its token; most readers read one thread
+        self._by_thread: dict[str, list[Replacement]] = {}  # by thread token, because most readers read one thread
         holds_words(self)
 
     def forget_all(self) -> None:
         self.through, self._by_seq, self._by_thread = 0, {}, {}
 
     def know(self, through: int, found: Sequence[Replacement]) -> None:
-        """Keeps the last replacement for each sequence; `superseded` gets the sequences of events with earlier ones."""
+        """Keeps the last replacement for each sequence; `superseded` becomes the sequences of events with earlier
+        replacements."""
         self._by_seq = {one.seq: one for one in found}
         self._by_thread = {}
         for one in self._by_seq.values():
@@ -64,8 +67,8 @@ class Replacements:
     def fitting(
         self, filters: Iterable[str], start_seq: int, since: datetime | None, until: datetime
     ) -> list[Replacement]:
-        """Returns those that a reader with these filters finds from a sequence or a stored time on, in order. until: of
-        events that were stored by then."""
+        """Returns the replacements for a reader with these filters from a sequence or a stored time on, in order.
+        until: only replacements of events that were stored by this time."""
         fitting, from_ns, until_ns = dict[int, Replacement](), _ns(since) if since else 0, _ns(until)
         for filter_ in filters if self._by_seq else ():
             token = ([*filter_.split("."), "*", "*"])[4]
@@ -76,8 +79,8 @@ class Replacements:
 
 
 def replacement(seq: int, subject: str, body: bytes, signer: Signer | None) -> Replacement | None:
-    """Returns what the `event_redacted` at a sequence replaces; None for one that replaces nothing: it is malformed or
-    unsigned, or its event could not have been redacted. Raises KeyUnavailable without the secret to check it by."""
+    """Returns the replacement in the `event_redacted` at a sequence; None if it is malformed or unsigned, or if an
+    event like its target cannot be redacted. Raises KeyUnavailable if the secret to check it cannot be fetched."""
     try:
         event = decode(body)
         data = event.data

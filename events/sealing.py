@@ -1,9 +1,9 @@
-"""Personal fields of an event, sealed under a key of its user: destroying the key erases them from the log.
+"""Seals the personal fields of an event under a key of its user, so that destroying the key erases them from the log.
 
-On the wire `data` lacks the fields; the CloudEvents extension attributes `sealed` (base64 of a nonce of 12 bytes and
-AES-256-GCM's ciphertext of their JSON, from 4 KB on as a zlib stream) and `sealedkey` (the key's id) are added to the
-envelope. Id, tenant, user, type and thread are authenticated with it: a seal that was moved to another event does not
-open. Each contract declares its personal fields and their tombstones (PERSONAL).
+On the wire `data` lacks these fields. The envelope has two CloudEvents extension attributes instead: `sealed` (base64
+of a nonce of 12 bytes and the AES-256-GCM ciphertext of their JSON, which from 4 KB on is compressed by zlib) and
+`sealedkey` (the key's id). Id, tenant, user, type and thread are authenticated too, so a seal that is moved to another
+event does not open. Each contract declares its personal fields and their tombstones (PERSONAL).
 """
 
 import os
@@ -25,10 +25,10 @@ from turnlog.events.errors import EventTooLarge, InvalidEvent, InvalidToken
 from turnlog.events.subjects import check_id, check_tenant
 
 NONCE_BYTES = 12
-# Base64 adds a third, so fields long enough to gain from it are compressed first.
+# Base64 adds a third, so fields that are long enough to become smaller are compressed first.
 COMPRESSED_FROM = 4_096
 _SEALED_KEY = re.compile(rb'"sealedkey"\s*:\s*"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})"', re.IGNORECASE)
-_ZLIB = b"\x78"  # no JSON object begins like this
+_ZLIB = b"\x78"  # JSON objects do not begin with this byte
 Data = dict[str, Any]
 
 
@@ -41,8 +41,8 @@ class UserKey:
 
 
 class Keyring(Protocol):
-    """The source of users' keys: `prefetch` and `prefetch_current` fetch them; `current` and `find` return what was
-    fetched, and raise KeyUnavailable where that failed."""
+    """The source of users' keys. `prefetch` and `prefetch_current` fetch keys; `current` and `find` return fetched keys
+    and raise KeyUnavailable if fetching failed."""
 
     def current(self, tenant: str, user: str) -> UserKey:
         """Returns the key for new events."""
@@ -51,16 +51,17 @@ class Keyring(Protocol):
         """Returns the key with this id; None if it was destroyed. Raises InvalidEvent for an invalid id."""
 
     async def prefetch(self, key_ids: Iterable[str]) -> None:
-        """Fetches keys for the following calls of `find` with one query. Never raises: `find` does."""
+        """Fetches keys for later calls of `find` in one query. It never raises; `find` does."""
 
     async def prefetch_current(self, owners: Iterable[tuple[str, str]]) -> None:
-        """Fetches the keys of these (tenant, user) for the following calls of `current`; creates one for a user who has
-        none. Raises KeyUnavailable."""
+        """Fetches the keys of these (tenant, user) pairs for later calls of `current`, and creates missing keys. Raises
+        KeyUnavailable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """A contract's personal fields. tombstones: path ("memory.content") → value; the others in pydantic's form."""
+    """A contract's personal fields. tombstones: (path, value) pairs; ("memory", "content") is a path. include, exclude:
+    the arguments of pydantic's model_dump_json."""
 
     tombstones: tuple[tuple[tuple[str, ...], Any], ...]
     include: dict[str, Any]
@@ -82,8 +83,8 @@ def fields_of(contract: type[EventContract]) -> Fields:
 def seal(event: Event, user: str, key: UserKey, fields: Fields, room: int | None = None) -> tuple[str, str]:
     """Returns the attributes `sealed` and `sealedkey`.
 
-    Raises ValueError for a text that is not valid Unicode, EventTooLarge over `room` bytes: a small message must not
-    become a huge one when it is decompressed.
+    Raises ValueError for text that is not valid Unicode, and EventTooLarge for fields of more than `room` bytes,
+    because a small message must not become huge when it is decompressed.
     """
     words = event.data.model_dump_json(exclude_none=True, include=fields.include).encode()
     if room is not None and len(words) > room:
@@ -96,7 +97,7 @@ def seal(event: Event, user: str, key: UserKey, fields: Fields, room: int | None
 
 
 def owners_to_seal(events: Iterable[Event]) -> set[tuple[str, str]]:
-    """Returns the (tenant, user) pairs whose key `seal` needs; events with invalid ids are refused later."""
+    """Returns the (tenant, user) pairs whose keys `seal` needs; events with invalid ids are refused later."""
     return {
         (event.tenant, event.user)
         for event in events
@@ -112,13 +113,13 @@ def _valid_owner(tenant: str, user: str) -> bool:
 
 
 def key_ids_in(bodies: Iterable[bytes]) -> set[str]:
-    """Returns the ids of the keys that encoded events are sealed with, found without parsing them; some may be
-    missed."""
+    """Returns the ids of the keys that encoded events are sealed with. It searches without parsing, so it may miss
+    some."""
     return {found.decode().lower() for body in bodies for found in _SEALED_KEY.findall(body)}
 
 
 class Sealed(NamedTuple):
-    """The seal of an envelope, with the attributes that are authenticated."""
+    """The seal of an envelope with the authenticated attributes."""
 
     id: str
     tenant: str
@@ -131,7 +132,8 @@ class Sealed(NamedTuple):
     def opened(self, keyring: Keyring | None) -> Data | None:
         """Returns the personal fields, nested as in data; None if their key was destroyed.
 
-        Raises InvalidEvent for a broken seal or one of another event, KeyUnavailable if it cannot be opened now.
+        Raises InvalidEvent for a broken seal or the seal of another event, KeyUnavailable if the key cannot be fetched
+        now.
         """
         user, key_id = self.user, self.key_id
         if user is None or not isinstance(key_id, str) or not isinstance(self.sealed, str):
@@ -161,7 +163,7 @@ class Sealed(NamedTuple):
 
 
 def merged(data: Data, words: Data) -> Data:
-    """Returns data with the opened fields in it."""
+    """Returns the data with the opened fields added."""
     found = {**data, **words}
     for name, value in words.items():
         if isinstance(value, dict) and isinstance(data.get(name), dict):
@@ -170,7 +172,7 @@ def merged(data: Data, words: Data) -> Data:
 
 
 def with_tombstones(data: Data, contract: type[Frozen]) -> Data:
-    """Returns data with tombstones for the personal fields, which every projector accepts."""
+    """Returns the data with tombstones, which every projector accepts, as the personal fields."""
     found = dict(data)
     for path, value in fields_of(contract).tombstones:
         if len(path) == 1:
@@ -181,7 +183,7 @@ def with_tombstones(data: Data, contract: type[Frozen]) -> Data:
 
 
 def is_erased(event: Event) -> bool:
-    """Returns whether every personal field is the tombstone that a destroyed key leaves behind."""
+    """Returns whether every personal field is a tombstone, because its key was destroyed."""
     tombstones = fields_of(type(event.data)).tombstones
     return bool(tombstones) and all(_at(event.data, path) == value for path, value in tombstones)
 
@@ -194,6 +196,6 @@ def _at(data: Frozen, path: tuple[str, ...]) -> Any:
 
 
 def _bound(event_id: str, tenant: str, user: str, type_: str, thread: str) -> bytes:
-    """Returns the authenticated attributes as bytes. Ids contain no NUL, so different attributes give different
+    """Returns the authenticated attributes as bytes. Ids contain no NUL, so different attributes yield different
     bytes."""
     return "\0".join((event_id, tenant, user, type_, thread)).encode()

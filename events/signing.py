@@ -1,9 +1,9 @@
-"""Signatures of the events that say who may do what, all on the threads of limits, agents and API keys, and of those
-that replace others (events/redactions.py) or say that others were deleted.
+"""Signs events that affect access rights (all events on the threads of limits, agents and API keys), and events that
+replace (events/redactions.py) or delete other events.
 
-Whoever can publish to NATS could change them otherwise. The last attribute of their envelope is `signature`: the
-HMAC-SHA256 of all bytes before it, under a key that only turnlog's processes have. Other readers ignore it. Values of
-checkpoints whose types are an application's own are signed apart, where they stand in their event.
+Without signatures, anyone who can publish to NATS could change these settings. The last attribute of a signed envelope
+is `signature`: the HMAC-SHA256 of all bytes before it, under a key that only turnlog's processes have. Other readers
+ignore it. Checkpoint values of an application's own types are signed separately, inside their event.
 """
 
 import hmac
@@ -22,31 +22,32 @@ _SIGNATURE = re.compile(rb',"signature":"([0-9a-f]{64})"}\Z')
 
 
 class UnsignedEvent(InvalidEvent):
-    """The event would change who may do what, and no process with turnlog's secret signed it."""
+    """The event would change access rights or replace an event, but is not signed with turnlog's secret."""
 
     code = "unsigned-event"
 
 
 class Signer:
-    """Signs and checks the events that say who may do what. key: returns 32 bytes, at the first use. trusted_through:
+    """Signs events and checks signatures. key: returns the key of 32 bytes; called at the first use. trusted_through:
     events up to this sequence need no signature."""
 
     def __init__(self, key: Callable[[], bytes], trusted_through: int = 0) -> None:
         self._key, self._trusted_through = cache(key), trusted_through
 
     def sign(self, thread: str, body: bytes) -> bytes:
-        """Returns the envelope with its signature, if such events have one. Raises KeyUnavailable."""
+        """Returns the envelope with a signature if the event needs one, else unchanged. Raises KeyUnavailable."""
         if not thread.startswith(SIGNED_THREADS) and not body.startswith(_REMOVES):
             return body
         return body[:-1] + b',"signature":"' + self._signature(body[:-1]) + b'"}'
 
     def check(self, thread: str, seq: int, body: bytes) -> None:
-        """Checks the signature of a stored event, if events of the thread have one. Raises as check_signed."""
+        """Checks the signature of a stored event if events of its thread need one. Raises the errors of
+        check_signed."""
         if thread.startswith(SIGNED_THREADS):
             self.check_signed(seq, body)
 
     def check_signed(self, seq: int, body: bytes) -> None:
-        """Checks a stored event that must have a signature. Raises UnsignedEvent, KeyUnavailable."""
+        """Checks the signature of a stored event, which must have one. Raises UnsignedEvent, KeyUnavailable."""
         if seq <= self._trusted_through:
             return
         found = _SIGNATURE.search(body)
@@ -60,7 +61,7 @@ class Signer:
     def value_signature(self, tenant: str, value: bytes) -> bytes:
         """Returns 32 bytes that sign a value inside an event; the value is read only if they match. Raises
         KeyUnavailable."""
-        return self._digest(b"value\0" + tenant.encode() + b"\0" + value)  # no envelope begins like this
+        return self._digest(b"value\0" + tenant.encode() + b"\0" + value)  # envelopes do not begin with this prefix
 
     def _signature(self, signed: bytes) -> bytes:
         return self._digest(signed).hex().encode()

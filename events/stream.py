@@ -1,4 +1,4 @@
-"""The JetStream streams: created once with turnlog's settings, refused if they have changed since."""
+"""Creates the JetStream streams with turnlog's settings, and refuses streams whose settings have changed since."""
 
 from dataclasses import dataclass, replace
 from uuid import NAMESPACE_OID, uuid5
@@ -21,9 +21,9 @@ from turnlog.events.subjects import KEYS, KEYS_STREAM, PUBLISHED, STREAM, stored
 DUPLICATE_WINDOW_S = 120.0
 CREATE_TRIES, CREATE_WAIT_S = 10, 0.2
 NO_STREAM = 10059
-# In the stream's configuration: an id that stays the same for the stream's life and in its backups.
+# The key, in the stream's metadata, of an id that stays the same for the stream's life and in its backups.
 LOG_ID = "turnlog.log"
-NOT_DELETED = (10043, 10057)  # in the middle of a stream and at its ends
+NOT_DELETED = (10043, 10057)  # error codes for a missing message, in the middle of a stream and at its ends
 _COMPARED = (
     "subjects",
     "retention",
@@ -39,8 +39,8 @@ _COMPARED = (
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions:
-    """How the stream is created. partitions: fixed for the stream's life (it maps threads); max_bytes: -1 keeps the
-    stream's value."""
+    """The options for creating the stream. partitions: their number, fixed for the stream's life because it maps
+    threads to partitions. max_bytes: -1 keeps the stream's value."""
 
     partitions: int = 1
     replicas: int = 1
@@ -48,8 +48,8 @@ class StreamOptions:
 
 
 def stream_config(options: StreamOptions) -> StreamConfig:
-    """Returns the configuration of the log's stream. A full stream refuses appends (DiscardPolicy.NEW): an old event is
-    never dropped for a new one."""
+    """Returns the configuration of the log's stream. A full stream refuses appends (DiscardPolicy.NEW), so old events
+    are never dropped for new ones."""
     source, destination = stored_transform(options.partitions)
     return StreamConfig(
         name=STREAM,
@@ -73,8 +73,8 @@ def stream_config(options: StreamOptions) -> StreamConfig:
 
 
 def keys_config(options: StreamOptions) -> StreamConfig:
-    """Returns the stream of users' keys: as the log, but for its names and its size, which is a few hundred bytes a
-    user."""
+    """Returns the configuration of the stream of users' keys: that of the log with other names and without a size
+    limit. A user needs a few hundred bytes."""
     return replace(
         stream_config(options),
         name=KEYS_STREAM,
@@ -87,9 +87,9 @@ def keys_config(options: StreamOptions) -> StreamConfig:
 
 
 async def ensure_stream(js: JetStreamContext, options: StreamOptions) -> int:
-    """Creates the log's stream or checks the one that is there; returns its number of partitions.
+    """Creates the log's stream or checks the existing one; returns its number of partitions.
 
-    Of an existing stream only the size limit and the id are updated; that never removes messages. Raises StreamDrift.
+    Of an existing stream only the size limit and the id are updated, which never removes messages. Raises StreamDrift.
     """
     config = (info := await ensured(js, stream_config(options))).config
     wanted = replace(config, metadata={**(config.metadata or {}), LOG_ID: log_id(info)})
@@ -101,14 +101,14 @@ async def ensure_stream(js: JetStreamContext, options: StreamOptions) -> int:
 
 
 def log_id(info: StreamInfo) -> str:
-    """Returns the id in the stream's metadata; of a stream without one the UUID that follows from the time of its
-    creation, so that processes that start together give it the same."""
+    """Returns the id in the stream's metadata. Without one, returns a UUID that is computed from the stream's creation
+    time, so that processes that start together choose the same id."""
     stored = (info.config.metadata or {}).get(LOG_ID)
     return stored or str(uuid5(NAMESPACE_OID, f"{info.config.name} {info.created}"))
 
 
 async def ensured(js: JetStreamContext, wanted: StreamConfig) -> StreamInfo:
-    """Returns the stream, which is created if there is none. Raises StreamDrift when a setting that matters differs."""
+    """Returns the stream, after creating it if there is none. Raises StreamDrift if a compared setting differs."""
     try:
         info = await js.stream_info(str(wanted.name))
     except NotFoundError:
@@ -118,9 +118,9 @@ async def ensured(js: JetStreamContext, wanted: StreamConfig) -> StreamInfo:
 
 
 async def overwrite(js: JetStreamContext, stream: str, seq: int) -> bool:
-    """Deletes one message so that its bytes on disk are overwritten; returns False if it no longer exists.
+    """Deletes one message and overwrites its bytes on disk; returns False if it no longer exists.
 
-    Raises what NATS raises.
+    Raises errors of NATS.
     """
     try:
         return bool(await js.delete_msg(stream, seq))
@@ -141,8 +141,8 @@ async def overwrite(js: JetStreamContext, stream: str, seq: int) -> bool:
     reraise=True,
 )
 async def _created(js: JetStreamContext, config: StreamConfig) -> StreamInfo:
-    """Creates the stream, with retries: the server may still be clearing the folder of a deleted stream of the same
-    name."""
+    """Creates the stream. It retries, because the server may still be clearing the folder of a deleted stream of the
+    same name."""
     return await js.add_stream(config)
 
 

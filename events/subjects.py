@@ -1,16 +1,16 @@
-"""Builds all names of streams, subjects and durables (security: subjects are built only here).
+"""Builds all names of streams, subjects and durables. For security, subjects are built only here.
 
-Producers publish   turnlog.<tenant>.<thread>.<type>
-the stream stores   turnlog.log.<partition>.<tenant>.<thread>.<type>   (server-side subject transform)
-token streams use   turnlog.progress.<tenant>.<thread>.<request>       (core NATS, never stored)
-hot sessions are    in the bucket turnlog_sessions under <tenant>.<thread>
-tickets are in the   bucket turnlog_tickets under their digests
-given receipts are in the bucket turnlog_receipts under <tenant>.<user>.<id>
-metrics, traces and circuit breakers of all processes are asked on turnlog.processes (core NATS)
-they tell each other on turnlog.breakers which breakers open and close (core NATS)
-processes tell each other on turnlog.answering which model servers they want answers of (core NATS)
-users' keys are on  turnlog.keys.<key id>                              (a stream of their own)
-tenants' own durables sub~<tenant>~<name>
+Producers publish on     turnlog.<tenant>.<thread>.<type>
+the stream stores        turnlog.log.<partition>.<tenant>.<thread>.<type>   (transformed by the server)
+token streams use        turnlog.progress.<tenant>.<thread>.<request>       (core NATS, never stored)
+users' keys are on       turnlog.keys.<key id>                              (a separate stream)
+processes are asked on   turnlog.processes   for metrics, traces and circuit breakers (core NATS)
+they report on           turnlog.breakers    which breakers open and close (core NATS)
+and on                   turnlog.answering   which model servers they want answers from (core NATS)
+hot sessions are in      the bucket turnlog_sessions under <tenant>.<thread>
+tickets are in           the bucket turnlog_tickets under their digests
+issued receipts are in   the bucket turnlog_receipts under <tenant>.<user>.<id>
+tenants' durables are    sub~<tenant>~<name>
 """
 
 import base64
@@ -39,14 +39,15 @@ BREAKERS = "turnlog.breakers"
 THREAD_TURNS = "turnlog.turns"
 SUBSCRIBER = "sub"
 WEBHOOK = "hook"
-# Under this name, as JetStream's domain, subscribers in accounts of their own reach the API of their durable.
+# The JetStream domain by which subscribers in separate accounts reach the API of their durable.
 DOMAIN = "turnlog"
-# Prefix of turnlog's own threads. Conversations must not use it: deleting one would delete a user's memories.
+# The prefixes of turnlog's own threads. Conversations must not use them; otherwise deleting a conversation could delete
+# a user's memories.
 OWN_THREADS = ("memories/", "shadow/", "store/", "jobs/", "erasures/", "limits/", "access/", "agents/")
 MEMORIES, SHADOW, STORE, JOBS, ERASURES, LIMITS, ACCESS, AGENTS = OWN_THREADS
 REDACTIONS = ERASURES + "redactions"
 
-# Events of operators and of turnlog itself: one of them changes more than one thread.
+# Events of operators and of turnlog itself, which affect more than one thread.
 OPERATOR_TYPES = (
     *("limits_changed", "agent_configured", "agent_switched", "api_key_created", "api_key_revoked"),
     *(
@@ -88,7 +89,7 @@ def check_tenant(tenant: str) -> str:
 def check_id(kind: str, value: str) -> str:
     """Returns the thread or user id if every store can hold it. Raises InvalidToken.
 
-    Postgres index rows are bounded (2,704 bytes), so ids are at most MAX_ID_BYTES of UTF-8.
+    Postgres index rows are limited to 2,704 bytes, so ids are limited to MAX_ID_BYTES of UTF-8.
     """
     try:
         size = len(value.encode())
@@ -106,7 +107,8 @@ def check_id(kind: str, value: str) -> str:
 
 
 def check_conversation(thread: str) -> str:
-    """Returns the id of a conversation as check_id does, and refuses turnlog's own threads. Raises InvalidToken."""
+    """Returns the id if it is valid for a conversation, that is, not one of turnlog's own threads. Raises
+    InvalidToken."""
     if check_id("thread", thread).startswith(OWN_THREADS):
         raise InvalidToken(
             f"thread id {thread[:80]!r} cannot be a conversation's: names that begin with "
@@ -116,7 +118,7 @@ def check_conversation(thread: str) -> str:
 
 
 def check_place(tenant: str, thread: str | None = None, user: str | None = None) -> None:
-    """Checks each id that is given; thread: of a conversation. Raises InvalidToken."""
+    """Checks each id that is not None. thread: the id of a conversation. Raises InvalidToken."""
     check_tenant(tenant)
     if thread is not None:
         check_conversation(thread)
@@ -126,9 +128,9 @@ def check_place(tenant: str, thread: str | None = None, user: str | None = None)
 
 @lru_cache(maxsize=16_384)
 def thread_token(thread: str) -> str:
-    """Returns the thread id as one subject token: itself when it is safe, else '~' + base64url, or '~~' + SHA-256.
+    """Returns the thread id as one subject token: the id itself if it is safe, else '~' + base64url, or '~~' + SHA-256.
 
-    Injective: no plain token starts with '~', and base64url text never does.
+    Different ids have different tokens, because plain tokens and base64url text never begin with '~'.
     """
     if _PLAIN.match(thread):
         return thread
@@ -159,13 +161,13 @@ def watch_type_anywhere(type_: str) -> str:
 
 
 def thread_filter(tenant: str, thread: str, type_: str | None = None) -> str:
-    """Returns the filter for the stored events of one thread, or for those of one type, in any partition."""
+    """Returns the filter for the stored events of one thread, in any partition. type_: only events of this type."""
     last = "*" if type_ is None else _type_token(type_)
     return f"{STORED_PREFIX}.*.{check_tenant(tenant)}.{thread_token(thread)}.{last}"
 
 
 def thread_filters(tenant: str, thread: str, type_: str | None = None) -> list[str]:
-    """Returns filters for all stored events of a thread and, if it has a former id, for those of the thread with that
+    """Returns filters for the stored events of a thread and, if the thread has a former id, for the events under that
     id."""
     former = former_thread(thread)
     return [thread_filter(tenant, one, type_) for one in (thread, former) if one is not None]
@@ -194,13 +196,13 @@ def type_filter(type_: str) -> str:
 
 
 def redactions_filter() -> str:
-    """Returns the filter for redactions of every tenant. All of it is on one thread of each tenant, so that the
-    server need not look at the others."""
+    """Returns the filter for the redactions of every tenant. Each tenant has one thread for them, so that the server
+    need not search other threads."""
     return f"{STORED_PREFIX}.*.*.{thread_token(REDACTIONS)}.*"
 
 
 def matches(subject: str, filter_: str) -> bool:
-    """Returns whether a stored subject fits a filter with the wildcards of NATS."""
+    """Returns whether a stored subject matches a filter with NATS wildcards."""
     tokens, wanted = subject.split("."), filter_.split(".")
     if wanted[-1] == ">":
         tokens, wanted = tokens[: len(wanted) - 1], wanted[:-1]
@@ -226,13 +228,13 @@ def progress_subject(tenant: str, thread: str, request: str) -> str:
 
 
 def cancel_subject(tenant: str, thread: str, request: str) -> str:
-    """Returns the subject on which a worker is asked to stop an answer; it confirms the request."""
+    """Returns the subject on which a worker is asked to stop an answer; the worker confirms the request."""
     return f"{CANCEL_PREFIX}.{check_tenant(tenant)}.{thread_token(thread)}.{_type_token(request)}"
 
 
 def memory_thread(user: str, shadow: str | None = None) -> str:
-    """Returns the thread of a user's memory events, or of a shadow's (the memories that another extractor would
-    make)."""
+    """Returns the thread of a user's memory events. shadow: returns the thread in this shadow, for the memories that
+    another extractor would make."""
     name = _name_of(user)
     return MEMORIES + name if shadow is None else shadow_prefix(shadow) + MEMORIES + name
 
@@ -243,8 +245,8 @@ def access_thread(user: str) -> str:
 
 
 def _name_of(user: str) -> str:
-    """Returns the user's part of a thread id: the user id, or where it is longer than MAX_NAME_BYTES its hash, filled
-    up until it is longer than any id that stands for itself."""
+    """Returns the user's part of a thread id: the user id or, if it is longer than MAX_NAME_BYTES, its hash, padded to
+    be longer than any id that is used unchanged."""
     raw = check_id("user", user).encode()
     return user if len(raw) <= MAX_NAME_BYTES else _hash(raw).rjust(MAX_NAME_BYTES + 1, "~")
 
@@ -254,8 +256,8 @@ def _hash(raw: bytes) -> str:
 
 
 def present_thread(thread: str, user: str | None) -> str:
-    """Returns the thread id that an event of a user has today. A long user id once had its bare hash as name, which is
-    also the name of a user who is called like the hash."""
+    """Returns the current thread id of a user's event. Threads of long user ids were once named by the bare hash, which
+    could also be another user's id."""
     if user is None or len(user) <= MAX_NAME_BYTES // 4 or len(raw := user.encode()) <= MAX_NAME_BYTES:
         return thread
     found = _OF_USERS.fullmatch(thread)
@@ -263,13 +265,15 @@ def present_thread(thread: str, user: str | None) -> str:
 
 
 def former_thread(thread: str) -> str | None:
-    """Returns the thread id that events of this thread may have instead (present_thread); None for most threads."""
+    """Returns the former id under which events of this thread may be stored (see present_thread); None for most
+    threads."""
     found = _OF_USERS.fullmatch(thread)
     return found[1] + found[2].lstrip("~") if found is not None and len(found[2].encode()) > MAX_NAME_BYTES else None
 
 
 def is_memory_thread(thread: str, user: str) -> bool:
-    """Returns whether a thread holds the user's memories; False for "", which read models store in place of no user."""
+    """Returns whether a thread contains the user's memories; False for the user "", which read models store if there is
+    no user."""
     return bool(user) and thread == memory_thread(user)
 
 
@@ -279,14 +283,15 @@ def shadow_prefix(shadow: str) -> str:
 
 
 def subscriber_durable(tenant: str, name: str) -> str:
-    """Returns the durable of a tenant's own subscriber, which is its NATS user and account too. Raises InvalidToken."""
+    """Returns the durable of a tenant's subscriber, which is also the name of its NATS user and account. Raises
+    InvalidToken."""
     if not _TENANT.match(name):
         raise InvalidToken(f"subscriber {name[:80]!r} is no valid name: use 1 to 64 of letters, digits, '_' and '-'")
     return f"{SUBSCRIBER}~{check_tenant(tenant)}~{name}"
 
 
 def subscriber_of(durable: str) -> tuple[str, str] | None:
-    """Returns (tenant, name), or None if the durable is not a tenant's. Neither part has a '~'."""
+    """Returns (tenant, name), or None if the durable is not a tenant's subscriber. Neither part contains '~'."""
     parts = durable.split("~")
     return (parts[1], parts[2]) if len(parts) == 3 and parts[0] == SUBSCRIBER else None
 
@@ -305,10 +310,11 @@ def webhook_of(durable: str) -> tuple[str, str] | None:
 
 
 def subscriber_services(durable: str) -> list[tuple[str, str]]:
-    """Returns all subjects a subscriber may send to: (as turnlog's server receives it, as the subscriber's account
-    names it).
+    """Returns all subjects that a subscriber may send to: (the name in turnlog's account, the name in the subscriber's
+    account).
 
-    What it publishes has four tokens: `turnlog.<tenant>.>` would let a tenant named `keys` write where keys are.
+    Events are published on subjects of four tokens; `turnlog.<tenant>.>` would let a tenant named `keys` write users'
+    keys.
     """
     place = subscriber_of(durable)
     assert place is not None
@@ -318,15 +324,14 @@ def subscriber_services(durable: str) -> list[tuple[str, str]]:
 
 
 def operator_subjects(durable: str) -> list[str]:
-    """Returns the subjects a subscriber may not publish on: their events would change how the whole tenant is
-    served."""
+    """Returns the subjects that a subscriber must not publish on, because their events affect the entire tenant."""
     place = subscriber_of(durable)
     assert place is not None
     return [f"turnlog.{place[0]}.*.{type_}" for type_ in OPERATOR_TYPES]
 
 
 def key_subject(key_id: str) -> str:
-    """Returns the subject of the states of one user's key. It has three tokens, the log's subjects have four."""
+    """Returns the subject of the states of one user's key. It has three tokens; the log's subjects have four."""
     return KEYS.replace("*", _type_token(key_id))
 
 
@@ -336,7 +341,7 @@ def session_key(tenant: str, thread: str) -> str:
 
 
 def session_key_of(tenant: str, token: str) -> str:
-    """Returns the session's key for a thread's token. Keys may contain '=' but not '~', so '=' replaces it."""
+    """Returns the session's key for a thread token. Keys may contain '=' but not '~', so '=' replaces '~'."""
     return f"{check_tenant(tenant)}.{token.replace('~', '=')}"
 
 

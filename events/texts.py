@@ -1,4 +1,4 @@
-"""Texts that every store can hold: U+FFFD stands for half a surrogate pair and for NUL, which JSON and Python allow."""
+"""Makes texts that every store can hold: replaces lone surrogates and NUL, which JSON and Python allow, by U+FFFD."""
 
 import re
 from contextlib import suppress
@@ -8,9 +8,9 @@ _ESCAPE = re.compile(rb"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]..|(u[dD][89a-fA-F]..
 
 
 def storable(value: Any) -> Any:
-    """Returns the value with each half surrogate pair and each NUL in its texts replaced.
+    """Returns the value with each lone surrogate and each NUL in its texts replaced.
 
-    Two halves that follow each other become the character that they stand for.
+    A high and a low surrogate in a row become the character that they encode.
     """
     match value:
         case str():
@@ -27,12 +27,11 @@ def _whole(text: str) -> str:
 
 
 def valid_json(text: bytes) -> bytes:
-    """Returns the same JSON with half surrogate pairs replaced, written as escapes or as bytes; other mistakes stay in
-    it.
+    """Returns the JSON with lone surrogates replaced, both escapes and encoded bytes; other errors in it stay.
 
-    NUL stays as well: an id with one is refused, and a reader cannot tell ids from texts yet.
+    NUL stays too, because ids with a NUL are refused and ids cannot be told from texts here.
     """
-    if b"\xed" in text:  # first byte of encoded surrogates, and of Korean letters
+    if b"\xed" in text:  # the first byte of encoded surrogates and of Korean letters
         with suppress(UnicodeDecodeError):
             text = _whole(text.decode("utf-8", "surrogatepass")).encode()
     if b"\\ud" in text or b"\\uD" in text:

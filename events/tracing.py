@@ -1,7 +1,7 @@
-"""Traces across the log: an event carries the W3C trace context of the span that published it.
+"""Traces work across the log: an event carries the W3C trace context of the span that published it.
 
-Off until `use` gets a provider: until then nothing of OpenTelemetry is imported and no span is made, but the context of
-an event that is being worked on is passed on to the events made of it.
+Tracing is off until `use` receives a provider. Until then OpenTelemetry is not imported and no spans are made, but the
+trace context of an event is passed on to the events that are derived from it.
 """
 
 import contextlib
@@ -39,12 +39,12 @@ def provider() -> "TracerProvider | None":
 
 
 def valid(said: object) -> str | None:
-    """Returns a traceparent if it follows W3C's grammar, else None: anyone may have published it."""
+    """Returns a traceparent if it follows W3C's grammar, else None, because anyone may have published it."""
     return said if isinstance(said, str) and _VALID.fullmatch(said) else None
 
 
 def traceparent() -> str | None:
-    """Returns the traceparent of the current span; without one, that of the current event."""
+    """Returns the traceparent of the current span, or of the current event if there is no span."""
     if _tracer is not None:
         from opentelemetry.trace import get_current_span
 
@@ -62,11 +62,11 @@ def span(
     current: bool = True,
     is_client: bool = False,
 ) -> Iterator["Span | None"]:
-    """Opens a span while the block runs; yields None while tracing is off. An error is noted by its code, without its
-    text, which may hold what people said.
+    """Opens a span while the block runs; yields None while tracing is off. Of an error only the code is recorded,
+    because its text may contain people's words.
 
-    parent: a traceparent, for where no span is current; anyone may have published it. current False: for generators,
-    whose reader runs in another context. is_client: another server does the work.
+    parent: a traceparent, used if no span is current; it is validated. current: must be False in generators, whose
+    consumer runs in another context. is_client: True if another server does the work.
     """
     parent = valid(parent)
     if _tracer is None:
@@ -94,7 +94,7 @@ def span(
 
 
 def failed(made: "Span", error: Exception | str) -> None:
-    """Marks a span as failed with an error, or with the kind of one."""
+    """Marks a span as failed. error: an exception, or the kind of error."""
     from opentelemetry.trace import StatusCode
 
     kind = error if isinstance(error, str) else getattr(error, "code", None) or type(error).__name__
@@ -103,7 +103,7 @@ def failed(made: "Span", error: Exception | str) -> None:
 
 
 def linked(name: str, traceparents: Iterable[str | None]) -> AbstractContextManager[object]:
-    """Returns the context of a span of a new trace that links to these spans, of possibly many requests."""
+    """Returns a context manager for a span in a new trace that links to the spans of these traceparents."""
     if _tracer is None:
         return contextlib.nullcontext()
     from opentelemetry.trace import Link

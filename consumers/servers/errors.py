@@ -1,4 +1,4 @@
-"""What can go wrong with an embedded server. The message names the cause, the fix and the last log lines."""
+"""Errors of embedded servers. Their messages name the cause, the fix and the last lines of the log."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

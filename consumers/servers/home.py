@@ -1,4 +1,4 @@
-"""The data folder: its paths, a lock for one command at a time, and leases on the servers."""
+"""Manages the data folder: its paths, a lock that lets one command run at a time, and leases on the servers."""
 
 import asyncio
 import fcntl
@@ -15,7 +15,7 @@ from turnlog.consumers.servers.server_user import Identity
 
 
 def write_private(path: Path, text: str, identity: Identity | None) -> None:
-    """Writes `path` atomically, readable by `identity` only. Raises OSError."""
+    """Writes `path` atomically, so that only `identity` can read it. Raises OSError."""
     draft = path.with_suffix(".new")
     draft.unlink(missing_ok=True)
     with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
@@ -46,8 +46,8 @@ class Home:
 
     @property
     def keep_flag(self) -> Path:
-        """Returns the file that exists from an explicit `up` to the next `down`, so that the last lease does not stop
-        the servers."""
+        """Returns the path of a file that exists between `up` and `down`; while it exists, the end of the last lease
+        does not stop the servers."""
         return self.path / "keep"
 
     @property
@@ -63,7 +63,7 @@ def home_at(path: Path) -> Home:
 
 @asynccontextmanager
 async def locked(home: Home) -> AsyncIterator[None]:
-    """Lets one command run at a time; the kernel releases a killed one's lock. Raises ServerStartFailed."""
+    """Lets one command run at a time; the kernel releases the lock of a killed command. Raises ServerStartFailed."""
     with folder_errors(home.path):
         lock = open_private(private_folder(home.path) / "lock", os.O_RDWR)
     try:
@@ -78,10 +78,10 @@ async def locked(home: Home) -> AsyncIterator[None]:
 
 
 def hold_lease(home: Home) -> int:
-    """Takes a lease on the servers; closing the returned descriptor ends it. Call it inside `locked`.
+    """Takes a lease on the servers; closing the returned descriptor ends the lease. Must be called inside `locked`.
 
-    It is a shared kernel lock: a killed holder's lease ends at once, independent of pids and clocks. (A child forked
-    without exec shares it.)
+    The lease is a shared kernel lock, so that of a killed process ends at once, independent of pids and clocks. (A
+    child that is forked without exec shares the lease.)
     """
     share = open_private(home.path / "lease", os.O_RDWR)
     fcntl.flock(share, fcntl.LOCK_SH)
@@ -89,7 +89,7 @@ def hold_lease(home: Home) -> int:
 
 
 def is_leased(home: Home) -> bool:
-    """Returns whether any process holds a lease. Call it inside `locked`."""
+    """Returns whether any process holds a lease. Must be called inside `locked`."""
     if not (home.path / "lease").exists():
         return False
     lease = open_private(home.path / "lease", os.O_RDWR)
@@ -100,7 +100,8 @@ def is_leased(home: Home) -> bool:
 
 
 def try_lock(file: int) -> bool:
-    """Takes the exclusive lock unless another process holds one; the kernel releases that of a killed process."""
+    """Takes the exclusive lock; returns False if another process holds it. The kernel releases a killed process's
+    lock."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,6 +1,6 @@
 """Writes a nats-server's configuration and reads the address back from the file.
 
-The file is the only record of port and token: it says what a running server was started with.
+The file is the only record of the port and the token that a running server was started with.
 """
 
 import json
@@ -16,7 +16,7 @@ MEGABYTE = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class NatsAddress:
-    """The address of a nats-server on this machine and turnlog's password there."""
+    """The address of a nats-server on this machine. token: turnlog's password."""
 
     port: int
     token: str
@@ -29,11 +29,11 @@ class NatsAddress:
 def render(
     name: str, address: NatsAddress, subscribers: Mapping[str, str] | None = None, more: Iterable[str] = ()
 ) -> str:
-    """Returns the text of nats.conf. subscribers: passwords by durable. more: further lines, such as those of a
-    cluster.
+    """Returns the text of nats.conf. subscribers: the passwords of subscribers by their durables. more: further lines,
+    for instance for a cluster.
 
-    Paths are relative to the server's working folder, so that they stay valid when the home is moved or a folder above
-    it is closed.
+    Paths are relative to the server's working folder, so that they stay valid when the home is moved or a parent folder
+    becomes inaccessible.
     """
     lines = [
         f"server_name: {_quoted(name)}",
@@ -41,7 +41,7 @@ def render(
         f"port: {address.port}",
         *accounts(address.token, subscribers or {}),
         f"max_payload: {8 * MEGABYTE}",
-        # A subscriber that replays the log receives much at once; the default of 64 MB would disconnect it.
+        # A subscriber that replays the log receives many messages at once; the default of 64 MB would disconnect it.
         f"max_pending: {256 * MEGABYTE}",
         "log_file: nats.log",
         f"logfile_size_limit: {16 * MEGABYTE}",
@@ -54,10 +54,10 @@ def render(
 
 
 def accounts(token: str, subscribers: Mapping[str, str]) -> list[str]:
-    """Returns turnlog's own account, which has the streams, and one for each subscriber.
+    """Returns the lines for turnlog's own account, which has the streams, and for one account per subscriber.
 
-    In an account with turnlog a subscriber could have the server send an answer to another tenant's subject: nobody
-    checks where a request wants its answer. From an account of its own no answer reaches a stream.
+    In turnlog's account, a subscriber could make the server send a reply to another tenant's subject, because reply
+    subjects are not checked. From a separate account, replies cannot reach a stream.
     """
     return [
         "accounts {",
@@ -72,7 +72,7 @@ def accounts(token: str, subscribers: Mapping[str, str]) -> list[str]:
 
 
 def exports(durables: Iterable[str]) -> list[str]:
-    """Returns the exports of turnlog's account to subscribers' accounts."""
+    """Returns the lines that export services from turnlog's account to the subscribers' accounts."""
     offered = dict.fromkeys(taken for durable in sorted(durables) for taken, _ in subscriber_services(durable))
     stream = ", response_type: stream"
     return [

@@ -1,4 +1,4 @@
-"""One nats-server in `<home>/nats`: nats.conf, subscribers.json and nats.log (0600), store/."""
+"""Runs one nats-server in `<home>/nats`, with nats.conf, subscribers.json and nats.log (all 0600) and store/."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ from turnlog.consumers.servers.server_user import Identity, hand_over, let_reach
 
 
 class Answer(Enum):
-    """The answer of a nats-server to a handshake."""
+    """The result of a handshake with a nats-server."""
 
     NOT_YET = "nobody listens"
     STRANGER = "it is another server, or has another password"
@@ -27,7 +27,7 @@ class Answer(Enum):
 
 
 async def probe(address: NatsAddress, name: str) -> Answer:
-    """Does one handshake; a server that listens has finished its JetStream recovery."""
+    """Returns the result of one handshake. A server that listens has finished its JetStream recovery."""
     try:
         async with asyncio.timeout(5):
             reader, writer = await asyncio.open_connection("127.0.0.1", address.port)
@@ -54,15 +54,16 @@ async def _handshake(reader: asyncio.StreamReader, writer: asyncio.StreamWriter,
 
 
 NAME = "nats-server"
-PORT_TIMEOUT_S = 3.0  # a killed server can hold its port a little longer than its process seems to live
-NO_ACCOUNT = "$G"  # homes made before there were accounts have their streams here
+PORT_TIMEOUT_S = 3.0  # a killed server can hold its port slightly longer than its process is visible
+NO_ACCOUNT = "$G"  # homes from before there were accounts have their streams here
 
 
 @dataclass(frozen=True, slots=True)
 class NatsServer:
-    """The settings of a nats-server, with which it is started and stopped. In `wish`, port 0 means any free port and an
-    empty token a new one; both are kept over restarts, so that clients reconnect. more: further lines of its
-    configuration."""
+    """A nats-server that can be started and stopped.
+
+    wish: the wanted address; port 0 means any free port, and an empty token means a new token. Both are kept over
+    restarts, so that clients can reconnect. more: further lines of the configuration."""
 
     name: str
     folder: Path
@@ -72,7 +73,8 @@ class NatsServer:
     more: tuple[str, ...] = ()
 
     async def start(self) -> tuple[str, bool]:
-        """Starts or attaches. Returns (url, whether it was started). Raises ServerStartFailed, OSError."""
+        """Starts the server or attaches to it. Returns (url, whether it was started). Raises ServerStartFailed,
+        OSError."""
         if (url := await self.attach()) is not None:
             return url, False
         await self.stop()
@@ -84,7 +86,7 @@ class NatsServer:
         return address.url, True
 
     async def attach(self) -> str | None:
-        """Returns the URL of the running server; None if none runs or it refuses the known token."""
+        """Returns the URL of the running server; None if no server runs or it refuses the known token."""
         processes = running(self.folder, NAME)
         address = self.known_address()
         if len(processes) != 1 or address is None:
@@ -93,7 +95,7 @@ class NatsServer:
         return address.url if answers and await self._answers(address) else None
 
     async def stop(self) -> None:
-        """Ends any nats-server that runs in the folder; the data stays. Raises ServerStopFailed."""
+        """Ends any nats-server that runs in the folder and keeps the data. Raises ServerStopFailed."""
         await end(running(self.folder, NAME), [(signal.SIGTERM, 30.0)], lambda: running(self.folder, NAME))
 
     def known_address(self) -> NatsAddress | None:
@@ -101,13 +103,13 @@ class NatsServer:
         return read_address(conf.read_text()) if conf.is_file() else None
 
     def subscribers(self) -> dict[str, str]:
-        """Returns passwords of subscribers by their durables."""
+        """Returns the passwords of subscribers by their durables."""
         kept = self.folder / "subscribers.json"
         found: dict[str, str] = json.loads(kept.read_text()) if kept.is_file() else {}
         return found
 
     def keep_subscriber(self, durable: str, password: str | None) -> None:
-        """Lets a subscriber connect from the next start on; password None revokes that."""
+        """Lets a subscriber connect after the next start of the server. password: None no longer lets it connect."""
         others = {name: one for name, one in self.subscribers().items() if name != durable}
         kept = others if password is None else others | {durable: password}
         write_private(self.folder / "subscribers.json", json.dumps(kept), self.identity)
@@ -122,8 +124,8 @@ class NatsServer:
             (streams / NO_ACCOUNT).rename(streams / ACCOUNT)
 
     async def _free_address(self) -> NatsAddress:
-        """Returns the wished port, else that of the last run, else a free one. Clients connect again to the port they
-        know."""
+        """Returns the address with the wished port, else that of the last run, to which clients reconnect, else a free
+        port."""
         wish, known = self.wish, self.known_address()
         token = wish.token or (known.token if known else new_token())
         port = wish.port or (known.port if known else 0)
@@ -154,9 +156,9 @@ def new_token() -> str:
 
 
 def port_is_free(port: int) -> bool:
-    """Returns whether a server could listen on the loopback port (0 never)."""
+    """Returns whether a server can listen on the loopback port; False for port 0."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as trial:
-        # As Go does it: connections of the last run in TIME_WAIT do not count.
+        # Go sets this option too, so that connections of the last run in TIME_WAIT do not block the port.
         trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             trial.bind(("127.0.0.1", port))
@@ -166,8 +168,8 @@ def port_is_free(port: int) -> bool:
 
 
 def free_port() -> int:
-    """Returns a free loopback port below the range of outgoing connections, so that it stays free while the server is
-    down."""
+    """Returns a free loopback port below the range of outgoing connections, so that the port stays free while the
+    server is down."""
     for _ in range(1000):
         if port_is_free(port := 20_000 + secrets.randbelow(12_000)):
             return port

@@ -1,6 +1,6 @@
-"""One Postgres in `<home>/postgres`: data/, postgresql.conf, postgres.log and, where the path is short, run/.
+"""Runs one Postgres in `<home>/postgres`, with data/, postgresql.conf, postgres.log and, if the path is short, run/.
 
-It listens only on a Unix socket, in a folder closed to other users; that is the access control.
+Postgres listens only on a Unix socket in a folder that other users cannot open; this is the access control.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from turnlog.consumers.servers.home import write_private
 from turnlog.consumers.servers.processes import Launched, alive, cmdline, end, launch, parent, running, wait_until
 from turnlog.consumers.servers.server_user import Identity, hand_over, let_reach, let_run
 
-SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  (a size is asked, nothing is written)
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  (only its size is read)
 ENOUGH_SHARED_MEMORY = 1024 * 1024 * 1024
 CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")  # bytes, or "max"
 LEAST_BUFFERS_MB, MOST_BUFFERS_MB = 128, 1024
@@ -38,7 +38,7 @@ SETTINGS: dict[str, str | int] = {
     "fsync": "on",
     "synchronous_commit": "on",
     "jit": "off",
-    # Solid state disks; the default of 4 keeps the planner off indexes.
+    # For solid state disks; the default of 4 keeps the planner from using indexes.
     "random_page_cost": "1.1",
     "timezone": "UTC",
     "log_timezone": "UTC",
@@ -49,7 +49,7 @@ SETTINGS: dict[str, str | int] = {
 
 
 def render(socket_folder: Path) -> str:
-    """Returns the text of postgresql.conf for a server that listens on a socket in `socket_folder` only."""
+    """Returns the text of postgresql.conf for a server that listens only on a socket in `socket_folder`."""
     settings = {
         **SETTINGS,
         "shared_buffers": f"{buffers_mb(memory())}MB",
@@ -60,7 +60,7 @@ def render(socket_folder: Path) -> str:
 
 
 def memory() -> int:
-    """Returns the bytes of memory of this machine, or of the container."""
+    """Returns the memory of this machine or container in bytes."""
     total = int(psutil.virtual_memory().total)
     try:
         return min(total, int(CONTAINER_LIMIT.read_text()))
@@ -69,12 +69,13 @@ def memory() -> int:
 
 
 def buffers_mb(memory_bytes: int) -> int:
-    """Returns a quarter of the memory, as Postgres's manual advises, at most what recall over 200,000 chunks needs."""
+    """Returns the size of Postgres' shared buffers in MB: a quarter of the memory, as Postgres' manual advises, but not
+    more than recall over 200,000 chunks needs."""
     return min(max(memory_bytes // 4 // 2**20, LEAST_BUFFERS_MB), MOST_BUFFERS_MB)
 
 
 def _roomy_shared_memory() -> bool:
-    """Returns whether shared memory is large enough: containers often have 64 MB, which a parallel index build
+    """Returns whether shared memory is large enough. Containers often have 64 MB, which a parallel index build
     exceeds."""
     return not SHARED_MEMORY.is_dir() or shutil.disk_usage(SHARED_MEMORY).total >= ENOUGH_SHARED_MEMORY
 
@@ -89,7 +90,7 @@ PORT = 5432
 
 
 def url_at(sockets: Path) -> str:
-    """Returns the URL for psycopg and SQLAlchemy. It names the port, so that the caller's PGPORT has no effect."""
+    """Returns the URL for psycopg and SQLAlchemy. The URL names the port, so that the caller's PGPORT has no effect."""
     return f"postgresql://{SUPERUSER}@/{DATABASE}?host={quote(str(sockets), safe='')}&port={PORT}"
 
 
@@ -99,7 +100,7 @@ async def is_ready(sockets: Path) -> bool:
         async with await _connect(sockets, "postgres") as connection:
             found = await connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [DATABASE])
             if await found.fetchone() is None:
-                # In the template first, so that no crash leaves a database without the extension.
+                # Creates the extension in the template first, so that a crash cannot leave a database without it.
                 async with await _connect(sockets, "template1") as template:
                     await template.execute("CREATE EXTENSION IF NOT EXISTS vector")
                 await connection.execute(f"CREATE DATABASE {DATABASE}")
@@ -126,7 +127,7 @@ def socket_folder(folder: Path, key: str) -> Path:
     short = Path(tempfile.gettempdir()) / f"turnlog-{key}"
     if len(os.fsencode(short / _NAME)) <= LONGEST_PATH:
         return short
-    return Path("/tmp") / short.name  # noqa: S108  (its owner and mode are checked below)
+    return Path("/tmp") / short.name  # noqa: S108  (prepare_socket_folder checks its owner and mode)
 
 
 def prepare_socket_folder(folder: Path, key: str, identity: Identity | None) -> Path:
@@ -150,21 +151,22 @@ def remove_socket(sockets: Path) -> None:
 
 
 def remove_socket_folder(sockets: Path) -> None:
-    """Removes the folder too, so that stopped homes do not fill the temp folder; other users' folders stay."""
+    """Removes the socket and its folder, so that stopped homes do not fill the temp folder; other users' folders
+    stay."""
     with suppress(OSError):
         remove_socket(sockets)
         sockets.rmdir()
 
 
 NAME = "postgres"
-# Fast shutdown (clients are cut off, the state is written), then immediate (recovery at the next start).
+# A fast shutdown (disconnects clients, writes the state), then an immediate one (needs recovery at the next start).
 STOP_STEPS = [(signal.SIGINT, 60.0), (signal.SIGQUIT, 10.0)]
-MOST_LOG_BYTES = 16 * 1024 * 1024  # a longer log is put aside at the next start
+MOST_LOG_BYTES = 16 * 1024 * 1024  # a longer log is renamed at the next start
 
 
 @dataclass(frozen=True, slots=True)
 class PostgresServer:
-    """The settings of one home's Postgres, with which it is started and stopped; `key` names the home."""
+    """The Postgres of one home, which can be started and stopped. key: the short unique name of the home."""
 
     folder: Path
     key: str
@@ -176,7 +178,8 @@ class PostgresServer:
         return self.folder / "data"
 
     async def start(self) -> tuple[str, bool]:
-        """Starts or attaches. Returns (url, whether it was started). Raises ServerStartFailed, OSError."""
+        """Starts Postgres or attaches to it. Returns (url, whether it was started). Raises ServerStartFailed,
+        OSError."""
         self._check_version()
         if (url := await self.attach()) is not None:
             return url, False
@@ -189,7 +192,8 @@ class PostgresServer:
         return url_at(sockets), True
 
     async def attach(self) -> str | None:
-        """Returns the URL of the running server, after a recovery; None if none runs."""
+        """Returns the URL of the running server, after waiting for its recovery; None if no server runs. Raises
+        ServerStartFailed."""
         leader, sockets = self.leader(), self.known_sockets()
         if leader is None or sockets is None:
             return None
@@ -203,15 +207,16 @@ class PostgresServer:
         return None
 
     async def stop(self) -> None:
-        """Ends the server and the leftovers of a killed one. Raises ServerStopFailed."""
+        """Ends the server and the remaining processes of a killed server. Raises ServerStopFailed."""
         leader = self.leader()
         await end([leader] if leader else [], STOP_STEPS if leader else [], self._processes)
-        # Without a process these are stale; a pid in them may belong to another process by now.
+        # Without a process these files are stale; their pid may belong to another process by now.
         remove_socket_folder(self.known_sockets() or socket_folder(self.folder, self.key))
         (self.data / "postmaster.pid").unlink(missing_ok=True)
 
     def leader(self) -> psutil.Process | None:
-        """Returns the postmaster; its workers, which may outlive it briefly, show a title instead of options."""
+        """Returns the postmaster, or None. Its workers, which may outlive it briefly, have a title instead of
+        options."""
         processes = self._processes()
         pids = {process.pid for process in processes}
         ours = f"config_file={self.folder / 'postgresql.conf'}"
@@ -224,7 +229,7 @@ class PostgresServer:
         return Path(lines[4]) if len(lines) > 4 and lines[4] else None
 
     def _processes(self) -> list[psutil.Process]:
-        """Returns the server's processes, and those of an initdb that outlived its command."""
+        """Returns the processes of the server and of an initdb that outlived its command."""
         return running(self.folder, NAME, "initdb")
 
     def _check_version(self) -> None:
@@ -247,13 +252,14 @@ class PostgresServer:
             await self._initdb()
 
     async def _initdb(self) -> None:
-        """Creates the data folder under a temporary name first, so that a killed initdb leaves no partial one."""
+        """Creates the data folder under a temporary name first, so that a killed initdb leaves no partial data
+        folder."""
         draft = self.folder / "data.new"
         shutil.rmtree(draft, ignore_errors=True)
         # fmt: off
         argv: list[str | Path] = [
             postgres_binaries() / "initdb", "-D", draft, "-U", SUPERUSER, "--encoding=UTF8",
-            # The same string order on every machine, independent of its C library.
+            # Sorts strings the same way on every machine, independent of its C library.
             "--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8",
             "--auth-local=trust", "--auth-host=reject", "--no-instructions",
         ]

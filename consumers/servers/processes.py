@@ -1,7 +1,7 @@
 """Finds server processes, starts them in separate sessions, and ends them.
 
-A server is identified by its name and working folder, which the kernel knows even if every pid file is lost and which
-a reused pid does not have. So no stored state can become stale.
+A server is identified by its name and working folder. The kernel knows both even if every pid file is lost, and another
+process with a reused pid does not have them. So no stored state can become stale.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "LC_ALL":
 
 
 def alive(process: psutil.Process) -> bool:
-    """Returns whether this process (not a later one with its pid) still runs; False for a zombie."""
+    """Returns whether this process (not a later process with the same pid) still runs; False for a zombie."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
@@ -34,7 +34,7 @@ def alive(process: psutil.Process) -> bool:
 
 
 def cmdline(process: psutil.Process) -> list[str]:
-    """Returns the command line; empty if the process is gone or another user's."""
+    """Returns the command line; [] if the process has ended or belongs to another user."""
     try:
         return process.cmdline()
     except psutil.Error:
@@ -42,7 +42,7 @@ def cmdline(process: psutil.Process) -> list[str]:
 
 
 def parent(process: psutil.Process) -> int | None:
-    """Returns the pid of the parent; None when the process is gone."""
+    """Returns the pid of the parent; None if the process has ended."""
     try:
         return process.ppid()
     except psutil.Error:
@@ -50,18 +50,18 @@ def parent(process: psutil.Process) -> int | None:
 
 
 def running(folder: Path, *names: str) -> list[psutil.Process]:
-    """Returns all running processes with one of the names whose working folder is `folder` or below it."""
+    """Returns all running processes that have one of the names and whose working folder is `folder` or inside it."""
     return [process for process in _perhaps_in(folder) if _works_in(process, folder, names)]
 
 
 def _perhaps_in(folder: Path) -> Iterator[psutil.Process]:
     """Yields the processes that may work in `folder`.
 
-    On Linux one short call leaves out nearly all others: psutil reads several files of each process, which took two
-    thirds of the time of a command on embedded servers.
+    On Linux one cheap call per process excludes nearly all others. psutil reads several files of each process, which
+    took two thirds of the time of a command on embedded servers.
     """
     for pid in psutil.pids():
-        with suppress(psutil.Error, OSError):  # it has ended, or is another user's
+        with suppress(psutil.Error, OSError):  # it has ended or belongs to another user
             if not psutil.LINUX or str(Path(f"/proc/{pid}/cwd").readlink()).startswith(str(folder)):
                 yield psutil.Process(pid)
 
@@ -75,7 +75,7 @@ def _works_in(process: psutil.Process, folder: Path, names: Sequence[str]) -> bo
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """A started server; `offset` is where its part of the log file begins, in bytes."""
+    """A started server. offset: the byte at which its part of the log file begins."""
 
     process: "subprocess.Popen[bytes]"
     log: Path
@@ -92,8 +92,8 @@ class Launched:
 
 
 def launch(argv: Sequence[str | Path], folder: Path, log: Path, identity: Identity | None) -> Launched:
-    """Starts a server that outlives this process, does not get its Ctrl-C, and writes no core dump, which could contain
-    personal data. Raises ServerStartFailed."""
+    """Starts a server that outlives this process and does not receive its Ctrl-C. It writes no core dump, because a
+    core dump could contain personal data. Raises ServerStartFailed."""
     with os.fdopen(open_private(log, os.O_WRONLY | os.O_APPEND), "ab") as out:
         offset = out.tell()
         if identity is not None:
@@ -114,13 +114,13 @@ def launch(argv: Sequence[str | Path], folder: Path, log: Path, identity: Identi
             )
         except (OSError, subprocess.SubprocessError) as error:
             raise ServerStartFailed(f"cannot run {argv[0]}: {error}") from error
-    # Collects the exit status, or a stopped server would stay a zombie until this process ends.
+    # Collects the exit status; otherwise a stopped server would stay a zombie until this process ends.
     threading.Thread(target=process.wait, name=f"reap-{process.pid}", daemon=True).start()
     return Launched(process, log, offset)
 
 
 async def wait_until(ready: Callable[[], Awaitable[bool]], lives: Callable[[], bool], timeout: float) -> bool:
-    """Polls `ready`; returns False if the server died or `timeout` seconds passed first."""
+    """Polls `ready` until it is true; returns False if the server ends or `timeout` seconds pass first."""
     deadline = asyncio.get_running_loop().time() + timeout
     while asyncio.get_running_loop().time() < deadline:
         if await ready():
@@ -136,9 +136,10 @@ async def end(
     steps: Sequence[tuple[signal.Signals, float]],
     everyone: Callable[[], list[psutil.Process]],
 ) -> None:
-    """Sends each signal of `steps` to the leaders and waits its seconds for `everyone` to go; then SIGKILL.
+    """Ends processes: sends each signal of `steps` to the leaders, waits its seconds for all of `everyone` to end, then
+    sends SIGKILL to the rest.
 
-    Raises ServerStopFailed when a process belongs to another user or survives SIGKILL.
+    Raises ServerStopFailed if a process belongs to another user or survives SIGKILL.
     """
     for step, patience in steps:
         _send(leaders, step)

@@ -1,7 +1,9 @@
-"""The user that the servers run as. Postgres refuses to run as root, so root starts the servers as another user.
+"""Chooses the user that the servers run as. Postgres refuses to run as root, so root starts the servers as another
+user.
 
-An ordinary user starts them under their own account. Root starts them as the owner of the data folder if that is an
-ordinary user (who can then continue without root), else as the system user `_turnlog`, created on first use.
+An ordinary user starts them under their own account. Root starts them as the owner of the data folder if the owner is
+an ordinary user (who can then continue without root), else as the system user `_turnlog`, which is created on first
+use.
 """
 
 import os
@@ -25,14 +27,14 @@ class Identity:
 
 
 def server_identity(home: Path) -> Identity | None:
-    """Returns the identity to switch to; None to keep the current user. Raises ServerStartFailed."""
+    """Returns the identity to run the servers as; None keeps the current user. Raises ServerStartFailed."""
     if os.geteuid() != 0:
         return None
     owner = home.stat()
     # initdb needs a user name; a bind-mounted folder may belong to a uid without one.
     if owner.st_uid != 0 and _known(owner.st_uid):
         return Identity(owner.st_uid, owner.st_gid)
-    # nobody where no user can be created, as under a read-only /etc.
+    # Uses `nobody` if no user can be created, for instance because /etc is read-only.
     for attempt in (_find(SERVICE_USER), _make(SERVICE_USER), _find("nobody")):
         if attempt is not None:
             return attempt
@@ -69,27 +71,27 @@ def _make(name: str) -> Identity | None:
         "--shell",
         "/bin/false",
     ]
-    # A failure is ignored: another command may have created the user at the same time.
+    # Ignores a failure, because another command may have created the user at the same time.
     subprocess.run([useradd, *options, name], capture_output=True, check=False)
     return _find(name)
 
 
 def hand_over(folder: Path, identity: Identity | None) -> None:
-    """Makes `folder` and all in it belong to `identity`; cheap when it already does."""
+    """Changes the owner of `folder` and everything in it to `identity`, unless `folder` already belongs to it."""
     if identity is None or folder.stat().st_uid == identity.uid:
         return
     for parent, folders, files in os.walk(folder):
         for name in [*folders, *files]:
             os.chown(Path(parent) / name, identity.uid, identity.gid, follow_symlinks=False)
-    # The top last, so that an interrupted walk is repeated.
+    # The folder itself comes last, so that an interrupted walk is repeated.
     os.chown(folder, identity.uid, identity.gid)
 
 
 def let_reach(path: Path, identity: Identity | None) -> None:
-    """Lets `identity` traverse the parents of `path` (/root is closed to others).
+    """Lets `identity` traverse the parents of `path`, such as /root, which others cannot enter.
 
-    A folder that is closed to its group is given to the group of `identity`, so that nobody else may enter; a folder
-    with another group of its own is opened for search to everybody.
+    A folder that its group cannot enter gets the group of `identity`, so that nobody else may enter. A folder whose
+    group has rights gets the search right for all users.
     """
     if identity is None or _may_search(path.resolve().parent, identity):
         return
@@ -102,7 +104,7 @@ def let_reach(path: Path, identity: Identity | None) -> None:
 
 
 def let_run(tree: Path, identity: Identity | None) -> None:
-    """Lets `identity` run the programs in a wheel's `tree`, which pip makes private under a strict umask."""
+    """Lets `identity` run the programs in a wheel's folder `tree`, which pip makes private under a strict umask."""
     if identity is None:
         return
     let_reach(tree, identity)
@@ -114,6 +116,7 @@ def let_run(tree: Path, identity: Identity | None) -> None:
 
 
 def _may_search(folder: Path, identity: Identity) -> bool:
-    """Asks the kernel, as the user, who may have been let in by an access list; false where a parent is closed."""
+    """Returns whether `identity` may enter the folder. It asks the kernel as that user, because an access list may
+    grant the right."""
     argv = ["/bin/sh", "-c", 'test -x "$0"', str(folder)]
     return subprocess.run(argv, user=identity.uid, group=identity.gid, extra_groups=[], cwd="/").returncode == 0

@@ -1,4 +1,4 @@
-"""Both servers of a home: start or attach, stop, status, and leases, which decide how long they run."""
+"""Starts and stops both servers of a home, shows their status, and holds leases, which decide how long they run."""
 
 import asyncio
 import contextlib
@@ -26,7 +26,7 @@ START_TIMEOUT_S = 60.0  # covers a crash recovery
 
 @dataclass(frozen=True, slots=True)
 class Servers:
-    """The servers' URLs; `started` names those that this call started: "nats", "postgres"."""
+    """The URLs of the servers. started: the names of the servers that this call started ("nats", "postgres")."""
 
     nats_url: str
     database_url: str
@@ -35,17 +35,17 @@ class Servers:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """The processes of a home's servers; None for one that does not run."""
+    """The processes of a home's servers; None for a server that does not run."""
 
     nats: psutil.Process | None
     postgres: psutil.Process | None
 
 
 async def start(home: Path, nats_port: int = 0) -> Servers:
-    """Starts the servers of `home`, or attaches to running ones. Raises ServerStartFailed.
+    """Starts the servers of `home`, or attaches to running servers. Raises ServerStartFailed.
 
-    nats_port: 0 takes a free port and keeps it over restarts. The servers outlive the caller; hold a `lease` around
-    the call, or they run until `stop`.
+    nats_port: 0 takes a free port and keeps it over restarts. The servers outlive the caller and run until `stop`,
+    unless the caller holds a `lease` around the call.
     """
     here = home_at(home)
     async with locked(here):
@@ -58,7 +58,7 @@ async def _start(home: Home, nats_port: int) -> Servers:
         close_files(folder)
     identity = server_identity(home.path)
     nats, postgres = _nats(home, identity, nats_port), _postgres(home, identity)
-    # Waits for both even if one fails, so that no task runs on after the call.
+    # Waits for both even if one fails, so that no task continues after the call.
     results = await asyncio.gather(nats.start(), postgres.start(), return_exceptions=True)
     stops: list[Callable[[], Awaitable[None]]] = [nats.stop, postgres.stop]
     if failure := next((result for result in results if isinstance(result, BaseException)), None):
@@ -72,7 +72,7 @@ async def _start(home: Home, nats_port: int) -> Servers:
 
 
 async def stop(home: Path) -> None:
-    """Stops both servers, also if they are in use; the data stays. Idempotent. Raises ServerStopFailed."""
+    """Stops both servers, even if they are in use, and keeps the data. Idempotent. Raises ServerStopFailed."""
     here = home_at(home)
     if not here.path.is_dir():
         return
@@ -90,7 +90,7 @@ async def _stop(home: Home) -> None:
 
 
 async def keep(home: Path) -> None:
-    """Keeps the servers of `home` running until an explicit `stop`, also without a lease (`turnlog up`)."""
+    """Keeps the servers of `home` running until an explicit `stop`, even without a lease (`turnlog up`)."""
     here = home_at(home)
     async with locked(here):
         with folder_errors(here.path):
@@ -99,8 +99,8 @@ async def keep(home: Path) -> None:
 
 @asynccontextmanager
 async def lease(home: Path) -> AsyncIterator[None]:
-    """Holds a lease on the servers of `home`; take it before `start`. The end of the last lease stops them, unless
-    they are kept. A killed process's lease ends at once."""
+    """Holds a lease on the servers of `home` while the block runs; take it before `start`. The end of the last lease
+    stops the servers, unless `keep` was called. A killed process's lease ends at once."""
     here = home_at(home)
     async with locked(here):
         share = hold_lease(here)
@@ -114,12 +114,11 @@ async def lease(home: Path) -> AsyncIterator[None]:
 
 
 async def change_subscriber(home: Path, durable: str, password: str | None) -> None:
-    """Lets a subscriber connect to the home's NATS; with None no longer.
+    """Lets a subscriber connect to the home's NATS. password: None no longer lets it connect.
 
-    Raises ServerStartFailed, ServerStopFailed: then it cannot connect, and the server runs without it if it can.
-
-    nats-server restarts, and its clients connect again: after a second reload instead, nobody answered the requests
-    of the account that was new (2.15.1).
+    Raises ServerStartFailed, ServerStopFailed; the subscriber then cannot connect, and the server is started without
+    it. nats-server is restarted, and its clients reconnect. A reload is not enough: after a second reload, requests of
+    the new account were not answered (2.15.1).
     """
     here = home_at(home)
     async with locked(here):
@@ -137,8 +136,8 @@ async def change_subscriber(home: Path, durable: str, password: str | None) -> N
 
 
 def without_own_addresses(settings: Settings) -> Settings:
-    """Returns the settings without addresses of the home's own servers (`turnlog env` prints them), so that those are
-    still started, kept and encrypted as embedded ones."""
+    """Returns the settings without the addresses of the home's own servers, which `turnlog env` prints, so that these
+    servers are still treated as embedded."""
     here, own = home_at(settings.home), dict[str, None]()
     if settings.database_url == url_at(socket_folder(here.postgres, here.key)):
         own["database_url"] = None
@@ -151,7 +150,7 @@ def without_own_addresses(settings: Settings) -> Settings:
 
 
 def status(home: Path) -> Status:
-    """Returns the running servers of `home`, found by inspecting processes."""
+    """Returns the running servers of `home`, which are found among all processes."""
     here = home_at(home)
     with folder_errors(here.path):
         return Status(next(iter(running(here.nats, NATS)), None), _postgres(here).leader())

@@ -1,1 +1,1 @@
-"""Workers: delivery, retry, acknowledgement and schedule of work on events."""
+"""Workers deliver events to the code that handles them, retry, acknowledge and schedule that work."""

@@ -1,7 +1,7 @@
-"""Usage analytics, written as an independent subscriber: its own durable, tables and pace.
+"""Computes usage analytics as an independent subscriber with its own durable, tables and pace.
 
-It uses only the JSON of the events, no read model. docs/subscribe.md shows the same in twenty lines of plain nats-py.
-Every message is counted once: its sequence is stored with the counts.
+It uses only the JSON of the events and no read model. docs/subscribe.md shows the same in twenty lines of plain
+nats-py. Every message is counted once, because its sequence is stored together with the counts.
 """
 
 import contextlib
@@ -49,7 +49,7 @@ async def analytics(runtime: Runtime) -> AsyncIterator[None]:
 
 
 def counting(runtime: Runtime) -> Work:
-    """Returns the function that counts deliveries with bodies."""
+    """Returns a function that counts deliveries, which must have bodies."""
 
     keyring = runtime.log.keyring
 
@@ -65,7 +65,7 @@ def counting(runtime: Runtime) -> Work:
 def _facts(delivery: Delivery, keyring: Keyring | None) -> dict[str, Any]:
     """Returns the unencrypted facts of a message; an invalid event counts as type 'invalid'.
 
-    Sealed fields are needed only to count characters; erased ones are not counted. Raises KeyUnavailable.
+    Sealed fields are opened only to count characters; erased fields are not counted. Raises KeyUnavailable.
     """
     event = _opened(delivery.stored.body, keyring)
     data = event.get("data")

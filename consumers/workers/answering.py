@@ -1,5 +1,5 @@
-"""The agent consumer: request → wait until its turn is projected → context → tool loop → answer, receipt and usage in
-one batch.
+"""Answers requests: waits until the turn is projected, builds the context, runs the tool loop, and stores answer,
+receipt and usage in one batch.
 """
 
 import asyncio
@@ -54,7 +54,8 @@ from turnlog.projectors.models.operations.agents import AgentRow
 
 logger = logging.getLogger("turnlog.consumers")
 SOURCE = "turnlog/agent"
-# Final errors: the model's client has retried in the available time, and the person was told and may ask again.
+# Errors that end a request: the model's client has retried as long as time allowed, and the person is told and may ask
+# again.
 FINAL = (
     ModelError,
     AnswerCancelled,
@@ -72,14 +73,14 @@ PATIENT = 5
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The state of a request on the log: its answer, its failure, or neither yet."""
+    """The state of a request on the log: answered, failed, or neither yet."""
 
     answered: bool
     failed: bool
 
 
 async def outcome(log: Log, request: Event, seq: int) -> Outcome:
-    """Reads the thread's event ids after the request, if there are any. Raises GapInLog, LogUnavailable."""
+    """Returns the outcome of a request by the ids of the thread's later events. Raises GapInLog, LogUnavailable."""
     if await log.thread_head(request.tenant, request.thread) == seq:
         return Outcome(False, False)
     stored = await log.stored_ids(request.tenant, request.thread, seq)
@@ -87,10 +88,10 @@ async def outcome(log: Log, request: Event, seq: int) -> Outcome:
 
 
 class AgentConsumer:
-    """Answers requests: its DurableConsumer calls work() with the requests of one thread."""
+    """Answers requests; its DurableConsumer calls work() with the requests of one thread."""
 
     def __init__(self, runtime: Runtime) -> None:
-        """Raises InvalidTeam if a variable that a server of tools needs is not set."""
+        """Creates the consumer. Raises InvalidTeam if an environment variable that a tool server needs is not set."""
         if (server := server_team(runtime)) is not None:
             check_secrets(server.team)
         self._runtime, self._models = runtime, runtime.models
@@ -101,27 +102,27 @@ class AgentConsumer:
             try:
                 event = recorded(await self._runtime.log.stored(delivery.seq)).event
             except (InvalidEvent, NotFound):
-                continue  # it was erased, or the projectors park it
+                continue  # the event was erased, or the projectors park it
             await self._answer(event, delivery)
 
     async def _answer(self, request: Event, delivery: Delivery) -> None:
-        """Makes the answer unless the log already has it or its failure. Raises RetryLater while another worker is
+        """Makes the answer unless the log already contains it or its failure. Raises RetryLater while another worker is
         making it.
 
-        If a worker's progress acks are late, its request is delivered to a second one; without the lock both would pay
-        for a model's answer, and one would be discarded. After PATIENT attempts the second one continues without the
-        lock, because the holder may be frozen. A holder whose connection is lost continues too: the log is read again
-        before an answer is appended.
+        If a worker's progress acks are late, its request is delivered to a second worker; without the lock both would
+        pay for a model's answer, and one answer would be discarded. After PATIENT attempts the second worker continues
+        without the lock, because the holder may be frozen. A holder that loses its connection continues too, because
+        the log is read again before an answer is appended.
         """
         place = (request.tenant, request.thread)
         progress = Progress(self._runtime.log.nc, progress_subject(*place, str(request.id)), delivery.attempt)
         if not await self._is_first(request, delivery):
-            return  # the same request again, much later: one event
+            return  # the same request was published again much later, and counts only once
         async with self._locks.lock(LockFor.ANSWER, f"answer/{'/'.join(place)}/{request.id}") as is_ours:
             if not is_ours and delivery.attempt <= PATIENT:
                 raise RetryLater(BUSY_S, f"another worker is answering request {request.id}")
             before = await outcome(self._runtime.log, request, delivery.seq)
-            if before.answered or before.failed:  # redelivered: the asker reads the result from the log
+            if before.answered or before.failed:  # redelivered; the asker reads the result from the log
                 await progress.tell("end")
                 return
             run_end = list[Event]()
@@ -135,7 +136,7 @@ class AgentConsumer:
                 await self._failed(request, progress, error, run_end)
 
     async def _is_first(self, request: Event, delivery: Delivery) -> bool:
-        """Returns whether no earlier event is this same request; waits until the read models have it. Raises
+        """Returns whether this event is the first with its id, after waiting until it is projected. Raises
         NotProjectedInTime."""
         async with context_connection(self._runtime) as conn:
             await wait_for(conn, READS, delivery.partition, delivery.seq, without=READ_WHILE_REBUILT)
@@ -150,11 +151,12 @@ class AgentConsumer:
         answered_by: Callable[[str], None],
         run_end: list[Event],
     ) -> None:
-        """Prepares, runs and records the answer, publishes its progress, and finally names the agent that made it.
+        """Prepares, runs and records the answer and publishes its progress.
 
-        run_end: gets the end of a team's run that fails, to be recorded with the failure.
+        answered_by: called with the agent that made a team's answer. run_end: receives the event that ends a team's
+        failed run, to be recorded with the failure.
         """
-        # The time limit of the answer begins when a worker takes it up, however long no worker was running.
+        # The time limit of the answer begins when a worker starts it, even if no worker was running for long.
         ends_at = asyncio.get_running_loop().time() + self._runtime.settings.answer_timeout_s
         check_conversation(request.thread)  # anyone may publish a request on any thread
         await progress.tell("start")
@@ -211,7 +213,7 @@ class AgentConsumer:
         answered_by: Callable[[str], None],
         run_end: list[Event],
     ) -> None:
-        """Makes the answer by the team's agents, each with its own context."""
+        """Lets the team's agents make the answer, each with its own context."""
         place = (request.tenant, request.thread)
         async with context_connection(self._runtime) as conn:
             server = await team_of_tenant(conn, server, request.tenant, data.model)
@@ -258,9 +260,9 @@ class AgentConsumer:
         rounds: list[Round],
         extra: Sequence[Event] = (),
     ) -> None:
-        """Records the answer. extra: events that are recorded with it."""
-        # Postgres may have lost the lock in the meantime; JetStream refuses a duplicate answer only within its dedup
-        # window.
+        """Records the answer. extra: events to record with it."""
+        # The lock may have been lost in the meantime, and JetStream refuses a duplicate answer only within its
+        # deduplication window.
         is_answered, _ = await asyncio.gather(self._is_answered(request, seq), self._check_is_there(request, data))
         if not is_answered:
             id_of = functools.partial(answer_id, request.id)
@@ -277,7 +279,7 @@ class AgentConsumer:
                 raise NotFound(f"thread {request.thread!r} was deleted while the answer was made")
 
     async def _is_answered(self, request: Event, seq: int) -> bool:
-        """Returns whether another attempt has recorded the answer; looks for its receipt first."""
+        """Returns whether another attempt has recorded the answer. It looks for the receipt first."""
         last_receipt = await self._runtime.log.thread_head(request.tenant, request.thread, "answer_receipt")
         return last_receipt > seq and (await outcome(self._runtime.log, request, seq)).answered
 
@@ -292,8 +294,8 @@ class AgentConsumer:
         tools: Sequence[dict[str, Any]] = (SCHEMA,),
         notes: Sequence[str] = (),
     ) -> Prepared:
-        """Prepares with the prompt and model of the request, else the agent's, else the server's. asked: the turn
-        with the question. Raises NotFound, WindowTooSmall."""
+        """Prepares the context with the prompt and model of the request, else of the agent, else of the server. asked:
+        the turn with the question. Raises NotFound, WindowTooSmall."""
         data, place, settings = request.data, (request.tenant, request.thread), self._runtime.settings
         assert isinstance(data, AnswerRequested)
         prompts = (data.system_prompt, agent.system_prompt)
@@ -315,7 +317,8 @@ class AgentConsumer:
         return await prepare(self._runtime, conn, wanted)
 
     async def _use_tool(self, request: Event, seq: int, prepared: Prepared, call: ToolCall) -> ToolResult:
-        """Runs a tool for the model. Recall leaves out the recent turns that the model sees anyway."""
+        """Runs a tool for the model and returns its result. Recall leaves out recent turns that are already in the
+        context."""
         shown = {item.seq for tier in prepared.context.tiers for item in tier.items if item.seq}
         first_shown = min(shown.difference(prepared.context.receipt.relevant), default=seq)
         recall = recall_of(self._runtime, asker_of(request.tenant, request.user or request.thread))
@@ -325,7 +328,8 @@ class AgentConsumer:
             return await run_tool(call, conn, recall, scope, top_k, first_shown, memories)
 
     async def _record(self, answer: Answer) -> None:
-        """Records the answer; waits if the log accepts no events now, so that the answer is not paid for twice."""
+        """Records the answer. If the log accepts no events, waits and tries again, so that the answer is not paid for
+        twice."""
         while True:
             try:
                 await record(self._runtime, answer, is_repeatable=True)
@@ -344,10 +348,11 @@ class AgentConsumer:
             logger.warning("could not record access to %d memories: %s", len(read), error)
 
     async def _failed(self, request: Event, progress: Progress, error: TurnlogError, run_end: Sequence[Event]) -> None:
-        """Tells the asker, and records the failure, which ends the request, in one batch with the end of its run.
+        """Tells the asker about the failure, and records it in one batch with the end of the run; a failure ends the
+        request.
 
-        If only the end were on the log, the request would be answered again, and the answer's batch would repeat its
-        ids.
+        If only the end of the run were on the log, the request would be answered again, and the batch of the answer
+        would repeat the ids of these events.
         """
         wait_s = getattr(error, "retry_after_s", None)
         await progress.tell("error", str(error), True, code=error.code, retry_after_s=wait_s)

@@ -1,8 +1,8 @@
-"""The FastStream side: one broker, durable pull subscriptions with manual acks, AsyncAPI.
+"""Connects durable consumers to NATS by FastStream: one broker, and durable pull subscriptions with manual acks.
 
-Delivery is only a trigger. FastStream's pull loop runs the handlers of a fetch concurrently and its default policies
-lose events on an error, so a handler only puts the message into a DurableConsumer, which processes messages thread by
-thread and acknowledges them when their work is done.
+Delivery is only a trigger. FastStream's pull loop runs the handlers of a fetch concurrently, and its default policies
+lose events after an error. So a handler only puts the message into a DurableConsumer, which processes messages thread
+by thread and acknowledges them when their work is done.
 """
 
 import asyncio
@@ -34,17 +34,17 @@ from turnlog.events.subjects import STREAM
 
 logger = logging.getLogger("turnlog.consumers")
 FETCH, FETCH_BODIES = 200, 50
-PAUSE_S = 1.0  # equal to the wait of a fetch, so that an empty fetch is repeated at once
-FETCH_ROUND_S = 15.0  # after this time without a fetch the subscriptions are renewed
-INBOX_ROUND_S = 150.0  # it may wait for projectors for up to a minute
+PAUSE_S = 1.0  # as long as a fetch waits, so that an empty fetch is repeated at once
+FETCH_ROUND_S = 15.0  # after this time without a fetch the subscriptions are recreated
+INBOX_ROUND_S = 150.0  # because work may wait for projectors for up to a minute
 
 
 class _WatchedJetStream(JetStreamContext):
-    """A JetStream context whose pull subscriptions record each fetch, recreate a missing durable, and pause for PAUSE_S
-    if a fetch fails at once, which FastStream would repeat without a pause.
+    """A JetStream context whose pull subscriptions record each fetch, recreate a missing durable, and pause after a
+    failure.
 
-    A fetch fails at once while NATS is unavailable, while the client's buffer is full, and while the durable is
-    missing.
+    A fetch fails at once while NATS is unavailable, the client's buffer is full or the durable is missing, and
+    FastStream would repeat it without a pause.
     """
 
     def __init__(self, client: Client, durables: Mapping[str, Durable], **options: Any) -> None:
@@ -60,12 +60,12 @@ class _WatchedJetStream(JetStreamContext):
             nonlocal said
             began, problem = time.monotonic(), "NATS is away"
             try:
-                if self._client.is_connected:  # otherwise requests would pile up and all be sent after the reconnect
+                if self._client.is_connected:  # otherwise requests would accumulate and all be sent after the reconnect
                     messages = await fetch_now(*args, **options)
                     _fetched(durable, None)
                     return messages
             except TimeoutError:
-                problem = ""  # nothing waits
+                problem = ""  # no messages are waiting
             except Exception as error:  # any error: this loop must not end silently
                 problem = await _failed(durable, cause(error))
                 if problem != said:
@@ -75,19 +75,19 @@ class _WatchedJetStream(JetStreamContext):
             await asyncio.sleep(began + PAUSE_S - time.monotonic())
             return []
 
-        # The library creates the subscription itself, so a subclass cannot be used.
+        # The library creates the subscription, so a subclass cannot be used.
         found.fetch = fetch  # type: ignore[method-assign]
         return found
 
 
 def _fetched(durable: Durable | None, problem: str | None) -> None:
-    """Records a fetch."""
+    """Records a fetch in the durable's heartbeat. problem: why the fetch failed, or None."""
     if durable is not None and durable.pulls is not None:
         durable.pulls.beat(problem)
 
 
 async def _failed(durable: Durable | None, why: str) -> str:
-    """Recreates the durable if it is missing; returns the problem."""
+    """Recreates the durable if it is missing. Returns the problem to report: MISSING, or `why`."""
     if durable is not None:
         made = durable.made
         with contextlib.suppress(NatsError, psycopg.Error, OSError, TimeoutError):  # `look` reports it
@@ -106,9 +106,9 @@ class _WatchedClient(RobustClient):
 
 
 class RobustBroker(NatsBroker):
-    """Uses the client of events/client.py, which invalid messages cannot stop, instead of FastStream's.
+    """A broker with the client of events/client.py, which invalid messages cannot stop, instead of FastStream's client.
 
-    durables: those of its subscribers, by name.
+    durables: the durables of its subscribers, by name.
     """
 
     durables: Mapping[str, Durable] = MappingProxyType({})
@@ -122,8 +122,8 @@ class RobustBroker(NatsBroker):
 
 
 def make_broker(nats_url: str, name: str, closed: asyncio.Event | None = None) -> RobustBroker:
-    """Returns the connection to NATS. closed: set when it is closed and does not return; FastStream itself would
-    continue to poll it."""
+    """Returns a broker for NATS. closed: set when the connection is closed for good; FastStream itself would continue
+    to poll it."""
 
     async def on_closed() -> None:
         if closed is not None and not broker.is_stopping:
@@ -135,7 +135,7 @@ def make_broker(nats_url: str, name: str, closed: asyncio.Event | None = None) -
         closed_cb=on_closed,
         reconnect_time_wait=1,
         logger=None,
-        apply_types=False,  # FastDepends sends every message through a worker thread
+        apply_types=False,  # otherwise FastDepends sends every message through a worker thread
         **LOST_SERVER,
     )
     return broker
@@ -146,27 +146,26 @@ def subscribe(
 ) -> None:
     """Subscribes a durable with the consumer's name to one stored subject; workers with the same name share the work.
 
-    A durable consumer that reads no bodies gets none; any other gets only a few at a time, because each may have
-    megabytes.
+    A durable consumer that reads bodies gets only a few messages at a time, because each may be several megabytes long.
     """
 
     @broker.subscriber(
         subject,
         stream=JStream(STREAM, declare=False),
         durable=consumer.name,
-        config=ConsumerConfig(deliver_policy=deliver, max_deliver=-1),  # `Durable` makes it before
+        config=ConsumerConfig(deliver_policy=deliver, max_deliver=-1),  # `Durable` has created it before
         pull_sub=PullSub(batch_size=FETCH_BODIES if consumer.reads_bodies else FETCH, timeout=PAUSE_S),
         ack_policy=AckPolicy.MANUAL,
         decoder=_whole_message,
         title=consumer.name,
     )
-    async def take(message: Any) -> None:  # the document shows a payload of no other type
+    async def take(message: Any) -> None:  # with any other type AsyncAPI's document shows no payload
         consumer.put(message)
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """A durable consumer and the stored subject that fills it. deliver: where a new durable begins to read."""
+    """A durable consumer and the stored subject that it reads. deliver: where a new durable begins to read."""
 
     consumer: DurableConsumer
     subject: str
@@ -175,7 +174,7 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Work that runs at intervals beside the durable consumers, until the event is set. round_s: see Heartbeat."""
+    """Work that runs at intervals beside the durable consumers, until its event is set. round_s: see Heartbeat."""
 
     name: str
     run: Callable[[asyncio.Event, Heartbeat], Coroutine[Any, Any, None]]
@@ -186,7 +185,7 @@ class Interval:
 async def consuming(
     runtime: Runtime, role: str, subscriptions: Sequence[Subscription], intervals: Sequence[Interval] = ()
 ) -> AsyncIterator[None]:
-    """Fills and runs the durable consumers while the block runs; at its end it finishes the running work."""
+    """Runs the durable consumers while the block runs; at the end of the block it lets running work finish."""
     stop, beats, js = asyncio.Event(), runtime.heartbeats, runtime.log.nc.jetstream()
     durables = [Durable(one.consumer, one.subject, one.deliver, runtime.pool, js) for one in subscriptions]
     for durable in durables:
@@ -205,7 +204,7 @@ async def consuming(
 
 @contextlib.asynccontextmanager
 async def _subscribed(runtime: Runtime, role: str, durables: Sequence[Durable]) -> AsyncIterator[None]:
-    """Fetches from the durables while the block runs. Subscriptions that no longer fetch are recreated."""
+    """Fetches messages from the durables while the block runs, and recreates subscriptions that no longer fetch."""
 
     async def subscribed() -> RobustBroker:
         broker = make_broker(runtime.nats_url, f"turnlog-{role}", runtime.log.closed)

@@ -1,8 +1,8 @@
-"""Generates docs/asyncapi.json, with every channel, from the code by FastStream. Nothing is connected.
+"""Generates docs/asyncapi.json with every channel from the code, by FastStream and without a connection.
 
     python -m turnlog.consumers.workers.asyncapi > docs/asyncapi.json
 
-FastStream generates the base; parameters of a subject, headers and the messages of a durable are added afterwards.
+FastStream generates the basic document; this module adds parameters of subjects, headers and the messages of durables.
 """
 
 import json
@@ -29,7 +29,7 @@ from turnlog.events.contracts.base import Frozen, Moment
 from turnlog.events.subjects import PROGRESS_PREFIX, PUBLISHED, STORED_PREFIX, type_filter
 
 Document = dict[str, Any]
-_LITERAL: Any = Literal  # a Literal of values that are known only at run time
+_LITERAL: Any = Literal  # for values that are known only at run time
 PARAMETERS = {
     "tenant": "1 to 64 of letters, digits, '_' and '-'",
     "thread": (
@@ -107,7 +107,7 @@ def envelope_of(type_: str) -> type[Envelope]:
 
 @cache
 def _sealable(model: type[BaseModel], name: str, personal: tuple[str, ...], leave_out: str = "") -> type[BaseModel]:
-    """Returns the model with optional personal fields: sealed events lack them."""
+    """Returns the model with its personal fields made optional, because sealed events lack them."""
     absent = {path for path in personal if "." not in path}
     nested = {path.split(".")[0] for path in personal} - absent
     parts: dict[str, Any] = {n: (f.rebuild_annotation(), f) for n, f in model.model_fields.items() if n != leave_out}
@@ -124,7 +124,7 @@ def _sealable(model: type[BaseModel], name: str, personal: tuple[str, ...], leav
 
 
 def _with_sealable(annotation: Any, personal: tuple[str, ...]) -> Any:
-    """Returns `Memory` or `Memory | None` with the model replaced."""
+    """Returns the annotation, such as `Memory | None`, with its models made sealable."""
     options = get_args(annotation) or (annotation,)
     found: Any = None
     for option in options:
@@ -190,17 +190,17 @@ def _specification(broker: NatsBroker) -> Any:
 
 
 def _complete(made: Document, channel: str, address: str) -> None:
-    """Adds parameters of the subject, and headers of an event's message."""
+    """Adds the parameters of the channel's subject and the headers of the event's message to the document."""
     names = [part[1:-1] for part in address.split(".") if part.startswith("{")]
     made["channels"][channel]["parameters"] = {name: {"description": PARAMETERS[name]} for name in names}
     message = made["components"]["messages"][f"{channel}:Message"]
-    del message["correlationId"]  # a header only FastStream uses
+    del message["correlationId"]  # a header that only FastStream uses
     if channel != "progress":
         message |= {"contentType": CONTENT_TYPE, "headers": HEADERS}
 
 
 def _say_what_comes(made: Document, durable: str, types: tuple[str, ...]) -> None:
-    """Describes a durable's messages as the events of its types; FastStream only sees bytes."""
+    """Describes a durable's messages as events of its types, because FastStream knows only bytes."""
     key = f"{durable}:SubscribeMessage"
     made["components"]["schemas"].pop(f"{durable}:Message:Payload")
     payloads = [made["components"]["messages"][f"{name}:Message"]["payload"] for name in types]
@@ -213,7 +213,8 @@ def _say_what_comes(made: Document, durable: str, types: tuple[str, ...]) -> Non
 
 
 def _in_order(made: Document) -> Document:
-    """Sorts by name: FastStream keeps publishers in a set, and the document must be deterministic."""
+    """Sorts the document by name, because FastStream keeps publishers in a set and the document must be
+    deterministic."""
     for part in (made["channels"], made["operations"], *made["components"].values()):
         items = sorted(part.items())
         part.clear()

@@ -1,7 +1,7 @@
-"""Processes delivered messages grouped by thread, and acknowledges each only when its work is done.
+"""Processes delivered messages grouped by thread, and acknowledges each message only when its work is done.
 
-An event on which the work fails TRIES times is parked as a dead letter, and others continue. An unavailable dependency
-(model, Postgres, NATS) parks nothing, however long it lasts.
+If the work on an event fails TRIES times, the event is parked as a dead letter, and other events continue. While a
+dependency (model, Postgres, NATS) is unavailable, no event is parked.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from turnlog.events.read import Stored
 from turnlog.events.subjects import parse_stored
 from turnlog.events.tasks import cancel
 
-if TYPE_CHECKING:  # takes half a second to load, which commands without a consumer save
+if TYPE_CHECKING:  # loading it takes half a second, and commands without a consumer do not need it
     from faststream.nats import NatsMessage
 
     from turnlog.agent.runtime import Pool
@@ -34,7 +34,7 @@ BEATS = 3
 ROUND_S = 5.0
 RETRY_S = 5.0
 TRIES = 5
-# A longer wait is split into several, so that an observer sees that the worker has not stopped.
+# A longer wait is split into several waits, so that an observer sees that the worker has not stopped.
 AGAIN_S = 60.0
 SERVER_AWAY_S = 2.0
 SERVER_AWAY = (psycopg.OperationalError, DatabaseUnavailable, LogUnavailable, GapInLog)
@@ -42,8 +42,7 @@ SERVER_AWAY = (psycopg.OperationalError, DatabaseUnavailable, LogUnavailable, Ga
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """An event that waits for its work. stored: its body is empty unless the durable consumer reads bodies. message:
-
+    """An event that waits to be processed. stored: the body is empty unless the durable consumer reads bodies. message:
     the message to acknowledge; None for work that is repeated by hand. traceparent: from the message's header.
     """
 
@@ -72,17 +71,15 @@ GiveWay = Callable[[asyncio.Event], Awaitable[None]]
 
 
 async def _at_once(stop: asyncio.Event) -> None:
-    """Returns at once; the default, which does not wait for other work."""
+    """Returns at once; the default for give_way."""
 
 
 class DurableConsumer:
-    """Hands all waiting deliveries of one thread to `work` at once; up to `parallel` threads at a time.
+    """Calls `work` with all waiting deliveries of one thread at once, for up to `parallel` threads at a time.
 
-    Tenants take turns: next is the tenant that was served longest ago, and of its threads the one that has waited
-    longest.
-
+    Tenants take turns: the tenant that was served longest ago is next, with its thread that has waited longest.
     work returns when the deliveries are done; after RetryLater or any other exception they are redelivered. After one
-    of EVENT_ERRORS each delivery is tried separately, so that only the failing one is parked.
+    of EVENT_ERRORS each delivery is tried separately, so that only the failing delivery is parked.
     """
 
     def __init__(
@@ -96,12 +93,12 @@ class DurableConsumer:
         reads_bodies: bool = False,
         give_way: GiveWay = _at_once,
     ) -> None:
-        """pool: stores dead letters. grace_s: how long running work may continue after a stop; then it is cancelled and
-        redelivered.
+        """Creates the consumer. pool: connections to store dead letters.
 
-        ack_wait_s: the time after which a dead worker's messages are redelivered; a living one acks progress BEATS
-        times within it. reads_bodies: work reads the messages; otherwise only their place is kept. give_way: awaited
-        before work starts; returns at stop.
+        grace_s: how long running work may continue after a stop; then it is cancelled and redelivered. ack_wait_s: the
+        time after which a dead worker's messages are redelivered; a living worker acks progress BEATS times within it.
+        reads_bodies: True keeps the messages' bodies for `work`. give_way: awaited before work starts; returns when the
+        consumer stops.
         """
         self._pool, self.name, self._work = pool, name, work
         self._parallel, self._grace_s = parallel, grace_s
@@ -124,7 +121,8 @@ class DurableConsumer:
         self._arrived.set()
 
     async def run(self, stop: asyncio.Event, beat: Heartbeat | None = None) -> None:
-        """Processes deliveries until stop. Unfinished deliveries are then redelivered, to this or another worker."""
+        """Processes deliveries until `stop` is set. Unfinished deliveries are then redelivered, to this or another
+        worker."""
         holding = asyncio.create_task(self._hold(), name=f"{self.name}-hold")
         stopping = asyncio.create_task(stop.wait())
         try:
@@ -168,7 +166,7 @@ class DurableConsumer:
         except RetryLater as later:
             logger.info("%s waits %.0f s: %s", self.name, later.seconds, later)
             await self._again(deliveries, later.seconds)
-        except Exception as error:  # one thread's failure must not end the role; the work is redelivered
+        except Exception as error:  # a failure on one thread must not end the role; the deliveries come again
             logger.warning("%s failed on %s: %s: %s", self.name, place[1], type(error).__name__, error)
             await self._again(deliveries, _patience(error, deliveries[0].attempt))
         finally:
@@ -176,7 +174,8 @@ class DurableConsumer:
             self._busy.discard(place)
 
     async def _attempt(self, deliveries: list[Delivery]) -> None:
-        """Works on the deliveries and acknowledges them. Raises RetryLater, and errors that no single event causes."""
+        """Processes the deliveries and acknowledges them. Raises RetryLater, and errors that are not caused by a single
+        event."""
         parents = [one.traceparent for one in deliveries if one.traceparent]
         try:
             with tracing.span(f"process {self.name}", parent=parents[-1]) if parents else contextlib.nullcontext():
@@ -207,7 +206,7 @@ class DurableConsumer:
 
     async def _again(self, deliveries: list[Delivery], seconds: float) -> None:
         for delivery in deliveries:
-            with contextlib.suppress(Exception):  # the nak was lost: the server redelivers after its ack wait
+            with contextlib.suppress(Exception):  # if the nak is lost, the server redelivers after its ack wait
                 if delivery.message is not None:
                     await delivery.message.nack(delay=min(seconds, AGAIN_S))
 
@@ -225,7 +224,8 @@ class DurableConsumer:
 
 
 def _patience(error: Exception, attempt: int) -> float:
-    """Returns the seconds before a retry: few for an unavailable server, more for errors that may be permanent."""
+    """Returns the seconds to wait before a retry: few if a server is unavailable, more for errors that may be
+    permanent."""
     if isinstance(error, SERVER_AWAY):
         return SERVER_AWAY_S
     return RETRY_S * min(attempt, 12)
@@ -238,6 +238,6 @@ async def _ack(delivery: Delivery) -> None:
 
 async def _in_progress(deliveries: list[Delivery]) -> None:
     for delivery in deliveries:
-        with contextlib.suppress(Exception):  # the server was lost; the message will be redelivered
+        with contextlib.suppress(Exception):  # if the server was lost, the message will be redelivered
             if delivery.message is not None:
                 await delivery.message.in_progress()

@@ -1,8 +1,8 @@
-"""Creates durable consumers of the log, updates them to their worker's settings, and creates deleted ones again after
-the last acknowledged event that was recorded.
+"""Creates durable consumers of the log, updates their settings, and recreates deleted consumers at the last recorded
+position.
 
-Events acknowledged after the last recorded position are delivered again, which changes nothing, because a worker's
-results have ids that derive from the event.
+Events that were acknowledged after the last recorded position are delivered again. This changes nothing, because the
+ids of a worker's results derive from the event.
 """
 
 import asyncio
@@ -40,8 +40,10 @@ _NOTED = "SELECT position FROM durables WHERE name = %s AND log = %s"
 
 @dataclass(slots=True)
 class Durable:
-    """The consumer in JetStream that fills a DurableConsumer. subject: stored events that it delivers. deliver: where a
-    new one begins. pulls: the heartbeat of its fetching loop, once that runs. made: how often this process created it.
+    """The consumer in JetStream that delivers to a DurableConsumer.
+
+    subject: the stored events to deliver. deliver: where a new durable begins. pulls: the heartbeat of its fetching
+    loop; None before the loop runs. made: how often this process has created the durable.
     """
 
     consumer: DurableConsumer
@@ -56,9 +58,9 @@ class Durable:
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def ensure(self) -> ConsumerInfo:
-        """Creates the durable, or updates it to the settings of its consumer; its position is unchanged.
+        """Creates the durable, or updates its settings without changing its position.
 
-        Raises NATS errors, psycopg errors.
+        Raises NATS errors and psycopg errors.
         """
         async with self._lock:
             try:
@@ -69,7 +71,7 @@ class Durable:
             return info if info.config == wanted else await self.js.add_consumer(STREAM, wanted)
 
     async def ensure_in_time(self) -> None:
-        """Ensures the durable like `ensure`, but waits while the server fails. Raises LogUnavailable."""
+        """Calls `ensure` until it succeeds, for up to PATIENCE_S. Raises LogUnavailable."""
         deadline = time.monotonic() + PATIENCE_S
         while True:
             try:
@@ -81,7 +83,7 @@ class Durable:
                 await asyncio.sleep(1.0)
 
     async def look(self) -> str | None:
-        """Creates a missing durable again and records its position; returns why its work is stuck, or None."""
+        """Recreates a missing durable and records its position; returns why its work is stuck, or None."""
         made = self.made
         try:
             info = await self.ensure()
@@ -122,7 +124,7 @@ class Durable:
         return info
 
     def _settings(self) -> dict[str, Any]:
-        """Returns the settings that a new durable gets and an existing one is updated to."""
+        """Returns the settings of a new durable, to which an existing durable is updated."""
         return {
             "ack_wait": self.consumer.ack_wait_s,
             "max_ack_pending": MAX_WAITING_BODIES if self.consumer.reads_bodies else MAX_WAITING,
@@ -130,8 +132,8 @@ class Durable:
         }
 
     async def _note(self, info: ConsumerInfo) -> None:
-        """Stores the position even if nothing is acknowledged yet, because a durable that begins with new events would
-        miss those in between."""
+        """Stores the acknowledged position, even before the first ack, because a recreated durable that begins with new
+        events would miss the events in between."""
         if _acknowledged(info) > self._noted:
             async with self._positions() as conn:
                 position = _acknowledged(await self.js.consumer_info(STREAM, self.consumer.name))
@@ -140,19 +142,19 @@ class Durable:
 
     @contextlib.asynccontextmanager
     async def _positions(self) -> AsyncIterator[Connection]:
-        """Keeps `log rebuild` from deleting consumers and positions while the block runs, so that a deleted consumer's
-        position is not stored for its successor."""
+        """Keeps `log rebuild` from deleting consumers and positions while the block runs, so that the position of a
+        deleted consumer is not stored for the new one."""
         async with self.pool.connection() as conn, conn.transaction():
             await conn.execute("LOCK TABLE durables IN ROW EXCLUSIVE MODE")
             yield conn
 
     async def _log(self) -> str:
-        """Returns when the stream was created, which tells this log from another one."""
+        """Returns the time when the stream was created, which identifies the log."""
         return str((await self.js.stream_info(STREAM)).created)
 
     def _waiting(self, info: ConsumerInfo) -> tuple[int, ...]:
-        """Returns a value that changes while events are delivered; empty if none wait, or if the limit of
-        unacknowledged events is reached."""
+        """Returns a value that changes while events are delivered; () if no events wait or the limit of unacknowledged
+        events is reached."""
         if not info.num_pending or (info.num_ack_pending or 0) >= (info.config.max_ack_pending or 0):
             return ()
         return info.num_pending, info.delivered.stream_seq if info.delivered else 0

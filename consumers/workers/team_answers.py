@@ -1,4 +1,4 @@
-"""An answer by a team of agents: routed, planned, run and solved, every step on the log."""
+"""Makes an answer by a team of agents: routes, plans, runs and solves, and records every step on the log."""
 
 import json
 import time
@@ -39,17 +39,19 @@ from turnlog.agent.team.tools import Use
 from turnlog.events.contracts import AnswerRequested, Event, RunToolAnswered, ToolCall, UsageMetered
 
 Prepare = Callable[[Agent, Sequence[str]], Awaitable[Prepared]]
-PATIENCE = 29 / 30  # share of the model's time limit, so that a failure reaches the asker before it ends
+PATIENCE = 29 / 30  # share of the model's time limit, so that a failure reaches the asker before the limit ends
 
 
 @dataclass(slots=True)
 class TeamRun:
-    """A run for a request. prepare: builds the context for an agent, with notes for it. recall: runs recall_memory.
+    """A run for a request. prepare: builds the context for an agent, with notes for the agent. recall: runs
+    recall_memory.
 
-    locale: of the suggested questions; None suggests nothing. prepared: the context of the agent that answered. rounds
-    and extra: to be recorded once `make` has ended. chain: the agents that had the question.
-    recalled: results of recall_memory by the ids of their calls. writing: calls of tools that write and have not
-    answered, by their ids; wrote: the names of those that were called; policy: of the run, once it has begun.
+    locale: the language of the suggested questions; None suggests nothing. prepared: the context of the agent that
+    answered. rounds, extra: rounds and events to record once `make` has ended. chain: the agents that had the question.
+    recalled: results of recall_memory by the ids of their calls. writing: calls of writing tools that have not
+    returned, by their ids. wrote: the names of the writing tools that were called. policy: the policy of the run; None
+    before it begins.
     """
 
     runtime: Runtime
@@ -72,7 +74,7 @@ class TeamRun:
     policy: Rewoo | None = None
 
     async def make(self, chosen: Chosen) -> None:
-        """Makes the answer. Steps on the log are not repeated.
+        """Makes the answer without repeating steps that are already on the log.
 
         Raises ModelError, EmptyAnswer, LogUnavailable.
         """
@@ -119,8 +121,8 @@ class TeamRun:
                         await self.progress.show(piece)
 
     async def _begins(self, agent: str) -> None:
-        """Records that an agent handles the question. An agent to which it was handed, also by the router, counts in
-        the throttle."""
+        """Records that an agent handles the question. If the question was handed to the agent, even by the router, the
+        throttle counts this."""
         self.chain.append(agent)
         named = isinstance(self.request.data, AnswerRequested) and self.request.data.agent
         was_handed_on = len(self.chain) > 1 or agent != (named or self.server.team.entry)
@@ -129,7 +131,8 @@ class TeamRun:
             await note_handed_on(self.runtime, self.request.tenant, self.request.user, agent, id_)
 
     async def stop_writing(self) -> None:
-        """Reports and records that the effect of running calls of writing tools is unknown."""
+        """Reports and records, for each running call of a writing tool, that its effect is unknown or that it was not
+        called."""
         for used in self.writing.values():
             was_begun = self.policy is not None and used.id in self.policy.written
             result = json.dumps((STOPPED if was_begun else NOT_CALLED).value)
@@ -140,7 +143,8 @@ class TeamRun:
             await self.progress.show(returned)
 
     def cut_short(self, code: str) -> bool:
-        """Ends the run with the text so far; returns False if there is none. code: of the error that ends it."""
+        """Ends the run with the text so far; returns False if there is no text. code: the code of the error that ends
+        the run."""
         if not self.chain:
             return False
         agent = self.server.team.agents[self.chain[-1]]
@@ -152,7 +156,7 @@ class TeamRun:
         return True
 
     def ended_by(self, code: str) -> list[Event]:
-        """Returns the event for the end of a run without an answer, with its usage so far. code: of the error."""
+        """Returns the events that end a run without an answer, with its usage so far. code: the code of the error."""
         used = list[Event]()
         for number, made in enumerate(self.rounds):
             usage = made.completion.metered(made.agent or self.chain[-1])
@@ -169,7 +173,8 @@ class TeamRun:
         return () if self.locale is None else suggestions_of(agent, self.rounds, self.locale)
 
     async def _request_for(self, agent: Agent, delegation: Delegation | None) -> ChatRequest:
-        """Returns the request to the model for an agent. A delegation's task is a note before the question."""
+        """Returns the request to the model for an agent. The task of a delegation becomes a note before the
+        question."""
         notes = [] if delegation is None else [_handed_over(delegation)]
         self.prepared = await self.prepare(agent, notes)
         await self.progress.show(self.prepared.seen)
@@ -209,12 +214,12 @@ class TeamRun:
         return result
 
     def _with_recalled(self, made: Round) -> Round:
-        """Returns the round with the results of recall_memory, which the receipt names."""
+        """Returns the round with the full results of recall_memory, whose memories the receipt lists."""
         results = tuple((call, self.recalled.get(call.id, result)) for call, result in made.results)
         return replace(made, results=results)
 
     async def _write(self, agent: Agent, step: Step, instruction: str, text: str) -> str:
-        """Returns a text that the model writes for a tool; its usage is recorded with the answer."""
+        """Lets the model write a text for a tool and returns it; the usage is recorded with the answer."""
         messages = [{"role": "system", "content": instruction}, {"role": "user", "content": text}]
         asker = asker_of(self.request.tenant, self._user)
         made = await self.runtime.models.chat.complete(

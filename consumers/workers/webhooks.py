@@ -1,4 +1,4 @@
-"""Delivers webhooks, each in one task; several processes may deliver the same webhook."""
+"""Delivers events to webhooks, in one task for each webhook; several processes may serve the same webhook."""
 
 import asyncio
 import contextlib
@@ -24,7 +24,7 @@ LOOK_S, FETCH_S, AT_ONCE = 2.0, 5.0, 8
 
 @contextlib.asynccontextmanager
 async def delivering(runtime: Runtime) -> AsyncIterator[None]:
-    """Delivers while the block runs; it notices created and removed webhooks within LOOK_S."""
+    """Delivers events while the block runs; created and removed webhooks are noticed within LOOK_S seconds."""
     stop = asyncio.Event()
     async with runtime.heartbeats.running("reactors", "webhooks", partial(_watch, runtime, stop), stop):
         yield
@@ -49,7 +49,7 @@ async def _watch(runtime: Runtime, stop: asyncio.Event, beat: Heartbeat) -> None
 
 
 async def _deliver_all(runtime: Runtime, tenant: str, hook: Webhook) -> None:
-    """Delivers until it is cancelled, or NATS or Postgres fails."""
+    """Delivers events to one webhook until it is cancelled or NATS or Postgres fails."""
     try:
         durable = webhook_durable(tenant, hook.name)
         pulled = await runtime.log.nc.jetstream().pull_subscribe_bind(durable, STREAM)
@@ -68,7 +68,7 @@ async def _deliver(runtime: Runtime, tenant: str, hook: Webhook, message: Msg) -
     try:
         await webhooks.deliver(runtime, tenant, hook, await runtime.log.stored(seq))
     except NotFound:
-        pass  # erased, or overwritten, meanwhile
+        pass  # the event was erased or overwritten meanwhile
     except NotDelivered as error:
         if attempt < ATTEMPTS and not isinstance(error, CannotBeSent):
             await message.nak(delay=BACK_OFF_S[attempt - 1])

@@ -1,10 +1,11 @@
-"""The events: frozen contracts in one discriminated union. The wire form is in codec.py.
+"""Defines the events as frozen contracts in one discriminated union. codec.py defines the wire format.
 
-A contract never changes once released: a new shape is a new VERSION with an upcaster (upcasters.py) and
-the old golden file stays. `type` is the subject's last token and the CloudEvents type without its prefix.
+A released contract never changes: a new shape is a new VERSION with an upcaster (upcasters.py), and the old golden file
+stays. `type` is the subject's last token and the CloudEvents type without its prefix.
 
-What a type means to the rest of turnlog (personal, derived from several speakers, a removal …) is a class variable of
-its contract (base.py). Personal fields are encrypted by sealing.py; roles, tokens, ids and times stay clear.
+Class variables of a contract (base.py) tell what its type means to the rest of turnlog: whether it has personal fields,
+whether several speakers' words are in them, whether it removes rows, and so on. sealing.py encrypts personal fields;
+roles, tokens, ids and times stay unencrypted.
 """
 
 from dataclasses import dataclass
@@ -211,7 +212,7 @@ class Event(Frozen):
 
     @model_validator(mode="after")
     def _with_origin(self) -> "Event":
-        """Sets the origin of a turn, whoever wrote it; old turns get theirs when they are read."""
+        """Sets the origin of a turn that has none, both when it is written and when an old turn is read."""
         if isinstance(self.data, TurnRecorded) and self.data.origin is None:
             self.__dict__["data"] = self.data.of(self.user)
         return self

@@ -1,4 +1,4 @@
-"""The base of every contract: immutable, unknown fields are refused."""
+"""The base class of every contract: instances are immutable, and unknown fields are refused."""
 
 from datetime import UTC, datetime
 from typing import Annotated, Any, ClassVar
@@ -8,21 +8,21 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 from turnlog.events.local_time import UNDATED_FROM as UNDATED_FROM
 from turnlog.events.local_time import is_undated as is_undated
 
-# Replaces a text whose key was destroyed.
+# Shown instead of a text whose key was destroyed.
 ERASED = "[erased]"
 FIRST_TIME, END_OF_TIME = datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC)
 
 
 def in_calendar(at: datetime) -> datetime:
-    """Returns an aware time that every store and computation can hold. Raises ValueError."""
+    """Returns the aware time if every store and computation can represent it. Raises ValueError."""
     if not FIRST_TIME <= at < END_OF_TIME:
         raise ValueError(f"{at.isoformat()} is not in the years 1970 to 9998 (UTC)")
     return at
 
 
-# A year is left on each side, so that time zones and date arithmetic stay within what Python and Postgres can hold.
+# A year is left on each side, so that time zones and date arithmetic stay within the ranges of Python and Postgres.
 Moment = Annotated[AwareDatetime, Field(ge=FIRST_TIME, lt=END_OF_TIME)]
-# Read models add them up over threads: nine million of the largest ones fit into a bigint.
+# Read models add amounts up over threads: nine million of the largest amounts fit into a bigint.
 Amount = Annotated[int, Field(ge=0, le=10**12)]
 
 
@@ -38,21 +38,23 @@ class EventContract(Frozen):
     """
 
     VERSION: ClassVar[int] = 1
-    """Of the shape; an older one is upcast on read."""
+    """The version of the shape; data of an older version is upcast on read."""
     PERSONAL: ClassVar[dict[str, Any]]
-    """Fields with words of or about a person, or a fingerprint of them → the tombstone shown when the key is gone."""
+    """Maps fields with a person's words, or a fingerprint of them, to the tombstone shown when the key was
+    destroyed."""
     MIXES_SPEAKERS: ClassVar[bool]
-    """In a thread with several people the personal fields hold words of all of them, not only of the event's user."""
+    """Whether, in a thread of several people, the personal fields contain words of all of them, not only of the
+    user."""
     UNSEARCHED: ClassVar[frozenset[str]] = frozenset()
-    """Personal fields without words of a person: fingerprints, nested events, and text that an operator wrote."""
+    """Personal fields without a person's words: fingerprints, nested events, and text that an operator wrote."""
     CONVERSES: ClassVar[bool] = False
-    """Begins or continues a conversation; refused on threads of turnlog's own."""
+    """Whether the event begins or continues a conversation; it is then refused on turnlog's own threads."""
     REMOVES: ClassVar[bool] = False
-    """Every read model drops what it has of the thread."""
+    """Whether every read model drops its rows of the thread."""
     ARCHIVES: ClassVar[bool] = False
-    """Moves a conversation into the archive or back."""
+    """Whether the event moves a conversation into the archive or back."""
     QUOTES_ERRORS: ClassVar[bool] = False
-    """Has a server's error text in clear, which may quote what a person said."""
+    """Whether the event contains a server's unencrypted error text, which may quote a person's words."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
@@ -66,7 +68,7 @@ class EventContract(Frozen):
         return any(_at(self, path) for path in self.PERSONAL)
 
     def has_words(self) -> bool:
-        """Returns whether a personal field holds text, not only ids and numbers."""
+        """Returns whether a personal field contains text, not only ids and numbers."""
         return self.has_personal()
 
 

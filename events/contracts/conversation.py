@@ -1,4 +1,4 @@
-"""Events of a conversation: threads, turns, forks, requests for answers."""
+"""Events of a conversation: threads, turns, forks and requests for answers."""
 
 from typing import Annotated, Any, ClassVar, Literal
 from uuid import UUID
@@ -135,14 +135,14 @@ class TurnRecorded(EventContract):
     origin: TurnOrigin | None = None
 
     def of(self, user: str | None) -> "TurnRecorded":
-        """Returns the turn with its origin, as a turn of this user."""
+        """Returns the turn with its origin set, assuming that the event is of this user."""
         if self.origin is not None:
             return self
         return self.model_copy(update={"origin": origin_of(self.role, _said(self.content), self.name, user)})
 
 
 def _said(content: Content) -> str | None:
-    """Returns the text of a turn without results of tools; None if it has only results."""
+    """Returns the text of a turn without tool results; None if it contains only tool results."""
     if isinstance(content, str):
         return content
     if content and all(isinstance(block, ToolResultBlock) for block in content):

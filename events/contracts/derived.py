@@ -60,8 +60,9 @@ MOST_CHUNKS = 64
 
 
 def spans_of(seqs: Iterable[int], place: Mapping[int, int] | None = None) -> tuple[Span, ...]:
-    """Returns the turns with these sequences as (first, last), in order. place: of every turn in its thread, by
-    sequence; two turns in neighbouring places are in one span. None: sequences that follow each other are."""
+    """Returns the turns with these sequences as spans (first, last), in order. place: the position of each turn in its
+    thread, by sequence; turns at adjacent positions are in one span. Without it, consecutive sequences are in one
+    span."""
     ordered = sorted(set(seqs))
     places = ordered if place is None else [place[seq] for seq in ordered]
     firsts = [at for at in range(len(ordered)) if not at or places[at] - places[at - 1] != 1]
@@ -80,7 +81,7 @@ class TurnSpans(Frozen):
 
     @classmethod
     def of(cls, seqs: Iterable[int], place: Mapping[int, int] | None = None, most: int = MOST_SPANS) -> "TurnSpans":
-        """Returns the spans of these turns. place: as in spans_of."""
+        """Returns the spans of these turns. place: see spans_of."""
         meant = set(seqs)
         spans = spans_of(meant, place)
         if len(spans) > most:
@@ -169,7 +170,8 @@ class AnswerReceipt(EventContract):
     doubt: str | None = None
 
     def has_words(self) -> bool:
-        """Returns whether there are topics, notes or known facts; the other personal fields are numbers and ids."""
+        """Returns whether the receipt contains topics, notes or known facts; its other personal fields are numbers and
+        ids."""
         return bool(self.notes or self.known or any(tier.topics for tier in self.tiers))
 
 

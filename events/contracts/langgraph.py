@@ -1,4 +1,4 @@
-"""Events of LangGraph's checkpointer and store. Values are plain JSON or a serializer's bytes as base64."""
+"""Events of LangGraph's checkpointer and store. Values are plain JSON, or a serializer's bytes in base64."""
 
 from typing import Any, ClassVar, Literal
 

@@ -1,7 +1,7 @@
-"""Events of long-term memory. All memory events of a user are on one thread, in one order.
+"""Events of long-term memory. All memory events of a user are on one thread, so they have one order.
 
 A memory is a claim about a user, with the words that support it. Decisions are not repeated when a read model is
-rebuilt: every conflict, closing and merging is an event with its outcome.
+rebuilt, because an event contains the outcome of every conflict, closing and merge.
 """
 
 from typing import Annotated, Any, ClassVar, Literal
@@ -23,7 +23,7 @@ EndReason = Literal[
     "superseded", "duplicate", "merged", "edited", "forgotten", "expired", "rejected", "rederived", "reverted"
 ]
 Share = Field(ge=0, le=1)
-MAX_KEY_CHARS = 400  # an index row of Postgres holds 2,704 bytes, the thread's name among them
+MAX_KEY_CHARS = 400  # an index row of Postgres has at most 2,704 bytes, including the thread's name
 MAX_TYPE_CHARS = 64
 PreferenceText = Annotated[str, Field(min_length=1, max_length=100)]
 PreferenceName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")]

@@ -1,4 +1,4 @@
-"""Events of operation: erasures, the archive, scheduled jobs, limits, agents."""
+"""Events for operators: erasures, the archive, scheduled jobs, limits and agents."""
 
 from typing import Annotated, Any, ClassVar, Literal
 from uuid import UUID
@@ -186,7 +186,7 @@ class EventRedacted(EventContract):
     envelope: str
 
     def has_words(self) -> bool:
-        """Returns whether the envelope is readable without a key; an erasure then overwrites this event."""
+        """Returns whether the envelope is readable without a key, so that an erasure must overwrite this event."""
         return '"sealedkey"' not in self.envelope
 
 

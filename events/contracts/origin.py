@@ -1,13 +1,13 @@
-"""Decides whose words a turn holds. Pure, and the only place that decides it.
+"""Decides whose words a turn contains. Pure; no other module decides this.
 
-person       the user of the event said it: the only evidence of memories
+person       the event's user said it; only such turns are evidence for memories
 participant  another speaker, named on a turn of the user
 tool         the result of a tool
 program      written by a model, an application or a framework, such as the summary of older turns
 quoted       the user sent it, but all of it is somebody else's text: quoted lines and code
 
-Of a person's turn some parts may be quoted too: these are character ranges, found in the text when it is read
-(agent.memory.extraction.evidence).
+Parts of a person's turn may be quoted too; agent.memory.extraction.evidence finds their character ranges when the text
+is read.
 """
 
 import re
@@ -15,10 +15,10 @@ from typing import Literal
 
 TurnOrigin = Literal["person", "participant", "tool", "program", "quoted"]
 
-# Names that clients give to every turn of the user: AutoGen and other frameworks name the role again.
+# Names that clients give to every turn of the user, because AutoGen and other frameworks repeat the role as the name.
 _OF_THE_ROLE = frozenset({"user", "human", "me", "customer", "userproxy", "用户", "我"})
 _PROGRAM_NAME = re.compile(r"middleware$|^summari[sz](?:er|ation)$", re.IGNORECASE)
-# The first words of messages that frameworks send as the user's, also through APIs that have no field for it:
+# The first words of messages that frameworks send as the user, even through APIs without a field for the origin:
 # langchain agents/middleware/summarization.py, deepagents middleware/summarization.py.
 _PROGRAM_TEXT = re.compile(
     r"\s*(?:Here is a summary of the conversation to date:"
@@ -29,7 +29,7 @@ _QUOTED = re.compile(r"```.*?(?:```|\Z)|~~~.*?(?:~~~|\Z)|^[ \t]*[>＞][^\n]*", r
 
 
 def origin_of(role: str, text: str | None, name: str | None = None, user: str | None = None) -> TurnOrigin:
-    """Returns whose words a turn holds. text: its text, without results of tools; None for a turn that has only such
+    """Returns whose words a turn contains. text: the text without tool results; None for a turn that has only tool
     results."""
     if role != "user":
         return "tool" if role == "tool" else "program"
@@ -43,13 +43,13 @@ def origin_of(role: str, text: str | None, name: str | None = None, user: str | 
 
 
 def is_name_of(name: str, user: str | None) -> bool:
-    """Returns whether a speaker's name is the user's: the id, the part of it before `@`, or a name of the role."""
+    """Returns whether a speaker's name means the user: the user id, its part before `@`, or a name of the role."""
     said = _plain(name)
     return said in _OF_THE_ROLE or (user is not None and said in (_plain(user), _plain(user.split("@")[0])))
 
 
 def is_all_quoted(text: str) -> bool:
-    """Returns whether the text has quoted lines or code, and no word beside them."""
+    """Returns whether the text consists only of quoted lines or code."""
     return bool(_QUOTED.search(text)) and not _plain(_QUOTED.sub("", text))
 
 

@@ -1,6 +1,7 @@
-"""Events of an agent's run: each step of a plan, so that a run can be looked at, rebuilt and continued.
+"""Events of an agent's run: each step of a plan, so that a run can be inspected, rebuilt and continued.
 
-`run_id` is the id of the event that asked. The answer itself is turns and a receipt, as every answer is.
+`run_id` is the id of the event that requested the answer. The answer itself is recorded as turns and a receipt, like
+every answer.
 """
 
 from typing import Annotated, Any, ClassVar, Literal
@@ -11,7 +12,7 @@ from pydantic import Field
 from turnlog.events.contracts.base import ERASED, Amount, EventContract, Frozen
 from turnlog.events.contracts.operations import AgentType
 
-MAX_DEPTH = 3  # delegations of one run, in both directions
+MAX_DEPTH = 3  # the maximum number of delegations in one run, in both directions
 Name = Annotated[str, Field(max_length=200)]
 Phase = Literal["PLAN", "EXECUTE", "SOLVE"]
 

@@ -1,4 +1,4 @@
-"""first tables"""
+"""Creates the first tables."""
 
 import pgvector.sqlalchemy
 import sqlalchemy as sa

@@ -1,6 +1,6 @@
-"""short-term memory: sessions, LangGraph's lists and store, forks
+"""Creates tables for short-term memory: sessions, LangGraph's lists and store, forks.
 
-Deletes checkpoint rows of single turns, which `messages` has too. The rest equals what a rebuild would make.
+Deletes checkpoint rows of single turns, which are in `messages` too. All other rows equal those of a rebuild.
 """
 
 import pgvector.sqlalchemy

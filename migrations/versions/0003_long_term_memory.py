@@ -1,4 +1,4 @@
-"""long-term memory"""
+"""Creates tables for long-term memory."""
 
 import pgvector.sqlalchemy
 import sqlalchemy as sa

@@ -1,4 +1,4 @@
-"""forgotten turns: entities must not keep words from them"""
+"""Creates the table of forgotten turns, whose words entities must not keep."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""memories by when they were last said"""
+"""Indexes memories by the time when they were last said."""
 
 from alembic import op
 

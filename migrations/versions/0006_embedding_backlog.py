@@ -1,4 +1,4 @@
-"""the embedder's backlog by thread and model, and its speed"""
+"""Indexes the embedder's backlog by thread and model, and stores its speed."""
 
 import sqlalchemy as sa
 from alembic import op

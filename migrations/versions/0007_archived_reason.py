@@ -1,4 +1,4 @@
-"""why a person archived a memory"""
+"""Stores the reason why a person archived a memory."""
 
 import sqlalchemy as sa
 from alembic import op

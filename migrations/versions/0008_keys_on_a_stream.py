@@ -1,4 +1,4 @@
-"""where a user's key is on the stream of keys"""
+"""Stores the sequence of a user's key on the stream of keys."""
 
 import sqlalchemy as sa
 from alembic import op

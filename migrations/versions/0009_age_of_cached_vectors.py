@@ -1,4 +1,4 @@
-"""when a vector was cached, so that unneeded ones go after a day"""
+"""Stores when a vector was cached, so that unneeded vectors can be deleted after a day."""
 
 import sqlalchemy as sa
 from alembic import op

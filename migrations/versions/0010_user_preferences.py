@@ -1,4 +1,4 @@
-"""preferences that users set by hand"""
+"""Creates the table of preferences that users set by hand."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""metadata of memories"""
+"""Stores metadata of memories."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""event ids count in their thread alone: a forged one elsewhere must not make an event a duplicate"""
+"""Compares event ids within a thread only, so that a forged id on another thread does not make an event a duplicate."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -11,7 +11,7 @@ OLD = "As event_ids, of events before it had a thread: their ids are duplicates 
 
 
 def upgrade() -> None:
-    """Only the log has the threads of the ids so far: these stay duplicates in every thread."""
+    """Moves the existing ids to a table for all threads, because only the log knows their threads."""
     op.rename_table("event_ids", "event_ids_of_any_thread")
     op.execute("ALTER INDEX event_ids_pkey RENAME TO event_ids_of_any_thread_pkey")
     op.create_table_comment("event_ids_of_any_thread", OLD, existing_comment=BEFORE)

@@ -1,6 +1,6 @@
-"""row-level security by tenant
+"""Introduces row-level security by tenant.
 
-The policies are made after every upgrade, for each table that has a tenant (migrations/upgrade.py).
+migrations/upgrade.py creates the policies after every upgrade, for each table that has a tenant.
 """
 
 revision = "0013"

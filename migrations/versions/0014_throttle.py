@@ -1,4 +1,4 @@
-"""limits of users, admitted requests, and usage by user"""
+"""Creates tables for limits of users, admitted requests, and usage by user."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""API keys, and when each was used last"""
+"""Creates tables for API keys and the time of their last use."""
 
 import sqlalchemy as sa
 from alembic import op

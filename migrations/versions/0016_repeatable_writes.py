@@ -1,4 +1,4 @@
-"""writes that may be sent again, and what they answered"""
+"""Creates the table of repeatable writes and their responses."""
 
 import sqlalchemy as sa
 from alembic import op

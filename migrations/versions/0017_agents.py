@@ -1,4 +1,4 @@
-"""agents of a tenant, and metadata of conversations"""
+"""Creates the table of a tenant's agents, and stores metadata of conversations."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""what an event costs a projector does not grow with its thread"""
+"""Bounds the projectors' cost of an event, so that it does not grow with the thread."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -9,7 +9,7 @@ IS_PARKED = sa.text("status = 'parked'")
 IS_POISON = sa.text("status = 'parked' AND reason = 'poison'")
 HAS_NAME = sa.text("role = 'user' AND name IS NOT NULL")
 IS_PRUNING = sa.text("channel = 'pruned_through' AND type = 'turnlog.seq' AND checkpoint_ns = ''")
-# The rows are those that a rebuild makes: the last question of each thread, and of each chunk its first 100 turns.
+# The rows equal those of a rebuild: the last question of each thread, and the first 100 turns of each chunk.
 LAST_QUESTIONS = """
 INSERT INTO last_questions (tenant, thread_id, seq, chunk)
 SELECT DISTINCT ON (tenant, thread_id) tenant, thread_id, said, id FROM memory_vectors, unnest(seqs) said

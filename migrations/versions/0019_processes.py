@@ -1,4 +1,4 @@
-"""processes that play roles, and how far their durable consumers are"""
+"""Creates tables for processes with their roles, and for the positions of durable consumers."""
 
 import sqlalchemy as sa
 from alembic import op

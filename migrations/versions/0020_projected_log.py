@@ -1,4 +1,4 @@
-"""the log that the rows were made from"""
+"""Records the log that the rows were made from."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""threads of users whose ids are too long for a name: hashed in a form that no id has"""
+"""Renames threads of users whose ids are too long for a name: uses a hash in a form that no id has."""
 
 from alembic import op
 
@@ -13,14 +13,14 @@ LONG = "octet_length(user_id) > 384"
 
 
 def upgrade() -> None:
-    """Rows of a user with the hash of a long id as a name get the name that events.subjects gives today."""
+    """Renames threads that are named by the bare hash of a long user id to the names that events.subjects makes now."""
     for table in TABLES:
         op.execute(
             f"UPDATE {table} SET thread_id = left(thread_id, -64) || lpad(right(thread_id, 64), 385, '~') "
             f"WHERE {LONG} AND right(thread_id, 64) = encode(sha256(convert_to(user_id, 'UTF8')), 'hex') "
             "AND left(thread_id, -64) ~ '^(memories/|access/|shadow/[A-Za-z0-9_-]{1,64}/memories/)$'"
         )
-    # These rows do not say whose they are: a turn belongs to one user, so the others' do no harm.
+    # These rows do not name their user. A turn belongs to one user, so rows of other users do no harm.
     op.execute(
         "INSERT INTO forgotten_turns (tenant, thread_id, event_id) SELECT f.tenant, u.thread_id, f.event_id "
         f"FROM (SELECT tenant, thread_id FROM memories WHERE {LONG} UNION SELECT tenant, thread_id FROM entities "

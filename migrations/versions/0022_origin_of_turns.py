@@ -1,4 +1,4 @@
-"""whose words a turn holds"""
+"""Stores whose words a turn contains."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -8,7 +8,7 @@ down_revision = "0021"
 
 
 def upgrade() -> None:
-    """Earlier rows get it from role and name until they are rebuilt, which looks at their text too."""
+    """Sets the origin of existing rows by role and name; a later rebuild also uses their text."""
     comment = "whose words: person, participant, tool, program, quoted"
     op.add_column("messages", sa.Column("origin", sa.Text, comment=comment))
     op.execute(

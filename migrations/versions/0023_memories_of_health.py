@@ -1,4 +1,4 @@
-"""The index of memories on health, which every answer looks up."""
+"""Indexes memories about health, which every answer looks up."""
 
 import sqlalchemy as sa
 from alembic import op

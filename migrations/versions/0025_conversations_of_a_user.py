@@ -1,4 +1,4 @@
-"""The index of a user's conversations."""
+"""Indexes the conversations of a user."""
 
 import sqlalchemy as sa
 from alembic import op

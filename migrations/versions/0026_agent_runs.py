@@ -1,4 +1,4 @@
-"""runs of agents and their steps; name, tools and delegates of agents"""
+"""Creates tables for runs of agents and their steps; stores name, tools and delegates of agents."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""whether the price of a run's step was known"""
+"""Stores whether the price of a run's step was known."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""how often a sign-in to MCP was refreshed"""
+"""Stores how often a sign-in to MCP was refreshed."""
 
 import sqlalchemy as sa
 from alembic import op

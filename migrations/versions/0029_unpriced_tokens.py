@@ -1,4 +1,4 @@
-"""tokens whose price was not known when they were used"""
+"""Stores the number of tokens whose price was not known when they were used."""
 
 import sqlalchemy as sa
 from alembic import op

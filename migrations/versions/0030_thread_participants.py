@@ -1,4 +1,4 @@
-"""who takes part in a conversation of another user"""
+"""Creates the table of participants in conversations of other users."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""texts about users that a model wrote"""
+"""Creates the table of profile texts that a model wrote about users."""
 
 import sqlalchemy as sa
 from alembic import op

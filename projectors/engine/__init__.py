@@ -1,1 +1,1 @@
-"""Reads the log in order and applies it: rows and position in one transaction."""
+"""Reads the log in order and applies its events; rows and position are written in one transaction."""

@@ -1,4 +1,4 @@
-"""Applies a batch: everything in one transaction or, when an event proves poison, event by event with parking."""
+"""Applies a batch in one transaction; if an event cannot be applied, applies the events one by one and parks it."""
 
 import asyncio
 import contextlib
@@ -53,9 +53,10 @@ async def apply_batch(
 ) -> Positions:
     """Applies each projection's unseen events and moves all positions to `through`; returns the new positions.
 
-    dropped: projection → sequences to skip. as_read: events whose id is stored earlier are dropped here.
+    dropped: the sequences to skip, by projection. as_read: True drops events whose id is already stored at an earlier
+    sequence.
 
-    Raises PositionMoved and psycopg errors; then nothing is changed.
+    Raises PositionMoved and psycopg errors; after an error nothing is changed.
     """
     try:
         await _apply(conn, projections, batch, at, through, dropped, as_read, careful=False)
@@ -96,10 +97,12 @@ async def _apply(
 
 @contextlib.asynccontextmanager
 async def _pipelined(conn: Connection) -> AsyncIterator[None]:
-    """Opens a transaction whose statements are pipelined: waiting for each takes longer than executing it.
+    """Opens a transaction whose statements are pipelined, because waiting for each reply takes longer than executing
+    it.
 
-    BEGIN and COMMIT are part of the pipeline. After an error Postgres skips the rest, a ROLLBACK too, so that one
-    follows after the pipeline. COPY, used for large batches, and applying event by event cannot be pipelined.
+    BEGIN and COMMIT are part of the pipeline. After an error Postgres skips the remaining statements, even a ROLLBACK,
+    so the rollback is sent after the pipeline. COPY, which large batches use, and applying event by event cannot be
+    pipelined.
     """
     try:
         async with conn.pipeline():
@@ -113,12 +116,12 @@ async def _pipelined(conn: Connection) -> AsyncIterator[None]:
 
 
 def concerns(projection: Projection, type_: str) -> bool:
-    """Returns whether the projection handles the type of event; True for an unknown one."""
+    """Returns whether the projection handles the event type; True for an unknown type."""
     return type_ in projection.handles or type_ not in CONTRACTS
 
 
 def split(batch: Sequence[Incoming], waiting: set[Place]) -> tuple[list[Incoming], list[Parked]]:
-    """Returns the events to apply and those to park: undecodable ones and all that follow one in its thread."""
+    """Returns the events to apply and the events to park: undecodable events and all later events of their threads."""
     blocked = set(waiting)
     good: list[Incoming] = []
     parked: list[Parked] = []
@@ -152,7 +155,8 @@ async def _changes(projection: Projection, batch: Sequence[Incoming]) -> list[Ch
 async def apply_events(
     conn: Connection, projection: Projection, batch: Sequence[Incoming], waiting: set[Place]
 ) -> list[Parked]:
-    """Applies event by event, each in a savepoint; returns those to park. The caller owns the transaction."""
+    """Applies the events one by one, each in a savepoint, and returns the events to park. The caller owns the
+    transaction."""
     blocked = set(waiting)
     parked: list[Parked] = []
     for one in batch:

@@ -12,7 +12,8 @@ Row = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class Insert:
-    """New rows, by COPY. columns name the row's values; JSON values are JSON text."""
+    """Inserts new rows, by COPY if there are many. columns: the names of a row's values, in order; JSON values are JSON
+    text."""
 
     table: "sa.Table"
     columns: tuple[str, ...]
@@ -21,11 +22,12 @@ class Insert:
 
 @dataclass(frozen=True, slots=True)
 class Upsert:
-    """Rows by primary key. update: column → SQL over `t` (the stored row) and `excluded`; () keeps the stored row.
+    """Inserts rows, or updates the stored rows with the same primary key.
 
-    where: SQL over both, for the stored rows to update; "" updates all.
+    update: for each column, SQL that may use `t` (the stored row) and `excluded`; () keeps the stored row.
+    where: an SQL condition on both that selects the stored rows to update; "" updates all.
 
-    There must be one row per key: Postgres raises for two in one statement. The writer sorts them by key.
+    There must be one row per key: Postgres raises an error for two in one statement. The writer sorts the rows by key.
     """
 
     table: "sa.Table"
@@ -46,7 +48,7 @@ class DeleteThread:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """Any other SQL, with named parameters; sets of parameters run pipelined."""
+    """Executes other SQL with named parameters, once for each set of parameters, pipelined."""
 
     sql: str
     params: Sequence[dict[str, Any]]

@@ -1,4 +1,4 @@
-"""Connections of the engine and of lookups, and the advisory locks that fence projectors."""
+"""Opens connections for the engine and for lookups, and takes the advisory locks that fence projectors."""
 
 import zlib
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ async def connect(database_url: str, search_path: str = SCHEMA) -> Connection:
 
 
 class _AsBinary(Dumper):
-    """Sends a HalfVector in a 50th of the time that its text takes; the statement casts it to halfvec."""
+    """Sends a HalfVector in binary, which takes a 50th of the time of text; the statement casts it to halfvec."""
 
     format = Format.BINARY
 
@@ -49,19 +49,19 @@ class _AsBinary(Dumper):
 
 
 async def configure(conn: Connection) -> None:
-    """Makes a connection, a pool's too, parse JSON with pydantic, in a third of the standard library's time, and send
-    vectors in binary."""
+    """Configures a connection to parse JSON with pydantic, which takes a third of the standard library's time, and to
+    send vectors in binary."""
     set_json_loads(from_json, conn)
     conn.adapters.register_dumper(HalfVector, _AsBinary)
 
 
 def session_options(search_path: str = SCHEMA) -> str:
-    """Returns the session options of every connection, with its search_path.
+    """Returns the session options of a connection with this search_path.
 
     TCP keepalive: the server notices within half a minute that a machine has vanished, and frees its locks. Times are
     returned in UTC: days computed from them must not depend on the server's time zone. JIT is off: the planner
-    overestimates recursive statements a thousandfold. A transaction of a process that is stopped or whose event loop is
-    blocked ends after IDLE_IN_TRANSACTION_S, and others get its rows.
+    overestimates recursive statements a thousandfold. If a process is stopped or its event loop is blocked, its
+    transaction ends after IDLE_IN_TRANSACTION_S and releases its row locks.
     """
     alive = "-c tcp_keepalives_idle=10 -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3"
     idle = f"-c idle_in_transaction_session_timeout={IDLE_IN_TRANSACTION_S * 1_000}"
@@ -69,12 +69,12 @@ def session_options(search_path: str = SCHEMA) -> str:
 
 
 async def take_locks(conn: Connection, names: Sequence[str], build: str, partition: int) -> bool:
-    """Takes session advisory locks on (projection, build, partition): all of them, or none and returns False.
+    """Takes session advisory locks on (projection, build, partition); takes none and returns False unless all are free.
 
     The locks end with the connection, as does every transaction that relied on them.
     """
     keys = [lock_key(name, build) for name in sorted(names)]
-    # Of two concurrent takers the second stops at the first lock, so that it does not take the other locks.
+    # If two sessions try at once, the second fails at the first lock and does not take the others.
     rows = await conn.execute(
         "SELECT CASE WHEN pg_try_advisory_lock(%s, %s) "
         "THEN (SELECT bool_and(pg_try_advisory_lock(key, %s)) FROM unnest(%s::int[]) AS key) END",
@@ -87,8 +87,10 @@ async def take_locks(conn: Connection, names: Sequence[str], build: str, partiti
 
 
 async def end_frozen(conn: Connection, key: int, partition: int) -> None:
-    """Ends the sessions that hold this advisory lock and have sent nothing for FROZEN_S; a living holder sends a query
-    every second, so their processes are stopped or blocked. Its open transaction is rolled back.
+    """Ends the sessions that hold this advisory lock and have sent nothing for FROZEN_S.
+
+    A healthy holder sends a query every second, so the process of a silent session is stopped or blocked. Postgres
+    rolls back its open transaction.
     """
     await conn.execute(
         "SELECT pg_terminate_backend(l.pid) FROM pg_locks l JOIN pg_stat_activity a USING (pid) "

@@ -1,7 +1,8 @@
-"""Drops events whose id is already stored, also long after JetStream's dedup window.
+"""Drops events whose id is already stored, even long after JetStream's deduplication window.
 
-The first sequence of an id in its thread is a fact of the log, so the first reader of an event fills this table (the
-engine does so in the transaction of its rows); every reader of a partition reads in order and gets the same result.
+The first sequence of an id in its thread depends only on the log, so the first reader of an event fills this table (the
+engine does so in the transaction that writes its rows). Every reader of a partition reads in order and gets the same
+result.
 """
 
 import hashlib
@@ -17,7 +18,7 @@ from turnlog.projectors.engine.writer import Connection, array_literal
 
 _BATCH = "unnest(%(ids)s::uuid[], %(hashes)s::uuid[], %(seqs)s::bigint[]) AS new (id, hash, seq)"
 _WANTED = "unnest(%(ids)s::uuid[], %(hashes)s::uuid[]) WITH ORDINALITY AS wanted (id, hash, number)"
-# In the batch's order, so that the first of two equal ids counts.
+# Inserts in the batch's order, so that the first of two equal ids is kept.
 _NOTE = f"""
 INSERT INTO event_ids (partition, event_id, thread_hash, seq) SELECT %(partition)s, new.* FROM {_BATCH}
 WHERE NOT EXISTS (SELECT FROM event_ids_of_any_thread o WHERE o.partition = %(partition)s AND o.event_id = new.id)
@@ -37,7 +38,7 @@ ON o.partition = ANY(%(partitions)s) AND o.event_id = wanted.id"""
 async def without_duplicates(conn: Connection, batch: Sequence[Incoming], partition: int) -> list[Incoming]:
     """Returns the batch without the events whose id occurs earlier in their thread.
 
-    A rebuild reads what others have noted, so it looks first: that takes less than noting again.
+    A rebuild reads events whose ids are mostly noted already, and a look-up is cheaper than noting them again.
     """
     first = await _first_ones(conn, batch, partition)
     return (
@@ -48,28 +49,30 @@ async def without_duplicates(conn: Connection, batch: Sequence[Incoming], partit
 
 
 async def note_ids(conn: Connection, batch: Sequence[Incoming], partition: int) -> AsyncCursor[TupleRow]:
-    """Inserts the batch's ids in log order, so that two readers cannot deadlock."""
+    """Inserts the batch's ids in log order, so that two readers cannot deadlock, and returns the cursor with the new
+    ones."""
     return await conn.execute(_NOTE, _values(batch, partition))
 
 
 async def only_first(
     conn: Connection, noted: AsyncCursor[TupleRow], batch: Sequence[Incoming], partition: int
 ) -> list[Incoming]:
-    """Returns the result of `without_duplicates` for a batch whose ids were noted."""
+    """Returns the batch without duplicates, as `without_duplicates` does, after note_ids. noted: the result of
+    note_ids."""
     if len(await noted.fetchall()) == sum(one.recorded is not None for one in batch):
         return list(batch)
     return await _first_ones(conn, batch, partition)
 
 
 async def _first_ones(conn: Connection, batch: Sequence[Incoming], partition: int) -> list[Incoming]:
-    """Returns the events that were noted with their sequences, and those that cannot be decoded."""
+    """Returns the events whose noted sequence is their own, and the events that cannot be decoded."""
     rows = await conn.execute(_FIRST_ONES, _values(batch, partition))
     first = {seq for (seq,) in await rows.fetchall()}
     return [one for one in batch if one.recorded is None or one.seq in first]
 
 
 async def first_seqs(conn: Connection, partitions: Sequence[int], keys: Collection[Key]) -> dict[Key, int]:
-    """Returns the first sequences of these events, without those that no projection has read."""
+    """Returns the first sequence of each of these events; events that no projection has read are left out."""
     hashes = array_literal(thread_hash(key.tenant, key.thread_token) for key in keys)
     values = {"partitions": list(partitions), "ids": array_literal(key.id for key in keys), "hashes": hashes}
     found: dict[int, int] = dict(await (await conn.execute(_FIRST_SEQS, values)).fetchall())
@@ -88,5 +91,6 @@ def _values(batch: Sequence[Incoming], partition: int) -> dict[str, object]:
 
 @lru_cache(maxsize=4_096)
 def thread_hash(tenant: str, token: str) -> str:
-    """Returns 32 hexadecimal digits. They hide the names, so that an erasure finds none in the table."""
+    """Returns a hash of tenant and thread token as 32 hexadecimal digits, so that the table contains no names to
+    erase."""
     return hashlib.sha256(f"{tenant}.{token}".encode()).hexdigest()[:32]

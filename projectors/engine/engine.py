@@ -1,7 +1,7 @@
-"""The engine: read → decode → apply → commit, for all projections of one partition.
+"""The engine reads, decodes, applies and commits the events of one partition for all projections.
 
-Rows and position are one transaction. Position and fencing are in Postgres (row lock, compare and swap, session
-advisory lock); a gap, a moved position or a lost connection drops the batch, and reading starts again at the
+Rows and position are written in one transaction. Position and fencing are in Postgres (row lock, compare and swap,
+session advisory lock); a gap, a moved position or a lost connection drops the batch, and reading starts again at the
 position.
 """
 
@@ -32,15 +32,15 @@ from turnlog.projectors.engine.writer import Connection
 
 logger = logging.getLogger("turnlog.projectors")
 BATCH = 2_000
-# The longest time in seconds a transaction should take: none of its events is visible before its end.
-# Much shorter transactions delay everybody more, since an event takes twice as long in a small batch.
+# The longest time in seconds that a transaction should take: its events become visible only at its end.
+# Much shorter transactions would slow all events down, because an event takes twice as long in a small batch.
 TRANSACTION_S = 1.0
 FIRST_BACKOFF_S, MAX_BACKOFF_S, MAX_GAP_BACKOFF_S = 0.05, 5.0, 0.5
 STANDBY_POLL_S = 0.5
 LOOK_AGAIN_S = 0.5
-# Seconds to wait for more events after a small batch: a transaction costs much more than an event in it.
+# Seconds to wait for more events after a small batch, because a transaction costs much more than an event in it.
 REST_S = 0.003
-# An import comes in bursts with short pauses; work begun in a pause would slow the next burst.
+# An import sends bursts of events with short pauses; background work begun in a pause would slow the next burst.
 QUIET_S = 2.0
 
 
@@ -55,8 +55,7 @@ class Runner:
         partition: int,
         share: Share | None = None,
     ) -> None:
-        """Applies one partition's events to these read models. share: the worker's share, when workers divide the
-        partitions."""
+        """Creates the runner of one partition. share: the worker's share, if several workers divide the partitions."""
         self._log, self._url, self._partition, self._share = log, database_url, partition, share
         self._projections = sorted(projections, key=lambda p: p.name)
         self._stop = asyncio.Event()
@@ -70,18 +69,18 @@ class Runner:
 
     @property
     def catching_up(self) -> bool:
-        """Returns whether a batch of the last QUIET_S was large, so that more events probably follow."""
+        """Returns whether a batch was large within the last QUIET_S seconds, so that more events probably follow."""
         is_large = self._reader is not None and self._reader.taken >= LARGE_BATCH
         return is_large or time.monotonic() - self._large_at < QUIET_S
 
     def stop(self) -> None:
-        """Stops after the present batch, without waiting for another one."""
+        """Stops the runner after the current batch, without waiting for another batch."""
         self._stop.set()
         if self._reader is not None:
             self._reader.wake()
 
     async def run(self, beat: Heartbeat | None = None) -> None:
-        """Applies batches until stopped. beat: records each batch, or why no batch can be applied."""
+        """Applies batches until stopped. beat: records each batch, or the reason why no batch can be applied."""
         self._beat = beat or self._beat
         while not self._stop.is_set():
             try:
@@ -102,10 +101,11 @@ class Runner:
 
     @contextlib.asynccontextmanager
     async def _owned_connection(self) -> AsyncIterator[Connection]:
-        """Opens a connection that holds the advisory locks; locks and transactions end with it."""
+        """Opens a connection and waits until it holds the advisory locks; locks and transactions end with the
+        connection."""
         conn = await connect(self._url)
         async with conn:
-            # A crash of Postgres loses rows and position together; they are applied from the log again.
+            # If Postgres crashes, rows and position are lost together, and the events are applied again from the log.
             await conn.execute("SET synchronous_commit = off")
             while not self._stop.is_set():
                 if await self._take(conn):
@@ -167,8 +167,8 @@ class Runner:
 
 
 def next_batch(events: int, seconds: float) -> int:
-    """Returns how many events to apply at once after a full batch took so long: at least LARGE_BATCH and at most
-    BATCH."""
+    """Returns the size of the next batch, from LARGE_BATCH to BATCH, so that it takes about TRANSACTION_S. events,
+    seconds: the size and the duration of the last full batch."""
     fitting = events * TRANSACTION_S / max(seconds, TRANSACTION_S / BATCH)
     return max(LARGE_BATCH, min(BATCH, round(fitting), 2 * events))
 
@@ -200,7 +200,8 @@ async def step(
 
 
 def _decoded(stored: Sequence[Stored], signer: Signer | None) -> tuple[list[Incoming], KeyUnavailable | None]:
-    """Returns the events before the first one whose key cannot be fetched, and that error."""
+    """Returns the decoded events before the first event whose key cannot be fetched, and that event's error, or
+    None."""
     batch: list[Incoming] = []
     for one in stored:
         try:

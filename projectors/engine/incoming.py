@@ -14,9 +14,9 @@ _NUL_ESCAPE, _SEALED = b"\\u0000", b'"sealed":'
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
-    """One message; exactly one of recorded and error is set.
+    """One message of the log. recorded: the decoded event; None if decoding failed, and `error` tells why.
 
-    place: (tenant, thread token). size: bytes of its body.
+    place: (tenant, thread token). size: of the body, in bytes.
     """
 
     seq: int
@@ -28,7 +28,8 @@ class Incoming:
 
 
 def incoming(stored: Stored, signer: Signer | None = None) -> Incoming:
-    """Decodes a message and checks its signature; the engine parks one that fails with its error.
+    """Decodes a message and checks its signature. If either fails, the result contains the error, and the engine parks
+    the event.
 
     Raises only KeyUnavailable: the event is valid and can be read again later.
     """
@@ -41,7 +42,7 @@ def incoming(stored: Stored, signer: Signer | None = None) -> Incoming:
             found = replace(found, event=without_nul(found.event))
     except KeyUnavailable:
         raise
-    except Exception as error:  # any error: a bad body may stop only its own thread
+    except Exception as error:  # any error, because a malformed body must stop only its own thread
         reason = error.code if isinstance(error, TurnlogError) else type(error).__name__
         return Incoming(stored.seq, (tenant, token), type_, None, f"{reason}: {error}", len(stored.body))
     return Incoming(stored.seq, (tenant, token), type_, found, size=len(stored.body))
@@ -57,7 +58,8 @@ def partition_of(stored: Stored) -> int:
 
 
 def without_nul(event: Event) -> Event:
-    """Postgres text cannot hold NUL: read models show U+FFFD instead, the log keeps the original."""
+    """Returns the event with each NUL replaced by U+FFFD, because Postgres text cannot store NUL; the log keeps the
+    original."""
     data = _scrub(event.data.model_dump())
     return event.model_copy(update={"data": type(event.data).model_validate(data)})
 

@@ -12,10 +12,11 @@ from turnlog.projectors.engine.database import is_locked
 from turnlog.projectors.engine.same_log import assert_same_log
 from turnlog.projectors.engine.writer import Connection
 
-# A build without rows: its code_version is that of the newest code, while the live rows are of an earlier version.
+# The name of a build without rows that marks a projection whose live rows are of an earlier version; its code_version
+# is that of the newest code.
 WANTED = "wanted"
-# Projections that are read as they are while they are rebuilt for a newer version: search and summaries work
-# without the newest events. Other projections would show content that was changed or deleted since.
+# Projections whose old rows are read during a rebuild for a newer version: search and summaries work without the newest
+# events. Old rows of other projections would show content that was changed or deleted since.
 READ_WHILE_REBUILT = ("vectors", "topics", "summaries")
 STALLED_AFTER_S = 15.0
 # A partition with at least this many events in a batch, or still to apply, counts as catching up.
@@ -34,8 +35,8 @@ class Lag:
     """One projection's distance from the end of its partition.
 
     stalled: an event has waited too long without the position moving; parked events do not count.
-    seconds_since_moved: None if no worker has ever taken the partition. rebuilt: share of the log that the rebuild for
-    a newer version of the projection has read (0 to 1); None where the rows are of the present version.
+    seconds_since_moved: None if no worker has ever taken the partition. rebuilt: the share of the log (0 to 1) that a
+    rebuild for a newer version of the projection has read; None if the rows are of the current version.
     """
 
     projection: str
@@ -49,26 +50,26 @@ class Lag:
 
     @property
     def behind(self) -> int:
-        """Sequences between position and head: an upper bound of the events left to apply.
+        """Returns the number of sequences between position and head, an upper bound of the events left to apply.
 
-        The head is before the position where the last events of the partition were deleted, as by an erasure.
+        The head is before the position if the last events of the partition were deleted, for instance by an erasure.
         """
         return max(0, self.head - self.position)
 
     @property
     def catching_up(self) -> bool:
-        """Returns whether the background work of the projector's process waits for it."""
+        """Returns whether so many events are left that background work in the projector's process waits."""
         return self.behind >= LARGE_BATCH and not self.stalled
 
 
 async def lag(log: Log, conn: Connection, stalled_after_s: float = STALLED_AFTER_S) -> list[Lag]:
-    """Returns the lag of every live projection, by name and partition. Raises LogUnavailable; OtherLog where the rows
-    were made from another log than the connected one: there is no distance then."""
+    """Returns the lag of every live projection, by name and partition. Raises LogUnavailable, and OtherLog if the rows
+    were made from another log, because then there is no distance."""
     log.appender.assert_same_log()  # not ready while this process refuses appends
     await assert_same_log(log, conn)
     heads = await log.heads()
     rebuilt, is_rebuilding = await _rebuilds(conn, heads)
-    # Lists all partitions of every known projection, because one without a worker must not look healthy.
+    # Lists all partitions of every known projection, because a partition without a worker must not look healthy.
     rows = await conn.execute(
         "SELECT n.projection, n.partition, coalesce(p.position, 0), coalesce(d.parked, 0), "
         "extract(epoch FROM now() - p.updated_at)::float "
@@ -99,9 +100,8 @@ async def lag(log: Log, conn: Connection, stalled_after_s: float = STALLED_AFTER
 
 
 async def _rebuilds(conn: Connection, heads: Mapping[int, int]) -> tuple[dict[str, float], bool]:
-    """Returns the share of the log that the rebuild of each projection with rows of an earlier version has read, and
-    whether some process works on it. The positions of a build tell its progress; those of a killed build stay until the
-    next one begins."""
+    """Returns, for each projection with rows of an earlier version, the share of the log that its rebuild has read, and
+    whether any process is rebuilding. The positions of a killed build stay until the next build begins."""
     rows = await conn.execute(
         "SELECT w.projection, (SELECT jsonb_object_agg(b.partition, b.position) FROM projection_positions b "
         "WHERE b.projection = w.projection AND starts_with(b.build, 'rebuild_')) FROM projection_positions w "
@@ -118,7 +118,7 @@ async def _rebuilds(conn: Connection, heads: Mapping[int, int]) -> tuple[dict[st
 
 
 async def _waits(log: Log, partition: int, position: int, longer_than_s: float) -> bool:
-    """Returns whether an event itself has waited too long: after a quiet hour an old position is not a stall."""
+    """Returns whether an event after the position has waited too long; an old position alone is not a stall."""
     since = await log.waiting_since(partition, position)
     return since is not None and (datetime.now(UTC) - since).total_seconds() > longer_than_s
 
@@ -133,7 +133,7 @@ async def wait_for(
 ) -> None:
     """Waits until every named projection has applied `seq` of its partition. Raises NotProjectedInTime.
 
-    without: of these, those that are rebuilt for a newer version are not waited for.
+    without: projections that are not waited for while they are rebuilt for a newer version.
     """
     deadline, pause = time.monotonic() + timeout_s, FIRST_POLL_S
     while (behind := await first_behind(conn, projections, partition, seq, without)) is not None:
@@ -153,7 +153,7 @@ async def _why_not(conn: Connection, projection: str) -> str:
 
 
 async def degraded_by_rebuild(conn: Connection, projections: Sequence[str]) -> str | None:
-    """Returns what is missing if one of the projections is read during its rebuild, else None."""
+    """Returns a note about missing turns if one of the projections is read during its rebuild, else None."""
     names = [name for name in await being_rebuilt(conn) if name in projections and name in READ_WHILE_REBUILT]
     if not names:
         return None
@@ -171,7 +171,7 @@ async def being_rebuilt(conn: Connection) -> list[str]:
 async def first_behind(
     conn: Connection, projections: Sequence[str], partition: int, seq: int, without: Sequence[str] = ()
 ) -> str | None:
-    """Returns the first of the named projections that has not applied `seq` of its partition, None when all have.
+    """Returns the first of the named projections that has not applied `seq` of the partition; None if all have.
 
     without: see wait_for.
     """

@@ -25,12 +25,12 @@ class LockFor(IntEnum):
 
 @contextlib.asynccontextmanager
 async def work_lock(conn: Connection, work: LockFor, name: str) -> AsyncIterator[bool]:
-    """Holds the lock on (work, name) while the block runs; yields False if another connection holds it.
+    """Holds the lock on (work, name) while the block runs and yields True; yields False if another connection holds it.
 
     The lock belongs to the connection: it is released at once when a worker dies.
     """
     query = "SELECT pg_try_advisory_lock(hashtextextended(%s, %s))"
-    held = True  # The server may have taken the lock although the call is cancelled.
+    held = True  # The server may have taken the lock even if the call is cancelled.
     try:
         held = await (await conn.execute(query, (name, work.value))).fetchone() == (True,)
         yield held

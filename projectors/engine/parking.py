@@ -1,4 +1,4 @@
-"""Parked events: a poison event and the later ones of its thread wait here, visibly; other threads go on."""
+"""Parks events: an event that cannot be applied (poison) and the later events of its thread; other threads continue."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ BEHIND = "an earlier event of this thread is parked"
 
 
 class ThreadParked(TurnlogError):
-    """An event of the thread could not be projected: later ones wait for it, and the state would be incomplete."""
+    """An event of the thread could not be projected; later events wait for it, so the state is incomplete."""
 
     code = "thread-parked"
 
@@ -33,15 +33,16 @@ class Parked:
 async def parked_places(
     conn: Connection, names: Iterable[str], build: str, partition: int, asked: Collection[Place]
 ) -> dict[str, set[Place]]:
-    """Returns for each projection those of the (tenant, thread token) pairs whose events must wait."""
+    """Returns, for each projection, which of the (tenant, thread token) pairs in `asked` have events that must wait."""
     return await places(await ask_places(conn, build, partition, asked), names)
 
 
 async def ask_places(conn: Connection, build: str, partition: int, asked: Collection[Place]) -> AsyncCursor[TupleRow]:
-    """Sends the query of `parked_places`; a pipeline's other statements need not wait for its result.
+    """Sends the query of `parked_places`; the other statements of a pipeline need not wait for its result.
 
-    A separate statement after the lock: one that also took the lock would not see what was parked while it waited.
-    Reads neither other threads' parked events nor those behind a poison event: either may be very many.
+    It is a separate statement after the lock, because a statement that takes the lock does not see events that were
+    parked while it waited. It reads only poison events of these threads, because the other parked events may be very
+    many.
     """
     tenants, tokens = zip(*set(asked), strict=True) if asked else ((), ())
     return await conn.execute(
@@ -61,7 +62,7 @@ async def places(asked: AsyncCursor[TupleRow], names: Iterable[str]) -> dict[str
 
 
 async def first_parked(conn: Connection, names: Iterable[str], tenant: str, thread: str, since: int = 0) -> str | None:
-    """Returns sequence and error of the thread's first event from `since` on that one of these has parked."""
+    """Returns "sequence: error" of the thread's first event from `since` on that one of the projections has parked."""
     rows = await conn.execute(
         "SELECT seq || ': ' || error FROM dead_letters WHERE tenant = %s AND thread_token = %s AND build = 'live' "
         "AND status = 'parked' AND projection = ANY(%s) AND seq >= %s ORDER BY seq LIMIT 1",
@@ -72,8 +73,7 @@ async def first_parked(conn: Connection, names: Iterable[str], tenant: str, thre
 
 
 def refuse_parked(thread: str, parked: str | None) -> None:
-    """Raises ThreadParked if an event of the thread is parked. parked: sequence and error, as first_parked returns
-    them."""
+    """Raises ThreadParked if `parked` is not None. parked: the result of first_parked."""
     if parked is not None:
         raise ThreadParked(
             f"an event of thread {thread!r} could not be projected ({parked}), and later ones wait behind it; "
@@ -82,7 +82,7 @@ def refuse_parked(thread: str, parked: str | None) -> None:
 
 
 async def dropped_seqs(conn: Connection, names: Iterable[str], partition: int) -> dict[str, set[int]]:
-    """Returns for each projection the sequences that an operator dropped; a rebuild skips them too."""
+    """Returns, for each projection, the sequences that an operator dropped; a rebuild skips them too."""
     found: dict[str, set[int]] = {name: set() for name in names}
     rows = await conn.execute(
         "SELECT projection, seq FROM dead_letters WHERE projection = ANY(%s) AND build = 'live' AND partition = %s "

@@ -1,4 +1,4 @@
-"""Positions: how far each projection has read, per partition. Moved only together with the rows."""
+"""Positions record how far each projection has read each partition. They move only together with the rows."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -24,18 +24,19 @@ RETURNING p.projection, found.position"""
 
 
 class PositionMoved(Exception):
-    """Another process moved the position: the batch is discarded and reading starts again there."""
+    """Another process moved the position; the batch is discarded, and reading starts again at the new position."""
 
 
 class RebuildNeeded(TurnlogError):
-    """The projection's code has another version than its rows; `turnlog rebuild NAME` rebuilds them."""
+    """The projection's code and its rows have different versions; `turnlog rebuild NAME` rebuilds the rows."""
 
     code = "rebuild-needed"
 
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """Positions of projections of one build and partition. at: projection → last sequence applied."""
+    """The positions of the projections of one build in one partition. at: the last applied sequence of each
+    projection."""
 
     build: str
     partition: int
@@ -51,7 +52,7 @@ class Positions:
 
 
 async def outdated(conn: Connection, projections: Sequence[Projection], build: str) -> list[str]:
-    """Returns the names of projections whose rows have another version than their code."""
+    """Returns the names of the projections whose rows have a different version than their code."""
     versions = {p.name: p.version for p in projections}
     rows = await conn.execute(
         "SELECT DISTINCT projection, code_version FROM projection_positions WHERE build = %s AND projection = ANY(%s) "
@@ -62,7 +63,7 @@ async def outdated(conn: Connection, projections: Sequence[Projection], build: s
 
 
 async def create(conn: Connection, projections: Sequence[Projection], build: str, partitions: Iterable[int]) -> None:
-    """Adds the rows that are missing, with position 0."""
+    """Adds missing position rows with position 0."""
     await conn.cursor().executemany(
         "INSERT INTO projection_positions (projection, build, partition, position, code_version) "
         "VALUES (%s, %s, %s, 0, %s) ON CONFLICT DO NOTHING",
@@ -91,21 +92,22 @@ async def load(conn: Connection, projections: Sequence[Projection], build: str, 
 async def move(
     conn: Connection, positions: Positions, through: int, stored_at: datetime | None = None
 ) -> AsyncCursor[TupleRow]:
-    """Locks the rows, in name order, so that no two transactions wait for each other, and moves them.
+    """Locks the position rows and moves them to `through`. It locks in name order, so that transactions cannot
+    deadlock.
 
-    stored_at: when the event at `through` was stored; the proof later that a log is the one that was read.
-    The first statement of a transaction; `assert_were` checks its result before the commit.
+    stored_at: when the log stored the event at `through`; used later to recognise the log that was read.
+    This is the first statement of a transaction; `assert_were` checks its result before the commit.
     """
     return await conn.execute(_TAKE, (*positions.key, through, through, stored_at))
 
 
 async def assert_were(moved: AsyncCursor[TupleRow], positions: Positions) -> None:
-    """Raises PositionMoved if a position was not the one the caller had read (compare and swap)."""
+    """Raises PositionMoved if a position differed from the one that the caller had read (compare and swap)."""
     _compare(dict(await moved.fetchall()), positions)
 
 
 async def assert_unmoved(conn: Connection, positions: Positions) -> None:
-    """Raises PositionMoved if a rebuild or a retry moved a position while this reader was idle."""
+    """Raises PositionMoved if a rebuild or a retry has moved a position since it was loaded."""
     rows = await conn.execute(
         f"SELECT projection, position FROM projection_positions WHERE {_MINE}",
         positions.key,

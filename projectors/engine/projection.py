@@ -1,4 +1,4 @@
-"""A read model for the engine: its tables, the events it handles and a pure project()."""
+"""Describes a read model to the engine: its tables, the events it handles and a pure project()."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,18 +13,18 @@ _ALONE = REMOVALS | ARCHIVING
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """A read model.
+    """Describes one read model.
 
-    project takes a batch in log order and returns changes in the order of their execution; the archiving or restoring
-    of a thread is a batch of its own. It is pure: no clock, no network, no model, no randomness.
-    keys_last: tables whose rows are only inserted or deleted, so a rebuild creates their keys last. per_thread: every
-    row belongs to one thread, so that a thread can be rebuilt alone, and a removal deletes its rows without project().
-    last_sql: statements at the end of a rebuild, such as indexes that depend on the rows. version: raised when
-    project() or the tables change their meaning; the live rows must then be rebuilt.
+    project takes a batch in log order and returns changes in the order in which to perform them; an event that archives
+    or restores a thread is a batch of its own. project is pure: it uses no clock, network, model or randomness.
+    keys_last: tables whose rows are only inserted or deleted, so that a rebuild can create their keys last.
+    per_thread: True if every row belongs to one thread, so that a thread can be rebuilt alone and a removal deletes its
+    rows without project(). last_sql: statements for the end of a rebuild, such as indexes that depend on the rows.
+    version: must be raised when the meaning of project() or of the tables changes; the live rows must then be rebuilt.
 
     The search after an erasure looks only for strings that no other person's rows contain. said: tables with people's
-    own words; in a shared thread only the person's rows count as theirs, elsewhere the whole thread does. copied:
-    tables whose texts are also in another table, and need not be read for this.
+    own words; in a shared thread only the rows of the erased person belong to that person, in other threads all rows
+    do. copied: tables whose texts are also in another table, so that the search need not read them.
     """
 
     name: str
@@ -39,7 +39,8 @@ class Projection:
     copied: tuple[sa.Table, ...] = ()
 
     def changes(self, batch: Sequence[Recorded]) -> list[Change]:
-        """Returns the changes of a batch: those of project() for each run between events that stand alone."""
+        """Returns the changes of a batch. Removals and archiving events are projected alone, the runs between them
+        together."""
         done: list[Change] = []
         for run in _runs(batch):
             first = run[0].event

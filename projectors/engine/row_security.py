@@ -1,7 +1,7 @@
-"""Row-level security: the second lock beside the tenant that every query names.
+"""Row-level security keeps tenants apart a second time, in addition to the tenant condition in every query.
 
 A connection with the role ROLE sees the rows of the tenant in its setting SETTING, and none without the setting. The
-owner of the tables passes the policies: projectors, rebuilds, jobs, the command line.
+owner of the tables is not subject to the policies: projectors, rebuilds, jobs and the command line.
 """
 
 from turnlog.events.errors import TurnlogError
@@ -10,7 +10,7 @@ from turnlog.projectors.engine.writer import Connection
 
 ROLE = "turnlog_api"
 SETTING = "turnlog.tenant"
-UNREADABLE = ("user_keys", "repeatable_writes")  # tables with rows of a tenant that no request of a tenant reads
+UNREADABLE = ("user_keys", "repeatable_writes")  # tables with a tenant's rows that no request reads
 # Tables of sequences and ids without text: positions, and ids of events on the log.
 SHARED = ("projection_positions", "event_ids", "event_ids_of_any_thread")
 
@@ -75,15 +75,17 @@ FROM pg_roles r WHERE r.rolname = '{ROLE}'"""
 
 
 def protection(schema: str = SCHEMA) -> str:
-    """Returns SQL that gives every table of a schema with a column `tenant` its policy, and ROLE the right to read it.
+    """Returns SQL that creates a policy for every table of a schema with a column `tenant` and lets ROLE read the
+    table.
 
-    Makes ROLE where the connection's user may; without it there are policies and no grants. Repeatable.
+    It creates ROLE if the connection's user is allowed to; without ROLE it creates policies but no grants. It can run
+    repeatedly.
     """
     return _PROTECTED % {"schema": schema}
 
 
 async def make_usable(conn: Connection) -> None:
-    """Grants the role its rights if an administrator made it after the upgrade. Raises NoTenantRole."""
+    """Grants the role its rights if an administrator created it after the upgrade. Raises NoTenantRole."""
     if not await _is_usable(conn):
         await conn.execute(protection().encode())
         if not await _is_usable(conn):

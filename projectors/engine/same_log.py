@@ -1,6 +1,6 @@
-"""Checks that the rows were made from the connected log: its id, its end and the last applied event are compared.
+"""Checks that the rows were made from the connected log, by its id, its end and the last applied event.
 
-A stream that was deleted and made again has another id. A restored backup has the same one: if it is older, its end is
+A stream that was deleted and recreated has another id. A restored backup has the same id; if it is older, it ends
 before the positions, and if events were appended to it since, another event is at the position.
 """
 
@@ -21,7 +21,7 @@ from turnlog.projectors.engine.writer import Connection
 
 LOOK_S, AGAIN_S = 1.0, 0.25
 POOL_WAIT_S = 2.0
-# The log has nanoseconds and Postgres microseconds; a backup is never restored within this time.
+# The log stores nanoseconds and Postgres microseconds. No backup is restored within this time.
 SAME_TIME = timedelta(milliseconds=1)
 _READ = """
 SELECT l.log_id, l.kept_through, coalesce(p.position, 0), p.stored_at FROM (VALUES (1)) AS one
@@ -44,7 +44,8 @@ class Projected:
     """The log that the rows were made from. log_id: None before the first event. position: the furthest of all
     projections.
 
-    stored_at: when the log stored the event there, None if unknown. kept_through: see the table `projected_log`.
+    stored_at: when the log stored the event at that position; None if unknown. kept_through: see the table
+    `projected_log`.
     """
 
     log_id: str | None
@@ -65,9 +66,9 @@ async def note_log(conn: Connection, log_id: str, kept_through: int | None = Non
 
 
 async def assert_same_log(log: Log, conn: Connection) -> int:
-    """Returns the log's last sequence. Raises OtherLog, LogUnavailable.
+    """Returns the log's last sequence after checking that the rows were made from it. Raises OtherLog, LogUnavailable.
 
-    Rows of a version that did not note their log, and a database without rows, take the connected one.
+    Rows without a recorded log, and a database without rows, are assigned to the connected log.
     """
     rows = await projected(conn)
     head = await compare(log, rows)
@@ -79,7 +80,7 @@ async def assert_same_log(log: Log, conn: Connection) -> int:
 
 
 async def compare(log: Log, rows: Projected) -> int:
-    """Compares like `assert_same_log`, with earlier values of the rows."""
+    """Returns the log's last sequence after the checks of `assert_same_log`, for the given state of the rows."""
     state = await log.state()
     if rows.log_id not in (None, state.id) and rows.position:
         raise OtherLog(
@@ -87,7 +88,7 @@ async def compare(log: Log, rows: Projected) -> int:
             f"{state.id}, which ends at {state.head:,}: NATS_URL and DATABASE_URL do not belong together, or "
             f"the stream was deleted and made again. {WAYS_OUT}"
         )
-    if rows.position > state.head:  # asked again, because a newly elected leader may not have applied everything yet
+    if rows.position > state.head:  # Asks again, because a newly elected leader may not have applied all events yet.
         await asyncio.sleep(AGAIN_S)
         state = await log.state()
     if rows.position > state.head:
@@ -104,8 +105,8 @@ async def compare(log: Log, rows: Projected) -> int:
 
 
 async def _was_stored(log: Log, seq: int, at: datetime) -> bool:
-    """Returns whether the log stored the event at that time. True also if it was deleted since, for instance by an
-    erasure."""
+    """Returns whether the log stored the event at that time; also True if the event was deleted since, for instance by
+    an erasure."""
     try:
         found = await log.stored(seq, with_key=False)
     except NotFound:
@@ -115,8 +116,10 @@ async def _was_stored(log: Log, seq: int, at: datetime) -> bool:
 
 @asynccontextmanager
 async def guarded(log: Log, pool: Connections, beats: Heartbeats) -> AsyncIterator[None]:
-    """Refuses appends while the block runs whenever the rows were made from another log. Checks at once, then every
-    LOOK_S; between these, by the sequences that NATS acknowledges. While Postgres is away its last answer counts."""
+    """Refuses appends, while the block runs, whenever the rows were made from another log.
+
+    It checks at once and then every LOOK_S seconds; between checks, appends compare the sequences that NATS
+    acknowledges. While Postgres cannot be reached, the last state of the rows is used."""
     rows: Projected | None = None
 
     async def look() -> None:
@@ -133,7 +136,7 @@ async def guarded(log: Log, pool: Connections, beats: Heartbeats) -> AsyncIterat
         except OtherLog as error:
             log.appender.refuse(str(error))
         except LogUnavailable:
-            pass  # appends fail by themselves, and the next check is soon
+            pass  # Appends fail without a log anyway, and the next check is soon.
 
     async def keep_looking(beat: Heartbeat) -> None:
         while True:

@@ -1,8 +1,8 @@
-"""Workers share the partitions of a log: each holds about the same number.
+"""Divides the partitions of a log among workers, so that each holds about the same number.
 
-A worker counts the others by a shared advisory lock that each holds while it lives, takes free partitions up to its
-share, and releases one when it has more. Ownership is decided by the engine's locks: a wrong count affects balance,
-never order.
+Each worker holds a shared advisory lock while it lives. A worker counts these locks, takes free partitions up to its
+share, and releases a partition when it holds too many. The engine's locks decide who owns a partition, so a wrong count
+affects the balance but never the order.
 """
 
 import asyncio
@@ -26,8 +26,8 @@ AND classid = %s AND objid = 1 AND database = (SELECT oid FROM pg_database WHERE
 
 
 class Share:
-    """Decides how many of `partitions` this worker holds; its runners call take() before, keep() while they hold
-    one."""
+    """Decides how many of `partitions` this worker holds. Its runners call take() before they hold a partition and
+    keep() while they hold it."""
 
     def __init__(self, database_url: str, partitions: int) -> None:
         self._url, self._partitions = database_url, partitions
@@ -43,13 +43,15 @@ class Share:
         return len(self._held) < self._limit
 
     def take(self, partition: int) -> bool:
-        """Returns False if another runner of this worker took the last place first."""
+        """Takes the partition and returns True; returns False if another runner of this worker took the last free
+        place."""
         if self.room():
             self._held.add(partition)
         return partition in self._held
 
     def keep(self, partition: int) -> bool:
-        """Returns False if the worker holds too many; the partition then no longer counts as held."""
+        """Returns whether the partition stays held; if the worker holds too many, gives the partition up and returns
+        False."""
         if len(self._held) > self._limit:
             self._held.discard(partition)
         return partition in self._held
@@ -58,7 +60,7 @@ class Share:
         self._held.discard(partition)
 
     async def run(self, stop: asyncio.Event, beat: Heartbeat | None = None) -> None:
-        """Counts the workers until stop. While Postgres cannot be reached the last count is kept."""
+        """Counts the workers until `stop` is set. While Postgres cannot be reached, the last count is kept."""
         while not stop.is_set():
             try:
                 async with await connect(self._url) as conn:

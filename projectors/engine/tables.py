@@ -1,7 +1,7 @@
-"""The metadata all read models share, and the engine's own tables.
+"""The metadata that all read models share, and the engine's own tables.
 
-Everything lives in the schema `turnlog`. Statements name tables without a schema: a rebuild points the
-search path at its shadow schema first, so that the same projector writes there.
+All tables are in the schema `turnlog`. Statements name tables without a schema, so that the same projector writes to
+the shadow schema when a rebuild puts it first in the search path.
 """
 
 from typing import Any
@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import TIMESTAMP, UUID
 
 metadata = sa.MetaData()
-INTERNAL = {"internal": True}  # the `info` of columns that are not shown among an event's rows
+INTERNAL = {"internal": True}  # the `info` of columns that are hidden when an event's rows are shown
 
 
 def timestamptz() -> TIMESTAMP:
@@ -25,8 +25,8 @@ def utc_offset_column() -> sa.Column[int]:
 def thread_table(
     name: str, *columns: sa.Column[Any], thread: str | None = None, comment: str | None = None
 ) -> sa.Table:
-    """Returns a table of a read model, with keys that begin with tenant and thread. thread: comment of the column
-    thread_id."""
+    """Returns a table of a read model whose primary key begins with tenant and thread. thread: the comment of the
+    column thread_id."""
     place = (
         sa.Column("tenant", sa.Text, primary_key=True),
         sa.Column("thread_id", sa.Text, primary_key=True, comment=thread),
@@ -97,7 +97,7 @@ dead_letters = sa.Table(
     sa.Column("parked_at", timestamptz(), nullable=False, server_default=sa.func.now()),
     comment="Events that a projection could not apply; the events stay in the log.",
 )
-# Each batch looks for the poison events of its threads, each read for the first parked event of its thread.
+# Each batch looks for the poison events of its threads; each read of a thread looks for its first parked event.
 sa.Index(
     "dead_letters_poison",
     *(dead_letters.c[name] for name in ("build", "partition", "tenant", "thread_token")),

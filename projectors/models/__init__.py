@@ -1,1 +1,1 @@
-"""The read models: their tables, their pure project(), their lookups."""
+"""The read models: their tables, their pure project() functions and their look-ups."""

@@ -1,8 +1,8 @@
-"""Candidate search: the rows of a scope that may answer a query, found by an index and bounded in number.
+"""Finds candidates: a bounded number of rows of a scope that may answer a query, by an index.
 
-Shared by all read models with the columns terms (GIN), embedding and embedding_model (one HNSW index per model): chunks
- and memories. Input: a `SearchScope` (table, condition, parameters). Output: SQL that a caller runs by itself
-or builds into a larger statement, and `nearest_rows`, which runs a search by vector. Ranking is the caller's.
+Used by all read models with the columns terms (GIN), embedding and embedding_model (one HNSW index per model): chunks
+and memories. Input: a `SearchScope` (table, condition, parameters). Output: SQL that a caller runs alone or as part of
+a larger statement; `nearest_rows` runs a search by vector. The caller ranks the rows.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,8 @@ from turnlog.projectors.engine.writer import Connection
 
 @dataclass(frozen=True, slots=True)
 class SearchScope:
-    """The rows to search. table: with its alias `alias`. where: a condition on the alias; params: of the condition."""
+    """The rows to search. alias: the alias of the table. where: a condition on the alias. params: the condition's
+    parameters."""
 
     table: str
     alias: str
@@ -26,16 +27,17 @@ class SearchScope:
     params: Mapping[str, Any]
 
     def rows(self, columns: str) -> str:
-        """Returns SQL of all rows of the scope; conditions may be added with AND."""
+        """Returns SQL that selects all rows of the scope; the caller may add conditions with AND."""
         return f"SELECT {columns} FROM {self.table} {self.alias} WHERE {self.where}"
 
     def with_terms(self, columns: str, terms: str, limit: int) -> str:
-        """Returns SQL of up to `limit` rows that have all of the terms. terms: an SQL expression of type text[]."""
+        """Returns SQL that selects up to `limit` rows that contain all of the terms. terms: an SQL expression of type
+        text[]."""
         return f"{self.rows(columns)} AND {self.alias}.terms @> {terms} LIMIT {limit:d}"
 
     def nearest(self, columns: str, dimensions: int, limit: int) -> str:
-        """Returns SQL of the `limit` rows nearest to %(vector)s among those with a vector of %(model)s, nearest
-        first."""
+        """Returns SQL that selects the `limit` rows nearest to %(vector)s, nearest first, among the rows with a vector
+        of %(model)s."""
         return f"{self.rows(columns)} AND {self.is_embedded} ORDER BY {self.distance(dimensions)} LIMIT {limit:d}"
 
     @property
@@ -43,16 +45,16 @@ class SearchScope:
         return f"{self.alias}.embedding_model = %(model)s"
 
     def distance(self, dimensions: int) -> str:
-        """Returns SQL of the cosine distance to %(vector)s, as the HNSW indexes have it."""
+        """Returns an SQL expression for the cosine distance to %(vector)s, in the form that the HNSW indexes use."""
         return f"({self.alias}.embedding::halfvec({dimensions:d})) <=> %(vector)s::halfvec({dimensions:d})"
 
 
 @dataclass(frozen=True, slots=True)
 class VectorScan:
-    """How an HNSW index is read. None: the server's value.
+    """Settings for reading an HNSW index; None keeps the server's value.
 
-    order: relaxed_order is faster and may return a row out of order. ef_search: candidates in memory at a time.
-    max_tuples: rows to visit before giving up on a filter that few rows pass.
+    order: relaxed_order is faster and may return a row out of order. ef_search: the number of candidates kept in
+    memory. max_tuples: how many rows to visit at most when few rows pass the filter.
     """
 
     order: Literal["strict_order", "relaxed_order"] = "strict_order"
@@ -61,8 +63,8 @@ class VectorScan:
 
 
 async def use_vector_scan(conn: Connection, scan: VectorScan) -> None:
-    """Applies scan settings to the rest of the transaction. A generic plan does not know the model, so it cannot use
-    the model's index."""
+    """Applies scan settings to the rest of the transaction. It also turns generic plans off, because a generic plan
+    does not know the model and cannot use the model's index."""
     settings = {
         "plan_cache_mode": "force_custom_plan",
         "hnsw.iterative_scan": scan.order,
@@ -83,8 +85,8 @@ async def nearest_rows(
     limit: int,
     scan: VectorScan,
 ) -> list[tuple[Any, ...]]:
-    """Returns rows whose vectors of `model` are nearest to `vector`; if the filter passes few rows, some may be
-    missed."""
+    """Returns the rows whose vectors of `model` are nearest to `vector`; some may be missed if few rows pass the
+    filter."""
     async with conn.pipeline(), conn.transaction():
         await use_vector_scan(conn, scan)
         rows = await conn.execute(
@@ -95,9 +97,10 @@ async def nearest_rows(
 
 
 def decode_vectors(sent: Sequence[bytes | None]) -> NDArray[np.float32] | None:
-    """Returns an array of shape (n, dimensions), NaN where a row has no vector; None when no row has one.
+    """Returns an array of shape (n, dimensions), with NaN for rows without a vector; None if no row has a vector.
 
-    sent: halfvec_send's form: two int16 (dimensions, unused), then float16, all big-endian; of equal dimensions.
+    sent: vectors of equal dimensions in halfvec_send's form: two int16 (dimensions, unused), then float16, all
+    big-endian.
     """
     first = next((vector for vector in sent if vector is not None), None)
     if first is None:

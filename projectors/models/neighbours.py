@@ -1,4 +1,4 @@
-"""HNSW indexes over a column `embedding` with vectors of several models; candidate_search.py reads them."""
+"""Creates HNSW indexes over a column `embedding` with vectors of several models; candidate_search.py uses them."""
 
 import hashlib
 
@@ -11,7 +11,7 @@ MAX_DIMENSIONS = 4_000  # of an HNSW index over halfvec
 
 
 def neighbour_indexes(table: sa.Table) -> str:
-    """Returns SQL that creates one HNSW index per model, for the dimensions of its vectors. Existing indexes are
+    """Returns SQL that creates one HNSW index for each model and dimension of the vectors. Existing indexes are
     kept."""
     name = table.name
     return f"""
@@ -29,7 +29,7 @@ END $$"""
 
 
 async def ensure_neighbour_index(conn: Connection, table: sa.Table, model: str, dimensions: int) -> None:
-    """Creates the index of one model (as neighbour_indexes does) before there are many vectors. Reads no row."""
+    """Creates the index of one model, as neighbour_indexes does, before there are many vectors. It reads no rows."""
     named = hashlib.md5(f"{dimensions} {model}".encode(), usedforsecurity=False).hexdigest()[:8]
     name = f"{table.name}_hnsw_{named}"
     rows = await conn.execute("SELECT to_regclass(quote_ident(%s))", (name,))

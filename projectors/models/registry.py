@@ -1,4 +1,4 @@
-"""All read models by name, in the order they are listed to people."""
+"""Lists all read models, in the order in which people see them, and finds them by name."""
 
 from turnlog.events.errors import NotFound
 from turnlog.projectors.engine.projection import Projection
@@ -45,7 +45,7 @@ BY_NAME = {projection.name: projection for projection in PROJECTIONS}
 
 
 def find(name: str) -> Projection:
-    """Returns the projection with this name. Raises NotFound, which lists the names."""
+    """Returns the projection with this name. Raises NotFound, whose message lists the names."""
     if name not in BY_NAME:
         raise NotFound(f"there is no projection {name!r}; there are {', '.join(BY_NAME)}")
     return BY_NAME[name]

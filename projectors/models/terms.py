@@ -1,8 +1,9 @@
-"""Text to search terms: one pure function for chunks and queries, English, Chinese and mixed.
+"""Makes search terms from English, Chinese and mixed text, by one pure function for chunks and queries.
 
-Postgres has no Chinese parser and its English one drops what chats search for (`snake_case`, `bob@x.org`), so
-turnlog makes the terms itself and stores them with `array_to_tsvector`. A term holds no space, quote,
-backslash or NUL, so it is also safe in the `term:position` text form. Stemming: Snowball English (Porter 2).
+Postgres has no Chinese parser, and its English parser drops words that people search for (`snake_case`, `bob@x.org`),
+so turnlog makes the terms itself and stores them as text[]. A term contains no space, quote, backslash or NUL.
+Stemming:
+Snowball English (Porter 2).
 """
 
 import re
@@ -17,7 +18,7 @@ from turnlog.events.personal_data_caches import caches_words
 MAX_TERM_CHARS = 64
 MAX_TERMS = 2048
 MAX_CHARS = 100_000
-CACHED_CHARS = 32  # words as long as this come again; longer ones would only fill the cache
+CACHED_CHARS = 32  # words up to this length are likely to recur; longer words would only fill the cache
 
 MONTHS = (
     *("January", "February", "March", "April", "May", "June"),
@@ -40,10 +41,10 @@ _CHINESE = """
 这个 那个 一个 个 什么 怎么 谁 哪 哪里 哪些 哪个 多少 几 会 要 说 到 对 把 被 让 给 从 还 又 着 过 得
 地 之 年 日 号 曾经 曾 么 为什么 为什 怎样 怎么样 如何 哪儿 没有
 """
-# Function words and question words: they tell the kind of answer that is wanted, not its subject.
+# Function words and question words, which tell the kind of answer that is wanted, not its subject.
 STOPWORDS_EN = frozenset(_ENGLISH.split())
 STOPWORDS_ZH = frozenset(_CHINESE.split())
-# Typed without the apostrophe too ("dont", "ive"), but "shell", "ill" and "id" are words of their own.
+# People also omit the apostrophe ("dont", "ive"), but "shell", "ill" and "id" are different words.
 _STOP = STOPWORDS_EN | {w.replace("'", "") for w in STOPWORDS_EN if w.endswith(("n't", "'m", "'ve", "'re"))}
 
 _CJK = "\u3005-\u3007\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f"
@@ -55,16 +56,17 @@ _WORD = re.compile(
 _ASCII_WORD = re.compile(r"\d{1,3}(?:,\d{3})+|[@#]?[A-Za-z0-9]+(?:['@._\-]+[A-Za-z0-9]+)*(?:\+\+|#)?")
 _PART = re.compile(r"[A-Z]?[^\W\dA-Z_]+|[A-Z]+(?![^\W\dA-Z_])|\d+|[^\W_]+")
 _ISO_DATE = re.compile(r"(\d{4})-(0?[1-9]|1[0-2])-(\d{1,2})")
-_AREAS = "都道府县市区州"  # 东京都, 深圳市: what precedes it is the name
+_AREAS = "都道府县市区州"  # the last character of an area's name: 东京都, 深圳市
 _KANA = re.compile(r"[\u3040-\u30ff]")
 _CJK_RUN = re.compile(rf"[{_CJK}]")
 _APOSTROPHES = str.maketrans("\u2018\u2019\u02bc\uff07`\u00b4", "''''''")
-# Snowball in C, as its Python package stems but in a fiftieth of the time; no cache: it would keep what people said.
+# Snowball in C stems as its Python package does, in a fiftieth of the time. It has no cache, which would keep people's
+# words.
 _stem = Stemmer.Stemmer("english", 0).stemWord
 
 
 def terms(text: str) -> list[str]:
-    """Returns the search terms of `text` in order, repeats kept (BM25 counts them); at most MAX_TERMS of them."""
+    """Returns up to MAX_TERMS search terms of `text` in order, with repeats, because BM25 counts them."""
     found: list[str] = []
     for word in _words(text[:MAX_CHARS]):
         found.extend(_expand_often(word) if len(word) <= CACHED_CHARS else _expand(word))
@@ -74,8 +76,8 @@ def terms(text: str) -> list[str]:
 
 
 def has_words(text: str, words: str) -> bool:
-    """Returns whether the text has these words in this order as whole words: "corgi" but not "c"; 生日 but not 日. Case
-    and spaces are ignored."""
+    """Returns whether the text contains these words in this order as entire words: "corgi" but not "c"; 生日 but not 日.
+    Case and spaces are ignored."""
     boundaries, pieces = _boundaries(text)
     wanted = "".join(_boundaries(words)[1])
     whole = "".join(pieces)
@@ -88,7 +90,7 @@ def has_words(text: str, words: str) -> bool:
 
 
 def _boundaries(text: str) -> tuple[set[int], list[str]]:
-    """Returns the positions at which words begin and end in the text without spaces and marks, and the words."""
+    """Returns the words of a text, and the positions at which they begin and end when spaces and marks are removed."""
     import rjieba
 
     pieces, boundaries, at = list[str](), {0}, 0
@@ -101,7 +103,7 @@ def _boundaries(text: str) -> tuple[set[int], list[str]]:
 
 
 def _words(text: str) -> list[str]:
-    """Yields raw words; only text other than plain ASCII (the fast path of English chats) is normalised first."""
+    """Returns raw words. ASCII text takes a fast path; other text is normalised first."""
     if text.isascii():
         return _ASCII_WORD.findall(text)
     text = unicodedata.normalize("NFKC", text.translate(_APOSTROPHES)).translate(_APOSTROPHES)
@@ -124,7 +126,7 @@ caches_words(_expand_often.cache_clear)
 
 
 def _english(lower: str) -> str:
-    """Returns a word with accents folded (café finds cafe), then stemmed."""
+    """Returns a word without accents (café finds cafe), stemmed."""
     if not lower.isascii():
         folded = unicodedata.normalize("NFKD", lower)
         lower = "".join(char for char in folded if not unicodedata.combining(char)) or lower
@@ -132,7 +134,7 @@ def _english(lower: str) -> str:
 
 
 def _compound(word: str) -> tuple[str, ...]:
-    """Returns the whole and its parts, once each, of `snake_case`, camelCase, e-mail, @handle, 2023-05-08, 10th."""
+    """Returns a compound word and its parts, each once: `snake_case`, camelCase, e-mail, @handle, 2023-05-08, 10th."""
     if "," in word:
         return (word.replace(",", ""),)
     if date := _ISO_DATE.fullmatch(word):
@@ -153,18 +155,17 @@ def _simple(word: str) -> str:
 
 
 def _chinese(run: str) -> tuple[str, ...]:
-    """Returns words and the words within them; pairs of characters where the dictionary has no words. All in simplified
-    characters, so that 电商 finds 電商.
+    """Returns words and the words within them, and pairs of characters if the dictionary contains no word. All terms
+    are in simplified characters, so that 电商 finds 電商.
 
-    The pairs are for names and for Japanese: 曼婷 finds 张曼婷, タワー finds 東京タワー. `5月` becomes the term of
-    `May`.
+    The pairs are for names and for Japanese: 曼婷 finds 张曼婷, タワー finds 東京タワー. `5月` becomes the term of `May`.
     """
     if run[0].isdigit():
         return (_month(int(run[:-1])),)
-    import rjieba  # a quarter of a second, which only Chinese text has to wait for
+    import rjieba  # loading takes a quarter of a second, so that only Chinese text waits for it
 
     found: list[str] = []
-    letters = ""  # of words of one character in a row
+    letters = ""  # consecutive words of one character
     for word in (*rjieba.cut(run.translate(_simplified())), ""):
         if len(word) == 1 and word not in STOPWORDS_ZH:
             letters += word
@@ -177,7 +178,7 @@ def _chinese(run: str) -> tuple[str, ...]:
 
 @lru_cache
 def _simplified() -> dict[int, str]:
-    """Maps traditional characters to simplified ones, as OpenCC's t2s does (without words of its dictionary)."""
+    """Returns a map from traditional to simplified characters, that of OpenCC's t2s without its dictionary of words."""
     traditional, simplified = Path(__file__).with_name("simplified.txt").read_text("utf-8").splitlines()
     return str.maketrans(dict(zip(traditional, simplified, strict=True)))
 
@@ -187,7 +188,7 @@ def _pairs(letters: str) -> list[str]:
 
 
 def _within(word: str) -> list[str]:
-    """Returns the words within a word. Of 東京都 that is 東京, but not 京都."""
+    """Returns the words within a word: 東京 for 東京都, but not 京都."""
     import rjieba
 
     parts = [part for part in rjieba.cut_for_search(word) if part != word] if len(word) > 2 else []

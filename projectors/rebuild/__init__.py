@@ -1,1 +1,1 @@
-"""Makes read models again from the log: side by side, one thread, or to verify."""
+"""Rebuilds read models from the log: beside the live rows, a single thread in place, or to verify the live rows."""

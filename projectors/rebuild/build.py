@@ -1,4 +1,4 @@
-"""Fills shadow tables from the log, strictly: a new poison event stops the build and is named."""
+"""Fills shadow tables from the log. A new poison event stops the build with an error that names it."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -21,7 +21,7 @@ BATCH = 5_000
 
 
 class RebuildStopped(TurnlogError):
-    """A rebuild met an event it cannot apply and that is not parked yet; live tables are unchanged."""
+    """A rebuild met an event that it cannot apply and that is not parked; the live tables are unchanged."""
 
     code = "rebuild-stopped"
 
@@ -33,7 +33,7 @@ class RebuildRunning(TurnlogError):
 
 
 class RowsNotInLog(TurnlogError):
-    """Rows were kept when another log was adopted, and a rebuild would lose them."""
+    """When another log was adopted, rows were kept that a rebuild would lose."""
 
     code = "rows-not-in-log"
 
@@ -50,9 +50,10 @@ async def assert_rebuildable(log: Log, conn: Connection) -> None:
 
 
 class Build:
-    """A shadow build of some projections in one pass over the log. Make it with `building`.
+    """A shadow build of some projections in one pass over the log; `building` creates it.
 
-    name: under which positions and parked events are kept while it lasts. on_progress: in events.
+    name: the build's name in the tables of positions and parked events while it lasts. on_progress: called with the
+    number of events done and of all events.
     """
 
     def __init__(self, conn: Connection, projections: Sequence[Projection], name: str, on_progress: OnProgress) -> None:
@@ -84,8 +85,10 @@ class Build:
         return self._at[partition].lowest
 
     async def _refuse_new_poison(self, at: Positions, since: int) -> None:
-        """Stops the build at a new poison event. Events that are parked live may stay parked, and so may an event that
-        does not fit its contract: live would park it now, though an earlier version may have applied it."""
+        """Raises RebuildStopped at a new poison event.
+
+        Events that the live projection parked may stay parked. So may an event that does not fit its contract: the live
+        projection would park it now, although an earlier version may have applied it."""
         rows = await self.conn.execute(
             "SELECT b.seq, b.projection, b.error FROM dead_letters b WHERE b.projection = ANY(%(names)s) "
             "AND b.build = %(build)s AND b.seq >= %(since)s AND b.reason = 'poison' "
@@ -111,10 +114,11 @@ class Build:
 async def building(
     database_url: str, projections: Sequence[Projection], kind: str, on_progress: OnProgress
 ) -> AsyncIterator[Build]:
-    """Keeps shadow tables for the time of the block; whatever is left of them at its end is removed."""
+    """Creates shadow tables, yields a build, and removes what is left of the tables at the end of the block. Raises
+    RebuildRunning."""
     name = f"{kind}_{projections[0].name if len(projections) == 1 else 'several'}"
     async with await connect(database_url, shadow.schema_of(name)) as conn:
-        await conn.execute("SET synchronous_commit = off")  # a crash of Postgres loses the shadow tables anyway
+        await conn.execute("SET synchronous_commit = off")  # after a crash of Postgres the build starts again anyway
         if not await take_locks(conn, [*(p.name for p in projections), name], "build", -1):
             names = ", ".join(p.name for p in projections)
             raise RebuildRunning(f"{names}: another process is rebuilding or verifying it; wait for it")
@@ -124,5 +128,5 @@ async def building(
         finally:
             if not conn.broken:
                 await shadow.discard(conn, projections, name)
-                # Postgres ends a closed connection, and its locks, only a moment later.
+                # Postgres releases the locks of a closed connection only a moment later.
                 await conn.execute("SELECT pg_advisory_unlock_all()")

@@ -1,4 +1,5 @@
-"""Rebuild side by side: shadow tables → catch up → one short transaction that swaps tables and positions."""
+"""Rebuilds projections beside the live rows: fills shadow tables, catches up, then swaps tables in a short
+transaction."""
 
 import asyncio
 import time
@@ -44,7 +45,8 @@ class Rebuilt:
 async def rebuild(
     log: Log, database_url: str, projection: Projection, on_progress: OnProgress = no_progress
 ) -> Rebuilt:
-    """Rebuilds the projection while the live one goes on. Raises RebuildStopped, RebuildRunning, SwitchRefused."""
+    """Rebuilds the projection while the live projection continues. Raises RebuildStopped, RebuildRunning,
+    SwitchRefused."""
     return (await rebuild_several(log, database_url, [projection], on_progress))[0]
 
 
@@ -56,7 +58,7 @@ async def rebuild_several(
 ) -> list[Rebuilt]:
     """Rebuilds several projections in one pass over the log and one switch; events and seconds are those of the pass.
 
-    Raises as `rebuild`.
+    Raises the same errors as `rebuild`.
     """
     started = time.perf_counter()
     async with building(database_url, projections, "rebuild", on_progress) as build:
@@ -71,7 +73,8 @@ async def rebuild_several(
 
 
 async def _catch_up(log: Log, build: Build) -> None:
-    """Applies what came meanwhile until little is left, so that the switch is short for the live projection."""
+    """Applies the events that arrived meanwhile until few are left, so that the live projection waits only briefly for
+    the switch."""
     for partition in range(log.partitions):
         while (head := await log.partition_head(partition)) > build.position(partition) + CLOSE_ENOUGH:
             await build.fill(log, partition, head)
@@ -79,7 +82,7 @@ async def _catch_up(log: Log, build: Build) -> None:
 
 async def _switch(log: Log, database_url: str, projections: Sequence[Projection], build: Build) -> None:
     async with await connect(database_url) as conn:
-        # A position row must exist to be locked.
+        # Only existing position rows can be locked.
         await positions.create(conn, projections, positions.LIVE, range(log.partitions))
         until = time.monotonic() + SWITCH_WITHIN_S
         while time.monotonic() < until:
@@ -97,8 +100,9 @@ async def _switch(log: Log, database_url: str, projections: Sequence[Projection]
 
 
 async def _finish_under_lock(log: Log, conn: Connection, projections: Sequence[Projection], build: Build) -> None:
-    """Takes the locks in one order: first the tables against VACUUM, then the position rows in the engine's order, so
-    that the live projection waits, and last the tables against readers; after that, nothing waits."""
+    """Applies the remaining events under locks and swaps the tables. It locks the tables against VACUUM first, then the
+    position rows in the engine's order, so that the live projection waits, and last the tables against readers. After
+    that it waits for nothing."""
     await shadow.hold_still(conn, projections, build.name)
     names = [projection.name for projection in projections]
     rows = await conn.execute(

@@ -23,23 +23,24 @@ Place = tuple[str, str]
 
 
 class NotPerThread(TurnlogError):
-    """The projection adds threads up, so one thread cannot be taken out of it."""
+    """The projection sums over threads, so a single thread cannot be removed from it."""
 
     code = "not-per-thread"
 
 
 @dataclass(frozen=True, slots=True)
 class Retried:
-    """Sequences that were applied, and those that are still parked; ascending."""
+    """The sequences that were applied and the sequences that are still parked, in ascending order."""
 
     applied: tuple[int, ...]
     parked: tuple[int, ...]
 
 
 async def rebuild_thread(log: Log, database_url: str, projection: Projection, tenant: str, thread: str) -> Rebuilt:
-    """Removes the thread's rows and applies its events again, in one transaction; other threads wait that long.
+    """Removes the thread's rows and applies its events again, in one transaction, for which the partition's other
+    threads wait.
 
-    Raises NotFound when the log has no such thread, NotPerThread.
+    Raises NotFound if the log has no such thread, and NotPerThread.
     """
     if not projection.per_thread:
         raise NotPerThread(f"{projection.name} sums over all threads; run `turnlog rebuild {projection.name}`")
@@ -62,8 +63,8 @@ async def rebuild_thread(log: Log, database_url: str, projection: Projection, te
 async def rebuild_tenant(
     log: Log, database_url: str, projection: Projection, tenant: str, from_seq: int = 1
 ) -> Rebuilt:
-    """Rebuilds every thread that the log has of a tenant, thread by thread, each from its beginning. from_seq: only
-    threads with an event at this sequence or after it. Raises NotFound, NotPerThread."""
+    """Rebuilds a tenant's threads one by one, each from its beginning. from_seq: rebuilds only threads with an event at
+    or after this sequence. Raises NotFound, NotPerThread."""
     started, events = time.perf_counter(), 0
     threads = await _threads(log, tenant, from_seq)
     if not threads:
@@ -83,7 +84,7 @@ async def _threads(log: Log, tenant: str, from_seq: int) -> list[str]:
 
 
 async def retry(log: Log, database_url: str, projection: Projection, place: Place) -> Retried:
-    """Applies a thread's parked events in order; an event that fails again stays parked with those after it."""
+    """Applies a thread's parked events in order; an event that fails again stays parked with the events after it."""
     partition = await _partition(log, place)
     async with await connect(database_url) as conn, conn.transaction():
         at = await _locked(conn, projection, partition)
@@ -91,7 +92,7 @@ async def retry(log: Log, database_url: str, projection: Projection, place: Plac
 
 
 async def drop(log: Log, database_url: str, projection: Projection, seq: int) -> Retried:
-    """Gives up one parked event, visibly (status dropped), and applies the events that waited for it. Raises
+    """Gives up one parked event (its status becomes dropped) and applies the events that waited for it. Raises
     NotFound."""
     async with await connect(database_url) as conn, conn.transaction():
         rows = await conn.execute(
@@ -166,7 +167,8 @@ async def _batches(stored: AsyncIterator[Stored], size: int = 2_000) -> AsyncIte
 
 
 async def _partition(log: Log, place: Place, filters: Sequence[str] = ()) -> int:
-    """Returns the thread's partition. filters: of the thread; by default of the events of its token."""
+    """Returns the thread's partition. filters: subject filters of the thread; the default matches the events of its
+    token."""
     tenant, token = place
     async for stored in log.read(filters or [f"{STORED_PREFIX}.*.{tenant}.{token}.*"], 1, await log.head()):
         return partition_of(stored)

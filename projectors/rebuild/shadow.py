@@ -1,4 +1,4 @@
-"""Shadow tables: where a rebuild or a verification writes, out of sight of live reads."""
+"""Manages shadow tables, into which a rebuild or a verification writes and which live reads do not see."""
 
 from collections.abc import Sequence
 from typing import LiteralString
@@ -13,7 +13,7 @@ from turnlog.projectors.engine.projection import Projection
 from turnlog.projectors.engine.row_security import protection
 from turnlog.projectors.engine.writer import Connection
 
-_OF_A_BUILD = f"^{SCHEMA}_(rebuild|verify)_"  # other schemas with our prefix, such as that of analytics, are not builds
+_OF_A_BUILD = f"^{SCHEMA}_(rebuild|verify)_"  # not other schemas with this prefix, such as that of analytics
 _DIALECT = postgresql.dialect()  # type: ignore[no-untyped-call]
 
 
@@ -22,8 +22,8 @@ def schema_of(build: str) -> str:
 
 
 async def create(conn: Connection, projections: Sequence[Projection], build: str) -> None:
-    """Creates empty tables in a schema of their own, with row-level security. Tables of `keys_last` get their keys
-    last, others at once."""
+    """Creates empty tables in a separate schema, with row-level security. The keys of tables in `keys_last` are created
+    by `finish`, others at once."""
     await discard(conn, projections, build)
     await conn.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema_of(build))))
     for projection in projections:
@@ -35,7 +35,7 @@ async def create(conn: Connection, projections: Sequence[Projection], build: str
 
 
 async def finish(conn: Connection, projections: Sequence[Projection], build: str) -> None:
-    """Creates keys and indexes, the approximate-neighbour ones (HNSW) last."""
+    """Creates the missing keys and the indexes; indexes for approximate neighbours (HNSW) come last."""
     add_key: LiteralString = "ALTER TABLE {table} ADD CONSTRAINT {name} PRIMARY KEY ({columns})"
     for projection in projections:
         for table in projection.tables:
@@ -48,22 +48,23 @@ async def finish(conn: Connection, projections: Sequence[Projection], build: str
             await conn.execute(text.encode())
 
 
-# Half of the time after which a reader looks for a deadlock: each query takes its tables in an order of its own.
+# Half of the time after which a reader checks for a deadlock, because each query locks its tables in its own order.
 _SHORT_WAIT = """
 SELECT set_config('statement_timeout', greatest(setting::int / 2, 1)::text, true) FROM pg_settings
 WHERE name = 'deadlock_timeout'"""
 
 
 async def hold_still(conn: Connection, projections: Sequence[Projection], build: str) -> None:
-    """Keeps VACUUM and new indexes from the live and the shadow tables, for the transaction; reads and writes go on."""
+    """Blocks VACUUM and new indexes on the live and shadow tables until the transaction ends; reads and writes
+    continue."""
     tables = _qualified(projections, SCHEMA) + _qualified(projections, schema_of(build))
     await conn.execute(sql.SQL("LOCK TABLE {} IN SHARE UPDATE EXCLUSIVE MODE").format(sql.SQL(", ").join(tables)))
 
 
 async def lock_out(conn: Connection, projections: Sequence[Projection]) -> None:
-    """Locks the live tables for the transaction, all of them or none, before any reader could deadlock with it.
+    """Locks the live tables until the transaction ends, all of them or none, before any reader could deadlock with it.
 
-    Raises QueryCanceled when readers keep a table for longer; the transaction must then be begun again.
+    Raises QueryCanceled if readers hold a table for longer; the caller must then start the transaction again.
     """
     await conn.execute(_SHORT_WAIT)
     tables = sql.SQL(", ").join(_qualified(projections, SCHEMA))
@@ -76,7 +77,7 @@ def _qualified(projections: Sequence[Projection], schema: str) -> list[sql.Ident
 
 
 async def swap(conn: Connection, projections: Sequence[Projection], build: str) -> None:
-    """Puts the shadow tables in the place of the locked live ones; the caller's transaction makes it one moment."""
+    """Replaces the locked live tables with the shadow tables; the caller's transaction makes this atomic."""
     for table in (table for projection in projections for table in projection.tables):
         names = {
             "live": sql.Identifier(SCHEMA, table.name),
@@ -88,7 +89,7 @@ async def swap(conn: Connection, projections: Sequence[Projection], build: str) 
 
 
 async def discard(conn: Connection, projections: Sequence[Projection], build: str) -> None:
-    """Removes everything that a build left behind, also after a crash of an earlier one."""
+    """Removes everything that a build left behind, including an earlier build that crashed."""
     await conn.execute(sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(sql.Identifier(schema_of(build))))
     for table in ("projection_positions", "dead_letters"):
         await conn.execute(
@@ -100,9 +101,9 @@ async def discard(conn: Connection, projections: Sequence[Projection], build: st
 
 
 async def discard_abandoned(conn: Connection) -> int:
-    """Removes every abandoned build, for instance of a killed process; returns how many.
+    """Removes every abandoned build, for instance of a killed process, and returns their number.
 
-    conn's session must hold no advisory locks; it holds none afterwards.
+    The connection must hold no advisory locks, because all of its locks are released.
     """
     rows = await conn.execute("SELECT nspname FROM pg_namespace WHERE nspname ~ %s", (_OF_A_BUILD,))
     count = 0

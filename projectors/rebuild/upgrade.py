@@ -1,4 +1,4 @@
-"""Rebuilds the rows of an earlier version of turnlog, beside the rows that are read meanwhile."""
+"""Rebuilds the rows of an earlier version of turnlog while the old rows are still read."""
 
 import asyncio
 import logging
@@ -25,10 +25,10 @@ STEPS = 10  # lines of progress in the log
 
 
 async def note_earlier(conn: Connection, projections: Sequence[Projection]) -> list[Projection]:
-    """Returns the projections whose rows are of an earlier version, and notes them for every process (WANTED).
+    """Returns the projections whose rows are of an earlier version, and records them for every process (WANTED).
 
-    One that this version has added has no rows yet: it counts as of version 0, so that the live projections need not
-    read the whole log again with it. Rows of a later version are left alone: another process may be newer.
+    A projection that this version has added has no rows yet. It counts as version 0, so that the live projections need
+    not read the entire log again with it. Rows of a later version are left alone, because another process may be newer.
     """
     versions = ([one.name for one in projections], [one.version for one in projections])
     await conn.execute(
@@ -58,20 +58,20 @@ async def rebuild_earlier(
     stop: asyncio.Event,
     beat: Callable[[], None],
 ) -> None:
-    """Rebuilds the projections whose rows are of an earlier version; returns once there are none, or at stop.
+    """Rebuilds the projections whose rows are of an earlier version; returns when there are none left, or when `stop`
+    is set.
 
     beat: called at each try and after each batch of events.
-
-    First it rebuilds, in one pass, the projections that others wait for, then those that are read as they are
-    meanwhile. One process at a time rebuilds, the others wait for it. A rebuild that fails is tried again at growing
-    intervals.
+    It rebuilds first, in one pass, the projections whose readers must wait, then those whose old rows are read
+    meanwhile. Only one process rebuilds at a time, and the others wait for it. A failed rebuild is tried again at
+    growing intervals.
     """
     wait_s, together = FIRST_PAUSE_S, True
     while not stop.is_set():
         beat()
         try:
             async with await connect(database_url) as conn:
-                # Held until all are rebuilt: a process that noted them before would rebuild them again.
+                # Held until all are rebuilt, because a process that has noted them already would rebuild them again.
                 if not await take_locks(conn, ["upgrade"], "build", -1):
                     raise RebuildRunning("another process rebuilds the rows of an earlier version")
                 earlier = await note_earlier(conn, projections)
@@ -83,7 +83,7 @@ async def rebuild_earlier(
             await pause(stop, LOOK_AGAIN_S)
         except (TurnlogError, psycopg.Error, OSError) as error:
             logger.error("rows of an earlier version stay for now: %s", error)
-            # One that meets an event it cannot apply must not stop the others.
+            # A projection that cannot apply an event must not stop the others.
             if isinstance(error, RebuildStopped) and together:
                 together = False
                 continue

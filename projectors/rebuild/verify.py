@@ -1,4 +1,4 @@
-"""Verifies a projection: it is rebuilt into a shadow up to the live position and compared row for row."""
+"""Verifies a projection: rebuilds it into shadow tables up to the live position and compares row by row."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ MAX_DIFFERENCES = 10
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A row that only one side has, or that differs. key: its primary key."""
+    """A row that exists on one side only, or that differs. key: the row's primary key."""
 
     table: str
     key: str
@@ -28,8 +28,8 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """The result of a comparison with a rebuild. rows: of the live tables; checksum: order-independent, over every
-    column of every row."""
+    """The result of comparing a projection with a rebuild. rows: the number of live rows. checksum: over every column
+    of every row, independent of their order."""
 
     projection: str
     events: int
@@ -46,8 +46,8 @@ class Verified:
 async def verify(
     log: Log, database_url: str, projection: Projection, on_progress: OnProgress = no_progress
 ) -> Verified:
-    """Compares a projection with a rebuild while live service goes on: the comparison is with a snapshot. Raises
-    RebuildStopped, RebuildRunning."""
+    """Compares a snapshot of a projection with a rebuild, while live service continues. Raises RebuildStopped,
+    RebuildRunning."""
     return (await verify_several(log, database_url, [projection], on_progress))[0]
 
 
@@ -59,7 +59,7 @@ async def verify_several(
 ) -> list[Verified]:
     """Verifies several projections, in one pass over the log for each set of projections at the same position.
 
-    Raises as `verify`.
+    Raises the same errors as `verify`.
     """
     found: list[Verified] = []
     async with await connect(database_url) as live, live.transaction():
@@ -76,7 +76,7 @@ async def verify_several(
 async def _by_position(
     live: Connection, projections: Sequence[Projection]
 ) -> dict[tuple[tuple[int, int], ...], list[Projection]]:
-    """Returns the projections at each ((partition, position), …)."""
+    """Returns the projections grouped by their positions, ((partition, position), …)."""
     groups: dict[tuple[tuple[int, int], ...], list[Projection]] = {}
     for projection in projections:
         rows = await live.execute(

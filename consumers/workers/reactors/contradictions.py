@@ -1,8 +1,8 @@
 """The contradiction reactor: a language model compares new memories with similar ones, once they have vectors.
 
-It works outside the answer's path and within the hourly budget. Its results and verdicts are one append, so that a
-rebuild makes no model call and a redelivery changes nothing. Without the model only the rules decide, and the event
-says why.
+It works outside the answer's path and within the hourly budget. Verdicts and results are stored in one append, so that
+a rebuild makes no model call and a redelivery changes nothing. If the model fails, only the rules decide, and the event
+tells why.
 """
 
 from collections.abc import Sequence
@@ -49,7 +49,7 @@ from turnlog.projectors.models.memories.lookup import StoredMemory, memories_by_
 from turnlog.projectors.models.memories.vectors import cached_vectors, nearest
 
 NAME = "contradictions"
-LEAST_SIMILARITY = 0.3  # calibrated; about 95 % of unrelated sentences are below
+LEAST_SIMILARITY = 0.3  # calibrated: about 95 % of unrelated sentences are less similar
 IS_NEW = timedelta(days=7)  # older memories stay old when they get vectors of another embedding model
 GIVE_UP_AFTER = timedelta(hours=1)
 RETRY_S = 60.0
@@ -57,7 +57,7 @@ RETRY_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A new memory and the earlier ones to compare it with. event_id: of the result."""
+    """A new memory and the earlier memories to compare it with. event_id: the id of the resulting event."""
 
     place: Place
     event_id: UUID
@@ -85,7 +85,7 @@ class ContradictionReactor:
                 event = recorded(await self._runtime.log.stored(delivery.seq)).event
                 place = Place.of_thread(event.tenant, event.user or "", event.thread)
             except (InvalidEvent, InvalidToken, NotFound):
-                continue  # it was erased, the projectors park it, or it is not a memory thread
+                continue  # the event was erased, the projectors park it, or the thread is not a memory thread
             assert isinstance(event.data, MemoriesEmbedded)
             for memory_id in event.data.memory_ids if place.shadow is None else ():
                 await self._compare(place, event, event.data.model, memory_id)
@@ -125,7 +125,8 @@ class ContradictionReactor:
         return ModelVerdicts(found["verdicts"], found["is_malformed"], Usage(**found["usage"]))
 
     async def _store(self, task: Task, found: Sequence[Comparison], spent: UsageMetered, key: bytes) -> None:
-        """Decides on the current rows, because a memory may have ended in the meantime."""
+        """Stores the comparisons and what follows from them. It decides by the current rows, because a memory may have
+        ended meanwhile."""
 
         async def decide(rows: Rows) -> Decided[None]:
             if await rows.stored([task.event_id]):
@@ -157,8 +158,8 @@ class ContradictionReactor:
 
 
 async def _task(memory_id: UUID, model: str, embedded_at: datetime, rows: Rows) -> Task | None:
-    """Returns the task for a memory; None if there is nothing to compare: it was compared, is not new or not valid, or
-    nothing earlier is near."""
+    """Returns the task for a memory; None if it was already compared, is not new or not valid, or no earlier memory is
+    similar."""
     place, now = (rows.place.tenant, rows.place.thread), datetime.now(UTC)
     event_id = uuid5(NAMESPACE, f"{rows.place.tenant}/{rows.place.thread}@{await rows.removed_at()}/{memory_id}")
     row = (await memories_by_id(rows.conn, *place, [memory_id])).get(memory_id)

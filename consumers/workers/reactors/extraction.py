@@ -1,8 +1,9 @@
 """The extraction reactor: extracts memories from users' words, outside the answer's path.
 
-Several deliveries of a thread are handled together. Results of the rules are stored at once. The model waits for a
-full batch or a maximum age, and after a number of failures its part is given up with an event. Waiting
-conversations are kept in memory and found again in the read models by a periodic sweep.
+Several deliveries of a thread are handled together. Results of the rules are stored at once. The model runs when a
+batch is full or a turn has waited for the maximum age; after several failures its part is given up, and an event
+records this. Waiting conversations are kept in memory, and a periodic sweep finds them in the read models after a
+restart.
 """
 
 import asyncio
@@ -32,7 +33,7 @@ from turnlog.projectors.models.memories.extraction_lookup import behind, users_b
 
 logger = logging.getLogger("turnlog.consumers")
 READS = ("messages", "thread_activity")
-# pause after each failure of the model; after one more failure it is given up
+# the pause after each failure of the model; after one more failure the model's part is given up
 PAUSES_S = (30.0, 120.0, 600.0, 3_600.0, 10_800.0)
 BREAKER_S = 30.0
 POLL_S, RESCAN_S = 1.0, 600.0
@@ -47,7 +48,7 @@ class Waiting:
 
 
 class ExtractionReactor:
-    """Extracts memories; its durable consumer calls work() with deliveries of one thread, and sweep() runs beside it.
+    """Extracts memories. Its durable consumer calls work() with the deliveries of one thread; sweep() runs beside it.
     Raises InvalidRules."""
 
     def __init__(self, runtime: Runtime, models: Models) -> None:
@@ -61,7 +62,7 @@ class ExtractionReactor:
         try:
             event = recorded(await self._runtime.log.stored(seqs[-1])).event
         except (InvalidEvent, NotFound):
-            return  # it was erased, or the projectors park it
+            return  # the event was erased, or the projectors park it
         async with self._runtime.pool.connection() as conn:
             await wait_for(conn, READS, deliveries[0].partition, seqs[-1])
             users = await users_between(conn, event.tenant, event.thread, self._roles, seqs[0], seqs[-1])
@@ -72,7 +73,7 @@ class ExtractionReactor:
                     await self._by_model(conn, conversation, flush=False)
 
     async def sweep(self, stop: asyncio.Event, beat: Heartbeat) -> None:
-        """Runs the model on conversations that have waited long enough, until stop."""
+        """Runs the model on conversations that have waited long enough, until `stop` is set."""
         rescan_at = 0.0
         while not stop.is_set():
             beat.beat()
@@ -94,14 +95,14 @@ class ExtractionReactor:
         now = time.monotonic()
         for conversation in [conversation for conversation, waiting in self._waiting.items() if waiting.due <= now]:
             async with self._runtime.pool.connection() as conn:
-                with contextlib.suppress(RetryLater):  # another worker has the lock: the next round tries again
+                with contextlib.suppress(RetryLater):  # another worker has the lock, and the next round tries again
                     async with locked(conn, conversation):
                         await self._by_model(conn, conversation, flush=True)
             beat.beat()
 
     async def _by_model(self, conn: Connection, conversation: UserConversation, flush: bool) -> None:
-        """Runs the model. Never raises a model's error: the results of the rules are stored, and the model's part is
-        retried later."""
+        """Runs the model on a conversation. It never raises a model's error; the model's part is retried later. flush:
+        True runs the model on a batch that is not full."""
         known = self._waiting.get(conversation)
         if known is not None and known.failures and not flush:
             return

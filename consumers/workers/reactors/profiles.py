@@ -1,4 +1,4 @@
-"""The profile reactor: a language model writes who a user is, once enough lines of the profile have changed."""
+"""The profile reactor: a language model writes a user's profile text when enough lines of the profile have changed."""
 
 from turnlog.agent.memory.deciding.writing import MemoriesParked, MemoryWriter, Place
 from turnlog.agent.models.protocol import ChatModel
@@ -12,7 +12,7 @@ from turnlog.events.read import recorded
 
 
 class ProfileReactor:
-    """Writes texts; its durable consumer calls work() with the memories_embedded events of one thread. Raises
+    """Writes profile texts; its durable consumer calls work() with the memories_embedded events of one thread. Raises
     RetryLater."""
 
     def __init__(self, runtime: Runtime, chat: ChatModel) -> None:
@@ -27,4 +27,4 @@ class ProfileReactor:
             if place.shadow is None:
                 await write_profile_text(self._runtime, self._writer, self._chat, self._ledger, place)
         except (InvalidEvent, InvalidToken, MemoriesParked, NotFound):
-            return  # the projectors park it, visibly; or it was erased; or it is not a memory thread
+            return  # the projectors park the event, it was erased, or the thread is not a memory thread

@@ -1,8 +1,8 @@
 """The segment reactor: makes the checkpoints that queries request, outside the answer's path.
 
-Three retries with a pause before each; then the session continues in FULL_HISTORY. A request's outcome follows it in
-the log, so that a redelivered request, or one made obsolete by a newer checkpoint, a reset or a deletion, does
-nothing.
+After three failed retries, each after a pause, the session continues in FULL_HISTORY. A request's outcome follows it in
+the log, so a redelivered request does nothing; neither does a request that a newer checkpoint, a reset or a deletion
+has made obsolete.
 """
 
 import asyncio
@@ -78,7 +78,7 @@ def checkpoint_failed(work: Work, error: ModelError, attempts: int) -> Event:
 
 
 def spent(work: Work, calls: Sequence[ModelCall]) -> list[Event]:
-    """Returns the usage of the work; a call that a retry found in the cache counts once."""
+    """Returns the usage events of the work; a call whose result a retry took from the cache counts once."""
     thread = work.thread
     return [usage_metered(thread, call, "summary") for call in {call.key: call for call in calls}.values()]
 
@@ -104,12 +104,12 @@ ENDED_BY = ("session_created", "segment_checkpointed", "segment_checkpoint_faile
 
 
 class SegmentReactor:
-    """Makes checkpoints of sessions; its durable consumer calls work() with the requests of one thread. Raises
-    RetryLater
-    when the budget is spent."""
+    """Makes checkpoints of sessions; its durable consumer calls work() with the requests of one thread.
+
+    Raises RetryLater when the budget is spent."""
 
     def __init__(self, runtime: Runtime, models: Models, pauses_s: Sequence[float] | None = None) -> None:
-        """pauses_s: the waits before the retries; None means PAUSES_S."""
+        """Creates the reactor. pauses_s: the seconds to wait before each retry; None means PAUSES_S."""
         self._runtime, self._models = runtime, models
         self._pauses_s = PAUSES_S if pauses_s is None else pauses_s
         self._tries = len(self._pauses_s) + 1
@@ -122,7 +122,7 @@ class SegmentReactor:
             try:
                 request = recorded(await self._runtime.log.stored(delivery.seq))
             except (InvalidEvent, NotFound):
-                continue  # it was erased, or the projectors park it
+                continue  # the event was erased, or the projectors park it
             async with self._runtime.pool.connection() as conn:
                 thread = request.event.thread
                 async with work_lock(conn, LockFor.SEGMENTS, f"{NAME}/{request.event.tenant}/{thread}") as held:
@@ -131,7 +131,7 @@ class SegmentReactor:
                     await self._answer(conn, request)
 
     async def _answer(self, conn: Connection, request: Recorded) -> None:
-        """Answers a request. Waits for the read models first: later events of the thread may have made the request
+        """Answers a request, after waiting for the read models, because later events of the thread may have made it
         obsolete."""
         await wait_for(conn, READS, request.partition, await self._head(request))
         work = None if await self._is_over(request) else await self._due(conn, request)
@@ -157,7 +157,7 @@ class SegmentReactor:
             metrics.checkpoint_ended("automatic", "failed")
 
     async def _tried(self, work: Work, deriver: Deriver) -> list[Event]:
-        """Returns the checkpoint, or its failure and the metered usage. Raises RetryLater."""
+        """Returns the event of the checkpoint, or of its failure with the metered usage. Raises RetryLater."""
         try:
             return [checkpointed(work, await self._summarised(work, deriver), self._model)]
         except BreakerOpen as error:  # no call was made
@@ -175,8 +175,8 @@ class SegmentReactor:
         return Work(request, data.rules, state.summary, cut) if state and cut else None
 
     async def _summarised(self, work: Work, deriver: Deriver) -> Derived:
-        """Summarises the turns. Raises RetryLater, or the last ModelError of a call, because an open breaker does not
-        give the cause."""
+        """Summarises the turns. Raises RetryLater, or the last ModelError that is not an open breaker, which would hide
+        the cause."""
         met: ModelError | None = None
         for pause_s in (0.0, *self._pauses_s):
             await asyncio.sleep(pause_s)
@@ -188,15 +188,16 @@ class SegmentReactor:
         raise met
 
     async def _store(self, request: Recorded, result: list[Event], costs: list[Event]) -> bool:
-        """Returns False, and stores only the usage, if the request had become obsolete."""
-        while True:  # short pauses, or an active conversation would always append first
+        """Stores result and usage and returns True. If the request has become obsolete, stores only the usage and
+        returns False."""
+        while True:  # tries again without a pause, or an active conversation would always append first
             head = await self._head(request)
             over = await self._is_over(request)
             try:
                 if events := costs if over else [*result, *costs]:
                     await self._runtime.log.append_many(events, expected=head, fresh=True)
             except WrongExpectedVersion:
-                continue  # the conversation continued, or was reset or deleted just now
+                continue  # the conversation has just continued, or was reset or deleted
             return not over
 
     async def _head(self, request: Recorded) -> int:
@@ -211,7 +212,8 @@ class SegmentReactor:
 
 
 async def _once_let_in(work: Work, deriver: Deriver) -> Derived:
-    """Waits until the breaker admits calls, so that a refused call does not count as a try."""
+    """Summarises once. If the breaker refuses the call, waits until it admits calls, so that a refusal does not count
+    as a try."""
     covered = texts(work.cut.covered)
     try:
         return await deriver.summary(covered, work.previous)

@@ -1,8 +1,8 @@
 """The thread maintenance reactor: tags, summarises and prunes a thread when due.
 
-Several deliveries of a thread are handled together. One worker at a time works on a thread (advisory lock), and its
-events are projected before the lock is released, so that the next decision uses current facts. Successful results are
-stored even if another step failed; pruning waits until every step has succeeded.
+Several deliveries of a thread are handled together. Only one worker at a time works on a thread (advisory lock), and
+its events are projected before the lock is released, so that the next decision uses current facts. Successful results
+are stored even if another step failed; pruning waits until every step has succeeded.
 """
 
 from turnlog.agent.context import counter_for
@@ -33,8 +33,8 @@ READS = ("messages", "checkpoints", "summaries", "topics", "vectors")
 
 
 class ThreadMaintenance:
-    """Maintains threads; its durable consumer calls work(). Raises RetryLater when a model is down or the budget is
-    spent."""
+    """Maintains threads; its durable consumer calls work(). Raises RetryLater if a model is unavailable or the budget
+    is spent."""
 
     def __init__(self, runtime: Runtime, models: Models) -> None:
         self._runtime, self._models = runtime, models
@@ -47,7 +47,7 @@ class ThreadMaintenance:
         try:
             event = recorded(await self._runtime.log.stored(newest.seq)).event
         except (InvalidEvent, NotFound):
-            return  # it was erased, or the projectors park it
+            return  # the event was erased, or the projectors park it
         async with self._runtime.pool.connection() as conn:
             await wait_for(conn, READS, newest.partition, newest.seq)
             await restored_if_archived(self._runtime, conn, event.tenant, event.thread)
@@ -58,7 +58,7 @@ class ThreadMaintenance:
                 await self._look(conn, event, newest.partition)
 
     async def _look(self, conn: Connection, event: Event, partition: int) -> None:
-        """Runs rounds until nothing is due, or a round changed nothing (the thread is parked)."""
+        """Runs rounds until nothing is due, or until a round changes nothing because the thread is parked."""
         done: Plan | None = None
         while True:
             head = await self._runtime.log.thread_head(event.tenant, event.thread)
@@ -79,7 +79,7 @@ class ThreadMaintenance:
             done = due
 
     async def _derive(self, conn: Connection, round_: RoundResult) -> None:
-        """Derives topics, vectors and summary, and only then prunes."""
+        """Derives topics, vectors and summary, and prunes only if all of them succeeded."""
         due = round_.due
         if due.tag_through is not None:
             await self._topics(round_, due.tag_through)
@@ -95,7 +95,8 @@ class ThreadMaintenance:
             round_.events.append(history_pruned(round_.thread, due.prune_through))
 
     async def _topics(self, round_: RoundResult, through: int) -> None:
-        """Makes one event per PIECE_TEXTS turns, so that turns of a long import do not share all its topics."""
+        """Adds one topics event for every PIECE_TEXTS turns, so that the turns of a long import do not share all its
+        topics."""
         span = round_.thread.span(round_.thread.tagged_through, through)
         with round_.step("topics", self._model):
             for first in range(0, len(span), PIECE_TEXTS):
@@ -114,7 +115,7 @@ class ThreadMaintenance:
                 done |= {one.id for one in batch}
 
     async def _store(self, conn: Connection, round_: RoundResult) -> None:
-        """Stores the results; only their usage if the thread was deleted or a person erased meanwhile."""
+        """Stores the results; stores only their usage if the thread was deleted or a person erased meanwhile."""
         log, thread, events = self._runtime.log, round_.thread, round_.events
         while events:
             head = await log.thread_head(thread.tenant, thread.thread)
@@ -125,5 +126,5 @@ class ThreadMaintenance:
             try:
                 last = (await log.append_many(events, expected=head))[-1]
             except WrongExpectedVersion:
-                continue  # the conversation went on, or was deleted just now
+                continue  # the conversation has just continued, or was deleted
             return await wait_for(conn, READS, thread.partition, last.seq)

@@ -1,8 +1,8 @@
-"""checkpoints: LangGraph's state per thread, each message stored once and referenced.
+"""checkpoints: LangGraph's state per thread; each message is stored once and referenced.
 
-A list is rows of growth: a checkpoint says only how many items of which list it has, and a message's text is in
-`messages` alone, so the cost of a turn does not grow with the thread. Turns of turnlog's own conversations need no
-checkpoint: there the state is the turns after the last pruning.
+A list is stored as rows of added items. A checkpoint only names the list and the number of its items, and a message's
+text is only in `messages`, so the cost of a turn does not grow with the thread. Turnlog's own conversations need no
+checkpoints, because their state is the turns after the last pruning.
 """
 
 from base64 import b64decode
@@ -61,7 +61,7 @@ checkpoint_blobs = thread_table(
     sa.Column("type", sa.Text, nullable=False),
     sa.Column("blob", sa.LargeBinary),
 )
-# A thread has a pruning for each twenty turns. Of decimal numbers the longest is the largest, then the last in order.
+# A thread is pruned every twenty turns. Decimal numbers are compared by length first, then as text.
 sa.Index(
     "checkpoint_blobs_pruned",
     checkpoint_blobs.c.tenant,
@@ -125,7 +125,8 @@ def _taken(names: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
 
 
 def _pruned_through(data: EventData) -> int:
-    """Returns how far a thread's turns are pruned; a fork begins with its parent's pruning at that time."""
+    """Returns the sequence up to which the event prunes the thread's turns, 0 if none; a fork takes over its parent's
+    pruning."""
     match data:
         case HistoryPruned(through_seq=through) | ThreadForked(pruned_through=through):
             return through
@@ -141,7 +142,7 @@ def checkpoint_rows(saved: Sequence[Recorded]) -> list[Row]:
     """Returns the rows of saved checkpoints. A checkpoint that is saved again keeps its parent, as in LangGraph's own
     saver.
 
-    An erased one gives no row: the graph continues from the newest whole one.
+    An erased checkpoint has no row, so the graph continues from the newest checkpoint that is not erased.
     """
     rows: dict[Row, Row] = {}
     for one in saved:
@@ -155,7 +156,7 @@ def checkpoint_rows(saved: Sequence[Recorded]) -> list[Row]:
 
 
 def blob_rows(saved: Sequence[Recorded]) -> list[Row]:
-    """Returns the rows of channels' values. The first value of a channel's version stays."""
+    """Returns the rows of channels' values. The first value of each version of a channel is kept."""
     rows: dict[Row, Row] = {}
     for one in saved:
         data = _checkpoint(one)
@@ -176,8 +177,7 @@ def list_rows(saved: Sequence[Recorded]) -> list[Row]:
 
 
 def write_rows(written: Sequence[Recorded]) -> tuple[list[Row], list[Row]]:
-    """Returns (rows that are added if missing, rows that replace existing ones). A key is in one of the
-    two."""
+    """Returns (rows to add if missing, rows that replace existing rows); no key is in both."""
     rows: dict[Row, Row] = {}
     replaced: set[Row] = set()
     for one in written:
@@ -187,7 +187,7 @@ def write_rows(written: Sequence[Recorded]) -> tuple[list[Row], list[Row]]:
         for write in data.writes:
             key = (*task, write.idx)
             if data.replace or key not in rows:
-                # The first path stays, as in LangGraph's own saver.
+                # The first path is kept, as in LangGraph's own saver.
                 path = rows[key][-1] if key in rows else data.task_path
                 rows[key] = (*key, write.channel, write.encoding, _bytes(write.data), path)
             if data.replace:
@@ -209,10 +209,10 @@ def _bytes(text: str) -> bytes:
     return b64decode(text, validate=True)
 
 
-# The rows that are dropped with a checkpoint depend on the rows that stay, so this is SQL.
+# The rows to drop with a checkpoint depend on the rows that stay, so SQL selects them.
 _HERE = "tenant = %(tenant)s AND thread_id = %(thread)s"
 _WRITES = f"DELETE FROM checkpoint_writes WHERE {_HERE} AND checkpoint_ns = %(ns)s AND checkpoint_id = ANY(%(ids)s)"
-# All parts of a statement see one snapshot, so the kept rows are those that are not being dropped.
+# All parts of a statement see the same snapshot, so `used` must exclude the checkpoints that are being dropped.
 _CHECKPOINTS = f"""
 WITH gone AS (
     DELETE FROM checkpoints WHERE {_HERE} AND checkpoint_ns = %(ns)s AND checkpoint_id = ANY(%(ids)s)
@@ -231,7 +231,7 @@ _PARENTS = (
     f"UPDATE checkpoints SET parent_checkpoint_id = NULL WHERE {_HERE} AND checkpoint_ns = %(ns)s "
     "AND parent_checkpoint_id = ANY(%(ids)s)"
 )
-# Goes from one list to the next by the key and reads only the first row of each, which names its base, because long
+# Steps from list to list by the key and reads only the first row of each list, which names its base, because long
 # lists have very many rows.
 _LISTS = f"""
 WITH RECURSIVE named(list_id) AS (
@@ -255,8 +255,8 @@ _IN_ORDER = (_WRITES, _CHECKPOINTS, _PARENTS, _LISTS)
 
 
 def dropped(run: Sequence[Recorded]) -> list[Change]:
-    """Returns the changes that drop checkpoints. A list is dropped when no remaining checkpoint has it or begins with
-    it."""
+    """Returns the changes that drop checkpoints. A list is dropped when no remaining checkpoint uses it, directly or as
+    a base."""
     changes: list[Change] = []
     for one in run:
         data = one.event.data

@@ -1,6 +1,6 @@
 """Reads chunks of a large scope for recall: a sample, candidates by terms and by vector, and their neighbours.
 
-Every statement reads a bounded number of rows, whatever the scope's size.
+Every statement reads a bounded number of rows, however large the scope is.
 """
 
 from bisect import bisect_left
@@ -17,12 +17,12 @@ from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.candidate_search import VectorScan, decode_vectors, nearest_rows
 from turnlog.projectors.models.chunks.lookup import FOUND, Found, Key, Scope, found_chunk
 
-SAMPLE = 2_000  # chunks of a sample
-# One id in PROBE_SHARE is counted to estimate a scope's size; in very large scopes fewer, until PROBED ids are counted.
+SAMPLE = 2_000  # chunks in a sample
+# To estimate a scope's size, one id in PROBE_SHARE is counted; in very large scopes only about PROBED ids are counted.
 PROBE_SHARE, PROBED = 512, 128
 NEIGHBOURS = 3
-WIDER = 1.5  # ef_search per wanted row, because a second scan would cost more than a wider first one
-MAX_VISITED = 2_000  # vectors to visit if few of the table's rows are in the scope
+WIDER = 1.5  # ef_search per wanted row, because a second scan would cost more than a wider first scan
+MAX_VISITED = 2_000  # how many vectors to visit at most if few of the table's rows are in the scope
 _ID_BITS = 32
 
 _KEY = "v.thread_id, v.seq, v.piece, v.id"
@@ -33,8 +33,8 @@ _COUNTS = "count(*), count(*) FILTER (WHERE v.embedding_model = %(model)s)"
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A sample of a scope. chunks: in the scope, estimated from one id in `one_in`. embedded: the share with a vector
-    of the model."""
+    """An estimate of a scope. chunks: their number, estimated from one id in `one_in`. embedded: the share of chunks
+    with a vector of the model."""
 
     chunks: int
     embedded: float
@@ -42,13 +42,14 @@ class Probe:
 
     @property
     def enough(self) -> int:
-        """Returns the `one_in` that a scope of this size needs."""
+        """Returns the largest `one_in` that is accurate enough for a scope of this size."""
         return max(PROBE_SHARE, self.chunks // PROBED)
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkColumns:
-    """Chunks in parallel columns, sorted by key. vectors: NaN where there is none. terms: only for ranking."""
+    """Chunks in parallel columns, sorted by key. vectors: NaN for chunks without a vector. terms: used only for
+    ranking."""
 
     keys: list[Key]
     speakers: list[str]
@@ -59,8 +60,8 @@ class ChunkColumns:
     vectors: NDArray[np.float32] | None
 
     def places(self, hits: Sequence[Key]) -> list[int]:
-        """Returns a row number for each chunk: consecutive around a hit, with a gap between the neighbourhoods of two
-        hits."""
+        """Returns a row number for each chunk: consecutive around a hit, with a gap between chunks that no hit
+        links."""
         linked = set[int]()
         for hit in hits:
             at = bisect_left(self.keys, hit)
@@ -73,7 +74,7 @@ class ChunkColumns:
 
 
 async def probe(conn: Connection, scope: Scope, model: str | None, one_in: int = PROBE_SHARE) -> Probe:
-    """Estimates the size of a scope by the chunks whose id, a hash, is below a bound."""
+    """Estimates the size of a scope by counting the chunks whose id, a hash, is below a bound."""
     rows = await conn.execute(
         f"{scope.searched.rows(_COUNTS)} AND v.id < %(below)s".encode(),
         {**scope.params, "model": model, "below": _share(1 / one_in)},
@@ -94,14 +95,15 @@ async def sample(conn: Connection, scope: Scope, model: str | None, share: float
 
 
 def _share(of_all: float) -> str:
-    """Returns the bound below which this share of all ids lies (32 hexadecimal digits)."""
+    """Returns the bound below which this share of all ids lies; an id has 32 hexadecimal digits."""
     return "g" if of_all >= 1 else f"{int(of_all * 2**_ID_BITS):08x}"
 
 
 async def by_terms(
     conn: Connection, scope: Scope, groups: Sequence[tuple[Sequence[str], int]]
 ) -> list[tuple[Key, list[str]]]:
-    """Returns keys and terms of the chunks that have all terms of a group. groups: (terms, the most rows to read)."""
+    """Returns keys and terms of the chunks that contain all terms of a group. groups: (terms, maximum number of
+    rows)."""
     if not groups:
         return []
     selects = (
@@ -114,21 +116,21 @@ async def by_terms(
 
 
 async def by_vector(conn: Connection, scope: Scope, toward: NDArray[np.float32], model: str, most: int) -> list[Key]:
-    """Returns keys of the chunks whose vectors point most toward a direction; a few may be missed (HNSW)."""
+    """Returns keys of the chunks whose vectors are nearest to the direction `toward`; HNSW may miss a few."""
     scan = VectorScan("relaxed_order", min(round(WIDER * most), 1_000), MAX_VISITED)
     rows = await nearest_rows(conn, scope.searched, _KEY, toward, model, most, scan)
     return [(thread, seq, piece, chunk_id) for thread, seq, piece, chunk_id in rows]
 
 
 def _near(scope: Scope, comparison: str, order: str, most: int) -> str:
-    """Returns SQL of the rows just before or after `h`, in the order of the index memory_vectors_place."""
+    """Returns SQL that selects the rows just before or after `h`, in the order of the index memory_vectors_place."""
     return f"""(SELECT {_COLUMNS} FROM memory_vectors v WHERE v.tenant = %(tenant)s AND v.thread_id = h.thread_id
       AND (v.seq, v.piece, v.id) {comparison} (h.seq, h.piece, h.id) AND {scope.where}
       ORDER BY v.seq {order}, v.piece {order}, v.id {order} LIMIT {most})"""
 
 
 async def around(conn: Connection, scope: Scope, hits: Sequence[Key], model: str | None) -> ChunkColumns:
-    """Returns the chunks of hits with the NEIGHBOURS chunks just before and after each."""
+    """Returns the chunks of the hits, with the NEIGHBOURS chunks just before and after each hit."""
     if not hits:
         return _columns([])
     threads, seqs, pieces, ids = (list(column) for column in zip(*hits, strict=True))
@@ -156,7 +158,7 @@ def _columns(rows: Sequence[tuple[Any, ...]]) -> ChunkColumns:
 
 
 async def found_at(conn: Connection, scope: Scope, keys: Sequence[Key]) -> list[Found]:
-    """Returns the chunks of the keys with all that recall shows, in the order of the keys."""
+    """Returns the chunks with these keys, in the order of the keys, with every column that recall shows."""
     rows = await conn.execute(
         f"SELECT {FOUND} FROM unnest(%(threads)s::text[], %(ids)s::text[]) WITH ORDINALITY k (thread_id, id, place) "
         "JOIN memory_vectors v ON v.tenant = %(tenant)s AND v.thread_id = k.thread_id AND v.id = k.id "

@@ -1,13 +1,13 @@
 """Cuts turns into the chunks that recall searches. Pure.
 
-One turn is one chunk; only a turn over PIECE_TOKENS is cut, at sentence ends, with overlap, and of a huge one the first
-MAX_PIECES are made. Thinking, system prompts and tool calls give no chunk; a tool result only for its beginning. What
-only repeats memory (a result of turnlog's own recall tool, an answer that quotes without a model) gives none: recall
-would find copies before the words themselves.
+One turn is one chunk. Only a turn of more than PIECE_TOKENS is cut, at sentence ends and with overlap; a huge turn is
+cut into its first MAX_PIECES pieces only. Thinking, system prompts and tool calls make no chunks; of a tool result only
+the beginning does. Turns that only repeat memory (results of turnlog's own recall tool, answers that quote without a
+model) make no chunks, because recall would find these copies before the original words.
 
 A chunk's id is a hash of tenant, thread and index text ("[8 May 2023] Ann: I ran 5 km"). So a sentence that a speaker
-repeats on one day is one chunk (its `seqs` and `source_ids` list its first MAX_TURNS turns, oldest first); on another
-day it is another chunk.
+repeats on the same day is one chunk, whose `seqs` and `source_ids` list its first MAX_TURNS turns, oldest first; on
+another day the sentence is another chunk.
 """
 
 import re
@@ -22,12 +22,12 @@ from turnlog.events.contracts import Event, Recorded, TurnRecorded
 from turnlog.projectors.models.conversation.speech import attributed_to, clean, repeats_memory, spoken_text
 from turnlog.projectors.models.terms import MONTHS, terms
 
-PIECE_TOKENS = 400  # the smallest common embedding window is 512, and the date and speaker need room
+PIECE_TOKENS = 400  # the smallest common embedding window is 512 tokens, and the date and speaker need room
 OVERLAP_TOKENS = 60
 TAG_CHARS = 100
-# Per turn: some 1 MB of English or 250,000 Chinese characters. All events of a partition wait until they are cut.
+# Per turn, about 1 MB of English or 250,000 Chinese characters. All events of a partition wait until a turn is cut.
 MAX_PIECES = 750
-# Maximum turns that one chunk names; the log has all of them. Otherwise each "ok" would rewrite and lengthen the row.
+# The most turns that one chunk lists; the log contains all of them. Without a limit each "ok" would lengthen the row.
 MAX_TURNS = 100
 
 _SENTENCE_END = re.compile(r"(?<=[.!?…])\s+|(?<=[。！？；])|\n+")
@@ -35,14 +35,14 @@ _WIDE = re.compile("[\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uffef\U00020
 
 
 def estimated_tokens(text: str) -> float:
-    """Estimates tokens without a tokenizer: one per wide character, one per four others. The result is additive over
-    parts of a text."""
+    """Estimates tokens without a tokenizer: one per wide character, one per four others. The estimates of a text's
+    parts add up to that of the text."""
     wide = 0 if text.isascii() else len(_WIDE.findall(text))
     return wide + (len(text) - wide) / 4
 
 
 def pieces(text: str) -> list[str]:
-    """Returns the text as one piece, or in up to MAX_PIECES pieces of about PIECE_TOKENS that overlap by
+    """Returns the text in one piece, or in up to MAX_PIECES pieces of about PIECE_TOKENS that overlap by
     OVERLAP_TOKENS."""
     if not text or (len(text) <= 4 * PIECE_TOKENS and estimated_tokens(text) <= PIECE_TOKENS):
         return [text] if text else []
@@ -64,7 +64,7 @@ def _pieces(text: str) -> Iterator[str]:
 
 
 def _sentences(text: str) -> Iterator[str]:
-    """Yields sentences with the following space; very long ones are cut by length."""
+    """Yields sentences with the space that follows them; very long sentences are cut by length."""
     start = 0
     for end in chain((match.end() for match in _SENTENCE_END.finditer(text)), [len(text)]):
         yield from _cut_by_length(text[start:end])
@@ -94,9 +94,10 @@ def _overlap(sentences: list[str]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A searchable piece of a turn (or of equal turns). text: to show. index_text: to embed. terms: of the text.
+    """A searchable piece of a turn, or of several equal turns.
 
-    piece: 0 … n-1 within its turn. seqs, event_ids, source_ids: parallel, one entry per turn, up to MAX_TURNS.
+    text: the text to show. index_text: the text to embed. terms: the search terms of the text. piece: its number within
+    the turn, from 0. seqs, event_ids, source_ids: one entry per turn, up to MAX_TURNS.
     """
 
     id: str
@@ -114,7 +115,7 @@ class Chunk:
 
 
 def chunks(recorded: Recorded) -> list[Chunk]:
-    """Returns the chunks of an event in order; [] for any event but a turn with text."""
+    """Returns the chunks of a turn in order; [] for other events and for turns without text."""
     event, turn = recorded.event, recorded.event.data
     if not isinstance(turn, TurnRecorded):
         return []
@@ -142,7 +143,7 @@ def chunks(recorded: Recorded) -> list[Chunk]:
 
 
 def index_texts(event: Event) -> list[str]:
-    """Returns the texts of an event to embed: the index text of each of its chunks."""
+    """Returns the texts to embed for an event: the index text of each of its chunks."""
     turn = event.data
     if not isinstance(turn, TurnRecorded):
         return []
@@ -162,7 +163,7 @@ def _index_text(event: Event, speaker: str, text: str) -> str:
 
 
 def fold(found: Iterable[Chunk]) -> list[Chunk]:
-    """Combines chunks with equal ids into one with their first turns, as the upsert does with stored rows."""
+    """Combines chunks with equal ids into one chunk with their first turns, as the upsert does with stored rows."""
     by_id: dict[str, Chunk] = {}
     for chunk in found:
         first = by_id.get(chunk.id)
@@ -179,16 +180,16 @@ def fold(found: Iterable[Chunk]) -> list[Chunk]:
 
 
 def topic_tag(topic: str) -> str:
-    """Returns a topic as chunks are tagged with it: in lower case, with single spaces, and as an index can hold it."""
+    """Returns the form of a topic that chunks are tagged with: lower case, single spaces, and short enough for an
+    index."""
     return " ".join(clean(topic).encode(errors="replace").decode().lower().split())[:TAG_CHARS]
 
 
 def day(time: datetime) -> str:
-    """Returns the day in the time's own zone as `8 May 2023`, the form in which people ask, independent of the
-    locale."""
+    """Returns the day in the time's own zone as `8 May 2023`, the form that people use in questions, in any locale."""
     return f"{time.day} {MONTHS[time.month - 1]} {time.year}"
 
 
 def content_id(*parts: str) -> str:
-    """Returns 32 hexadecimal digits, a hash of the parts (tenant, thread and chunk)."""
+    """Returns a hash of the parts (tenant, thread and chunk) as 32 hexadecimal digits."""
     return blake2b("\x00".join(parts).encode(errors="replace"), digest_size=16).hexdigest()

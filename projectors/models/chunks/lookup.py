@@ -1,4 +1,5 @@
-"""Reads chunks for recall: the scope, and all chunks of a small one (of a large one: candidates.py)."""
+"""Reads chunks for recall: defines the scope and reads all chunks of a small scope; candidates.py reads large
+scopes."""
 
 import asyncio
 from bisect import bisect_right
@@ -24,7 +25,7 @@ FOUND = (
 _SAID_BY = (
     " AND (lower(v.speaker) = lower(%(speaker)s::text) OR (v.user_id = %(speaker)s::text AND v.speaker = 'user'))"
 )
-AT_ONCE = 100  # chunks that are read or indexed before other tasks run
+AT_ONCE = 100  # how many chunks are read or indexed before other tasks run
 _THROUGH = "(%(through)s::bigint[])[array_position(%(lineage)s::text[], v.thread_id)]"
 
 Key = tuple[str, int, int, str]  # (thread, seq, piece, id): the order of a conversation
@@ -34,9 +35,9 @@ Key = tuple[str, int, int, str]  # (thread, seq, piece, id): the order of a conv
 class Scope:
     """The chunks to search: those of one thread, or of all threads of a user, in one tenant.
 
-    topic: only chunks with this topic, in any case. speaker: only what somebody of this name, in any case, or the user
-    with this id said.
-    parents: of a fork, (thread, last sequence that belongs to the fork); None before `with_parents` adds them.
+    topic: selects only chunks with this topic, ignoring case. speaker: selects only the words of a speaker with this
+    name, ignoring case, or of the user with this id. parents: for a fork, (thread, last sequence that belongs to the
+    fork) of each parent; None until `with_parents` adds them.
     """
 
     tenant: str
@@ -62,8 +63,8 @@ class Scope:
 
     @property
     def turns(self) -> str:
-        """Returns the number of turns of a row `v` in the scope before %(until)s: a parent may have repeated a chunk
-        after the fork."""
+        """Returns SQL for the number of turns of a row `v` in the scope before %(until)s; turns of a parent after the
+        fork do not count."""
         last = f"least(%(until)s::bigint - 1, {_THROUGH})" if self.parents else "%(until)s::bigint - 1"
         return f"width_bucket({last}, v.seqs)"
 
@@ -86,7 +87,7 @@ class Scope:
 
 
 async def with_parents(conn: Connection, scope: Scope) -> Scope:
-    """Returns the scope, for a fork with what its parents contained when it began."""
+    """Returns the scope; for a fork it includes the turns that the parents had when the fork began."""
     if scope.thread is None or scope.parents is not None:
         return scope
     return replace(scope, parents=await parents(conn, scope.tenant, scope.thread))
@@ -94,7 +95,8 @@ async def with_parents(conn: Connection, scope: Scope) -> Scope:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A chunk as recall shows it. seqs, event_ids, source_ids: of the turns that contain it, oldest first."""
+    """A chunk as recall shows it. seqs, event_ids, source_ids: one entry for each turn that contains the chunk, oldest
+    first."""
 
     thread: str
     id: str
@@ -109,7 +111,7 @@ class Found:
 
 
 async def topics_in(conn: Connection, scope: Scope, most: int) -> list[str]:
-    """Returns the topics of a scope's chunks, those of most chunks first."""
+    """Returns up to `most` topics of a scope's chunks, the most frequent first."""
     rows = await conn.execute(
         f"SELECT topic FROM ({scope.searched.rows('unnest(v.topics) AS topic')}) tagged "
         f"GROUP BY topic ORDER BY count(*) DESC, topic LIMIT {most:d}".encode(),
@@ -120,8 +122,8 @@ async def topics_in(conn: Connection, scope: Scope, most: int) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """Counts that change whenever the chunks or vectors of a scope do, or those before a sequence. large: has more than
-    WHOLE_SCOPE_UP_TO chunks in all; then the counts are not reliable."""
+    """Counts of a scope's chunks before a sequence; they change whenever these chunks or their vectors change. large:
+    True if the scope has more than WHOLE_SCOPE_UP_TO chunks; then the counts are not reliable."""
 
     chunks: int = 0
     embedded: int = 0
@@ -132,8 +134,8 @@ class Stamp:
 
 @dataclass(frozen=True, slots=True)
 class KnownChunks:
-    """A reader's knowledge of a scope. through: the last known turn of each thread. unembedded: ids of chunks without
-    a vector. stamp: of the chunks before a sequence `until`."""
+    """The state of a scope that a reader knows. through: the last known turn of each thread. unembedded: ids of chunks
+    without a vector. stamp: the counts of the chunks before the sequence `until`."""
 
     through: Mapping[str, int]
     unembedded: Sequence[str]
@@ -143,7 +145,7 @@ class KnownChunks:
 
 @dataclass(frozen=True, slots=True)
 class ChunkRow:
-    """A chunk as it is read for an index. key: its place. vector: in halfvec_send's form."""
+    """A chunk as it is read for an index. key: its position in the conversation. vector: in halfvec_send's form."""
 
     key: Key
     chunk: Found
@@ -153,9 +155,9 @@ class ChunkRow:
 async def chunks_beyond(
     conn: Connection, scope: Scope, model: str | None, known: KnownChunks
 ) -> tuple[Stamp, list[ChunkRow]]:
-    """Returns the stamp of a scope before `known.until`, and its chunks that are new, were said again or got a vector
-    since, all as of one moment; no chunks when it is large or its stamp is the known one. Chunks that were deleted or
-    got a topic since only show in the stamp."""
+    """Returns the stamp of a scope before `known.until` and the chunks that are new, were said again or got a vector
+    since, from one snapshot. Returns no chunks if the scope is large or the stamp is the known one. Chunks that were
+    deleted or tagged since show only in the stamp."""
     counts = f"""count(*) FILTER (WHERE earlier) AS chunks,
         count(*) FILTER (WHERE earlier AND embedding_model = %(model)s) AS embedded,
         coalesce(max(seq) FILTER (WHERE earlier), 0) AS last_seq, coalesce(sum(turns), 0)::bigint AS turns,
@@ -191,12 +193,12 @@ async def chunks_beyond(
         for row in some if some[0][5] is not None else ():
             chunk = found_chunk(row[5:16], scope)
             chunks.append(ChunkRow((chunk.thread, row[16], row[17], chunk.id), chunk, row[18]))
-        await asyncio.sleep(0)  # lets other tasks run
+        await asyncio.sleep(0)  # let other tasks run
     return stamp, chunks
 
 
 async def chunks_of_user(conn: Connection, tenant: str, user: str, ids: Sequence[str]) -> list[Found]:
-    """Returns the user's chunks with these ids, in their order; those of deleted threads are left out."""
+    """Returns the user's chunks with these ids, in the order of the ids, without chunks of deleted threads."""
     if not ids:
         return []
     scope = Scope(tenant, user=user)
@@ -209,14 +211,15 @@ async def chunks_of_user(conn: Connection, tenant: str, user: str, ids: Sequence
 
 
 def found_chunk(row: Sequence[Any], scope: Scope) -> Found:
-    """Returns the chunk in a row of the columns FOUND, without turns outside of the scope."""
+    """Makes a chunk from a row of the columns FOUND, without turns outside of the scope."""
     found = Found(*row[:10])
     found = replace(found, created_at=with_offset(found.created_at, row[10])) if row[10] else found
     return _within(found, dict(scope.parents or ()).get(row[0]))
 
 
 def _within(chunk: Found, through: int | None) -> Found:
-    """Returns the chunk without turns after a sequence, because a parent may have repeated it after the fork."""
+    """Returns the chunk without turns after the sequence `through`, because a parent may have repeated the chunk after
+    the fork."""
     if through is None or chunk.seqs[-1] <= through:
         return chunk
     count = bisect_right(chunk.seqs, through)
@@ -236,7 +239,8 @@ WHERE e.answer_seq >= f.seq"""
 
 @dataclass(frozen=True, slots=True)
 class EpisodeSpan:
-    """An episode from its question to the last turn of the answer; tool results may be in between."""
+    """The sequences of an episode, from its question to the last turn of the answer; tool results may be between
+    them."""
 
     question_seq: int
     answer_seq: int
@@ -245,7 +249,7 @@ class EpisodeSpan:
 async def episodes_of(
     conn: Connection, tenant: str, turns: Sequence[tuple[str, int]]
 ) -> dict[tuple[str, int], EpisodeSpan]:
-    """Returns the episode of each turn, given and returned as (thread, seq); turns of no episode are left out."""
+    """Returns the episode of each turn, by (thread, seq); turns that belong to no episode are left out."""
     rows = await conn.execute(
         _EPISODES_OF,
         {"tenant": tenant, "threads": [thread for thread, _ in turns], "seqs": [seq for _, seq in turns]},

@@ -1,11 +1,12 @@
-"""memory_vectors: deduplicated chunks of every turn, their topics and vectors, and episodes.
+"""memory_vectors: the deduplicated chunks of every turn with their topics and vectors; memory_episodes: the episodes.
 
-Vectors come from the embedding cache when a chunks_embedded event says so: a rebuild calls no model.
-An episode is a question (the user's last turn before the answer) and its answer; it names two chunks and repeats
+Vectors are copied from the embedding cache when a chunks_embedded event names them, so a rebuild calls no model.
+An episode is a question (the user's last turn before the answer) and its answer. It refers to two chunks and repeats
 neither text nor vector.
-A topic of a span of turns goes to the chunks with at least half as many of its words as the chunk that has most, and to
-the other turns of their exchange (a user's turn and what follows it): the span is up to 60 turns, and a tag on all of
-them would find nothing. Only a topic that no turn names, as a model may phrase it, goes to the whole span.
+A topic of a span of turns is added to the chunks that contain at least half as many of its words as the best chunk, and
+to the other turns of their exchange (a user's turn and the turns that follow it). A span has up to 60 turns, and a tag
+on all of them would be useless for searching. Only a topic whose words occur in no turn, as a model may phrase it, is
+added to the entire span.
 """
 
 from collections.abc import Sequence
@@ -63,8 +64,7 @@ memory_vectors = thread_table(
     sa.Column("created_at", timestamptz(), nullable=False),
     utc_offset_column(),
 )
-# Ids are hashes, so a range of ids is a random sample: of a user's chunks by this index, of a thread's by the primary
-# key.
+# Ids are hashes, so a range of ids is a random sample: this index reads a user's sample, the primary key a thread's.
 sa.Index("memory_vectors_user", *(memory_vectors.c[name] for name in ("tenant", "user_id", "id")))
 sa.Index("memory_vectors_place", *(memory_vectors.c[name] for name in ("tenant", "thread_id", "seq", "piece", "id")))
 sa.Index("memory_vectors_terms", memory_vectors.c.terms, postgresql_using="gin")
@@ -89,8 +89,8 @@ memory_episodes = thread_table(
     sa.Column("created_at", timestamptz(), nullable=False),
 )
 
-# An answer often comes in a later batch than its question, and a search among the thread's turns would take longer with
-# each turn.
+# An answer often comes in a later batch than its question, and a search through the thread's turns would take longer
+# with each turn.
 last_questions = thread_table(
     "last_questions",
     sa.Column("seq", sa.BigInteger, nullable=False, comment="the user's last turn with text"),
@@ -118,9 +118,9 @@ ON CONFLICT (tenant, thread_id, question_seq) DO UPDATE
 SET answer_seq = excluded.answer_seq, answer_chunk = excluded.answer_chunk, created_at = excluded.created_at
 WHERE {_IS_LATER}"""
 
-# turnlog's own events stay below these bounds; anyone may publish a larger one.
+# turnlog's own events stay below these bounds, but other producers may publish larger events.
 _WORDS_OF_TOPICS, _TAGGED_CHUNKS = 1_000, 2_000
-# words: parallel to topics, one entry for each word of a topic.
+# topics and words are parallel, with one entry for each word of each topic.
 _TAG = f"""
 WITH span AS (
   SELECT id, terms, count(*) FILTER (WHERE role = 'user' AND piece = 0) OVER (ORDER BY seq, piece, id) AS exchange
@@ -146,8 +146,8 @@ NEIGHBOUR_INDEXES = neighbour_indexes(memory_vectors)
 
 
 def project(batch: Sequence[Recorded]) -> list[Change]:
-    """Applies turns first, then derived events, which change rows of earlier turns only, so the size of batches does
-    not matter."""
+    """Applies turns first and then derived events. Derived events change only rows of earlier turns, so the size of
+    batches does not matter."""
     first = batch[0].event
     if isinstance(first.data, ThreadArchived):
         return [DeleteThread(TABLES, first.tenant, first.thread)]
@@ -190,8 +190,8 @@ def _row(chunk: Chunk, recorded: Recorded) -> Row:
 
 
 def _episodes(turns: Sequence[tuple[Recorded, list[Chunk]]]) -> list[Change]:
-    """Returns each question with its last answer so far. The first answers of a batch may be to a question before
-    it."""
+    """Returns the changes that store each question with its last answer so far. The question of a batch's first answers
+    may be in an earlier batch."""
     asked: dict[tuple[str, str], Row] = {}
     answered: dict[Row, Row] = {}
     earlier: dict[tuple[str, str], dict[str, Any]] = {}
@@ -237,9 +237,9 @@ def _update(recorded: Recorded) -> Change | None:
 
 VECTORS = Projection(
     "vectors",
-    # 1: a question's first turn, also where it was asked again; 2: topics only where a chunk has them word by word, and
-    # huge turns cut otherwise; 3: chunks of what only repeats memory; 5:
-    # days of the speaker's clock; 6: simplified characters, and pairs of them
+    # Changes by version. 1: episodes name the first turn of a repeated question; 2: topics only on chunks that contain
+    # their words, huge turns cut differently; 3: no chunks of turns that only repeat memory; 5: days by the speaker's
+    # clock; 6: simplified characters, and pairs of characters
     6,
     TABLES,
     REMOVALS | ARCHIVING | HANDLED,

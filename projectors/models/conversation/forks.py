@@ -1,13 +1,13 @@
-"""Finds a fork's parents and where it begins, because the past of a fork is read from its parents.
+"""Finds a fork's parents and the sequence at which it begins, because the past of a fork is read from its parents.
 
-Turns and chunks of the past stay rows of the parent. Whoever reads a thread reads its lineage: the thread itself,
-and of each parent what it had when the fork began. The rows are those of MESSAGES (messages.py).
+Turns and chunks of the past stay rows of the parent. Reading a thread means reading its lineage: the thread itself and
+the rows that each parent had when the fork began. The rows are those of MESSAGES (messages.py).
 """
 
 from turnlog.projectors.engine.writer import Connection
 
-# For queries that begin WITH RECURSIVE and have the parameters tenant and thread: (thread_id, through_seq) of the
-# thread and its parents. UNION ends cycles, which only a foreign producer can write.
+# For queries that begin WITH RECURSIVE and have the parameters tenant and thread. `lineage` contains (thread_id,
+# through_seq) of the thread and its parents. UNION ends cycles, which only a foreign producer can write.
 LINEAGE = """
 reach (thread_id, through_seq) AS (
   SELECT %(thread)s::text, 9223372036854775807
@@ -20,7 +20,8 @@ Parents = tuple[tuple[str, int], ...]
 
 
 async def parents(conn: Connection, tenant: str, thread: str) -> Parents:
-    """Returns (thread, last sequence that belongs to the fork) of each thread this one goes back to; () for most."""
+    """Returns (thread, last sequence that belongs to the fork) for each parent of a fork; () for a thread that is no
+    fork."""
     rows = await conn.execute(
         f"WITH RECURSIVE {LINEAGE} SELECT thread_id, through_seq FROM lineage WHERE thread_id <> %(thread)s ORDER BY 2",
         {"tenant": tenant, "thread": thread},
@@ -40,6 +41,6 @@ WHERE t.user_id = %(user)s ORDER BY t.thread_id = %(thread)s DESC, t.last_active
 
 
 async def related(conn: Connection, tenant: str, thread: str, user: str, limit: int) -> list[str]:
-    """Returns the thread, then threads of the user that have a past in common with it, most recently active first."""
+    """Returns the thread, then the user's threads that share a past with it, most recently active first."""
     rows = await conn.execute(_RELATED, {"tenant": tenant, "thread": thread, "user": user, "limit": limit})
     return [str(found) for (found,) in await rows.fetchall()]

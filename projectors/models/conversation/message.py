@@ -1,4 +1,4 @@
-"""Look-ups of the transcript's messages. Content stays plain JSON: no model is built per row."""
+"""Looks up the transcript's messages. Content stays plain JSON, so that no model is built per row."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ class Message:
     """A stored turn. content: a string, or a list of blocks as in events.contracts (dicts with `type`).
 
     tool_calls: list of {"id", "name", "arguments"}; seq: stream sequence, the order within the thread.
-    time: with the offset from UTC with which it came.
+    time: in the UTC offset that the turn was sent with.
     """
 
     seq: int
@@ -55,7 +55,7 @@ SELECT m.* FROM lineage l CROSS JOIN LATERAL (
   WHERE tenant = %(tenant)s AND thread_id = l.thread_id AND seq > %(after)s AND seq <= least(%(through)s, l.through_seq)
   ORDER BY seq OFFSET 0) m"""
 
-# Some turns of a thread. condition: on `m`, the thread's turns.
+# Selects some turns of a thread. condition: an SQL condition on the turns `m`.
 _SOME = """
 WITH RECURSIVE {lineage}
 SELECT {columns} FROM lineage l JOIN messages m
@@ -63,7 +63,8 @@ ON m.tenant = %(tenant)s AND m.thread_id = l.thread_id AND m.seq <= l.through_se
 ORDER BY m.seq"""
 _OF_M = ", ".join(f"m.{name}" for name in _COLUMNS.split(", "))
 _BY_EVENT = _SOME.format(lineage=LINEAGE, columns=_OF_M, condition="m.event_id = %(event)s").encode()
-# Read from the end, because a turn requested by its event was mostly just written. OFFSET 0 enforces this plan.
+# Reads from the end, because a turn that is looked up by its event was usually just written. OFFSET 0 enforces this
+# plan.
 _OWN_BY_EVENT = f"""
 SELECT * FROM (SELECT {_COLUMNS} FROM messages WHERE tenant = %(tenant)s AND thread_id = %(thread)s
   ORDER BY seq DESC OFFSET 0) m WHERE event_id = %(event)s LIMIT 1""".encode()
@@ -80,9 +81,9 @@ async def thread_messages(
     after_seq: int = 0,
     through_seq: int | None = None,
 ) -> list[Message]:
-    """Returns the thread's turns after a sequence, oldest first, a fork's shared past included.
+    """Returns the thread's turns after a sequence, oldest first, including a fork's shared past.
 
-    through_seq bounds them for a look at the past.
+    through_seq: the last sequence to return, to read an earlier state of the thread.
     """
     through = through_seq if through_seq is not None else 2**62
     rows = await conn.execute(_MESSAGES, {"tenant": tenant, "thread": thread, "after": after_seq, "through": through})
@@ -96,8 +97,8 @@ def _message(values: list[Any]) -> Message:
 
 
 async def message_by_event(conn: Connection, tenant: str, thread: str, event_id: UUID) -> Message | None:
-    """Returns a turn of the thread itself or of a parent it was forked from; the lineage is read only if the turn is
-    not the thread's own."""
+    """Returns a turn of the thread or of a parent that it was forked from, or None. The lineage is read only if the
+    turn is not the thread's own."""
     for query in (_OWN_BY_EVENT, _BY_EVENT):
         rows = await conn.execute(query, {"tenant": tenant, "thread": thread, "event": event_id})
         if (found := await rows.fetchone()) is not None:
@@ -113,10 +114,10 @@ SELECT min(seq) FROM (
     AND seq < %(before)s AND seq <= l.through_seq ORDER BY seq DESC LIMIT %(count)s) m
   ORDER BY m.seq DESC LIMIT %(count)s) newest"""
 
-# Same rule as memory_episodes: tool results in a user's turn are not a question.
+# The same rule as in memory_episodes: a user's turn with only tool results is not a question.
 _ASKS = """role = 'user' AND (jsonb_typeof(content) = 'string' OR content @> '[{"type": "text"}]')"""
 
-# If users speak in a row, as two people do, questions have no answers; then twice as many turns are returned.
+# If users speak in a row, as two people do, some questions have no answers; then 2 * count turns are returned.
 _EXCHANGES = f"""
 WITH RECURSIVE {LINEAGE},
 asked AS (
@@ -143,7 +144,7 @@ async def messages_at(conn: Connection, tenant: str, thread: str, seqs: Sequence
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The cost of a turn, as the model's provider reported it."""
+    """Tokens and latency of a turn, as the model's provider reported them."""
 
     tokens_in: int | None
     tokens_out: int | None
@@ -176,8 +177,8 @@ async def messages_page(
     before_seq: int | None = None,
     newest: bool = False,
 ) -> list[Message]:
-    """Returns at most `limit` of the thread's turns between two sequences: the oldest of them, or the newest; oldest
-    first."""
+    """Returns at most `limit` of the thread's turns between two sequences, oldest first. newest: True returns the last
+    of these turns, False the first."""
     query = _PAGE.format(lineage=LINEAGE, columns=_COLUMNS, order="DESC" if newest else "ASC")
     before = before_seq if before_seq is not None else 2**62
     place = {"tenant": tenant, "thread": thread, "limit": limit, "after": after_seq, "before": before}
@@ -188,17 +189,17 @@ async def messages_page(
 async def newest_from(
     conn: Connection, tenant: str, thread: str, count: int, before_seq: int | None = None
 ) -> int | None:
-    """Returns the sequence of the first of the thread's last `count` turns; results of tool calls do not count."""
+    """Returns the sequence of the first of the thread's last `count` turns, not counting results of tool calls."""
     return await _first(conn, _NEWEST, tenant, thread, count, before_seq)
 
 
 async def newest_exchanges(
     conn: Connection, tenant: str, thread: str, count: int, before_seq: int | None = None
 ) -> list[Message]:
-    """Returns the thread's last `count` questions of users with all that followed each, oldest first.
+    """Returns the users' last `count` questions with all turns that follow them, oldest first.
 
-    Where the last 2 * count turns are more than that, as when users speak in a row or have asked less, it is those,
-    also from a question on when there are `count` of them.
+    If the last 2 * count turns go back further, for instance because users speak in a row or have asked fewer
+    questions, returns these turns instead; if there are `count` questions, they also begin with a question.
     """
     first = await _first(conn, _EXCHANGES, tenant, thread, count, before_seq)
     if first is None:
@@ -230,8 +231,9 @@ WHERE found.hits > 0 ORDER BY found.hits DESC, t.last_active_at DESC LIMIT %(lim
 async def threads_with(
     conn: Connection, tenant: str, user: str, texts: Sequence[str], calls: Sequence[str], first: int, limit: int
 ) -> list[str]:
-    """Returns threads, among a user's 100 most recent ones, in whose first turns the assistant said one of the texts or
-    made one of the tool calls (by id); those with most matches first. A fork counts by its own turns."""
+    """Returns those of a user's 100 most recent threads in whose first turns the assistant said one of the texts or
+    made one of the tool calls (by id), the thread with most matches first. For a fork only its own turns are
+    compared."""
     given = {"tenant": tenant, "user": user, "texts": [Jsonb(text) for text in texts], "calls": list(calls)}
     rows = await conn.execute(_WITH, {**given, "first": first, "limit": limit})
     return [str(found) for (found,) in await rows.fetchall()]
@@ -247,7 +249,7 @@ CROSS JOIN LATERAL (
 async def user_turns_at(
     conn: Connection, tenant: str, turns: Sequence[tuple[str, int]]
 ) -> dict[tuple[str, int], Message]:
-    """Returns the user's turn that each of these turns (thread, seq) is or comes after, in the thread itself."""
+    """Returns, for each turn (thread, seq), the last user's turn at or before it in the same thread."""
     params = {"tenant": tenant, "threads": [thread for thread, _ in turns], "seqs": [seq for _, seq in turns]}
     rows = await conn.execute(_USER_TURNS_AT, params)
     return {(row[0], row[1]): _message(list(row[2:])) for row in await rows.fetchall()}

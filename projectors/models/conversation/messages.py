@@ -1,4 +1,4 @@
-"""messages: the full transcript, content blocks intact, in the order of the log."""
+"""messages: the full transcript in the order of the log, with unchanged content blocks."""
 
 from collections.abc import Sequence
 
@@ -41,7 +41,7 @@ messages = thread_table(
     sa.Column("origin", sa.Text, nullable=False, comment="whose words: person, participant, tool, program, quoted"),
     utc_offset_column(),
 )
-# Each batch of turns asks for a user's names in a thread; the first and the last name are enough.
+# Each batch of turns reads a user's first and last name in a thread, to see whether several speakers share the user id.
 sa.Index(
     "messages_names",
     *(messages.c[name] for name in ("tenant", "thread_id", "user_id", "name")),
@@ -54,7 +54,7 @@ thread_forks = thread_table(
 )
 COLUMNS = tuple(column.name for column in messages.columns)
 
-# The first fork of a thread counts.
+# Only the first fork event of a thread is used.
 _FORK = """
 INSERT INTO thread_forks (tenant, thread_id, parent_id, at_seq)
 VALUES (%(tenant)s, %(thread)s, %(parent)s, %(at_seq)s) ON CONFLICT DO NOTHING"""
@@ -73,7 +73,7 @@ def project(batch: Sequence[Recorded]) -> list[Change]:
 
 
 def _begun(batch: Sequence[Recorded]) -> Statement:
-    """Returns the forks of a batch as rows of thread_forks."""
+    """Returns a statement that inserts the forks of a batch into thread_forks."""
     return Statement(
         _FORK,
         [

@@ -1,4 +1,4 @@
-"""Reads the events of the log that a thread_restored event brings back, to be applied as if they came now."""
+"""Reads the archived events that a thread_restored event contains, to be applied as if they came now."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,9 +13,9 @@ from turnlog.projectors.engine.incoming import without_nul
 
 
 def restored_events(recorded: Recorded, types: frozenset[str]) -> list[Recorded]:
-    """Returns the contained events of these types, each at its own place in the log.
+    """Returns the contained events of these types, each with its original sequence.
 
-    Raises InvalidEvent, also for an event of another thread, which a foreign producer may have put in.
+    Raises InvalidEvent, also for an event of another thread, which a foreign producer may have inserted.
     """
     data = recorded.event.data
     assert isinstance(data, ThreadRestored)
@@ -23,7 +23,8 @@ def restored_events(recorded: Recorded, types: frozenset[str]) -> list[Recorded]
 
 
 def cleared_before(event: Event, tables: Sequence[sa.Table]) -> list[Change]:
-    """Deletes the thread's rows before the first part, which begins with the conversation's first turn."""
+    """Returns a change that deletes the thread's rows if the event is the first part of a restore; [] for other
+    parts."""
     data = event.data
     assert isinstance(data, ThreadRestored)
     return [DeleteThread(tuple(tables), event.tenant, event.thread)] if data.part == 1 else []
@@ -32,7 +33,7 @@ def cleared_before(event: Event, tables: Sequence[sa.Table]) -> list[Change]:
 def _recorded(archived: ArchivedEvent, carrier: Recorded) -> Recorded:
     try:
         event = without_nul(decode(archived.envelope.encode()))
-    except KeyUnavailable as error:  # never in a restore by turnlog: the carrying event's seal holds everything
+    except KeyUnavailable as error:  # not in a restore by turnlog, which seals the carrying event as a whole
         raise InvalidEvent(f"the restored event at sequence {archived.seq} is sealed: {error}") from None
     if (event.tenant, event.thread) != (carrier.event.tenant, carrier.event.thread):
         raise InvalidEvent(f"the restored event at sequence {archived.seq} is of another thread")

@@ -1,4 +1,4 @@
-"""The plain text of a turn for recall, topics and episodes. Pure."""
+"""Extracts the plain text of a turn for recall, topics and episodes. Pure."""
 
 from collections.abc import Iterator
 
@@ -11,19 +11,19 @@ OFFLINE_MODEL = "offline-extractive"
 
 
 def spoken_text(turn: TurnRecorded) -> str:
-    """Returns the text of a turn without thinking, images and tool calls; tool results are cut to their beginning."""
+    """Returns the text of a turn without thinking, images and tool calls; tool results are cut to TOOL_RESULT_CHARS."""
     text = clean("\n".join(part for part in _texts(turn.content) if part))
     return clean(text[:TOOL_RESULT_CHARS]) if turn.role == "tool" else text
 
 
 def attributed_to(turn: TurnRecorded | Message) -> str:
-    """Returns the speaker of a turn without a name: its role, but `program` or `quoted` if the user only sent the
-    words."""
+    """Returns the speaker for a turn without a name: `program` or `quoted` if the user sent words of that origin, else
+    the role."""
     return turn.origin if turn.role == "user" and turn.origin in ("program", "quoted") else turn.role
 
 
 def repeats_memory(turn: TurnRecorded | Message) -> bool:
-    """Returns whether a turn only repeats turnlog's findings: a result of its recall tool, or an answer without a
+    """Returns whether a turn only repeats memories: a result of turnlog's recall tool, or an answer made without a
     model."""
     return (turn.role == "tool" and turn.name == RECALL_TOOL) or turn.model == OFFLINE_MODEL
 

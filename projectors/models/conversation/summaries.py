@@ -38,7 +38,7 @@ def _row(recorded: Recorded) -> Row | None:
         case ThreadForked(summary=ForkedSummary(model=model) as data):
             pass
         case _:
-            return None  # a fork from before the first summary
+            return None  # a fork that began before the first summary
     return (
         event.tenant,
         event.thread,

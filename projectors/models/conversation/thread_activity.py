@@ -1,5 +1,5 @@
-"""thread_activity: one row per thread for the list of conversations, newest first; thread_participants: who takes
-part."""
+"""thread_activity: one row per thread, for the list of conversations; thread_participants: the users who take part in
+each."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -70,7 +70,7 @@ _UPDATE = (
 
 @dataclass(slots=True)
 class _Activity:
-    """The changes of a batch to one thread."""
+    """The changes that a batch makes to one thread."""
 
     first: datetime
     last: datetime
@@ -125,7 +125,7 @@ def project(batch: Sequence[Recorded]) -> list[Change]:
 
 
 def _participants(latest: Mapping[Row, ParticipantSet]) -> list[Change]:
-    """Returns the changes to thread_participants. One whose name was erased no longer takes part."""
+    """Returns the changes to thread_participants. A participant whose name was erased no longer takes part."""
     here = {key: one for key, one in latest.items() if one.role is not None and one.name is not None}
     rows = [(*key, one.name, one.role, one.agreed) for key, one in here.items()]
     left = [dict(zip(("tenant", "thread", "user"), key, strict=True)) for key in latest if key not in here]

@@ -1,4 +1,4 @@
-"""Looks up conversations: the list, the archive, and a context's data of a thread except its turns."""
+"""Looks up conversations: the list, the archive, and the data of a thread that a context needs besides its turns."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from turnlog.projectors.models.conversation.forks import LINEAGE, Parents
 
 TOPICS = 20
 
-# The pruning that reaches furthest, by the index of their numbers.
+# Selects the pruning that reaches furthest, by the index checkpoint_blobs_pruned.
 _PRUNED = """
 SELECT coalesce((SELECT convert_from(blob, 'UTF8')::bigint FROM checkpoint_blobs
   WHERE tenant = %(tenant)s AND thread_id = %(thread)s AND checkpoint_ns = '' AND channel = 'pruned_through'
@@ -39,10 +39,10 @@ LEFT JOIN conversation_summaries s ON s.tenant = %(tenant)s AND s.thread_id = %(
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """The conversation state is the `count` turns after pruned_through, the last of them at last_seq (0: none).
+    """The conversation state: the `count` turns after pruned_through, the last of them at last_seq (0: there are none).
 
-    summary_seq: of the event that wrote the summary; topics: most mentioned first. parents: as forks.parents returns
-    them.
+    summary_seq: the sequence of the event that wrote the summary. topics: the most mentioned first. parents: the result
+    of forks.parents.
     """
 
     pruned_through: int
@@ -64,13 +64,13 @@ async def thread_overview(conn: Connection, tenant: str, thread: str) -> Overvie
 
 
 async def pruned_through(conn: Connection, tenant: str, thread: str) -> int:
-    """Returns the sequence up to which turns left the conversation state; 0 when none did."""
+    """Returns the sequence up to which turns were pruned from the conversation state; 0 if none were."""
     rows = await conn.execute(_PRUNED, {"tenant": tenant, "thread": thread})
     found = await rows.fetchone()
     return int(found[0]) if found else 0
 
 
-# Two queries, because one with OR could use no index of the user's threads.
+# Two queries, because a query with OR could not use the indexes of the user's threads.
 _OF_USER = (
     "t.user_id = %(user)s",
     "t.user_id IS DISTINCT FROM %(user)s AND t.thread_id IN (SELECT p.thread_id FROM thread_participants p "
@@ -88,10 +88,8 @@ async def list_threads(
     limit: int = 100,
     after: tuple[datetime, str] | None = None,
 ) -> list[dict[str, Any]]:
-    """Returns threads of a tenant, most recently active first, with the columns of _LISTED. user: only threads of the
-    user or shared with the user.
-
-    after: the last activity and the id of the last thread of the page before.
+    """Returns threads of a tenant, most recently active first, with the columns of _LISTED. user: returns only threads
+    that the user owns or takes part in. after: the last activity and the id of the previous page's last thread.
     """
     cursor = conn.cursor(row_factory=dict_row)
     at, thread = after or (None, None)
@@ -109,7 +107,7 @@ async def list_threads(
 
 
 async def one_thread(conn: Connection, tenant: str, thread: str) -> dict[str, Any] | None:
-    """Returns the thread in the form of list_threads, or None."""
+    """Returns the thread with the columns of list_threads, or None if there is no such thread."""
     cursor = conn.cursor(row_factory=dict_row)
     await cursor.execute(f"{_LISTED} WHERE t.tenant = %s AND t.thread_id = %s", (tenant, thread))
     return await cursor.fetchone()
@@ -118,7 +116,7 @@ async def one_thread(conn: Connection, tenant: str, thread: str) -> dict[str, An
 async def thread_marks(
     conn: Connection, tenant: str, user: str | None, threads: Sequence[str]
 ) -> list[tuple[str, int, bool, str | None]]:
-    """Returns id, tokens used by models, whether an event is parked, and label, for these threads of a user."""
+    """Returns (id, tokens used by models, whether an event is parked, label) for these threads of a user."""
     rows = await conn.execute(
         "SELECT t.thread_id, "
         "coalesce((SELECT sum(coalesce(m.tokens_in, 0) + coalesce(m.tokens_out, 0)) FROM messages m "
@@ -134,8 +132,8 @@ async def thread_marks(
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """The owner of a thread, and the asking user's role. owner: None for a thread that is nobody's. role: of the
-    user who was asked about, None without access. position: the partition's sequence at that moment."""
+    """The owner of a thread and a user's role in it. owner: None if nobody owns the thread. role: None if the user has
+    no access. position: the sequence that the projection had applied in the partition."""
 
     exists: bool
     owner: str | None
@@ -161,8 +159,8 @@ async def ownership_of(conn: Connection, tenant: str, thread: str, user: str, pa
 
 @dataclass(frozen=True, slots=True)
 class Participant:
-    """A participant of a conversation. name: marks the user's turns. agreed: false while the user has
-    not accepted the invitation, which has no effect until then."""
+    """A participant of a conversation. name: the name on the user's turns. agreed: False until the user accepts the
+    invitation, which has no effect before."""
 
     user: str
     name: str
@@ -171,7 +169,7 @@ class Participant:
 
 
 async def participants_in(conn: Connection, tenant: str, thread: str) -> list[Participant]:
-    """Returns the participants of a conversation, including invited users, and the owner only if named."""
+    """Returns the participants of a conversation, including invited users; the owner only if a name was set."""
     cursor = conn.cursor(row_factory=class_row(Participant))
     await cursor.execute(
         'SELECT user_id AS "user", name, role, agreed FROM thread_participants '
@@ -184,7 +182,8 @@ async def participants_in(conn: Connection, tenant: str, thread: str) -> list[Pa
 async def invitations_of(
     conn: Connection, tenant: str, user: str
 ) -> list[tuple[str, str | None, str, ParticipantRole]]:
-    """Returns (thread, its owner, name, role) of the invitations that the user has not accepted, by thread."""
+    """Returns (thread, owner of the thread, name, role) for each invitation that the user has not accepted, by
+    thread."""
     rows = await conn.execute(
         "SELECT p.thread_id, t.user_id, p.name, p.role FROM thread_participants p "
         "JOIN thread_activity t ON t.tenant = p.tenant AND t.thread_id = p.thread_id "
@@ -195,7 +194,7 @@ async def invitations_of(
 
 
 async def numbered_labels(conn: Connection, tenant: str, user: str | None) -> int:
-    """Returns the highest number among a user's conversations that are labelled only by a number, 0 without one."""
+    """Returns the highest number in a user's labels of the form "Conversation 3"; 0 if there is none."""
     rows = await conn.execute(
         "SELECT coalesce(max(substring(label FROM '^(?:Conversation|会话) ([0-9]{1,9})$')::int), 0) "
         f"FROM thread_activity WHERE tenant = %s AND user_id {'IS NULL' if user is None else '= %s'}",
@@ -210,8 +209,8 @@ async def is_there(conn: Connection, tenant: str, thread: str) -> bool:
     return await rows.fetchone() is not None
 
 
-# A conversation that somebody returned to stays for as long again. Left out are conversations whose turns others refer
-# to (parents of forks, checkpoints of LangGraph, a session's segment), and those at which a projection has stopped.
+# A restored conversation is kept for the full period again. Conversations whose turns are referred to (by forks,
+# LangGraph's checkpoints or a session's segment) are left out.
 _COLD = """
 SELECT t.tenant, t.thread_id, t.user_id, t.last_seq, t.message_count, t.last_active_at, a.path
 FROM thread_activity t LEFT JOIN thread_archives a ON a.tenant = t.tenant AND a.thread_id = t.thread_id
@@ -238,8 +237,8 @@ ORDER BY thread_id"""
 
 @dataclass(frozen=True, slots=True)
 class Cold:
-    """A conversation that may be archived. last_seq: of its last turn as the read model knows it. path: of its file
-    from an earlier archiving, if it was restored since."""
+    """A conversation that may be archived. last_seq: the sequence of its last event in the read model. path: the file
+    of an earlier archiving, if the conversation was restored since."""
 
     tenant: str
     thread: str
@@ -251,8 +250,8 @@ class Cold:
 
 
 async def cold_threads(conn: Connection, before: datetime, after: Cold | None, limit: int) -> list[Cold]:
-    """Returns conversations without a turn since `before`, of all tenants, ordered by tenant and thread, those after
-    `after`."""
+    """Returns conversations of all tenants without activity since `before`, ordered by tenant and thread. after: the
+    last conversation of the previous page."""
     at = (after.tenant, after.thread) if after else ("", "")
     params = {"before": before, "tenant": at[0], "thread": at[1], "limit": limit}
     rows = await conn.execute(_COLD, params)
@@ -260,13 +259,13 @@ async def cold_threads(conn: Connection, before: datetime, after: Cold | None, l
 
 
 async def stopped_tokens(conn: Connection, tenant: str) -> set[str]:
-    """Returns tokens of threads with an event that some projection could not apply."""
+    """Returns the tokens of threads with an event that a projection could not apply."""
     rows = await conn.execute(_STOPPED, (tenant,))
     return {str(token) for (token,) in await rows.fetchall()}
 
 
 async def archived_lineage(conn: Connection, tenant: str, thread: str) -> list[str]:
-    """Returns those of the thread and its parents that are archived; [] for most."""
+    """Returns which of the thread and its parents are archived."""
     rows = await conn.execute(_ARCHIVED, {"tenant": tenant, "thread": thread})
     return [str(found) for (found,) in await rows.fetchall()]
 

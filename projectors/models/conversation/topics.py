@@ -1,4 +1,4 @@
-"""memory_topics: the topics of a thread with mentions and last time."""
+"""memory_topics: the topics of a thread with their number of mentions and the time of the last one."""
 
 from collections.abc import Sequence
 
@@ -62,7 +62,7 @@ TOPICS = Projection("topics", 1, TABLES, REMOVALS | {"topics_tagged", "thread_fo
 
 
 async def tagged_through(conn: Connection, tenant: str, thread: str) -> int:
-    """Returns the last sequence that was tagged with topics; 0 when none was."""
+    """Returns the last sequence that was tagged with topics; 0 if none was."""
     rows = await conn.execute(
         "SELECT coalesce(max(through_seq), 0) FROM memory_tagged WHERE tenant = %s AND thread_id = %s",
         (tenant, thread),

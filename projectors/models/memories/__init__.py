@@ -1,1 +1,1 @@
-"""memories: the memories about users."""
+"""memories: long-term memories about users."""

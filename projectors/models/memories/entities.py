@@ -1,10 +1,9 @@
 """entities: people and things that a user mentions, one row per type and name.
 
-Events are applied in order: a later description or attribute replaces an earlier one, relations and sources add up.
-
-When a memory is forgotten, the data from its source turns is removed, whether found before or after. The source of a
-description, attribute or relation is not known, so all of them are removed with any source. The number and times of
-mentions stay.
+Events are applied in order: a later description or attribute replaces an earlier one; relations and sources are added.
+When a memory is forgotten, the data from its source turns is removed, even if it was found later. The source of a
+single description, attribute or relation is not known, so all of them are removed when any source is. The number and
+times of mentions stay.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -35,7 +34,8 @@ def _united(column: str, limit: int) -> str:
 _FORGOTTEN = """EXISTS (SELECT FROM forgotten_turns f WHERE f.tenant = %(tenant)s AND f.thread_id = %(thread)s
   AND f.event_id = (s ->> 'event_id')::uuid)"""
 
-# An entity from forgotten turns only is ignored; one from other turns too is stored without description and data.
+# An entity that only forgotten turns mention is ignored; if other turns mention it too, it is stored without
+# description and data.
 FOUND = f"""
 WITH given AS (SELECT s, n, (s ->> 'said_at')::timestamptz AS said_at, NOT {_FORGOTTEN} AS stays
   FROM jsonb_array_elements(%(sources)s::jsonb) WITH ORDINALITY AS x (s, n)),
@@ -62,14 +62,14 @@ REMEMBER_TURNS = """
 INSERT INTO forgotten_turns (tenant, thread_id, event_id)
 SELECT %(tenant)s, %(thread)s, turn FROM unnest(%(turns)s::uuid[]) AS turn ON CONFLICT DO NOTHING"""
 
-# Only entities with one of the turns are read: a user may have very many others.
+# Reads only entities that have one of the turns as a source, because a user may have very many others.
 _NAMES_ONE = "jsonb_path_query_array(t.sources, '$[*].event_id') ?| %(turns)s::uuid[]::text[]"
 
 DELETE_UNSAID = f"""
 DELETE FROM entities t WHERE {_PLACE} AND {_NAMES_ONE}
 AND NOT EXISTS (SELECT FROM {_SOURCES} WHERE NOT {_FORGOTTEN})"""
 
-# A row with the maximum of sources may have had the forgotten turn as a further one.
+# A row with the maximum number of sources may also come from the forgotten turn although it is not listed.
 DROP_WORDS = f"""
 UPDATE entities t SET description = NULL, attributes = '{{}}', relations = '[]',
   sources = (SELECT coalesce(jsonb_agg(s ORDER BY n), '[]') FROM {_SOURCES} WHERE NOT {_FORGOTTEN})

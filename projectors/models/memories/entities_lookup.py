@@ -1,4 +1,4 @@
-"""Reads entities without loading their projector."""
+"""Reads entities; this module does not load their projector."""
 
 from collections.abc import Iterable
 from datetime import datetime
@@ -10,12 +10,12 @@ from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.memories.text import name_key
 
 LIMIT = 20
-# Where an entity is in the list of the most mentioned: mention_count, last_seen_at, type, name.
+# The position of an entity in the list of the most mentioned: mention_count, last_seen_at, type, name.
 Mentioned = tuple[int, datetime, str, str]
 
 
 async def entities_named(conn: Connection, tenant: str, thread: str, names: Iterable[str]) -> list[dict[str, Any]]:
-    """Returns a user's entities with one of the names, whatever their case and type; the most mentioned first."""
+    """Returns a user's entities of any type with one of the names, ignoring case; the most mentioned first."""
     cursor = conn.cursor(row_factory=dict_row)
     await cursor.execute(
         "SELECT type, name, description, attributes, relations, mention_count, first_seen_at, last_seen_at "
@@ -27,7 +27,7 @@ async def entities_named(conn: Connection, tenant: str, thread: str, names: Iter
 
 
 async def entity_of(conn: Connection, tenant: str, thread: str, type_: str, name: str) -> dict[str, Any] | None:
-    """Returns a user's entity of that type and name, whatever the case of the name; with its sources."""
+    """Returns a user's entity of this type and name, ignoring case, with its sources; None if there is none."""
     cursor = conn.cursor(row_factory=dict_row)
     await cursor.execute(
         "SELECT type, name, description, attributes, relations, sources, mention_count, first_seen_at, last_seen_at "
@@ -45,9 +45,9 @@ async def entities_of(
     limit: int = 100,
     after: Mentioned | None = None,
 ) -> list[dict[str, Any]]:
-    """Returns entities of a memory thread with all their columns, most mentioned first.
+    """Returns entities of a memory thread with their sources, most mentioned first.
 
-    after: the place of the entity that the list continues behind.
+    after: the position of the last entity of the previous page.
     """
     count, seen_at, after_type, name = after or (None, None, None, "")
     cursor = conn.cursor(row_factory=dict_row)

@@ -1,4 +1,4 @@
-"""Reads for the extraction a user's turns in a conversation, and who has turns that no model has looked at."""
+"""Reads what extraction needs: a user's turns in a conversation, and users whose turns no model has read yet."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -13,10 +13,10 @@ from turnlog.events.subjects import memory_thread
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.conversation.message import Message
 
-# A thread of several people keeps empty turns of a person who was erased: there is nothing to extract.
+# A thread of several people keeps empty turns of an erased person; there is nothing to extract from them.
 _SAYS_SOMETHING = f"content <> '\"{ERASED}\"'"
 
-# Images are not read, and only the beginning of a text that the extraction needs: a turn may have megabytes.
+# Skips images and reads only the beginning of each text, because a turn may be several megabytes long.
 _CUT = """CASE WHEN jsonb_typeof(content) = 'string' THEN to_jsonb(left(content #>> '{}', %(chars)s))
 ELSE coalesce((SELECT jsonb_agg(CASE WHEN jsonb_typeof(block -> part) = 'string'
     THEN jsonb_set(block, ARRAY[part], to_jsonb(left(block ->> part, %(chars)s))) ELSE block END ORDER BY number)
@@ -39,9 +39,9 @@ SELECT (SELECT min(name) < max(name) FROM messages WHERE tenant = %(tenant)s AND
     AND user_id = %(user)s AND role = 'user' AND name IS NOT NULL),
   (SELECT assistant_message_count = 0 FROM thread_activity WHERE tenant = %(tenant)s AND thread_id = %(thread)s)"""
 
-# Only the progress of users' own memory threads counts; those of shadows begin otherwise. Each user of a conversation
-# has their own.
-# CASE: the words of turns that were extracted from are not read.
+# Only the progress in users' own memory threads counts, not that in shadow threads. Each user of a conversation has a
+# separate progress.
+# CASE avoids reading the content of turns that were already extracted from.
 _BEHIND = f"""
 WITH seen AS MATERIALIZED (SELECT tenant, conversation, user_id, max(through_seq) AS through FROM memory_extractions
   WHERE stage = 'llm' AND thread_id LIKE 'memories/%%' GROUP BY tenant, conversation, user_id)
@@ -73,9 +73,10 @@ async def user_turns(
     limit: int,
     chars: int,
 ) -> list[Message]:
-    """Returns the user's own turns of these roles after a sequence, oldest first; none of a fork's shared past.
+    """Returns the user's own turns of these roles after a sequence, oldest first, without a fork's shared past.
 
-    Without images, and of each text the first `chars` characters. zone: in which a time is that came in UTC.
+    The turns contain no images and only the first `chars` characters of each text. zone: the time zone for times that
+    were sent in UTC.
     """
     whose = {"tenant": tenant, "thread": thread, "user": user, "roles": list(roles)}
     params = {**whose, "after": after, "limit": limit, "chars": chars}
@@ -89,28 +90,28 @@ async def user_turns(
 async def users_between(
     conn: Connection, tenant: str, thread: str, roles: Sequence[str], first: int = 0, last: int = 2**62
 ) -> list[str]:
-    """Returns the users with turns of these roles in the thread from one sequence to another."""
+    """Returns the users who have turns of these roles in the thread between two sequences, both included."""
     params = {"tenant": tenant, "thread": thread, "first": first, "last": last, "roles": list(roles)}
     rows = await conn.execute(_USERS, params)
     return [user for (user,) in await rows.fetchall()]
 
 
 async def is_among_people(conn: Connection, tenant: str, thread: str, user: str) -> bool:
-    """Returns whether several speakers have this user id and no turn is an assistant's. Reads no text of turns."""
+    """Returns whether several speakers share this user id and no turn is an assistant's. It reads no text of turns."""
     rows = await conn.execute(_SPEAKERS, {"tenant": tenant, "thread": thread, "user": user})
     found = await rows.fetchone()
     return found == (True, True)
 
 
 async def behind(conn: Connection, roles: Sequence[str], limit: int = 1_000) -> list[tuple[str, str, str]]:
-    """Returns (tenant, user, thread) of conversations with turns of these roles that no model has looked at. Reads
-    every message once."""
+    """Returns (tenant, user, thread) of conversations with turns of these roles that no model has read. It scans every
+    message."""
     rows = await conn.execute(_BEHIND.encode(), {"roles": list(roles), "limit": limit})
     return [(tenant, user, thread) for tenant, user, thread in await rows.fetchall()]
 
 
 async def unread_turns(conn: Connection, tenant: str, user: str, roles: Sequence[str], after: int) -> int:
-    """Returns how many of the user's turns after a sequence the rules have not read."""
+    """Returns how many of the user's turns after a sequence the extraction rules have not read."""
     params = {"tenant": tenant, "user": user, "memory_thread": memory_thread(user), "roles": list(roles)}
     found = await (await conn.execute(_UNREAD, {**params, "after": after})).fetchone()
     return int(found[0]) if found else 0
@@ -124,7 +125,8 @@ async def conversations_of(conn: Connection, tenant: str, user: str, roles: Sequ
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far one stage of the extraction has read a conversation. error: of the last run."""
+    """How far one stage of the extraction has read a conversation. error: the error of the last run, None if it
+    succeeded."""
 
     through_seq: int
     extractor: str
@@ -147,7 +149,7 @@ async def extraction_progress(
 
 
 async def turns_of_forgotten(conn: Connection, tenant: str, thread: str, event_ids: Collection[UUID]) -> set[UUID]:
-    """Returns the turns that are a source of a forgotten memory."""
+    """Returns those of the turns that are a source of a forgotten memory."""
     rows = await conn.execute(
         "SELECT DISTINCT s ->> 'event_id' FROM memories m, jsonb_array_elements(m.sources) s WHERE m.tenant = %s "
         "AND m.thread_id = %s AND m.status = 'forgotten' AND s ->> 'event_id' = ANY(%s::text[])",
@@ -159,8 +161,8 @@ async def turns_of_forgotten(conn: Connection, tenant: str, thread: str, event_i
 async def memories_of_turn_before(
     conn: Connection, tenant: str, thread: str, conversation: str, user: str, seq: int
 ) -> list[tuple[UUID, UUID | None]]:
-    """Returns valid memories whose only source is the user's turn before a sequence of the conversation, each with the
-    memory that it replaced."""
+    """Returns valid memories whose only source is the user's last turn before a sequence of the conversation, each with
+    the id of the memory that it replaced, or None."""
     rows = await conn.execute(
         "WITH said AS (SELECT event_id::text AS id FROM messages WHERE tenant = %(tenant)s "
         "AND thread_id = %(conversation)s AND user_id = %(user)s AND role = 'user' AND origin = 'person' "

@@ -1,4 +1,4 @@
-"""Reads the history of a memory: those that it replaced or absorbed, and those that replaced or absorbed it."""
+"""Reads the history of a memory: the memories that it replaced or absorbed, and those that replaced or absorbed it."""
 
 from collections.abc import Sequence
 from uuid import UUID
@@ -12,22 +12,23 @@ MERGE_REASONS: tuple[EndReason, ...] = ("duplicate", "merged", "edited")
 
 
 async def history(conn: Connection, tenant: str, thread: str, memory_id: UUID) -> list[StoredMemory]:
-    """Returns a memory with all memories that it replaced and that replaced it, by valid_from; [] when the id is
+    """Returns a memory with all memories that it replaced or that replaced it, by valid_from; [] if the id is
     unknown."""
     return await _chain(conn, tenant, thread, memory_id, None, CHAIN_UP_TO)
 
 
 async def family(conn: Connection, tenant: str, thread: str, memory_id: UUID) -> list[StoredMemory]:
-    """Returns a memory with all that were merged into it or that it was merged into: duplicates, members, edited
-    versions."""
+    """Returns a memory with all memories that were merged into it or that it was merged into: duplicates, members,
+    edited versions."""
     return await _chain(conn, tenant, thread, memory_id, MERGE_REASONS, None)
 
 
 async def _chain(
     conn: Connection, tenant: str, thread: str, memory_id: UUID, reasons: Sequence[EndReason] | None, most: int | None
 ) -> list[StoredMemory]:
-    """Returns the memories linked to one by the reasons. OFFSET 0 stops the planner from moving the look-ups out of the
-    loop: each uses its index, see _INDEXED."""
+    """Returns the memories that are linked to a memory, directly or through others. reasons: follows only links with
+    these reasons; None follows all. OFFSET 0 keeps the planner from moving the look-ups out of the loop, so that each
+    uses its index (see _INDEXED)."""
     is_link = "(%(reasons)s::text[] IS NULL OR {}.closed_reason = ANY(%(reasons)s))"
     rows = await conn.execute(
         f"""

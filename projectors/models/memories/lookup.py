@@ -1,4 +1,4 @@
-"""Reads one memory thread: memories that are or were valid, by id, key or content, and their history."""
+"""Reads one memory thread: current and past memories, by id, key or content, preferences and open questions."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ SAME_KEY_UP_TO = 200
 
 @dataclass(frozen=True, slots=True)
 class MemoryRow:
-    """A memory without the columns that only its storage needs. importance: at importance_at;
+    """A memory without the columns that only its storage needs. importance: the value at importance_at;
     agent/memory/deciding/policy.py computes the current value.
 
     status: valid, pending, closed, archived or forgotten. thread: the user's memory thread.
@@ -59,23 +59,23 @@ class MemoryRow:
 
     @property
     def said_from(self) -> datetime:
-        """Returns valid_from on the clock of the one who said it first."""
+        """Returns valid_from in the time zone of the first source."""
         return self.valid_from.astimezone(self.first_said_at.tzinfo)
 
     @property
     def first_said_at(self) -> datetime:
-        """Returns the time of the first source; unlike valid_from it does not change when an older conversation is
+        """Returns the time of the first source. Unlike valid_from, it does not change when an older conversation is
         imported."""
         return self.sources[0].said_at if self.sources else self.created_at
 
 
-# Where a memory is in the list of those that were said last: confirmed_at, seq, id.
+# The position of a memory in the list ordered by when it was last said: confirmed_at, seq, id.
 LastSaid = tuple[datetime, int, UUID]
 
 
 @dataclass(frozen=True, slots=True)
 class StoredMemory(MemoryRow):
-    """A row of `memories`. content_key: as text.content_key returns it."""
+    """A row of `memories`. content_key: the result of text.content_key."""
 
     content_key: bytes
     embedding_model: str | None
@@ -89,11 +89,11 @@ FIELDS = (
     "m.content_key, m.embedding_model"
 )
 SOURCES, ENTITIES = 27, 28
-# A time to live ends a memory at once, before the daily job closes it.
+# A memory whose time to live has ended is invalid at once, before the daily job closes it.
 VALID_AT = "m.valid_from <= %(at)s AND coalesce(least(m.valid_to, m.expires_at) > %(at)s, true)"
 IN_THREAD = "m.tenant = %(tenant)s AND m.thread_id = %(thread)s"
-# Without statistics Postgres takes an index on tenant and thread to be as good as one that also has the key. Comparing
-# the tenant in a way that no index supports makes it use the index on thread and key.
+# Without statistics Postgres takes an index on tenant and thread to be as good as an index that also contains the key.
+# Comparing the tenant in a way that no index supports makes Postgres use the index on thread and key.
 _INDEXED = "m.thread_id = %(thread)s AND m.tenant IS NOT DISTINCT FROM %(tenant)s"
 
 
@@ -115,8 +115,8 @@ async def valid_memories(
     after: LastSaid | None = None,
     statuses: Sequence[str] = ("valid",),
 ) -> list[StoredMemory]:
-    """Returns valid, not archived memories, most recently said first. after: the place of the memory they continue
-    behind."""
+    """Returns memories that are valid at `at` and have one of the statuses, most recently said first. after: the
+    position of the last memory of the previous page."""
     held = f"{VALID_AT} AND m.status = ANY(%(statuses)s) AND m.closed_reason IS DISTINCT FROM 'rejected'"
     params = {"tenant": tenant, "thread": thread, "at": at, "statuses": list(statuses)}
     return await _said_last_first(conn, held, params, kinds, limit, after)
@@ -125,7 +125,7 @@ async def valid_memories(
 async def memories_for_any_question(
     conn: Connection, tenant: str, thread: str, at: datetime, few: int, most_on_health: int = 10
 ) -> list[StoredMemory]:
-    """Returns all valid memories where there are at most `few`, else those on health; most recently said first."""
+    """Returns all valid memories if there are at most `few`, else only those about health; most recently said first."""
     held = f"{IN_THREAD} AND {VALID_AT} AND m.status = 'valid'"
     accepted = "m.closed_reason IS DISTINCT FROM 'rejected'"
     are_few = (
@@ -154,22 +154,22 @@ async def zone_of(conn: Connection, tenant: str, user: str, default: tzinfo) -> 
 
 
 async def remembers_secrets(conn: Connection, tenant: str, user: str, allowed: bool) -> bool:
-    """Returns whether memories of a user may hold secrets."""
+    """Returns whether memories of a user may contain secrets. allowed: see keeps_secrets."""
     return keeps_secrets(await preferences_set(conn, tenant, memory_thread(user)), allowed)
 
 
 def keeps_secrets(preferences: UserPreferences, allowed: bool) -> bool:
-    """Returns whether memories may hold secrets. allowed: by the operator; a person can forbid it, but not allow it,
-    because the operator decides which models the memories go to."""
+    """Returns whether memories may contain secrets. allowed: whether the operator allows it. A person can forbid it but
+    cannot allow it, because the operator decides which models read the memories."""
     return allowed and preferences.secrets in (None, "keep")
 
 
 async def is_memory_off(conn: Connection, tenant: str, thread: str) -> bool:
-    """Returns whether the user of a memory thread wants nothing remembered."""
+    """Returns whether the user of a memory thread has switched memory off."""
     return (await preferences_set(conn, tenant, thread)).enable_memory is False
 
 
-# Memories with valid_from <= at < valid_to, whatever happened to them later, except forgotten ones.
+# Returns memories with valid_from <= at < valid_to, even if they were archived or closed later; not forgotten ones.
 memories_as_of = partial(valid_memories, statuses=("valid", "archived", "closed"))
 
 
@@ -233,10 +233,10 @@ async def memories_with_keys(
     content_keys: Iterable[bytes],
     ids: Iterable[UUID] = (),
 ) -> list[StoredMemory]:
-    """Returns memories with one of the keys or ids, in any status: the newest SAME_KEY_UP_TO of each key, and all in
-    use.
+    """Returns memories with one of the keys or ids, in any status: the newest SAME_KEY_UP_TO of each key, and as many
+    of those in use.
 
-    Each is found by an index, so the time does not depend on how many memories the user has.
+    Each look-up uses an index, so the time does not depend on how many memories the user has.
     """
     newest = "ORDER BY m.seq DESC LIMIT %(limit)s"
     in_use = "AND m.status IN ('valid', 'archived', 'pending')"
@@ -273,7 +273,8 @@ class Conflict:
 async def conflicts(
     conn: Connection, tenant: str, thread: str, conflict_id: UUID | None = None, answered: bool = False
 ) -> list[Conflict]:
-    """Returns open questions, oldest first. answered: answered ones too. conflict_id: that one only."""
+    """Returns open questions, oldest first. answered: True returns answered questions too. conflict_id: returns only
+    this question."""
     cursor = conn.cursor(row_factory=class_row(Conflict))
     await cursor.execute(
         "SELECT conflict_id, memory_id, against, question, raised_at, answer, answered_at FROM memory_conflicts "
@@ -285,7 +286,7 @@ async def conflicts(
 
 
 async def unforgotten(conn: Connection, tenant: str, thread: str, limit: int) -> list[UUID]:
-    """Returns ids of memories with words, in any other status, oldest first."""
+    """Returns ids of memories that are not forgotten, oldest first."""
     rows = await conn.execute(
         "SELECT id FROM memories WHERE tenant = %s AND thread_id = %s AND status <> 'forgotten' "
         "ORDER BY seq, id LIMIT %s",

@@ -1,8 +1,8 @@
-"""Candidates among a user's memories for a question: by terms, vector, entities and time.
+"""Finds candidates for a question among a user's memories, in four ways: by terms, vector, entities and time.
 
-Input: a scope and a question. Output: up to a few hundred candidates by each way, with their values in all ways, so
-that ranking needs no second query. All ways are parts of one statement (one round trip); those by terms and by vector
-are the searches of candidate_search.py.
+Input: a scope and a question. Output: up to a few hundred candidates from each way, with the values that all ways need
+for ranking, so that no second query is necessary. All ways are parts of one statement (one round trip);
+candidate_search.py implements the searches by terms and by vector.
 """
 
 import re
@@ -22,27 +22,27 @@ from turnlog.projectors.models.candidate_search import SearchScope, VectorScan, 
 from turnlog.projectors.models.memories.lookup import IN_THREAD, VALID_AT
 from turnlog.projectors.models.memories.text import name_key
 
-WHOLE_UP_TO = 500  # memories of a thread that are all candidates
-COUNT_UP_TO = 2_000  # counted exactly; larger threads are estimated by one id (a hash) in PROBE_SHARE
+WHOLE_UP_TO = 500  # in a thread with at most this many memories, all are candidates
+COUNT_UP_TO = 2_000  # more memories are not counted but estimated by counting one id (a hash) in PROBE_SHARE
 PROBE_SHARE, PROBE_BELOW = 512, UUID(int=2**128 // 512)
 SAMPLE = 200  # random memories, for the frequency of terms and the usual cosine of unrelated texts
-# The rarest terms are looked up alone, if they are expected in at most RARE_UP_TO memories; common terms in pairs.
+# The rarest terms are looked up alone if at most RARE_UP_TO memories probably contain them; common terms in pairs.
 TERMS_ALONE, RARE_UP_TO, PAIRS = 8, 1_000, 6
-MANY = 10_000  # memories of a thread from which on fewer candidates are read by each way
-OTHER_WORD = 0.5  # weight of a word that means the same as one of the question's
+MANY = 10_000  # in a thread with at least this many memories, each way reads fewer candidates
+OTHER_WORD = 0.5  # weight of a synonym of one of the question's words
 MAX_NAME_WORDS = 4
 MAX_NAME_CHARS = 8
 MAX_QUESTION_CHARS = 400
-_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")  # may be in a model's arguments, never in a name
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")  # characters that a model's arguments may contain, but names never do
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryScope:
     """The memories to search. thread: the user's memory thread, or a shadow of it.
 
-    as_of: memories that were valid at that time, including superseded and archived ones. history: in any status.
-    Neither: memories that are valid at `now`. Pending and forgotten memories are never found. kinds: () for all.
-    min_importance: 0 to 1, of the current importance.
+    as_of: selects memories that were valid at this time, including superseded and archived ones. history: selects
+    memories of any time. Without both, memories that are valid at `now` are selected. Pending and forgotten memories
+    are never selected. kinds: () for all. min_importance: the least current importance, 0 to 1.
     """
 
     tenant: str
@@ -75,8 +75,8 @@ class MemoryScope:
 
 @dataclass(frozen=True, slots=True)
 class MemoryQuery:
-    """A question to search with. terms: each once. vector: of `model`. spans: [from, to) of the dates it names. others:
-    terms that mean the same as some of `terms`."""
+    """A question to search with. terms: its distinct terms. vector: its vector, made by `model`. spans: [from, to) of
+    the dates that it names. others: synonyms of some of the terms."""
 
     terms: Sequence[str]
     vector: NDArray[np.float32] | None = None
@@ -87,8 +87,8 @@ class MemoryQuery:
 
 @dataclass(frozen=True, slots=True)
 class ThreadSize:
-    """The size of a memory thread. memories: in the thread, estimated above COUNT_UP_TO. dimensions: of the model's
-    vectors; None without vectors. names: of the user's entities that the question names."""
+    """The size of a memory thread. memories: their number, estimated above COUNT_UP_TO. dimensions: of the model's
+    vectors, None without vectors. names: the user's entities that the question names."""
 
     memories: int
     dimensions: int | None
@@ -96,7 +96,7 @@ class ThreadSize:
 
 
 class Caps(NamedTuple):
-    """The most candidates by a term, by a pair of terms, by vector, and by each other way."""
+    """The maximum number of candidates for a term, for a pair of terms, for the vector, and for each other way."""
 
     term: int
     pair: int
@@ -112,9 +112,10 @@ class Caps(NamedTuple):
 class Candidate:
     """A memory with its values for ranking.
 
-    matched: summed rarity of the question's terms in it, at most `sought` (of all its terms). length: number of terms.
-    cosine: to the question; usual, spread: mean and standard deviation of the sample's cosines; None without a vector.
-    named: how many of the question's entities it is about. dated: it was said, or became valid, in a time that the
+    matched: the summed rarity of the question's terms that the memory contains. sought: the same sum for all of the
+    question's terms. length: the memory's number of terms. cosine: the similarity to the question. usual, spread: mean
+    and standard deviation of the sample's cosines. All three are None without a vector. named: how many of the
+    question's entities the memory is about. dated: whether the memory was said, or became valid, in a time that the
     question names.
     """
 
@@ -137,7 +138,7 @@ class Candidate:
 
 
 async def thread_size(conn: Connection, scope: MemoryScope, text: str, model: str | None) -> ThreadSize:
-    """Returns the sizes that the search depends on, with one small query."""
+    """Returns the sizes that the search depends on, by one small query."""
     rows = await conn.execute(
         f"""
         SELECT (SELECT count(*) FROM (SELECT FROM memories m WHERE {IN_THREAD} LIMIT {COUNT_UP_TO + 1}) x),
@@ -157,7 +158,7 @@ async def thread_size(conn: Connection, scope: MemoryScope, text: str, model: st
 
 
 async def candidates(conn: Connection, scope: MemoryScope, asked: MemoryQuery, size: ThreadSize) -> list[Candidate]:
-    """Returns all memories of a small thread, else the best by each way. Not ordered."""
+    """Returns, in no order, all memories of a small thread; of a larger thread the best candidates of each way."""
     params = {
         **scope.params,
         "terms": [*asked.terms, *asked.others],
@@ -178,12 +179,12 @@ async def candidates(conn: Connection, scope: MemoryScope, asked: MemoryQuery, s
 
 
 def _query(scope: MemoryScope, asked: MemoryQuery, size: ThreadSize, caps: Caps) -> str:
-    """Returns the statement, a chain of named parts.
+    """Returns the SQL statement, a chain of named parts.
 
-    few: the sample. asked: the question's terms with the number of memories expected to have them; taken: looked up
-    alone. said: the memories of these terms. weights: the rarity of a term, exact when it was looked up and is in fewer
-    memories than the cap, else estimated. found: the candidates by all ways. at: a row's ctid, the fastest way back to
-    it within one statement.
+    few: the sample. asked: the question's terms with the number of memories that probably contain them; taken: whether
+    the term is looked up alone. said: the memories that contain these terms. weights: the rarity of each term, exact if
+    the term was looked up and fewer memories than the cap contain it, else estimated. found: the candidates of all
+    ways. at: the ctid of a row, the fastest way to read the row again within one statement.
     """
     rows = scope.searched
     cosine = _cosine(rows, asked)
@@ -219,14 +220,14 @@ def _query(scope: MemoryScope, asked: MemoryQuery, size: ThreadSize, caps: Caps)
 
 
 _SPANS = "unnest(%(first)s::timestamptz[], %(end)s::timestamptz[]) s (first, last)"
-# A merged memory is valid since the merge, and was said before.
+# A merged memory is valid since the merge but was said before it.
 _DATED = f"""SELECT FROM {_SPANS} WHERE least(m.valid_from, m.confirmed_at) >= s.first
         AND least(m.valid_from, m.confirmed_at) < s.last
       OR m.confirmed_at >= s.first AND m.confirmed_at < s.last"""
 
 
 def _ways(rows: SearchScope, asked: MemoryQuery, size: ThreadSize, caps: Caps) -> list[str]:
-    """Returns a query of ctids for each way to find candidates that the question allows."""
+    """Returns, for each way to find candidates that the question allows, a query that selects ctids."""
     by_words = (
         "SELECT at FROM (SELECT DISTINCT ON (at) * FROM said) s ORDER BY "
         f"(SELECT sum(weight) FROM weights w WHERE w.term = ANY(s.terms)) DESC, id LIMIT {caps.way}"
@@ -247,20 +248,21 @@ def _ways(rows: SearchScope, asked: MemoryQuery, size: ThreadSize, caps: Caps) -
 
 
 def _cosine(rows: SearchScope, asked: MemoryQuery) -> str:
-    """Returns SQL of a row's cosine: NULL without a vector, and for a vector of zeros, whose cosine is NaN."""
+    """Returns SQL for a row's cosine: NULL without a vector, and for a vector of zeros, whose cosine is NaN."""
     if asked.vector is None:
         return "NULL::float"
     return f"CASE WHEN {rows.is_embedded} THEN nullif((1 - ({rows.distance(len(asked.vector))})), 'NaN') END"
 
 
 def _spellings(names: Iterable[str]) -> list[str]:
-    """Returns spellings of names in memories: an entity's row has the first one, a memory the one of its own turn."""
+    """Returns the spellings that memories may use for these names: an entity has its first spelling, a memory that of
+    its turn."""
     forms = {form for name in names for form in (name, name_key(name))}
     return sorted(forms | {form.title() for form in forms} | {form.upper() for form in forms})
 
 
 def name_keys(text: str) -> list[str]:
-    """Returns normal forms of all possible names in a question: runs of up to four words, or of eight Chinese
+    """Returns the normal forms of all possible names in a question: runs of up to four words, or of up to eight Chinese
     characters."""
     text = _UNSTORABLE.sub(" ", text[:MAX_QUESTION_CHARS])
     words = [word.strip("\"'()[]{}<>,.;:!?“”‘’…") for word in text.split()]

@@ -1,4 +1,4 @@
-"""Reads what the policy of memories needs: their values one by one, and how many are in each tier."""
+"""Reads what the memory policy needs: the values of each memory, and the number of memories in each tier."""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,9 +12,9 @@ from turnlog.projectors.engine.writer import Connection
 
 @dataclass(frozen=True, slots=True)
 class PolicyRow:
-    """The values of a memory that its policy needs. thread: may be a shadow. importance: at importance_at.
-
-    confirmed_at: when it was last said, but not before turnlog recorded it: imported conversations may be old.
+    """The values of a memory that the policy needs. thread: a memory thread or a shadow of it. importance: the value at
+    importance_at. confirmed_at: when the memory was last said, but not before turnlog recorded it, because imported
+    conversations may be old.
     """
 
     tenant: str
@@ -40,8 +40,8 @@ FROM memories WHERE status IN ('valid', 'archived')"""
 async def policy_rows(
     conn: Connection, tenant: str | None = None, user: str | None = None
 ) -> AsyncGenerator[PolicyRow, None]:
-    """Yields every valid or archived memory of all tenants, or of one, or of one user, ordered by user, from a
-    server-side cursor."""
+    """Yields every valid or archived memory, ordered by tenant and thread, from a server-side cursor. tenant, user:
+    yield only memories of this tenant or user."""
     chosen = "(%(tenant)s::text IS NULL OR tenant = %(tenant)s) AND (%(user)s::text IS NULL OR user_id = %(user)s)"
     query = f"{_POLICY_ROWS} AND {chosen} ORDER BY tenant, thread_id, id"
     async with conn.transaction(), conn.cursor("memory_policy_rows") as cursor:
@@ -52,9 +52,9 @@ async def policy_rows(
 
 
 async def tier_counts(conn: Connection, policy: Mapping[str, Any], totals: Sequence[float]) -> list[int]:
-    """Returns how many valid or archived memories of all tenants are in each tier, that is, the first total which a
-    memory's score reaches; last come those that reach none. policy: the fields of a Policy. The score is that of
-    policy.py."""
+    """Returns how many valid or archived memories of all tenants are in each tier. A memory is in the tier of the first
+    of `totals` that its score reaches; the last number counts memories that reach none. policy: the fields of a Policy.
+    The score is computed as in policy.py."""
     days = "greatest(0, extract(epoch FROM now() - {})::float / 86400)"
     first = "least(1, greatest(0, importance + least(access_count * %(access_boost)s, %(max_access_boost)s)))"
     decayed = f"CASE WHEN %(enabled)s THEN greatest(least(%(floor)s, i), i - %(decay_rate)s * {days.format('since')}) "

@@ -1,4 +1,5 @@
-"""profile_texts: what a model wrote about each user, until a memory that it was made of is forgotten."""
+"""profile_texts: the profile that a model wrote about each user; it is deleted when one of its memories is
+forgotten."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -73,7 +74,7 @@ PROFILE_TEXTS = Projection(
 
 @dataclass(frozen=True, slots=True)
 class ProfileSentence:
-    """A sentence about a user. memories: those that it says."""
+    """A sentence about a user. memories: the memories that the sentence states."""
 
     text: str
     memories: tuple[UUID, ...]
@@ -81,7 +82,7 @@ class ProfileSentence:
 
 @dataclass(frozen=True, slots=True)
 class ProfileText:
-    """What a model wrote about a user. lines: the memories that the model read."""
+    """The profile that a model wrote about a user. lines: the memories that the model read."""
 
     sentences: tuple[ProfileSentence, ...]
     lines: tuple[UUID, ...]

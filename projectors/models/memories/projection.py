@@ -1,13 +1,13 @@
 """memories: the memories of a user with their validity and sources.
 
 Events contain the results of decisions (intervals, pending, archived); nothing is decided here. Events are applied
-strictly in order, so that the size of batches does not matter. A row stays when its memory is closed; only deletions of
-the daily job remove rows. A forgotten memory keeps its id, its interval and the hash of its content, so that the same
-content is not extracted again.
+strictly in order, so the size of batches does not matter. A row stays when its memory is closed; only the daily job
+deletes rows. A forgotten memory keeps its id, its interval and the hash of its content, so that the same content is not
+extracted again.
 
-importance is stored as of importance_at, the time when turnlog recorded it (an imported old conversation
-would otherwise be unimportant at once). Decay and reinforcement are not applied here, because their rates are settings
-and a rebuild must not depend on settings. agent/memory/deciding/policy.py computes the current importance from
+importance is the value at importance_at, the time when turnlog recorded it (otherwise memories of an imported old
+conversation would be unimportant at once). Decay and reinforcement are not applied here, because their rates are
+settings and a rebuild must not depend on settings. agent/memory/deciding/policy.py computes the current importance from
 importance, importance_at, access_count and last_accessed_at.
 """
 
@@ -227,7 +227,8 @@ def _preferred(recorded: Recorded) -> list[Change]:
 
 
 def _insert(recorded: Recorded, memory: Memory, status: str, derivation: Derivation | None) -> Change:
-    """Inserts a row; an existing row with the id is kept, since ids are derived from their cause."""
+    """Returns a change that inserts a memory's row. An existing row with the id is kept, because ids are derived from
+    their cause."""
     event = recorded.event
     said_at = max((source.said_at for source in memory.sources), default=event.time)
     values: dict[str, Any] = {

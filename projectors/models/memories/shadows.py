@@ -24,7 +24,7 @@ async def shadow_users(conn: Connection, tenant: str, shadow: str) -> list[str]:
 
 
 async def shadows(conn: Connection, tenant: str) -> list[tuple[str, int]]:
-    """Returns names of shadows, with the number of their users."""
+    """Returns the names of the tenant's shadows with the number of their users."""
     rows = await conn.execute(
         "SELECT split_part(thread_id, '/', 2), count(DISTINCT user_id) FROM memory_extractions "
         "WHERE tenant = %s AND starts_with(thread_id, %s) GROUP BY 1 ORDER BY 1",
@@ -34,7 +34,7 @@ async def shadows(conn: Connection, tenant: str) -> list[tuple[str, int]]:
 
 
 async def all_memories(conn: Connection, tenant: str, thread: str) -> list[StoredMemory]:
-    """Returns memories in any status, in the order in which they came."""
+    """Returns a thread's memories in any status, in the order of the log."""
     rows = await conn.execute(
         f"SELECT {FIELDS} FROM memories m WHERE tenant = %s AND thread_id = %s ORDER BY seq, id".encode(),
         (tenant, thread),
@@ -43,8 +43,8 @@ async def all_memories(conn: Connection, tenant: str, thread: str) -> list[Store
 
 
 async def looked_at(conn: Connection, tenant: str, thread: str) -> dict[tuple[str, str], int]:
-    """Returns the last sequence that was read, by (conversation, stage) of a memory thread's extraction, without
-    failures of a model."""
+    """Returns the last sequence that a memory thread's extraction has read, by (conversation, stage); stages whose last
+    run failed are left out."""
     rows = await conn.execute(
         "SELECT conversation, stage, through_seq FROM memory_extractions "
         "WHERE tenant = %s AND thread_id = %s AND error IS NULL",
@@ -54,7 +54,7 @@ async def looked_at(conn: Connection, tenant: str, thread: str) -> dict[tuple[st
 
 
 async def extractors(conn: Connection, tenant: str, thread: str) -> list[MemoriesExtracted]:
-    """Returns the progress of a memory thread's extractors, as events."""
+    """Returns the progress of a memory thread's extractors as events."""
     rows = await conn.execute(
         "SELECT conversation, stage, through_seq, extractor FROM memory_extractions "
         "WHERE tenant = %s AND thread_id = %s ORDER BY conversation, stage",

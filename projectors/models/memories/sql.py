@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 
 MAX_SOURCES = 100  # per row; the log has all of them
-LAST_EXPIRY = datetime(9998, 12, 31, tzinfo=UTC)  # however often a memory is repeated
+LAST_EXPIRY = datetime(9998, 12, 31, tzinfo=UTC)  # the latest expiry, however often a memory is repeated
 
 # Allergies, illnesses, diets and medication of the user and of relatives: an answer must not overlook them.
 ON_HEALTH = (

@@ -53,8 +53,8 @@ memories = thread_table(
     thread="the user's memory thread, or a shadow of it",
 )
 sa.Index("memories_user", memories.c.tenant, memories.c.user_id)
-# No other index begins with tenant and thread. A new table has no statistics, and Postgres would then take such an
-# index to be as good as the primary key, even where one user has 100,000 memories.
+# These indexes do not begin with tenant and thread, because Postgres would take such an index of a new table without
+# statistics to be as good as the primary key, even if one user has 100,000 memories.
 sa.Index("memories_dedupe", memories.c.thread_id, memories.c.dedupe_key)
 sa.Index("memories_content", memories.c.thread_id, memories.c.content_key)
 sa.Index("memories_replaced", memories.c.replaced_by, postgresql_where=memories.c.replaced_by.is_not(None))

@@ -1,4 +1,4 @@
-"""Normal forms for comparing memories and entities. Pure."""
+"""Makes normal forms, by which memories and entities are compared. Pure."""
 
 import hashlib
 import re
@@ -18,12 +18,14 @@ def normal(text: str) -> str:
 
 
 def content_key(kind: str, content: str) -> bytes:
-    """Returns SHA-256 of kind and normalised content: equal for memories of one kind with the same words."""
+    """Returns the SHA-256 of kind and normalised content; it is equal for memories of the same kind with the same
+    words."""
     return hashlib.sha256(f"{kind}\n{normal(content)}".encode()).digest()
 
 
 def name_key(name: str) -> str:
-    """Returns an entity's name in normal form. A very long one is cut and hashed, because index rows are limited."""
+    """Returns an entity's name in normal form. A very long name is cut and hashed, because the size of index rows is
+    limited."""
     folded = normal(name) or name
     if len(folded) <= MAX_NAME_CHARS:
         return folded

@@ -1,4 +1,4 @@
-"""Reads memories with their vectors: nearest memories of a kind, and what a compaction compares."""
+"""Reads memories with their vectors: the nearest memories of a kind, and the memories that a compaction compares."""
 
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ FETCHED = 20
 async def cached_vectors(
     conn: Connection, tenant: str, thread: str, ids: Iterable[UUID], model: str
 ) -> dict[UUID, Vector]:
-    """Returns vectors of memories from the embedding cache, also of rows that do not have them yet."""
+    """Returns the vectors of memories from the embedding cache, even if the rows do not have them yet."""
     rows = await conn.execute(
         f"""
         SELECT m.id, c.embedding FROM memories m JOIN embedding_cache c
@@ -41,7 +41,8 @@ async def nearest(
     model: str,
     limit: int = FETCHED,
 ) -> list[tuple[StoredMemory, float]]:
-    """Returns valid memories of these kinds with their cosine to a vector, nearest first, by the model's HNSW index."""
+    """Returns valid memories of these kinds with their cosine similarity to a vector, nearest first, by the model's
+    HNSW index."""
     where = f"{IN_THREAD} AND m.kind = ANY(%(kinds)s) AND m.status = 'valid'"
     scope = SearchScope("memories", "m", where, {"tenant": tenant, "thread": thread, "kinds": list(kinds)})
     columns = f"{FIELDS}, 1 - ({scope.distance(len(vector))})"
@@ -54,7 +55,7 @@ BATCH = 2_000
 
 @dataclass(frozen=True, slots=True)
 class VectorsOf:
-    """How many valid memories of a thread have a vector of a model."""
+    """The number of valid memories of a thread that have a vector of a model."""
 
     tenant: str
     thread: str
@@ -66,7 +67,8 @@ class VectorsOf:
 
 @dataclass(frozen=True, slots=True)
 class Embedded:
-    """A valid memory. importance: as it was at importance_at. vector: float16 (dimensions,)."""
+    """A valid memory with its vector. importance: the value at importance_at. vector: float16 of shape
+    (dimensions,)."""
 
     id: UUID
     kind: str
@@ -88,7 +90,7 @@ class Embedded:
 
 
 async def users_with_vectors(conn: Connection) -> list[VectorsOf]:
-    """Returns threads of all tenants with two or more vectors of one model, shadow threads included."""
+    """Returns the threads of all tenants, including shadow threads, that have two or more vectors of one model."""
     rows = await conn.execute(
         "SELECT tenant, thread_id, min(user_id), embedding_model, count(*), min(vector_dims(embedding)) FROM memories "
         "WHERE status = 'valid' AND embedding IS NOT NULL GROUP BY tenant, thread_id, embedding_model "
@@ -117,7 +119,8 @@ async def embedded_memories(conn: Connection, of: VectorsOf) -> AsyncIterator[Se
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """A row of memory_compactions. kept: the member that stayed valid (duplicates); made: the merged memory."""
+    """A row of memory_compactions. kept: the duplicate that stayed valid, if duplicates were merged. made: the new
+    memory, if one was made."""
 
     event_id: UUID
     method: str
@@ -130,7 +133,7 @@ class Compaction:
 
 
 async def compactions(conn: Connection, tenant: str, thread: str, event_id: UUID | None = None) -> list[Compaction]:
-    """Returns compactions, newest first; with event_id only that one."""
+    """Returns compactions, newest first. event_id: returns only this compaction."""
     rows = await conn.execute(
         "SELECT event_id, method, members, kept, made, similarity, compacted_at, undone_at IS NOT NULL "
         "FROM memory_compactions WHERE tenant = %(tenant)s AND thread_id = %(thread)s "
@@ -141,10 +144,8 @@ async def compactions(conn: Connection, tenant: str, thread: str, event_id: UUID
 
 
 async def separated_memories(conn: Connection, tenant: str, thread: str) -> list[frozenset[UUID]]:
-    """Returns the members of each compaction that was undone or that made a new memory; two of one set are not merged
-    again.
-
-    Of the second kind two members can only be valid again because somebody wanted it.
+    """Returns the members of each compaction that was undone or that made a new memory. Two members of one set must not
+    be merged again: if both are valid after a compaction that made a new memory, somebody wanted that.
     """
     rows = await conn.execute(
         "SELECT members FROM memory_compactions WHERE tenant = %s AND thread_id = %s "

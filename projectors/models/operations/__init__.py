@@ -1,1 +1,1 @@
-"""Read models of operation: usage, jobs, limits, agents, API keys, archives."""
+"""Read models for operators: usage, jobs, limits, agents, API keys, archives."""

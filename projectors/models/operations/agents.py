@@ -36,7 +36,7 @@ _SWITCHED = tuple((name, f"excluded.{name}") for name in ("enabled", "updated_at
 
 @dataclass(frozen=True, slots=True)
 class AgentRow:
-    """The configuration of an agent; None means what its team or the server says."""
+    """The configuration of an agent; for a value of None, the setting of its team or of the server is used."""
 
     type: str
     enabled: bool = True
@@ -51,7 +51,7 @@ class AgentRow:
 
 
 async def agents_of(conn: Connection, tenant: str, type_: str | None = None) -> list[AgentRow]:
-    """Returns the agents that were configured, by type. type_: only this one."""
+    """Returns the configured agents, ordered by type. type_: returns only the agent of this type."""
     cursor = conn.cursor(row_factory=class_row(AgentRow))
     await cursor.execute(
         "SELECT type, enabled, system_prompt, temperature, max_tokens, model, updated_at, name, tools, delegates "

@@ -1,4 +1,4 @@
-"""api_keys: the keys, their rights and their ends; the table beside it holds the time of each key's last use."""
+"""api_keys: the keys with their rights and ends; api_key_uses: the time of each key's last use."""
 
 from collections.abc import Sequence
 

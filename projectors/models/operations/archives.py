@@ -1,4 +1,4 @@
-"""thread_archives: the conversations that are in files, and whether they were restored."""
+"""thread_archives: the conversations that were archived to files, and the time of their restoration."""
 
 import re
 from collections.abc import Sequence
@@ -27,17 +27,16 @@ COLUMNS = tuple(column.name for column in thread_archives.columns)
 _KEYS = {column.name for column in thread_archives.primary_key}
 _AGAIN = tuple((name, f"excluded.{name}") for name in COLUMNS if name not in _KEYS)
 
-_FILE = re.compile(r"[0-9]{4}-[0-9]{2}/[~A-Za-z0-9_-]{1,200}\.parquet")  # below the tenant's folder
+_FILE = re.compile(r"[0-9]{4}-[0-9]{2}/[~A-Za-z0-9_-]{1,200}\.parquet")  # inside the tenant's folder
 _BACK = """
 UPDATE thread_archives SET restored_at = %(time)s
 WHERE tenant = %(tenant)s AND thread_id = %(thread)s AND restored_at IS NULL"""
 
 
 def own_path(event: Event, data: ThreadArchived) -> str:
-    """Returns the path if it belongs to a file of the event's own conversation: files are read, overwritten and
-    removed.
+    """Returns the archive's path. Raises InvalidEvent unless it is a file of the event's own conversation.
 
-    Raises InvalidEvent for any other, which a foreign producer has written.
+    A foreign producer may have written any other path, and turnlog reads, overwrites and removes these files.
     """
     folder, _, name = data.path.partition("/")
     if folder != event.tenant or not _FILE.fullmatch(name) or not name[8:].startswith(thread_token(event.thread)):

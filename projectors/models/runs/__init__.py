@@ -1,1 +1,1 @@
-"""Read model of agents' runs: what each planned, called, handed over and spent."""
+"""Read model of agents' runs: the plans, tool calls, delegations and costs of each run."""

@@ -12,10 +12,10 @@ from turnlog.projectors.engine.writer import Connection
 
 @dataclass(frozen=True, slots=True)
 class AgentRun:
-    """A run. agent: who spoke last. status: running, solved or failed, with `code`. cost_usd: of its model calls.
-    price_known: False where a call used tokens of a model without a price. Where an older event does not say so, tokens
-    without a cost count as such. started_at: when its first step was recorded. took_ms: from the beginning of that step
-    to the end of the run."""
+    """A run of an agent. agent: the agent that spoke last. status: running, solved or failed. code: the error of a
+    failed run. cost_usd: the cost of its model calls. price_known: False if a call used tokens of a model without a
+    price; for older events that do not tell, if it used tokens without a cost. started_at: when its first step was
+    recorded. took_ms: the time from the beginning of the first step to the end of the run."""
 
     run_id: UUID
     thread: str
@@ -34,8 +34,9 @@ class AgentRun:
 
 @dataclass(frozen=True, slots=True)
 class RunStep:
-    """A step. kind: plan, call, result, delegation or end. name: of the tool, or of the agent that takes over. text:
-    the plan, arguments, result or task. calls: of a plan, {"id", "name", "arguments", "after"} each."""
+    """A step of a run. kind: plan, call, result, delegation or end. name: the name of the tool, or of the agent that
+    takes over. text: the plan, arguments, result or task. calls: the calls of a plan, {"id", "name", "arguments",
+    "after"} each."""
 
     seq: int
     kind: str
@@ -88,8 +89,8 @@ async def agent_runs_of(
     after: tuple[datetime, UUID] | None = None,
     limit: int = 50,
 ) -> list[AgentRun]:
-    """Returns runs, newest first; user None: of all users. ids: the first and the last possible
-    id, of those that begin with something. after: start and id of the run that they follow."""
+    """Returns runs, newest first. user: None for all users. ids: the lowest and the highest id to return, to search by
+    a prefix. after: start and id of the last run of the previous page."""
     cursor = conn.cursor(row_factory=class_row(AgentRun))
     since, last = after or (None, None)
     values: dict[str, object] = {"tenant": tenant, "user": user, "thread": thread, "limit": limit}

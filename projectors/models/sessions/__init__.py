@@ -1,1 +1,1 @@
-"""sessions: the short-term memory of conversations."""
+"""sessions: short-term memory of conversations."""

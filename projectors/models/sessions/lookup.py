@@ -1,4 +1,4 @@
-"""Reads a session with its current segment by one statement, and the history of its checkpoints."""
+"""Reads a session with its current segment in one statement, and the history of its checkpoints."""
 
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -11,8 +11,8 @@ from turnlog.projectors.models.conversation.forks import LINEAGE
 from turnlog.projectors.models.conversation.message import Message
 from turnlog.projectors.models.sessions.state import SessionState
 
-# The turns come as one JSON value, so that the session itself is sent once; only those of the segment are read.
-# A fork's segment may begin in the shared past, which is the last column then.
+# The turns are one JSON value, so that the session itself is sent once; only turns of the segment are read.
+# A fork's segment may begin in the shared past; the last column is then the last sequence of the shared turns.
 SESSION = f"""
 WITH RECURSIVE {LINEAGE}
 SELECT s.tenant, s.thread_id, s.user_id, s.created_seq, s.rules, s.current_agent_key, s.last_bot_message,
@@ -36,7 +36,7 @@ _RULES, _SEGMENT = 4, 17
 
 @dataclass(frozen=True, slots=True)
 class SegmentCheckpoint:
-    """A segment's end. checkpoint_id: the event's id; model: None when the summary was given by hand."""
+    """A checkpoint that ended a segment. checkpoint_id: the event's id. model: None if no model wrote the summary."""
 
     checkpoint_id: UUID
     seq: int
@@ -50,7 +50,7 @@ class SegmentCheckpoint:
 
 
 async def session_state(conn: Connection, tenant: str, thread: str) -> SessionState | None:
-    """Returns the session as of the last event that the projection has applied; None when there is none."""
+    """Returns the session as of the last event that the projection has applied; None if there is no session."""
     rows = await conn.execute(SESSION, {"tenant": tenant, "thread": thread})
     if (found := await rows.fetchone()) is None:
         return None

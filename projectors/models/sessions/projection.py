@@ -1,6 +1,6 @@
-"""sessions: the short-term memory of a conversation: meta, flow, message context, global state, user.
+"""sessions: the short-term memory of a conversation: current agent, counts, summary, global state and user snapshot.
 
-The window's messages are no part of the row: they are the turns of the current segment in `messages`.
+The row does not contain the window's messages; they are the turns of the current segment in `messages`.
 """
 
 from collections.abc import Sequence
@@ -57,7 +57,7 @@ session_checkpoints = thread_table(
 TABLES = (sessions, session_checkpoints)
 COLUMNS = tuple(column.name for column in sessions.columns)
 _REPLACE = tuple((name, f"excluded.{name}") for name in COLUMNS[2:])
-# The parameters of _UPDATE. None: the row keeps what it has.
+# The parameters of _UPDATE. None keeps the row's value.
 _NOTHING = {
     "user": None,
     "agent": None,
@@ -74,7 +74,7 @@ _NOTHING = {
 _HERE = "t.tenant = %(tenant)s AND t.thread_id = %(thread)s"
 _IS_COVERED = "%(covered_seq)s::bigint >= t.created_seq"
 
-# A thread without a session has no row, so that its events change nothing.
+# A thread without a session has no row, so its events change nothing.
 _UPDATE = f"""
 UPDATE sessions t SET
   user_id = coalesce(t.user_id, %(user)s),
@@ -101,7 +101,7 @@ FROM sessions t WHERE {_HERE} AND {_IS_COVERED}"""
 
 
 def project(batch: Sequence[Recorded]) -> list[Change]:
-    """Makes one update of a thread for all its events up to a checkpoint, the failure of one, or the end of the
+    """Returns one update of a thread for all its events up to a checkpoint, a failed checkpoint or the end of the
     batch."""
     changes: list[Change] = []
     updates: dict[tuple[str, str], dict[str, Any]] = {}
@@ -142,7 +142,7 @@ def _add(update: dict[str, Any], recorded: Recorded) -> None:
 
 
 def _about(checkpoint: SegmentCheckpointed) -> dict[str, Any]:
-    """Returns the parameters of _CHECKPOINT that _UPDATE does not have."""
+    """Returns the parameters of _CHECKPOINT that are not parameters of _UPDATE."""
     model = checkpoint.derivation.model if checkpoint.derivation else None
     return {"turns_covered": checkpoint.turns_covered, "trigger": checkpoint.trigger, "model": model}
 

@@ -1,6 +1,6 @@
-"""The session of a thread as a value, and how events make it. Pure.
+"""Computes the session of a thread from its events. Pure.
 
-The row in Postgres, the copies in memory and in the bucket, and a fold of the log all give this value.
+The row in Postgres, the copies in memory and in the bucket, and a fold of the log all yield the same value.
 """
 
 from collections.abc import Iterable
@@ -40,12 +40,13 @@ HANDLES = REMOVALS | {
 
 @dataclass(frozen=True, slots=True)
 class SessionState:
-    """One session. seq: the last event that is in it; created_seq: where it began (the last reset).
+    """One session. seq: the sequence of the last applied event. created_seq: the sequence of the last reset.
 
-    covered_seq: the summary covers the turns of the session up to here; created_seq when there is none.
-    segment: turns of the current segment, oldest first: those after covered_seq in mode SUMMARY_N, else all.
-    segment_complete: False when the segment begins earlier than the turns at hand, so that it must be read again.
-    shared_seq: turns of the segment up to here are those of the threads that this one is a fork of; 0: it has none.
+    covered_seq: the last sequence that the summary covers; equals created_seq without a summary.
+    segment: the turns of the current segment, oldest first: the turns after covered_seq in mode SUMMARY_N, else all
+    turns. segment_complete: False if the segment begins before the turns that are loaded, so that it must be read
+    again. shared_seq: turns of the segment up to this sequence belong to the threads that this thread was forked from;
+    0: none do.
     """
 
     tenant: str
@@ -73,16 +74,16 @@ class SessionState:
     def segment_after(self) -> int:
         """Returns the sequence after which the thread's turns belong to the segment.
 
-        Old data in mode SUMMARY_N without a checkpoint has its full history.
+        Old data in mode SUMMARY_N without a checkpoint is treated as full history.
         """
         is_summary = self.mode == "SUMMARY_N" and self.checkpoint_id is not None
         return self.covered_seq if is_summary else self.created_seq
 
 
 def evolve(state: SessionState | None, recorded: Recorded) -> SessionState | None:
-    """Returns the session after one more event of its thread, in order; None if there is no session.
+    """Returns the session after the next event of its thread; None if there is no session.
 
-    Other events of the thread leave it as it is. A checkpoint of turns before a reset has no effect.
+    Events that sessions do not handle change nothing. A checkpoint of turns before a reset has no effect.
     """
     event, data = recorded.event, recorded.event.data
     if event.type in REMOVALS:
@@ -164,12 +165,13 @@ def _checkpointed(state: SessionState, recorded: Recorded, data: SegmentCheckpoi
 
 
 def covered_by(recorded: Recorded, data: SegmentCheckpointed) -> int:
-    """Returns the sequence that a summary covers. It never covers turns after it, whatever its event says."""
+    """Returns the last sequence that a summary covers; a summary never covers turns after its own event."""
     return min(data.covered_seq, recorded.seq)
 
 
 def _segmented(state: SessionState, **changed: Any) -> SessionState:
-    """Returns the session with another beginning of its segment, which may lie before the turns at hand."""
+    """Returns the session with changed fields and its segment cut to them; the segment may begin before the loaded
+    turns."""
     new: SessionState = replace(state, **changed)
     start = new.segment_after
     return replace(
@@ -181,7 +183,7 @@ def _segmented(state: SessionState, **changed: Any) -> SessionState:
 
 
 def message_of(recorded: Recorded, turn: TurnRecorded) -> Message:
-    """Returns the turn in the form that `messages` has."""
+    """Returns the turn in the form of a row of `messages`."""
     event = recorded.event
     return Message(
         seq=recorded.seq,
@@ -201,16 +203,16 @@ def message_of(recorded: Recorded, turn: TurnRecorded) -> Message:
 
 
 def is_answer(turn: TurnRecorded) -> bool:
-    """Returns whether the assistant said it, unlike the calls it made before the answer."""
+    """Returns whether the turn is an answer of the assistant, that is, contains no tool calls."""
     blocks = () if isinstance(turn.content, str) else turn.content
     return turn.role == "assistant" and not turn.tool_calls and not any(isinstance(b, ToolUseBlock) for b in blocks)
 
 
 def turns_of(messages: Iterable[Message]) -> list[tuple[Message, ...]]:
-    """Returns messages as turns of the conversation: what was asked, the tool rounds and the answer.
+    """Groups messages into turns of the conversation: the question, the tool rounds and the answer.
 
-    A turn begins at a user message that does not directly follow another, and at an assistant message when the
-    turn before is answered already. Tool results stay with their calls, also those in user messages.
+    A turn begins at a user message that does not directly follow another user message, and at an assistant message if
+    the turn before is already answered. Tool results stay with their calls, even if a user message contains them.
     """
     turns: list[list[Message]] = []
     for message in messages:
@@ -235,7 +237,8 @@ def _answers(message: Message) -> bool:
 
 
 def _only_tool_results(message: Message) -> bool:
-    """Returns whether a message has only tool results; Anthropic-style histories carry them in user turns."""
+    """Returns whether a message contains only tool results; histories in Anthropic's format have them in user
+    messages."""
     if isinstance(message.content, str) or not message.content:
         return False
     return all(block.get("type") == "tool_result" for block in message.content)

@@ -1,1 +1,1 @@
-"""LangGraph's long-term store as rows."""
+"""Read model of LangGraph's long-term store."""

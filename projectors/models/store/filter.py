@@ -1,7 +1,7 @@
-"""LangGraph's search filters as SQL over an item's value.
+"""Translates LangGraph's search filters to SQL over an item's value.
 
-A condition is a value to be equal to, operators ({"$gt": 3}), or an object whose fields are conditions in turn.
-Comparisons hold within one JSON type: numbers as numbers, strings as strings. A field that is not there is null.
+A condition is a value (equality), operators ({"$gt": 3}), or an object whose fields are conditions. Values of different
+JSON types are never less or greater; numbers are compared as numbers, strings as strings. A missing field is null.
 """
 
 import json
@@ -15,7 +15,7 @@ _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 
 def storable_json(value: Any) -> str:
-    """Returns the value as JSON text. Raises ValueError, which names the part that is not JSON or cannot be stored."""
+    """Returns the value as JSON text. Raises ValueError, which tells why the value is not JSON or cannot be stored."""
     try:
         text = json.dumps(value, allow_nan=False, ensure_ascii=False)
         text.encode()
@@ -37,7 +37,7 @@ OPERATORS = ("$eq", "$ne", *_ORDERED)
 
 
 class InvalidFilter(TurnlogError, ValueError):
-    """A search of the store has a filter, a limit or an offset that cannot be used."""
+    """A search of the store has an invalid filter, limit or offset."""
 
     code = "invalid-filter"
 
@@ -48,8 +48,7 @@ def filter_sql(conditions: Mapping[str, Any]) -> Clause:
 
 
 def _fields(parent: str, path: list[Any], conditions: Mapping[str, Any]) -> Clause:
-    """Returns a condition on the fields of an object. parent: SQL of the object that has the fields; path: the
-    parameters in it."""
+    """Returns a condition on the fields of an object. parent: SQL of the object. path: the parameters in that SQL."""
     texts: list[str] = ["true"]
     params: list[Any] = []
     for name, wanted in conditions.items():

@@ -1,4 +1,4 @@
-"""Reading the store: items by key, searches within a namespace, and the namespaces there are."""
+"""Reads the store: items by key, searches within a namespace, and lists of namespaces."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +17,8 @@ _LACKS = f"NOT EXISTS (SELECT FROM store_vectors v WHERE {_OF_ITEM})"
 
 @dataclass(frozen=True, slots=True)
 class StoredItem:
-    """An item. seq: of its last put. score: cosine similarity of its best field, where a search has a vector."""
+    """An item. seq: the sequence of its last put. score: the cosine similarity of its best field, if the search has a
+    vector."""
 
     namespace: Namespace
     key: str
@@ -30,7 +31,7 @@ class StoredItem:
 
 @dataclass(frozen=True, slots=True)
 class Near:
-    """The target of a search: a vector of `model` as pgvector's text."""
+    """The target of a search by vector. vector: a vector of `model` in pgvector's text form."""
 
     model: str
     dimensions: int
@@ -39,7 +40,8 @@ class Near:
 
 @dataclass(frozen=True, slots=True)
 class ItemSearch:
-    """Items at or below a namespace that fit; near the vector first if there is one, else the newest first."""
+    """A search for items in a namespace or below it. fits: the condition. near: orders by similarity to this vector;
+    without it the newest items are first."""
 
     prefix: Namespace
     fits: Clause = EVERYTHING
@@ -50,7 +52,8 @@ class ItemSearch:
 
 @dataclass(frozen=True, slots=True)
 class NamespaceListing:
-    """Namespaces that fit every prefix and suffix, in which "*" is any label, cut to max_depth labels."""
+    """A listing of the namespaces that match every prefix and suffix ("*" matches any label), cut to max_depth
+    labels."""
 
     prefixes: tuple[Namespace, ...] = ()
     suffixes: tuple[Namespace, ...] = ()
@@ -62,7 +65,7 @@ class NamespaceListing:
 async def items_by_key(
     conn: Connection, tenant: str, places: Sequence[tuple[Namespace, str]]
 ) -> dict[tuple[Namespace, str], StoredItem]:
-    """Returns the items at these (namespace, key) places; places without one are left out."""
+    """Returns the items with these (namespace, key) pairs; pairs without an item are left out."""
     rows = await conn.execute(
         f"SELECT {_ITEM}, NULL FROM unnest(%s::text[], %s::text[]) AS p (thread, key) "
         "JOIN store_items i ON i.tenant = %s AND i.thread_id = p.thread AND i.key = p.key".encode(),
@@ -73,10 +76,10 @@ async def items_by_key(
 
 
 async def search_items(conn: Connection, tenant: str, search: ItemSearch) -> list[StoredItem]:
-    """Returns the items that fit a search. The search is exact, not approximate: the namespace comes first, and only
-    its items' vectors are compared.
+    """Returns the items that match a search. The search is exact: it selects the items of the namespace and compares
+    all of their vectors.
 
-    Items without a vector of the model follow those with one and have no score.
+    Items without a vector of the model come last and have no score.
     """
     within, bounds = _within(search.prefix)
     fits, wanted = search.fits
@@ -90,7 +93,7 @@ async def search_items(conn: Connection, tenant: str, search: ItemSearch) -> lis
 
 
 async def list_namespaces(conn: Connection, tenant: str, listing: NamespaceListing) -> list[Namespace]:
-    """Returns namespaces in the order of their labels' code points."""
+    """Returns the namespaces of a listing, ordered by the code points of their labels."""
     clauses, params = [], list[Any]()
     for path in listing.prefixes:
         clauses += [f"labels[{at}] = %s" for at, label in enumerate(path, 1) if label != "*"]
@@ -111,7 +114,7 @@ async def list_namespaces(conn: Connection, tenant: str, listing: NamespaceListi
 
 
 async def namespaces_lacking(conn: Connection, tenant: str, prefix: Namespace, model: str) -> list[Namespace]:
-    """Returns namespaces at or below the prefix with items that have no vector of the model."""
+    """Returns the namespaces at or below the prefix that contain items without a vector of the model."""
     within, bounds = _within(prefix)
     rows = await conn.execute(
         f"SELECT DISTINCT i.namespace FROM store_items i WHERE i.tenant = %s AND {within} AND {_LACKS}".encode(),
@@ -131,15 +134,15 @@ async def items_lacking(conn: Connection, tenant: str, namespace: Namespace, mod
 
 
 def _from_end(path: Namespace) -> list[tuple[int, str]]:
-    """Returns (labels that follow, label) of each."""
+    """Returns (number of labels after it, label) for each label of the path."""
     return [(len(path) - 1 - at, label) for at, label in enumerate(path)]
 
 
 def _within(prefix: Namespace) -> tuple[str, list[str]]:
-    """Returns a range of texts within a namespace: text that begins with "a.b." lies between it and "a.b/", because "/"
-    is the byte after ".".
+    """Returns SQL and parameters of a range that contains the namespaces at or below the prefix: text that begins with
+    "a.b." lies between "a.b." and "a.b/", because "/" is the byte after ".".
 
-    A range serves the index in a prepared statement too, where LIKE does not, and no label needs escaping.
+    Unlike LIKE, a range can use the index in a prepared statement too, and no label needs escaping.
     """
     if not prefix:
         return "true", []
@@ -148,8 +151,8 @@ def _within(prefix: Namespace) -> tuple[str, list[str]]:
 
 
 def _score(near: Near) -> tuple[str, list[Any]]:
-    """Returns SQL of an item's best field. A zero vector is like nothing: Postgres calls its distance NaN, and NaN the
-    greatest."""
+    """Returns SQL for the score of an item's best field. The score of a zero vector is 0, because Postgres returns NaN
+    for its distance and sorts NaN as the greatest."""
     similarity = "coalesce(nullif(1 - (v.embedding <=> %s::halfvec), 'NaN'), 0)"
     return (
         f"(SELECT max(CASE WHEN vector_dims(v.embedding) = %s THEN {similarity} END) FROM store_vectors v "
@@ -171,6 +174,6 @@ MEMORIES = "memories"
 
 
 def memories_of(user_id: str) -> tuple[str, str]:
-    """Returns the store's namespace of a user's long-term memories: a label has no dots, but ids such as mail addresses
-    do."""
+    """Returns the store's namespace for a user's long-term memories. Dots of the id are escaped, because labels contain
+    none."""
     return MEMORIES, user_id.replace("%", "%25").replace(".", "%2E")

@@ -1,6 +1,7 @@
-"""Items of LangGraph's long-term store, one row each, with vectors from the embedding cache.
+"""store_items: items of LangGraph's long-term store, one row each; store_vectors: their vectors from the embedding
+cache.
 
-An item's vectors are those its last put names, under its model, and no others: a rebuild calls no model.
+An item has exactly the vectors that its last put names, made by the model that the put names; a rebuild calls no model.
 """
 
 from collections.abc import Iterable, Sequence
@@ -61,19 +62,20 @@ JOIN embedding_cache c ON c.model = p.model AND c.text_hash = p.text_hash"""
 
 
 def store_thread(namespace: Iterable[str]) -> str:
-    """Returns the log's thread that holds a namespace's items. Labels have no dot, so no two namespaces share one."""
+    """Returns the log's thread that contains a namespace's items. Labels contain no dots, so no two namespaces share a
+    thread."""
     return STORE + ".".join(namespace)
 
 
 def namespace_text(namespace: Iterable[str]) -> str:
-    """Returns every label followed by a dot: a namespace is within another one exactly when its text begins with the
-    other's."""
+    """Returns every label followed by a dot, so that a namespace is within another exactly if its text begins with the
+    other's text."""
     return "".join(f"{label}." for label in namespace)
 
 
 @dataclass(slots=True)
 class _Item:
-    """The changes of a batch to one item. put: its last put, if the item was not deleted after it."""
+    """The changes that a batch makes to one item. put: its last put, unless the item was deleted after it."""
 
     place: Place
     deleted: bool = False
@@ -82,7 +84,8 @@ class _Item:
 
 
 def project(batch: Sequence[Recorded]) -> list[Change]:
-    """Folds a batch to one outcome per item: a batch may put, delete and put the same item again."""
+    """Returns the changes of a batch, one result per item, because a batch may put, delete and put the same item
+    again."""
     items = _fold(batch)
     vectors = [row for item in items if item.put for row in _vectors(item.place, item.put)]
     return [
@@ -94,7 +97,7 @@ def project(batch: Sequence[Recorded]) -> list[Change]:
 
 
 def _statement(text: str, names: Sequence[str], rows: Sequence[Row]) -> list[Change]:
-    """Returns one statement over all rows, a parameter for each column; [] without rows."""
+    """Returns one statement for all rows, with a parameter for each column; [] without rows."""
     columns = (list(values) for values in zip(*rows, strict=True))
     return [Statement(text, [dict(zip(names, columns, strict=True))])] if rows else []
 
@@ -121,7 +124,7 @@ def _row(item: _Item, put: Recorded) -> Row:
 
 
 def _vectors(place: Place, put: Recorded) -> list[Row]:
-    """Returns place, field, model and hash of each vector; none without a model."""
+    """Returns (*place, field, model, hash) for each vector of a put; [] if the put names no model."""
     data = put.event.data
     assert isinstance(data, StoreItemPut)
     if data.model is None:
