@@ -1,6 +1,6 @@
 """python -m tests.benchmarks [NAME...] [--data DIR] [--quick]: measures, prints a table, writes docs/benchmarks.md.
 
-With names only these are measured, and the document is left as it is: it shows one whole run.
+With names only these benchmarks are measured, and the document is not changed, because it shows one complete run.
 """
 
 import argparse
@@ -23,7 +23,7 @@ out, err = Console(width=None if sys.stdout.isatty() else 160), Console(stderr=T
 
 
 def main() -> int:
-    """1 when a target is missed."""
+    """Returns 1 if a target was missed, else 0."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(BENCHMARKS)}")
     parser.add_argument("--data", type=Path, default=DEFAULT_FOLDER, help="the folder with irc.jsonl.gz")
@@ -31,7 +31,7 @@ def main() -> int:
     given = parser.parse_args()
     if unknown := set(given.names) - set(BENCHMARKS):
         parser.error(f"there is no benchmark {', '.join(sorted(unknown))}; there are {', '.join(BENCHMARKS)}")
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as the command has it; the processes that measure inherit it
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as in the command; the measuring processes inherit it
     conversations = Conversations(given.data)
     measured = asyncio.run(_measure(given.names or list(BENCHMARKS), conversations, given.quick))
     rows = [row for found in measured.values() for row in found]

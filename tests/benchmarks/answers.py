@@ -1,4 +1,4 @@
-"""The answer path in one process, beside the least that an answer needs: two appends and one request to the model."""
+"""Measures the answer path in one process beside the minimum of an answer: two appends and one request to the model."""
 
 import asyncio
 import itertools
@@ -53,7 +53,8 @@ async def measure(stand: Stand) -> list[Row]:
 
 
 async def _fill(runtime: Runtime, texts: list[str]) -> None:
-    """A thread a user, longer than the window, so that relevant episodes come first, and memories; all embedded."""
+    """Appends for each user memories and a thread that exceeds the window, so that relevant episodes come first; embeds
+    all."""
     some = itertools.cycle(texts)
     for user in range(USERS):
         turns = [
@@ -68,13 +69,13 @@ async def _fill(runtime: Runtime, texts: list[str]) -> None:
 
 
 class _Least:
-    """What no answer can do without."""
+    """Makes the minimal answer: two appends and one request to the model."""
 
     def __init__(self, runtime: Runtime, client: httpx2.AsyncClient) -> None:
         self._runtime, self._client = runtime, client
 
     async def answer(self, user: int, question: str) -> float:
-        """Seconds to the first token."""
+        """Returns the seconds to the first token."""
         began = time.perf_counter()
         await self._append(user, "user", question)
         asked = {"model": "m", "messages": [{"role": "user", "content": question}], "stream": True}
@@ -91,7 +92,7 @@ class _Least:
 
 
 async def _answer(runtime: Runtime, user: int, question: str) -> float:
-    """Seconds to the first token."""
+    """Returns the seconds to the first token."""
     began, first = time.perf_counter(), None
     async for piece in ask(runtime, "default", f"thread-{user}", question, user=f"user-{user}"):
         if first is None and isinstance(piece, Text):

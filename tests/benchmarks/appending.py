@@ -1,4 +1,4 @@
-"""append_many against nats-py that publishes the same bytes, encoded beforehand, in the same atomic batches."""
+"""Measures append_many against nats-py, which publishes the same bytes, already encoded, in the same atomic batches."""
 
 import gc
 import time
@@ -18,7 +18,7 @@ from turnlog.events.publish import outgoing
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """A message with nothing left to do but to send it."""
+    """An encoded message that is ready to send."""
 
     subject: str
     body: bytes
@@ -29,7 +29,7 @@ async def measure(stand: Stand) -> list[Row]:
     events = list(stand.conversations.events(stand.sized(50_000, 10_000)))
     batches = ready(events)
     gc.collect()
-    gc.freeze()  # the benchmark's own events are no work of the collector
+    gc.freeze()  # so that the garbage collector does not search the benchmark's own events
 
     async def ours() -> float:
         async with stand.empty_log() as log:
@@ -57,7 +57,8 @@ async def measure(stand: Stand) -> list[Row]:
 
 
 def ready(events: Sequence[Event]) -> list[list[Ready]]:
-    """Batches of MAX_BATCH; their batch ids are new, so each list can be published once a log."""
+    """Returns batches of MAX_BATCH messages. Their batch ids are new, so each list can be published once in each
+    log."""
     batches = []
     for start in range(0, len(events), MAX_BATCH):
         outs = [outgoing(event, None, 8 * 1024 * 1024) for event in events[start : start + MAX_BATCH]]

@@ -1,4 +1,4 @@
-"""The benchmarks by name. Each runs in a process of its own: what one leaves in memory slows the next one's Python."""
+"""Lists the benchmarks by name. Each runs in a separate process, because leftovers in memory slow later benchmarks."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -59,7 +59,7 @@ BENCHMARKS: dict[str, Callable[[Stand], Awaitable[list[Row]]]] = {
 
 
 async def measured(name: str, stand: Stand) -> list[Row]:
-    """What the benchmark raises."""
+    """Returns the rows of the benchmark, and raises its errors."""
     with ProcessPoolExecutor(1, get_context("spawn")) as processes:
         return await asyncio.get_running_loop().run_in_executor(processes, _measured, name, stand)
 

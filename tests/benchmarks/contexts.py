@@ -1,4 +1,4 @@
-"""The context of a 400-message thread against LangGraph's aget_state of the same messages on the same Postgres."""
+"""Measures the context of a 400-message thread against LangGraph's aget_state of the same messages and Postgres."""
 
 import itertools
 import time
@@ -46,7 +46,7 @@ async def measure(stand: Stand) -> list[Row]:
 
 
 def turns(said: Sequence[str]) -> list[str]:
-    """What was said as texts of exactly CHARACTERS characters each."""
+    """Returns the words as texts of exactly CHARACTERS characters each."""
     whole = " ".join(said)
     return [whole[at : at + CHARACTERS] for at in range(0, len(whole) - CHARACTERS, CHARACTERS)]
 
@@ -65,7 +65,7 @@ async def _reading(stand: Stand, pool: Pool, theirs: Conversation) -> list[Row]:
     async def context(kept: Transcripts | None) -> None:
         async with pool.connection() as conn:
             found = await thread_context(conn, settings, "default", THREAD, transcripts=kept)
-        assert len(found.messages) == MESSAGES + 1  # and the system prompt
+        assert len(found.messages) == MESSAGES + 1  # plus the system prompt
 
     async def state() -> None:
         assert await theirs.read() == MESSAGES
@@ -111,7 +111,7 @@ async def _reading(stand: Stand, pool: Pool, theirs: Conversation) -> list[Row]:
 
 
 async def _in_memory(pool: Pool) -> list[Row]:
-    """What of a context is no SQL."""
+    """Measures the part of building a context that is not SQL."""
     async with pool.connection() as conn:
         messages = await thread_messages(conn, "default", THREAD)
     counter, given = counter_for("gpt-4o"), ContextInput(messages, "gpt-4o", "You advise applicants.")
@@ -168,7 +168,7 @@ def _median_of(call: Callable[[], Awaitable[object]]) -> Callable[[], Awaitable[
 
 
 def _best(call: Callable[[], object]) -> float:
-    """Milliseconds of the fastest of 20 calls."""
+    """Returns the milliseconds of the fastest of 20 calls."""
     took = []
     for _ in range(20):
         started = time.perf_counter()

@@ -1,4 +1,4 @@
-"""The turns that benchmarks work on: real IRC messages where the file is there, generated ones elsewhere."""
+"""Provides the turns for benchmarks: real IRC messages if the file exists, else generated ones."""
 
 import gzip
 import itertools
@@ -17,7 +17,7 @@ _WORDS = ("the", "server", "does", "not", "start", "after", "an", "update", "and
 
 @dataclass(frozen=True, slots=True)
 class Conversations:
-    """Where turns come from. Every call yields the same turns under new ids."""
+    """A source of turns. Every call yields the same turns with new ids."""
 
     folder: Path
 
@@ -34,7 +34,7 @@ class Conversations:
         return "real IRC messages" if self.irc.exists() else f"generated messages, as there is no {self.irc.name}"
 
     def events(self, count: int) -> Iterator[Event]:
-        """Fewer than `count` when the file has no more."""
+        """Yields `count` events with turns, or fewer if the file contains fewer."""
         turns = _irc(self.irc) if self.irc.exists() else _generated()
         return itertools.islice(turns, count)
 

@@ -1,4 +1,4 @@
-"""Answers, recalls and imports while the embedder works on a backlog, beside the same without it."""
+"""Measures answers, recalls and imports while the embedder works on a backlog, and without the embedder."""
 
 import asyncio
 import contextlib
@@ -23,7 +23,7 @@ from turnlog.consumers.runtime import opened
 from turnlog.events.contracts import Event
 
 THREAD, ANSWERS = "asked", 20
-PATIENCE_S = 600.0  # of a busy machine
+PATIENCE_S = 600.0  # on a busy machine
 Measure = Callable[[], Awaitable[float]]
 
 
@@ -73,13 +73,13 @@ async def _embedding(runtime: Runtime) -> AsyncIterator[None]:
         yield
     finally:
         is_busy = not working.done() and (await embedding_backlog(runtime)).texts
-        working.cancel()  # the end of a round would take longer than what is measured
+        working.cancel()  # waiting for the end of a round would take longer than the measurement
         await asyncio.gather(working, return_exceptions=True)
         assert is_busy, "the backlog was too short"
 
 
 async def _embed(runtime: Runtime) -> None:
-    """As the reactors do, round by round; projectors that catch up come first."""
+    """Embeds in rounds, as the reactors do; waits while projectors catch up."""
     stop = asyncio.Event()
     while True:
         await runtime.give_way(stop)

@@ -1,7 +1,6 @@
-"""Whether the context of a question holds what answers it, and what the contexts of a conversation cost.
+"""Measures how much of a question's evidence its context contains, and the cost of a conversation's contexts.
 
-LoCoMo names the turns that answer each of its questions, their evidence. Where its file is not there, nothing is
-measured.
+LoCoMo names, for each of its questions, the turns that answer it: the evidence. Without its file nothing is measured.
 """
 
 from collections import defaultdict
@@ -42,7 +41,7 @@ async def measure(stand: Stand) -> list[Row]:
 
 
 async def rows(conn: Connection, recall: Recall, found: Sequence[Conversation]) -> list[Row]:
-    """What share of its evidence the context of a question holds, on average over the questions."""
+    """Returns the share of its evidence that the context of a question contains, averaged over the questions."""
     shares: Shares = defaultdict(list)
     for conversation in found:
         for question in conversation.questions:
@@ -75,7 +74,8 @@ async def _ask(
 
 
 def held(context: Context, messages: Iterable[Message], wanted: frozenset[int]) -> float:
-    """The share of the wanted turns in any tier. A summary holds a turn that it repeats whole, word for word."""
+    """Returns the share of the wanted turns that are in any tier. A summary contains a turn if it repeats it word for
+    word."""
     hit = wanted.intersection(item.seq for tier in context.tiers if tier.tier != "1" for item in tier.items)
     if context.tiers[0].tier == "1" and hit != wanted:
         summary = _plain(str(context.messages[1]["content"]))
@@ -88,7 +88,7 @@ def _plain(text: str) -> str:
 
 
 def cut_to(window: int, messages: Sequence[Message], asked: Message) -> list[Message]:
-    """Full history as far as it fits: the newest turns, within the budget that turnlog has without its tool."""
+    """Returns the newest turns that fit into the budget that turnlog has without its tool."""
     prompt = COUNTER.wire({"role": "system", "content": SYSTEM}) + REPLY_PRIMING
     left = budget_for(CHAT_MODEL, window, prompt, 0).budget - COUNTER.message(asked)
     kept: list[Message] = []

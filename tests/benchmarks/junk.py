@@ -1,7 +1,8 @@
-"""python -m tests.benchmarks.junk [--data DIR] [--show]: what the rules make of MemoryBank, English and Chinese.
+"""python -m tests.benchmarks.junk [--data DIR] [--show]: checks the memories that the rules extract from MemoryBank,
+English and Chinese.
 
-Imports both files into servers of its own, extracts, and checks what is stored: every memory quotes its turn, less
-than 2 % stand twice, none is of the assistant. --show prints each memory with its quote, to be looked at.
+Imports both files into separate servers, extracts memories and checks them: every memory must quote its turn, less than
+2 % may be duplicates, and none may come from the assistant. --show prints each memory with its quote for inspection.
 """
 
 import argparse
@@ -12,7 +13,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # the tests' own modules, as pytest has them
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the folder of the tests' own modules, as in pytest
 
 from helpers.memory_quality import Quality, stored_quality
 
@@ -26,7 +27,7 @@ out = Console(highlight=False, soft_wrap=True)
 
 
 def main() -> int:
-    """1 when one of the three does not hold; 2 when the files are not there."""
+    """Returns 0 if all three conditions are met, 1 if not, 2 if the files are missing."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.junk", description=__doc__)
     parser.add_argument("--data", type=Path, default=DEFAULT_FOLDER, help="the folder with the files of MemoryBank")
     parser.add_argument("--show", action="store_true", help="print every memory with its quote")
@@ -48,7 +49,7 @@ def main() -> int:
 
 async def _measured(files: list[Path]) -> Quality:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        Path(folder).chmod(0o755)  # the database runs as a user of its own
+        Path(folder).chmod(0o755)  # the database runs as a different user
         settings = Settings(home=Path(folder), api_key=None, api_base_url=None)
         async with opened(settings, "junk") as runtime, projecting(runtime):
             return await stored_quality(runtime, files)

@@ -1,4 +1,4 @@
-"""The LangGraph application that both savers keep: a graph whose one node answers at once, talked to turn by turn."""
+"""The LangGraph application for both savers: a graph whose only node answers at once, used turn by turn."""
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +20,8 @@ Settle = Callable[[], Awaitable[None]]
 
 @dataclass(slots=True)
 class Side:
-    """One saver under the same graph. took: seconds of each turn of a thread; seen: with what followed it."""
+    """One saver under the same graph. took: the seconds of each turn of a thread. seen: the seconds until the turn is
+    visible."""
 
     make_saver: MakeSaver
     answers: Iterator[str]
@@ -32,7 +33,7 @@ class Side:
         self.graph = self.fresh()
 
     def fresh(self) -> Any:
-        """The graph on a saver that has nothing in memory."""
+        """Returns the graph on a new saver without cached data."""
         return chat(self.make_saver(), self.answers)
 
     async def say(self, thread: str, text: str, settle: Settle) -> None:
@@ -41,7 +42,7 @@ class Side:
 
     @property
     def at_the_end(self) -> float:
-        """Milliseconds per turn at 400 messages."""
+        """Returns the milliseconds per turn at 400 messages."""
         return 1000 * median(self.took[-COMPARED:])
 
     @property
@@ -51,14 +52,14 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What one thread of 400 messages showed, ours and theirs; times in milliseconds."""
+    """The results for one thread of 400 messages, for turnlog and AsyncPostgresSaver; times in milliseconds."""
 
     turn: tuple[float, float]
     seen: tuple[float, float]
 
 
 def chat(saver: Any, answers: Iterator[str]) -> Any:
-    """One node that answers at once with the next text."""
+    """Returns a graph of one node that answers at once with the next text."""
 
     async def answer(state: MessagesState) -> dict[str, Any]:
         return {"messages": [("assistant", next(answers))]}
@@ -68,7 +69,7 @@ def chat(saver: Any, answers: Iterator[str]) -> Any:
 
 
 async def talk(thread: str, sides: Sequence[Side], texts: Iterator[str], log: Log, pool: Pool) -> Round:
-    """TURNS turns on both sides, turn by turn, in changing order. Ours is projected before the next one begins."""
+    """Runs TURNS turns on both sides alternately. Turnlog's turn is projected before the next turn begins."""
     for side in sides:
         side.took, side.seen = [], []
     settles = (settling(log, pool), nothing)
@@ -80,7 +81,7 @@ async def talk(thread: str, sides: Sequence[Side], texts: Iterator[str], log: Lo
 
 
 def settling(log: Log, pool: Pool) -> Settle:
-    """Until every read model has all that the log has."""
+    """Returns a function that waits until every read model has applied the entire log."""
 
     async def settle() -> None:
         async with pool.connection() as conn:
@@ -90,7 +91,7 @@ def settling(log: Log, pool: Pool) -> Settle:
 
 
 async def nothing() -> None:
-    """A row that Postgres has taken is seen at once."""
+    """Does nothing, because a row that Postgres has committed is visible at once."""
 
 
 def config(thread: str) -> dict[str, Any]:

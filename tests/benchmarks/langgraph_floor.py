@@ -1,6 +1,6 @@
-"""LangGraph's own persistence on the same Postgres: a graph of messages, kept by AsyncPostgresSaver.
+"""Runs LangGraph's own persistence on the same Postgres: a graph of messages with AsyncPostgresSaver.
 
-Its packages come with the extra `bench`; they are looked up by name, so that the rest runs without them.
+Its packages are in the extra `bench`. They are imported by name, so that the other benchmarks run without them.
 """
 
 import contextlib
@@ -22,19 +22,20 @@ class Conversation:
     config: dict[str, Any]
 
     async def record(self, *texts: str) -> None:
-        """One update of the state with a message of each text, the person's and the assistant's in turn."""
+        """Updates the state once with a message for each text, alternately of the person and the assistant."""
         said = [{"role": ("user", "assistant")[at % 2], "content": text} for at, text in enumerate(texts)]
         await self.graph.aupdate_state(self.config, {"messages": said}, as_node="agent")
 
     async def read(self) -> int:
-        """Reads the state as an application does; the number of its messages."""
+        """Reads the state as an application does, and returns the number of its messages."""
         state = await self.graph.aget_state(self.config)
         return len(state.values["messages"])
 
 
 @contextlib.asynccontextmanager
 async def postgres_savers(database_url: str) -> AsyncIterator[Callable[[], Any]]:
-    """A function that makes an AsyncPostgresSaver; all have one pool. Raises ModuleNotFoundError without the extra."""
+    """Yields a function that makes an AsyncPostgresSaver; all share one pool. Raises ModuleNotFoundError without the
+    extra."""
     savers = import_module("langgraph.checkpoint.postgres.aio")
     pool: AsyncConnectionPool[AsyncConnection[dict[str, Any]]] = AsyncConnectionPool(
         database_url,
@@ -45,7 +46,7 @@ async def postgres_savers(database_url: str) -> AsyncIterator[Callable[[], Any]]
             "autocommit": True,
             "prepare_threshold": 0,
             "row_factory": dict_row,
-            "options": "-c search_path=public",  # not among the tables of the same names that turnlog has
+            "options": "-c search_path=public",  # because turnlog has tables of the same names in its schema
         },
     )
     async with pool:
@@ -55,7 +56,7 @@ async def postgres_savers(database_url: str) -> AsyncIterator[Callable[[], Any]]
 
 @contextlib.asynccontextmanager
 async def conversation(database_url: str) -> AsyncIterator[Conversation]:
-    """Raises ModuleNotFoundError without the extra."""
+    """Yields a conversation. Raises ModuleNotFoundError without the extra."""
     graphs = import_module("langgraph.graph")
     async with postgres_savers(database_url) as make_saver:
         graph = graphs.StateGraph(graphs.MessagesState)
@@ -65,5 +66,5 @@ async def conversation(database_url: str) -> AsyncIterator[Conversation]:
 
 
 async def _silent(state: dict[str, Any]) -> dict[str, Any]:
-    """The graph's only node; states are written from outside."""
+    """Does nothing. This is the graph's only node; states are written from outside."""
     return {}

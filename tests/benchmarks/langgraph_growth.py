@@ -1,4 +1,4 @@
-"""What a LangGraph turn costs more in a long thread than in a young one."""
+"""Measures how much more a LangGraph turn costs in a long thread than in a new one."""
 
 from collections.abc import Iterator, Sequence
 from statistics import median
@@ -10,10 +10,10 @@ WARM_UP = 5
 
 
 async def growth(name: str, side: Side, texts: Iterator[str], settle: Settle) -> float:
-    """How many times the time of a thread's first turns its last ones take.
+    """Returns the time of a thread's last turns divided by the time of its first turns.
 
-    The last turns of one thread and the first ones of another, after a warm-up, take turns: both meet the same machine,
-    which is another one half a minute later.
+    After a warm-up, the last turns of one thread and the first turns of another alternate, because the speed of the
+    machine changes within half a minute.
     """
     old, young = f"{name}-old", f"{name}-young"
     took: dict[str, list[float]] = {old: [], young: []}

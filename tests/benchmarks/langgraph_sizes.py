@@ -1,4 +1,4 @@
-"""How many bytes both savers have stored: in the tables of each, and in the log."""
+"""Measures how many bytes both savers have stored, in their tables and in the log."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -13,7 +13,8 @@ STATE = ("messages", "checkpoints", "checkpoint_blobs", "checkpoint_writes", "ch
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Bytes. state: what holds the state of a graph; all: every table of turnlog; theirs: AsyncPostgresSaver's."""
+    """Sizes in bytes. state: turnlog's tables with the state of a graph. all: all tables of turnlog. theirs: the tables
+    of AsyncPostgresSaver."""
 
     state: int
     all: int
@@ -25,7 +26,7 @@ class Sizes:
 
 
 async def sizes(pool: Pool, log: Log) -> Sizes:
-    """Of the database as it is, every table packed first."""
+    """Returns the sizes of the database's tables after packing them."""
     async with pool.connection() as conn:
         await conn.execute("VACUUM FULL")
         rows = await conn.execute(

@@ -1,4 +1,4 @@
-"""A LangGraph chat of 200 turns, kept by TurnlogSaver and by AsyncPostgresSaver: time, reads and bytes, in one run."""
+"""Compares TurnlogSaver and AsyncPostgresSaver on a LangGraph chat of 200 turns: time, reads and bytes, in one run."""
 
 import itertools
 from collections.abc import Awaitable, Callable, Sequence

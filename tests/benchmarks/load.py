@@ -1,4 +1,4 @@
-"""Many open connections to the HTTP server: each gets its events, and the memory stays flat."""
+"""Checks many open connections to the HTTP server: each gets its events, and the memory does not grow."""
 
 import asyncio
 import contextlib
@@ -13,10 +13,10 @@ from tests.benchmarks.measuring import Row, ms, quantile
 from tests.benchmarks.served import Server, serving
 from tests.benchmarks.stand import Stand
 
-STREAMS, A_USER = 500, 10  # a user may have so many streams of events
+STREAMS, A_USER = 500, 10  # A_USER: the maximum number of event streams of a user
 SOCKETS = 200
 ROUNDS = 10
-GROWTH = 1.1  # of the process, from the first round to the last
+GROWTH = 1.1  # allowed growth of the process from the first round to the last
 
 
 async def measure(stand: Stand) -> list[Row]:
@@ -26,14 +26,15 @@ async def measure(stand: Stand) -> list[Row]:
 
 @dataclass(slots=True)
 class _Round:
-    """What the server needed. megabytes: of the whole process afterwards."""
+    """The server's resources for a round. megabytes: the memory of the entire process afterwards."""
 
     latencies: list[float] = field(default_factory=list)
     megabytes: float = 0.0
 
 
 async def _streams(stand: Stand, ours: Server) -> Row:
-    """A thread a user. Each round appends a turn to every thread, and every stream of it must show the turn."""
+    """Opens event streams of threads. Each round appends a turn to every thread, and all of its streams must show the
+    turn."""
     many = stand.sized(STREAMS, STREAMS // 5)
     users = [f"listener-{number}" for number in range(many // A_USER)]
 
@@ -66,7 +67,7 @@ async def _streams(stand: Stand, ours: Server) -> Row:
 
 @contextlib.asynccontextmanager
 async def _stream(ours: Server, user: str) -> AsyncIterator[asyncio.StreamReader]:
-    """One that has shown the first turn."""
+    """Yields a stream that has shown the first turn."""
     reader, writer = await asyncio.open_connection("127.0.0.1", ours.port)
     head = f"GET /api/threads/{user}/events HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {ours.token(user)}"
     writer.write(f"{head}\r\n\r\n".encode())
@@ -79,7 +80,8 @@ async def _stream(ours: Server, user: str) -> AsyncIterator[asyncio.StreamReader
 
 
 async def _sockets(stand: Stand, ours: Server) -> Row:
-    """A user each. Each round asks a question on every socket, and each must end with its answer."""
+    """Opens a WebSocket for each user. Each round asks a question on every socket, and each must end with its
+    answer."""
     many = stand.sized(SOCKETS, SOCKETS // 5)
     before, used = ours.megabytes(), ours.cpu_s()
     async with contextlib.AsyncExitStack() as opened:

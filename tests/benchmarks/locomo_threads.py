@@ -1,4 +1,4 @@
-"""LoCoMo conversations as threads of turnlog: in the read models, with what turnlog remembers of them at their end."""
+"""Loads LoCoMo conversations as threads of turnlog, with the state that turnlog has derived at their end."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -23,7 +23,7 @@ TENANT = "default"
 
 @dataclass(frozen=True, slots=True)
 class LocomoQuestion:
-    """A question with the sequences of its evidence."""
+    """A question with the sequences of its evidence turns."""
 
     text: str
     evidence: frozenset[int]
@@ -31,7 +31,8 @@ class LocomoQuestion:
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """messages: all of them, one speaker as the user, the other as the assistant; memory: the state at their end."""
+    """A conversation. messages: all messages, one speaker as the user, the other as the assistant. memory: the state at
+    its end."""
 
     thread: str
     messages: list[Message]
@@ -40,7 +41,8 @@ class Conversation:
 
 
 async def conversations(path: Path, log: Log, url: str, conn: Connection, every: int) -> list[Conversation]:
-    """Appended, projected and remembered; the text of the turns alone. every: of the questions one in so many."""
+    """Returns the conversations after appending and projecting their turns as text. every: keeps one question in
+    `every`."""
     samples = json.loads(path.read_text("utf-8"))
     await fill(log, (event for sample in samples for event in _dialogue(sample)))
     await project(log, url, conn, (MESSAGES, VECTORS))
@@ -48,7 +50,7 @@ async def conversations(path: Path, log: Log, url: str, conn: Connection, every:
 
 
 def _dialogue(sample: dict[str, Any]) -> Iterator[Event]:
-    """The turns alone; the second speaker plays the assistant, so that there are questions with answers."""
+    """Yields only the turns. The second speaker is the assistant, so that there are questions with answers."""
     for event in turn_events(sample, captions=False):
         if isinstance(event.data, TurnRecorded):
             second = event.data.name == sample["conversation"]["speaker_b"]

@@ -1,4 +1,4 @@
-"""Many memories of one user with random vectors, as events and in the cache of vectors."""
+"""Makes many memories of one user with random vectors, as events and in the embedding cache."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
@@ -25,7 +25,7 @@ def id_of(text: str) -> UUID:
 
 
 def memories(texts: Sequence[str], apart: timedelta) -> Iterator[Event]:
-    """One recorded for each text, from BEGIN on, and then all embedded."""
+    """Yields events that record a memory for each text, from BEGIN on, and then events that embed all of them."""
     for number, text in enumerate(texts):
         at = BEGIN + number * apart
         said = MemorySource(thread="t", seq=number + 1, event_id=id_of(text), quote=text, said_at=at)

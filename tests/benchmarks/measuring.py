@@ -1,4 +1,4 @@
-"""Rounds, medians and rows. The sides of a comparison take turns, so that a noisy machine disturbs all alike."""
+"""Measures in rounds and computes medians. The sides of a comparison alternate, so that noise affects all of them."""
 
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -10,7 +10,7 @@ Side = Callable[[], Awaitable[float]]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the report. ratio: of ours to the floor; target: (">=" or "<=", bound), None without one."""
+    """One line of the report. ratio: turnlog's value divided by the floor's. target: (">=" or "<=", bound), or None."""
 
     what: str
     ours: str
@@ -29,7 +29,8 @@ class Row:
 
 
 async def interleaved(rounds: int, *sides: Side) -> list[list[float]]:
-    """What each side measured, by round. The order turns round by round; a first round warms up and is not kept."""
+    """Returns the measurements of each side by round. The order of the sides rotates; the first round is a warm-up and
+    is dropped."""
     found: list[list[float]] = [[] for _ in sides]
     for number in range(rounds + 1):
         order = list(range(len(sides)))
@@ -41,18 +42,18 @@ async def interleaved(rounds: int, *sides: Side) -> list[list[float]]:
 
 
 def ratio(ours: Sequence[float], floor: Sequence[float]) -> tuple[float, tuple[float, float]]:
-    """The median of the rounds' ratios, and their range: both sides of a round met the same machine."""
+    """Returns the median and the range of the rounds' ratios, because both sides of a round ran under the same load."""
     each = [mine / theirs for mine, theirs in zip(ours, floor, strict=True)]
     return median(each), (min(each), max(each))
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """The value that `share` of all do not exceed."""
+    """Returns the value that `share` of all values do not exceed."""
     return sorted(values)[min(len(values) - 1, int(share * len(values)))]
 
 
 async def seconds(work: Awaitable[object]) -> float:
-    """Until the result is there; letting it go again is up to who asked for it."""
+    """Returns the seconds until the result is available."""
     started = time.perf_counter()
     result = await work
     took = time.perf_counter() - started
@@ -61,7 +62,7 @@ async def seconds(work: Awaitable[object]) -> float:
 
 
 async def milliseconds(call: Callable[[], Awaitable[object]], times: int) -> list[float]:
-    """How long each of `times` calls took."""
+    """Returns the milliseconds of each of `times` calls."""
     return [1000 * await seconds(call()) for _ in range(times)]
 
 

@@ -1,7 +1,7 @@
-"""Adding and searching a person's messages by `turnlog.open()`, beside mem0 on the same texts and vectors.
+"""Measures adding and searching a person's messages by `turnlog.open()` and by mem0, with the same texts and vectors.
 
-mem0 has an environment of its own (`make bench` installs it), because it needs another protobuf than turnlog. Where it
-is not there, its side is left out.
+mem0 has a separate environment (`make bench` installs it), because it needs another protobuf than turnlog. Without the
+environment only turnlog is measured.
 """
 
 import asyncio
@@ -64,7 +64,7 @@ async def _mem0(url: str, texts: Sequence[str], queries: Sequence[str]) -> dict[
 async def _turnlog(
     stand: Stand, url: str, texts: Sequence[str], queries: Sequence[str]
 ) -> tuple[dict[str, Took], dict[str, Took]]:
-    """Returns what calls took when nothing else is to do, and while the embedder works in the same process."""
+    """Returns the durations of calls on an idle process, and while the embedder works in the same process."""
     async with (
         stand.empty_log(),
         stand.fresh_database() as database_url,
@@ -83,7 +83,7 @@ async def _turnlog(
             memory.runtime.log,
             itertools.islice(stand.conversations.events(BACKLOG), stand.sized(BACKLOG, BACKLOG // 5)),
         )
-        await memory.runtime.wait_until_projected(SETTLED_S)  # a read would wait for the projectors, not the embedder
+        await memory.runtime.wait_until_projected(SETTLED_S)  # otherwise reads would wait for the projectors
         busy = {"search": await _searched(memory, queries), "add": await _added(memory, texts[: len(texts) // 4])}
         assert (await embedding_backlog(memory.runtime)).texts, "the backlog was too short"
         return ours, busy

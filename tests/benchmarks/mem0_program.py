@@ -1,7 +1,7 @@
-"""mem0 as a program of its own: adds messages and searches them, by its embedded defaults and without a language model.
+"""Runs mem0 as a separate program: adds messages and searches them, with its embedded defaults and no language model.
 
-Runs by the Python of an environment that has mem0 (requirements-mem0.lock), and imports nothing of turnlog. Reads
-{url, folder, texts, queries} as JSON, writes {add, search}: milliseconds of each call.
+It runs in an environment with mem0 (requirements-mem0.lock) and imports nothing of turnlog. Reads {url, folder, texts,
+queries} as JSON and writes {add, search}, the milliseconds of each call.
 """
 
 import json

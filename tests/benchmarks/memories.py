@@ -1,4 +1,4 @@
-"""Remembering for one user who has 100,000 memories already: as long as for anybody, beside what it cannot go below."""
+"""Measures writing memories of a user who already has 100,000, which must take as long as for other users."""
 
 import itertools
 import random
@@ -76,7 +76,7 @@ def _remember(what: str, ours: list[float], appended: list[float], looked: list[
 
 
 class _Sides:
-    """What is compared. Each call is timed alone; between calls the projector comes to rest."""
+    """The compared operations. Each call is timed alone, after the projector has caught up."""
 
     def __init__(self, log: Log, pool: Pool, held: int, times: int) -> None:
         self._log, self._pool, self._held, self._times = log, pool, held, times
@@ -84,7 +84,7 @@ class _Sides:
         self._numbers = itertools.count(held)
 
     def side(self, call: Call) -> Side:
-        """The mean milliseconds of a round's calls."""
+        """Returns a side that measures the mean milliseconds of a round's calls."""
 
         async def round_() -> float:
             total = 0.0
@@ -96,7 +96,7 @@ class _Sides:
         return round_
 
     async def append(self) -> None:
-        """What storing costs at least."""
+        """Appends an event, which is the minimal cost of storing a memory."""
         await self._log.append_many([_recorded(_said(next(self._numbers)))])
 
     async def look_up(self) -> None:
@@ -113,7 +113,7 @@ class _Sides:
         assert outcome.what == "recorded"
 
     async def contradict(self) -> None:
-        """Another value under a key that is held: the old one is closed in the same append."""
+        """Adds a memory with another value under an existing key, which closes the old memory in the same append."""
         number = next(self._numbers)
         key = _said(random.randrange(0, self._held, 2)).dedupe_key
         newer = _said(number).model_copy(update={"dedupe_key": key})
@@ -127,7 +127,7 @@ async def settled(log: Log, pool: Pool) -> None:
 
 
 def _words(number: int) -> str:
-    """English and Chinese, no two alike."""
+    """Returns different English and Chinese words for each number."""
     picked = random.Random(number)
     return f"I like {' and '.join(picked.sample(WORDS, 3))} since day {number}"
 

@@ -1,7 +1,6 @@
-"""The nightly jobs over all memories of one user, in a process of their own whose memory is watched.
+"""Measures the nightly jobs over all memories of one user, in a separate process whose memory use is recorded.
 
-Run as a program it is the child that is measured: `python -m tests.benchmarks.memory_jobs JOB DUE_AT`, with NATS_URL
-and DATABASE_URL in the environment.
+That process runs `python -m tests.benchmarks.memory_jobs JOB DUE_AT` with NATS_URL and DATABASE_URL in the environment.
 """
 
 import asyncio
@@ -28,7 +27,7 @@ from turnlog.projectors.engine.lag import wait_for
 from turnlog.projectors.models.registry import BY_NAME
 
 APART = timedelta(minutes=1)
-AGAIN = 100  # one memory in so many says what the one before it says
+AGAIN = 100  # one memory in AGAIN repeats the memory before it
 MOST_S = {"compaction": 120.0, "decay": 60.0}
 
 
@@ -54,11 +53,12 @@ def _row(job: str, many: int, took: dict[str, Any], few: dict[str, Any]) -> Row:
 
 
 async def _jobs(stand: Stand, many: int) -> dict[str, dict[str, Any]]:
-    """Compaction first, for what is archived takes no part in it; then a look at all of them a year later."""
+    """Runs the compaction first, because it ignores archived memories, and then the review of all memories a year
+    later."""
     texts = list(_texts(stand.conversations, many))
     async with stand.empty_log() as log, stand.fresh_database() as url, await connect(url) as conn:
         vectors = RandomVectors().vectors(many)
-        # What says the same has the same vector.
+        # Memories that say the same have the same vector.
         own = (vectors[number - 1 if text.endswith("!") and number else number] for number, text in enumerate(texts))
         await cache(conn, texts, own)
         await fill(log, memories(texts, APART))
@@ -72,7 +72,8 @@ async def _jobs(stand: Stand, many: int) -> dict[str, dict[str, Any]]:
 
 
 def _texts(conversations: Conversations, count: int) -> Iterator[str]:
-    """No two alike, but for every AGAIN-th, which differs from the one before in its last sign alone."""
+    """Yields different texts, except that every AGAIN-th text differs from the one before only in its last
+    character."""
     said = cycle([text for text in conversations.texts(2 * count) if len(text) > 25] or ["nothing"])
     before = ""
     for number in range(count):

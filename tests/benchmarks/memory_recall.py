@@ -1,4 +1,5 @@
-"""Recall over all memories of one user, beside a look at one row by its primary key (asked for: a p95 of 25 ms)."""
+"""Measures recall over all memories of one user beside a look-up of one row by its primary key (target: p95 of 25
+ms)."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta

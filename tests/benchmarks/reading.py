@@ -1,4 +1,4 @@
-"""The floor of every reader: a plain nats-py pull consumer that takes the log in thousands and decodes nothing."""
+"""Measures the floor of every reader: a plain nats-py pull consumer that fetches thousands of messages undecoded."""
 
 import time
 
@@ -9,7 +9,7 @@ from turnlog.events.subjects import STREAM, partition_filter
 
 
 async def raw_read(log: Log, count: int) -> float:
-    """Seconds to fetch the first `count` messages."""
+    """Returns the seconds to fetch the first `count` messages."""
     js = log.nc.jetstream()
     subscription = await js.pull_subscribe(
         partition_filter(0),

@@ -1,6 +1,6 @@
-"""Peak memory of a rebuild of the messages over ten times as many events: flat, as nothing is kept from batch to batch.
+"""Measures that the peak memory of a rebuild of the messages does not grow when there are ten times as many events.
 
-Run as a program it is the child that is measured: `python -m tests.benchmarks.rebuild_memory NATS_URL DATABASE_URL`.
+The measured process runs `python -m tests.benchmarks.rebuild_memory NATS_URL DATABASE_URL`.
 """
 
 import asyncio
@@ -67,9 +67,9 @@ async def _rebuild(nats_url: str, database_url: str) -> dict[str, int]:
 
 
 class Peak:
-    """The most memory of its own that this process has while the block runs, over what it had before, in bytes.
+    """Measures by how many bytes the private memory of this process grows at most while the block runs.
 
-    Pages of files do not count: the system takes them back whenever it needs them.
+    Pages of files do not count, because the system can reclaim them at any time.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""A whole rebuild of the messages against the raw read and the raw COPY."""
+"""Measures a complete rebuild of the messages against the raw read and the raw COPY."""
 
 from statistics import median
 

@@ -1,7 +1,8 @@
-"""Recall at 2,000, 20,000 and 200,000 chunks of one user, and what the path for large scopes loses of the exact one.
+"""Measures recall at 2,000, 20,000 and 200,000 chunks of one user, and the loss of the large-scope path against the
+exact one.
 
-The chunks are real messages, loaded into the real tables; their vectors are random, since they stand for cost alone.
-The loss is measured with real vectors, where LoCoMo and its embeddings are there (`make eval` leaves them).
+The chunks are real messages in the real tables; their vectors are random, because they only represent the cost. The
+loss is measured with real vectors, if LoCoMo and its embeddings exist (`make eval` creates them).
 """
 
 from collections.abc import Sequence
@@ -28,12 +29,12 @@ from turnlog.projectors.models.chunks.lookup import Scope
 SIZES, QUICK_SIZES = (2_000, 20_000, 200_000), (2_000, 10_000, 20_000)
 K = 10
 QUESTIONS = 60
-EVERY = 5  # of LoCoMo's questions
+EVERY = 5  # one in EVERY of LoCoMo's questions is asked
 E5, LISTENER = "e5", "listener"
 
 
 class RandomEmbedder:
-    """Stands where a model stands in the product, so that its time is not part of recall's."""
+    """Replaces the embedding model, so that the model's time is not part of the measured time."""
 
     model = MODEL
 
@@ -93,7 +94,7 @@ async def _load_conversations(conn: Connection, stand: Stand) -> list[Conversati
 
 
 async def _agreement(conn: Connection, told: Sequence[Conversation]) -> Row:
-    """The same ranking, once over all chunks of the conversations and once over the candidates that indexes give."""
+    """Compares the ranking over all chunks of the conversations with the ranking over the candidates from indexes."""
     scope, (ids, whole) = Scope("default", None, LISTENER), _together(told)
     about = await sample_scope(conn, scope, E5, None)
     same, exact, found = [], [], []
@@ -119,7 +120,7 @@ async def _agreement(conn: Connection, told: Sequence[Conversation]) -> Row:
 
 
 def _together(told: Sequence[Conversation]) -> tuple[list[str], ScopeIndex]:
-    """All conversations as one scope, with the ids of its chunks."""
+    """Returns all conversations as one scope, with the ids of its chunks."""
     ordered = sorted(told, key=lambda conversation: conversation.name)
     chunks = [chunk for conversation in ordered for chunk in conversation.found]
     vectors = [conversation.scope.vectors for conversation in ordered if conversation.scope.vectors is not None]

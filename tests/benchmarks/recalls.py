@@ -1,4 +1,4 @@
-"""Recall within a thread and over all threads of a user, against one query that Postgres answers by itself."""
+"""Measures recall within a thread and over all threads of a user against a single full-text query of Postgres."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
@@ -30,7 +30,7 @@ Call = Callable[[], Awaitable[object]]
 
 
 class RandomVectors:
-    """Stands where a model stands in the product, so that its time is not part of recall's."""
+    """Replaces the embedding model, so that the model's time is not part of the measured time."""
 
     model = MODEL
 
@@ -65,7 +65,7 @@ async def measure(stand: Stand) -> list[Row]:
 
 
 def _events(conversations: Conversations, many: int) -> list[Event]:
-    """One thread, and a user's many threads of THREAD_TURNS turns."""
+    """Returns the turns of one thread, and of many threads of a user with THREAD_TURNS turns each."""
     return [
         event.model_copy(
             update={"thread": "one", "user": None}
@@ -77,7 +77,7 @@ def _events(conversations: Conversations, many: int) -> list[Event]:
 
 
 async def _embed(log: Log, conn: Connection, embedder: RandomVectors) -> None:
-    """As the embedder reactor does: vectors into the cache, then events that say so."""
+    """Stores vectors in the cache and then appends the events about them, as the embedder does."""
     rows = await (await conn.execute("SELECT thread_id, id, index_text FROM memory_vectors")).fetchall()
     async with conn.cursor() as cursor:
         await cursor.execute("CREATE TEMP TABLE made (text_hash bytea, embedding text)")

@@ -1,4 +1,4 @@
-"""What turnlog remembers of a thread while it grows: summary, topics and pruning as the memory reactor makes them."""
+"""Simulates what turnlog keeps of a growing thread: summary, topics and pruning, as thread maintenance makes them."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -28,7 +28,8 @@ SYSTEM = (
 
 @dataclass(slots=True)
 class Remembered:
-    """The state of a conversation: its turns after pruning, those that were pruned, and what stands for them."""
+    """The state of a conversation: its current turns, its pruned turns, and the summary and topics that replace
+    them."""
 
     deriver: Deriver
     messages: list[Message] = field(default_factory=list)
@@ -39,7 +40,7 @@ class Remembered:
     topics: Counter[str] = field(default_factory=Counter)
 
     async def hear(self, message: Message) -> None:
-        """One more turn, and what is due after it."""
+        """Adds a turn and performs the maintenance that is due after it."""
         self.messages.append(message)
         due = plan(Facts(self.messages, self.summarised_through, self.tagged_through), SETTINGS)
         if due.tag_through is not None:
@@ -55,7 +56,7 @@ class Remembered:
             self.messages = self._span(due.prune_through, message.seq)
 
     def context(self, window: int, asked: Message, relevant: list[int]) -> Context:
-        """As thread_context builds it for the agent: pruned turns come back when they are relevant."""
+        """Returns the context that thread_context builds for the agent; it includes relevant pruned turns."""
         back = [message for message in self.pruned if message.seq in relevant]
         return build_context(
             ContextInput(
@@ -77,7 +78,8 @@ class Remembered:
 
 
 def remembered(conn: Connection, thread: str) -> Remembered:
-    """Of a thread without turns yet. Summaries are extracts, topics keywords: no language model takes part."""
+    """Returns the state of a thread without turns. Summaries are extracts and topics keywords, without a language
+    model."""
     tasks = OfflineTextTasks(COUNTER.text)
     return Remembered(
         Deriver(

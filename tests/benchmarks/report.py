@@ -1,4 +1,4 @@
-"""The measured rows as a table for the terminal and as docs/benchmarks.md."""
+"""Formats the measured rows as a table for the terminal and as docs/benchmarks.md."""
 
 import os
 import platform
@@ -30,7 +30,7 @@ def table(rows: Sequence[Row]) -> Table:
 
 
 def document(measured: Mapping[str, Sequence[Row]], data: str, quick: bool) -> str:
-    """docs/benchmarks.md. measured: the rows of each benchmark, by its name in the catalogue."""
+    """Returns the text of docs/benchmarks.md. measured: the rows of each benchmark, by its name in the catalogue."""
     lines = [
         "# Benchmarks",
         "",
@@ -55,7 +55,7 @@ def _rows(rows: Sequence[Row]) -> list[str]:
 
 
 def _windows(rows: Sequence[Row]) -> list[str]:
-    """Tokens and evidence by the context window, one line each; what has no window follows."""
+    """Returns lines of tokens and evidence for each context window; rows without a window come last."""
     found: dict[str, dict[str, str]] = {}
     for row in rows:
         what, _, kind = row.what.partition(": ")
@@ -101,5 +101,5 @@ def _cells(row: Row) -> tuple[str, ...]:
 def _version(name: str) -> str | None:
     try:
         return version(name)
-    except ImportError:  # PackageNotFoundError: the extra is not installed
+    except ImportError:  # PackageNotFoundError if the extra is not installed
         return None

@@ -1,4 +1,4 @@
-"""Chunks straight into memory_vectors, by COPY: what 200,000 recorded turns would leave there."""
+"""Loads chunks directly into memory_vectors by COPY, as 200,000 recorded turns would create them."""
 
 import contextlib
 import itertools
@@ -29,7 +29,8 @@ TYPES = (
 
 
 class RandomVectors:
-    """Of length 1 and all alike in part, as an embedding model's are; they stand for its cost, not for its sense."""
+    """Makes random unit vectors with a common part, like an embedding model's; they represent its cost, not its
+    meaning."""
 
     def __init__(self) -> None:
         self._random = np.random.default_rng(7)
@@ -42,7 +43,7 @@ class RandomVectors:
 
 
 async def load(conn: Connection, conversations: Conversations, sizes: Sequence[int]) -> None:
-    """One user a size, named by it, with so many chunks in the threads of the data."""
+    """Loads for each size a user with this name and this number of chunks, in the threads of the data."""
     vectors, seq = RandomVectors(), itertools.count(1)
     for size in sizes:
         found = itertools.islice(_chunks(conversations, size, seq), size)
@@ -53,7 +54,7 @@ async def load(conn: Connection, conversations: Conversations, sizes: Sequence[i
 async def copy_chunks(
     conn: Connection, chunks: Sequence[Chunk], vectors: NDArray[np.floating], user: str, model: str
 ) -> None:
-    """As the projector and the embedder would leave them."""
+    """Copies chunks into the table in the form that the projector and the embedder write."""
     target = f"COPY memory_vectors ({', '.join(COLUMNS)}) FROM STDIN (FORMAT BINARY)"
     await register_vector_async(conn)
     async with conn.cursor() as cursor, cursor.copy(target.encode()) as copy:
@@ -64,7 +65,7 @@ async def copy_chunks(
 
 @contextlib.asynccontextmanager
 async def indexed_afterwards(conn: Connection) -> AsyncIterator[None]:
-    """Indexes are dropped and made again when the rows are there, which takes a third of the time."""
+    """Drops the indexes and recreates them after the block has loaded the rows, which takes a third of the time."""
     rows = await conn.execute(
         "SELECT indexname::text, indexdef FROM pg_indexes WHERE tablename = 'memory_vectors' "
         "AND indexname <> 'memory_vectors_pkey' AND schemaname = current_schema"
@@ -81,7 +82,8 @@ async def indexed_afterwards(conn: Connection) -> AsyncIterator[None]:
 
 
 def _chunks(conversations: Conversations, size: int, seqs: Iterator[int]) -> Iterator[Chunk]:
-    """Of the turns with words in them, again from the start under new threads when there are too few; each once."""
+    """Yields distinct chunks of the turns that contain words; if there are too few, repeats the turns on new
+    threads."""
     for again in itertools.count():
         seen: set[str] = set()
         for event in conversations.events(size + size // 5):

@@ -1,11 +1,12 @@
-"""The sections of docs/benchmarks.md: which benchmarks belong together, and how they are measured, said once."""
+"""Defines the sections of docs/benchmarks.md: the benchmarks of each and a description of the method."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """names: of the benchmarks in catalogue.py. method: a paragraph of Markdown above the table."""
+    """A section. names: the names of its benchmarks in catalogue.py. method: a paragraph of Markdown above the
+    table."""
 
     title: str
     names: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""turnlog's HTTP server in a process of its own, beside a bare FastAPI route with one SELECT in another."""
+"""Runs turnlog's HTTP server in a process, and a bare FastAPI route with one SELECT in another process."""
 
 import asyncio
 import contextlib
@@ -31,7 +31,7 @@ Reply = Callable[[dict[str, Any]], tuple[str, bytes]]
 
 
 def bare(database_url: str, port: int) -> None:
-    """The floor: FastAPI, a pool, one SELECT."""
+    """Serves the floor: FastAPI, a pool and one SELECT."""
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -50,7 +50,7 @@ def bare(database_url: str, port: int) -> None:
 
 
 async def serve() -> None:
-    """Plays the roles until the process is ended. The settings are in the environment."""
+    """Plays the roles until the process is ended. Reads the settings from the environment."""
     async with opened(Settings(), "turnlog-bench") as runtime, playing(runtime, ("projectors", "agent", "api")):
         leave_out_of_garbage()
         await asyncio.Event().wait()
@@ -58,7 +58,7 @@ async def serve() -> None:
 
 @dataclass(slots=True)
 class Server:
-    """A process that serves HTTP. tokens: by user."""
+    """A process that serves HTTP. tokens: the tokens by user."""
 
     pid: int
     port: int
@@ -66,8 +66,9 @@ class Server:
     _free: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = field(default_factory=list)
 
     async def call(self, method: str, path: str, body: object = None, user: str = "ann") -> bytes:
-        """The body of a 2xx response, over a kept connection: the client costs a tenth of httpx's time."""
-        self._free = [(reader, writer) for reader, writer in self._free if not reader.at_eof()]  # idle ones are closed
+        """Returns the body of a 2xx response over a kept connection. This client needs a tenth of httpx's time."""
+        # closes idle connections
+        self._free = [(reader, writer) for reader, writer in self._free if not reader.at_eof()]
         reader, writer = self._free.pop() if self._free else await asyncio.open_connection("127.0.0.1", self.port)
         sent = b"" if body is None else json.dumps(body).encode()
         head = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {self.token(user)}\r\n"
@@ -100,7 +101,7 @@ async def _chunks(reader: asyncio.StreamReader) -> bytes:
 
 @contextlib.asynccontextmanager
 async def started(code: str, *, port: int, token: Callable[[str], str], **environment: str) -> AsyncIterator[Server]:
-    """A process that runs the code, once it takes connections."""
+    """Starts a process that runs the code and yields it once it accepts connections."""
     inherited = ("PATH", "HOME", "PYTHONPATH", "OPENBLAS_NUM_THREADS")
     given = {name: os.environ[name] for name in inherited if name in os.environ} | environment
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", code, env=given)
@@ -113,16 +114,17 @@ async def started(code: str, *, port: int, token: Callable[[str], str], **enviro
                 await asyncio.sleep(0.1)
         yield Server(process.pid, port, token)
     finally:
-        with contextlib.suppress(ProcessLookupError):  # it failed, and said why
+        with contextlib.suppress(ProcessLookupError):  # the process has failed and printed the reason
             process.terminate()
         await process.wait()
 
 
 @contextlib.asynccontextmanager
 async def model(seconds: float, port: int = 0, reply: Reply | None = None) -> AsyncIterator[str]:
-    """The URL of a model server whose answers take so long. Its vectors are random: they stand for cost alone.
+    """Yields the URL of a model server whose answers take `seconds`. Its vectors are random, because they only
+    represent the cost.
 
-    reply returns the content type and the body for a request; without it every answer is a stream of "Yes.".
+    reply: returns the content type and the body for a request; without it every answer is a stream of "Yes.".
     """
     chunk = {"id": "a", "object": "chat.completion.chunk", "created": 0, "model": "m", "choices": []}
     said = {**chunk, "choices": [{"index": 0, "delta": {"content": "Yes."}, "finish_reason": "stop"}]}
@@ -160,14 +162,15 @@ def _vectors(asked: dict[str, Any]) -> bytes:
 
 
 async def answer_at_once(port: int, reply: Reply | None = None) -> None:
-    """A model server in a process of its own, until the process is ended."""
+    """Runs a model server until the process is ended."""
     async with model(0.0, port, reply):
         await asyncio.Event().wait()
 
 
 @contextlib.asynccontextmanager
 async def serving(stand: Stand, model_s: float) -> AsyncIterator[tuple[Server, Server]]:
-    """The server and its floor, on an empty log and database. model_s: what an answer of the model takes."""
+    """Yields the server and the floor, on an empty log and database. model_s: the seconds that the model takes to
+    answer."""
     async with stand.empty_log(), stand.fresh_database() as url, model(model_s) as model_url:
         with TemporaryDirectory() as home:
             given = {"DATABASE_URL": url, "NATS_URL": stand.nats_url, "TURNLOG_PLAINTEXT": "yes", "TURNLOG_HOME": home}

@@ -1,4 +1,4 @@
-"""Requests to the HTTP server, beside a bare FastAPI route with one SELECT."""
+"""Measures requests to the HTTP server beside a bare FastAPI route with one SELECT."""
 
 import asyncio
 import time
@@ -76,7 +76,7 @@ async def _reading(stand: Stand, ours: Server, floor: Server) -> list[Row]:
 
 
 async def _p95_ms(seconds: int, call: Callable[[], Awaitable[object]]) -> float:
-    """From the moment each request was due."""
+    """Returns the 95th percentile of the latencies, each measured from the time when the request was due."""
     began = time.perf_counter() + 0.1
 
     async def one(number: int) -> float:
@@ -89,7 +89,8 @@ async def _p95_ms(seconds: int, call: Callable[[], Awaitable[object]]) -> float:
 
 
 async def _asking(ours: Server, many: int) -> Row:
-    """Streams of as many users at once; each must end with its answer. The memory is that of the whole process."""
+    """Measures concurrent answer streams of `many` users; each must end with its answer. The memory is that of the
+    entire process."""
 
     async def ask(number: int) -> float:
         began, user = time.perf_counter(), f"user-{many}-{number}"

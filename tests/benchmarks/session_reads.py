@@ -1,4 +1,4 @@
-"""How long a session takes to read from each of its levels, for a process that has or has not read it before."""
+"""Measures how long reading a session from each level takes, for a process that has or has not read it before."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -24,7 +24,7 @@ THREAD, TURNS, CALLS = "session", 30, 400
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """A level as a reader meets it. bound: milliseconds at p50."""
+    """A level from which sessions are read. bound: the target at p50 in milliseconds."""
 
     level: Level
     what: str
@@ -66,7 +66,7 @@ async def _talk(log: Log, pool: Pool, texts: list[str]) -> None:
 
 
 async def _took(level: Level, calls: int, log: Log, pool: Pool, unprojected: Pool) -> list[float]:
-    """Milliseconds of each call; every one is checked to come from this level."""
+    """Returns the milliseconds of each call, after checking that each was answered from this level."""
     took = []
     async with _reader(log, pool) as warm:
         await warm.get(THREAD)
@@ -84,7 +84,7 @@ async def _took(level: Level, calls: int, log: Log, pool: Pool, unprojected: Poo
 @asynccontextmanager
 async def _reader(log: Log, pool: Pool) -> AsyncIterator[Sessions]:
     async with pool.connection():
-        pass  # a process keeps a connection open
+        pass  # opens a connection, as a process keeps one open
     async with Sessions(log, pool, "default") as sessions:
         yield sessions
 

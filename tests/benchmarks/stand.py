@@ -1,4 +1,4 @@
-"""The stand on which benchmarks are made: embedded servers in a folder of their own, empty logs, fresh databases."""
+"""Provides the environment for benchmarks: embedded servers in a separate folder, empty logs and new databases."""
 
 import asyncio
 import contextlib
@@ -49,7 +49,7 @@ class Stand:
 
     @contextlib.asynccontextmanager
     async def empty_log(self) -> AsyncIterator[Log]:
-        """A log without any event."""
+        """Yields an empty log."""
         nc = await connect_nats(self.nats_url, "turnlog-bench-setup")
         for stream in (STREAM, KEYS_STREAM):
             with contextlib.suppress(NotFoundError):
@@ -63,7 +63,7 @@ class Stand:
 
     @contextlib.asynccontextmanager
     async def fresh_database(self) -> AsyncIterator[str]:
-        """The URL of a migrated database without any row."""
+        """Yields the URL of a migrated, empty database."""
         name = f"turnlog_bench_{uuid.uuid4().hex[:12]}"
         await _execute(self.server_url, f"CREATE DATABASE {name} TEMPLATE {_TEMPLATE}")
         try:
@@ -74,7 +74,7 @@ class Stand:
 
 @contextlib.asynccontextmanager
 async def standing(conversations: Conversations, quick: bool) -> AsyncIterator[Stand]:
-    """Starts the servers as turnlog itself does (every batch of the log is synced) and removes them at the end."""
+    """Starts the servers as turnlog does (every batch of the log is synced to disk), and removes them at the end."""
     with tempfile.TemporaryDirectory(prefix="turnlog-bench-") as folder:
         home = Path(folder) / "home"
         async with lease(home):
@@ -85,7 +85,7 @@ async def standing(conversations: Conversations, quick: bool) -> AsyncIterator[S
 
 
 async def fill(log: Log, events: Iterable[Event]) -> int:
-    """Appends the events; returns how many there were."""
+    """Appends the events and returns their number."""
     left, count = iter(events), 0
     while batch := list(islice(left, 1_000)):
         count += len(await log.append_many(batch))
@@ -93,7 +93,7 @@ async def fill(log: Log, events: Iterable[Event]) -> int:
 
 
 async def project(log: Log, database_url: str, watcher: Connection, projections: tuple[Projection, ...]) -> float:
-    """Seconds from the start of a runner until its projections have applied all that is in the log now."""
+    """Returns the seconds from the start of a runner until its projections have applied the current log."""
     names, head = tuple(projection.name for projection in projections), await log.partition_head(0)
     started = time.perf_counter()
     async with following(log, database_url, projections):
@@ -105,7 +105,7 @@ async def project(log: Log, database_url: str, watcher: Connection, projections:
 async def following(
     log: Log, database_url: str, projections: tuple[Projection, ...] = PROJECTIONS
 ) -> AsyncIterator[None]:
-    """The projections follow the log while the block runs."""
+    """Keeps the projections up to date while the block runs."""
     runner = Runner(log, database_url, projections, 0)
     running = asyncio.create_task(runner.run())
     try:
@@ -117,7 +117,7 @@ async def following(
 
 @contextlib.asynccontextmanager
 async def worker(stand: Stand, database_url: str) -> AsyncIterator[None]:
-    """`turnlog worker projectors`, a process of its own, follows the log while the block runs."""
+    """Runs `turnlog worker projectors` as a separate process while the block runs."""
     environment = {name: os.environ[name] for name in ("PATH", "HOME", "PYTHONPATH") if name in os.environ}
     environment |= {"NATS_URL": stand.nats_url, "DATABASE_URL": database_url, "TURNLOG_PLAINTEXT": "yes"}
     process = await asyncio.create_subprocess_exec(

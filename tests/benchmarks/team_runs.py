@@ -1,4 +1,4 @@
-"""A run of an agent with three tools, beside the same workflow as a LangGraph graph kept by AsyncPostgresSaver."""
+"""Measures a run of an agent with three tools beside the same workflow as a LangGraph graph with AsyncPostgresSaver."""
 
 import asyncio
 import itertools
@@ -66,7 +66,8 @@ CALLS = [
 
 
 def reply(body: dict[str, Any]) -> tuple[str, bytes]:
-    """Three calls of tools, and the answer once their results are there; as a stream where one is asked for."""
+    """Returns a model response: three tool calls, or the answer if their results are in the request; as a stream on
+    request."""
     solved = body["messages"][-1]["role"] == "tool"
     message = {"role": "assistant", "content": ANSWER} if solved else {"role": "assistant", "tool_calls": CALLS}
     finish, usage = "stop" if solved else "tool_calls", {"prompt_tokens": 9, "completion_tokens": 9, "total_tokens": 18}
@@ -119,7 +120,7 @@ class State(TypedDict, total=False):
 
 
 def workflow(client: httpx2.AsyncClient, saver: Any) -> Any:
-    """The graph: each node's messages are a checkpoint."""
+    """Returns the graph, which saves a checkpoint after each node."""
 
     async def plan(state: State) -> State:
         asked = {"model": "m", "messages": state["messages"]}
@@ -154,7 +155,8 @@ def greeting(user: str) -> Event:
 
 
 async def _compared(stand: Stand, runtime: Runtime, graph: Any) -> list[Row]:
-    """Each run is the first of its conversation, by a user who has written before. The first round is not kept."""
+    """Compares both. Each run is the first of its conversation, by a user who has written before; the first round is
+    dropped."""
     runs = stand.sized(RUNS, RUNS // 2)
     numbers = itertools.count()
     took: dict[str, list[float]] = {"ours": [], "floor": []}

@@ -1,4 +1,4 @@
-"""What an event costs all projections in threads of 1,000, 10,000 and 100,000 events of each shape."""
+"""Measures the cost of an event for all projections, in threads of 1,000, 10,000 and 100,000 events of each shape."""
 
 import contextlib
 import sys
@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # the tests' own modules, as pytest has them
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the folder of the tests' own modules, as in pytest
 
 from helpers.projection_spec import stored
 from helpers.thread_shapes import SHAPES, Shape
@@ -41,13 +41,13 @@ def _row(shape: Shape, lengths: list[int], costs: list[float]) -> Row:
 
 
 class _Log:
-    """A log of one shape that is applied to every projection on a database of its own."""
+    """A log of one shape that every projection applies to a separate database."""
 
     def __init__(self, conn: Connection, shape: Shape, at: Positions) -> None:
         self._conn, self._shape, self._at, self._done = conn, shape, at, 0
 
     async def apply(self, events: int) -> float:
-        """Milliseconds per event."""
+        """Applies events and returns the milliseconds per event."""
         batch = [incoming(stored(self._shape(seq), seq)) for seq in range(self._done + 1, self._done + events + 1)]
         self._done += events
         begun = time.perf_counter()
@@ -56,7 +56,7 @@ class _Log:
 
 
 async def _costs(stand: Stand, shape: Shape, lengths: list[int]) -> list[float]:
-    """Milliseconds per event after each number of events; the logs take turns."""
+    """Returns the milliseconds per event after each number of events; the logs alternate."""
     async with contextlib.AsyncExitStack() as stack:
         logs = []
         for length in lengths:
@@ -66,5 +66,5 @@ async def _costs(stand: Stand, shape: Shape, lengths: list[int]) -> list[float]:
             logs.append(_Log(conn, shape, await positions.load(conn, PROJECTIONS, LIVE, 0)))
             for _ in range(length // IMPORTED):
                 await logs[-1].apply(IMPORTED)
-                await conn.execute("VACUUM ANALYZE")  # autovacuum does not keep up with an import of seconds
+                await conn.execute("VACUUM ANALYZE")  # autovacuum cannot keep up with an import that takes only seconds
         return [median(each) for each in await interleaved(ROUNDS, *(partial(log.apply, AT_ONCE) for log in logs))]

@@ -1,4 +1,4 @@
-"""What people wait for beside the server: a hook of a coding agent, and the memory of a test."""
+"""Measures waits outside the server: a hook of a coding agent, and the pytest fixture of a memory."""
 
 import asyncio
 import json
@@ -45,7 +45,7 @@ async def _run(*words: str, sent: str = "") -> None:
 
 
 async def _fixture(stand: Stand) -> Row:
-    """The fixture's two parts, as consumers/client/_pytest.py has them."""
+    """Measures the fixture's two parts, as in consumers/client/_pytest.py."""
     async with stand.empty_log(), stand.fresh_database() as database_url:
         with tempfile.TemporaryDirectory() as home:
             where: dict[str, Any] = {"home": Path(home), "nats_url": stand.nats_url, "database_url": database_url}

@@ -1,4 +1,4 @@
-"""From append to visible in `messages`, at a steady rate, against a plain publish and a plain insert at that rate."""
+"""Measures the time from an append until `messages` shows it, beside a plain publish and insert at the same rate."""
 
 import asyncio
 import contextlib
@@ -20,7 +20,7 @@ WATCH_S = 0.001
 
 
 class Watcher:
-    """Knows how far `messages` is; one question every WATCH_S for all who wait."""
+    """Reads the position of `messages` every WATCH_S seconds, once for all waiting callers."""
 
     def __init__(self, conn: Connection) -> None:
         self._conn, self._position, self._moved = conn, 0, asyncio.Condition()
@@ -54,7 +54,7 @@ async def measure(stand: Stand) -> list[Row]:
 
 
 async def at_rate(events: Sequence[Event], work: Callable[[Event], Awaitable[None]]) -> list[float]:
-    """Milliseconds from the moment each event was due, whatever the ones before it do."""
+    """Returns for each event the milliseconds from the time when it was due; late events do not delay later ones."""
     start = time.perf_counter() + 0.1
 
     async def one(number: int, event: Event) -> float:

@@ -1,1 +1,1 @@
-"""Chaos: real servers and worker processes are killed while events are appended; nothing may be lost or doubled."""
+"""Chaos tests kill real servers and worker processes while events are appended; nothing may be lost or duplicated."""

@@ -1,6 +1,6 @@
 """`make chaos`: 20,000 events, 30 kills, a long outage; then 100 runs of a team, whose worker is killed 60 times.
 
-Exit 1 when anything was lost, doubled, parked or differs.
+Exits with 1 if any event was lost, duplicated or parked, or if rows differ from a rebuild.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""The victims: embedded servers and worker processes of one home, killed with SIGKILL and started again."""
+"""Runs the embedded servers and worker processes of one home, kills them with SIGKILL and restarts them."""
 
 import asyncio
 import contextlib
@@ -20,12 +20,12 @@ from turnlog.consumers.servers.processes import alive, cmdline, wait_until
 from .schedule import PART_OF, WORKERS, Kill
 
 READY_TIMEOUT_S, STOP_TIMEOUT_S = 60.0, 40.0
-# Models must be the offline ones, whatever the caller's environment says.
+# These variables are removed from the caller's environment, so that the offline models are used.
 _FOREIGN = ("API_", "OPENAI_", "MEMORY_", "TURNLOG_", "NATS_URL", "DATABASE_URL")
 
 
 class Fleet:
-    """Servers and workers under `home`. Make it with `start`, end it with `stop`."""
+    """The servers and workers of one home. `start` creates a fleet, `stop` ends it."""
 
     def __init__(self, home: Path, seed: int) -> None:
         self.home, self._rng = home, random.Random(seed + 2)
@@ -40,7 +40,7 @@ class Fleet:
 
     async def start(self) -> None:
         self.where = await embedded.start(self.home)
-        await embedded.keep(self.home)  # the end of the last worker would stop them
+        await embedded.keep(self.home)  # otherwise the end of the last worker would stop them
 
     def start_workers(self) -> None:
         for name in WORKERS:
@@ -48,7 +48,8 @@ class Fleet:
         self._watch = asyncio.create_task(self._restart_those_who_left())
 
     async def kill(self, kill: Kill, back: asyncio.Task[None]) -> None:
-        """SIGKILL now; `back` is awaited and then the target is started again. A target that is down comes first."""
+        """Kills the target with SIGKILL and starts it again after `back`. If the target is down, first waits until it
+        runs again."""
         for name in {kill.target, PART_OF.get(kill.target, kill.target)}:
             if earlier := self._revivals.pop(name, None):
                 await earlier
@@ -58,17 +59,17 @@ class Fleet:
         self._revivals[kill.target] = asyncio.create_task(self._revive(kill.target, back))
 
     async def all_back(self) -> None:
-        """Returns when everything that was killed runs again and is ready."""
+        """Waits until everything that was killed runs again and is ready."""
         await self.all_revived()
         ready = [wait_until(partial(self._is_ready, name), lambda: True, READY_TIMEOUT_S) for name in WORKERS]
         assert all(await asyncio.gather(*ready)), "a worker did not get ready"
 
     async def all_revived(self) -> None:
-        """Returns when everything that was killed is started again."""
+        """Waits until everything that was killed has been started again."""
         await asyncio.gather(*self._revivals.values())
 
     async def outage(self, seconds: float) -> None:
-        """Both servers die and stay away."""
+        """Kills both servers and restarts them after this time."""
         for server in ("nats", "postgres"):
             await self._kill(server)
             self.killed[server] += 1
@@ -76,7 +77,8 @@ class Fleet:
         await embedded.start(self.home)
 
     async def stop_workers(self, *names: str) -> list[str]:
-        """SIGTERM, as an operator would; returns complaints about those who did not end well."""
+        """Stops workers with SIGTERM, as an operator would; returns complaints about workers that did not end
+        cleanly."""
         if self._watch is not None:
             self._watch.cancel()
         chosen = {name: self._workers.pop(name) for name in names or tuple(self._workers)}
@@ -85,7 +87,7 @@ class Fleet:
         return [f"{name} ended with {code}" for name, process in chosen.items() if (code := await _ended(process)) != 0]
 
     async def stop(self) -> None:
-        """Ends everything, whatever state it is in."""
+        """Ends all workers and servers, regardless of their state."""
         for task in (self._watch, *self._revivals.values()):
             if task is not None:
                 task.cancel()
@@ -110,7 +112,7 @@ class Fleet:
         await wait_until(lambda: _gone(victim), lambda: True, 10.0)
 
     def _kill_backend(self, postmaster: psutil.Process) -> psutil.Process:
-        """Backends come and go: one that has just ended by itself is no victim."""
+        """Kills a backend and returns it. It tries again if the chosen backend has just ended by itself."""
         while True:
             victim = self._rng.choice(_backends(postmaster))
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -139,7 +141,7 @@ class Fleet:
             )
 
     async def _is_ready(self, name: str) -> bool:
-        """Whether the last start of the worker got through: it then says so."""
+        """Returns whether the worker has printed that its last start is complete."""
         log = (self.home / f"{name}.log").read_bytes()[self._log_start[name] :]
         return f"worker {WORKERS[name][0]} runs".encode() in log
 
@@ -161,7 +163,8 @@ class Fleet:
         }
 
     async def _restart_those_who_left(self) -> None:
-        """Nobody should: servers that are away are no reason to give up. It is noted, and the run goes on."""
+        """Restarts workers that have ended by themselves and records this, because unavailable servers are no reason to
+        end."""
         while True:
             await asyncio.sleep(0.5)
             for name, process in list(self._workers.items()):
@@ -171,7 +174,8 @@ class Fleet:
 
 
 def _backends(postmaster: psutil.Process) -> list[psutil.Process]:
-    """Client connections first; Postgres titles them `postgres: user database …`."""
+    """Returns Postgres's child processes, client connections first; their titles begin with `postgres: user
+    database`."""
     children = postmaster.children()
     clients = [child for child in children if "turnlog turnlog" in " ".join(cmdline(child))]
     return clients or children

@@ -1,4 +1,4 @@
-"""A gate before the producers, so that what is killed is at work when it dies."""
+"""A gate that slows the producers, so that processes are at work when they are killed."""
 
 import asyncio
 import contextlib
@@ -18,9 +18,10 @@ OnProgress = Callable[[str, int], None]
 
 @contextlib.asynccontextmanager
 async def lag_watched(fleet: Fleet, ledger: Ledger, most: int, progress: OnProgress) -> AsyncIterator[asyncio.Event]:
-    """A gate that is closed while the transcript is more than `most` behind and nothing is down on purpose.
+    """Yields a gate that is closed while the transcript is more than `most` events behind and nothing is down on
+    purpose.
 
-    Without it, everything would be appended before a killed worker is back, and most kills would hit nothing.
+    Without the gate, all events would be appended before a killed worker is back, and most kills would have no effect.
     """
     gate = asyncio.Event()
     gate.set()

@@ -1,4 +1,4 @@
-"""The verdict: every check returns its violations as sentences; none is the only good answer."""
+"""Judges a run: every check returns its violations as sentences; a good run has none."""
 
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Sequence
@@ -20,7 +20,7 @@ from .ledger import Ledger
 
 MAX_SHOWN = 5
 Row = tuple[UUID, int, object]
-# An answer of the offline model is one round, or two with a search: more than there can be.
+# More parts than an answer can have: an answer of the offline model is one round, or two with a search.
 ANSWER_PARTS = (
     "answer",
     *(f"round-{n}" for n in range(4)),
@@ -29,7 +29,8 @@ ANSWER_PARTS = (
 
 
 async def violations(log: Log, database_url: str, conn: Connection, ledger: Ledger) -> list[str]:
-    """All checks; the workers must have ended. The rebuild comes last, as it replaces what the others look at."""
+    """Returns the violations of all checks; the workers must have ended. The rebuild comes last, because it replaces
+    the rows that the other checks read."""
     found = _some(ledger.moved) + _some(await _transcript(conn, ledger))
     found += _some([line async for line in _answers(log, ledger)])
     found += _some(await _labels(conn, ledger))
@@ -41,7 +42,7 @@ async def violations(log: Log, database_url: str, conn: Connection, ledger: Ledg
 
 
 async def _transcript(conn: Connection, ledger: Ledger) -> list[str]:
-    """Every acknowledged turn once, where and as it was acknowledged, and nothing that nobody sent."""
+    """Checks that the transcript contains every acknowledged turn once, as acknowledged, and no other turns."""
     rows = await conn.execute("SELECT thread_id, event_id, seq, content FROM messages ORDER BY thread_id, seq")
     shown: dict[str, list[Row]] = {}
     for thread, event_id, seq, content in await rows.fetchall():
@@ -66,7 +67,8 @@ def _difference(thread: str, wanted: Sequence[Row], mine: Sequence[Row]) -> str:
 
 
 async def _answers(log: Log, ledger: Ledger) -> AsyncIterator[str]:
-    """Each request has exactly one answer and one receipt on the log, though agents died in mid-answer."""
+    """Checks that each request has exactly one answer and one receipt on the log, although agents were killed while
+    answering."""
     seen: Counter[tuple[UUID | None, str]] = Counter()
     async for stored in log.read(["turnlog.log.>"]):
         event = recorded(stored).event
@@ -85,7 +87,7 @@ async def _answers(log: Log, ledger: Ledger) -> AsyncIterator[str]:
 
 
 async def _labels(conn: Connection, ledger: Ledger) -> list[str]:
-    """A renamed thread has its last name."""
+    """Checks that a renamed thread has its last name."""
     rows = await conn.execute("SELECT thread_id, label FROM thread_activity")
     shown: dict[str, str | None] = dict(await rows.fetchall())
     last = {e.thread: e.data.label for t in ledger.threads.values() for e, _ in t if isinstance(e.data, ThreadRenamed)}
@@ -95,7 +97,7 @@ async def _labels(conn: Connection, ledger: Ledger) -> list[str]:
 
 
 async def _rebuilt_alike(log: Log, database_url: str, conn: Connection) -> list[str]:
-    """A fresh build equals the live rows, and after a rebuild they are the same rows still."""
+    """Checks that a fresh build equals the live rows, and that a rebuild does not change them."""
     found = []
     for verified in await verify_several(log, database_url, PROJECTIONS):
         found += _some(f"{verified.projection}: {d.table} [{d.key}] {d.kind}" for d in verified.differences)
@@ -108,7 +110,7 @@ async def _rebuilt_alike(log: Log, database_url: str, conn: Connection) -> list[
 
 
 async def _fingerprint(conn: Connection, projection: Projection) -> list[object]:
-    """The number of rows and a digest of all of them, for each table."""
+    """Returns the number of rows and a digest of all rows of each table."""
     found: list[object] = []
     for table in projection.tables:
         text = f"SELECT count(*), md5(string_agg(md5(t::text), '' ORDER BY md5(t::text))) FROM {table.name} t"
@@ -121,7 +123,7 @@ def requests(ledger: Ledger) -> list[Event]:
 
 
 def answer_ids(ledger: Ledger) -> set[UUID]:
-    """Every id that a turn of an answer to one of the requests may have."""
+    """Returns all ids that turns of an answer to one of the requests may have."""
     return {answer_id(request.id, part) for request in requests(ledger) for part in ANSWER_PARTS}
 
 

@@ -1,4 +1,4 @@
-"""What was acknowledged, in order per thread; and who waits for the m-th acknowledgement."""
+"""Records the acknowledged events of each thread in order, and lets others wait for the m-th acknowledgement."""
 
 import asyncio
 from collections import defaultdict
@@ -10,7 +10,7 @@ from turnlog.events.publish import Appended
 
 
 class Ledger:
-    """One a run. threads: thread → (event, its sequence) as acknowledged."""
+    """The ledger of one run. threads: the acknowledged (event, sequence) pairs of each thread."""
 
     def __init__(self) -> None:
         self.threads: defaultdict[str, list[tuple[Event, int]]] = defaultdict(list)
@@ -30,14 +30,14 @@ class Ledger:
         self._waiting = [one for one in self._waiting if not one[1].done()]
 
     def repeated(self, first: Sequence[Appended], again: Sequence[Appended]) -> None:
-        """What was sent again after its acknowledgement must be told the same places."""
+        """Checks that events that were sent again got the same sequences as before."""
         self.repeats += len(first)
         for old, new in zip(first, again, strict=True):
             if (old.event_id, old.seq) != (new.event_id, new.seq):
                 self.moved.append(f"event {old.event_id} was acknowledged at {old.seq} and again at {new.seq}")
 
     async def reached(self, number: int) -> None:
-        """Returns after the number-th acknowledgement."""
+        """Waits for this number of acknowledgements."""
         if number <= self.count:
             return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -1,4 +1,4 @@
-"""The tools of the team in tests/teams/notebook. Two write, and each says in a file that it was called."""
+"""Tools of the team in tests/teams/notebook. Two of them write, and each records its calls in a file."""
 
 import os
 import uuid

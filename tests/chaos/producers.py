@@ -1,4 +1,4 @@
-"""The producers: each lane sends its operations in order, each again with the same ids until it is acknowledged."""
+"""Producers send the operations of each lane in order, and repeat each with the same ids until it is acknowledged."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -15,7 +15,8 @@ Gate = Callable[[], Awaitable[object]]
 
 
 async def produce(log: Log, workload: Workload, ledger: Ledger, gate: Gate) -> None:
-    """Sends everything. gate: waits while the read models are too far behind, as a producer who reads would."""
+    """Sends all operations. gate: closed while the read models are too far behind, as for a producer that reads
+    them."""
     async with asyncio.TaskGroup() as group:
         for lane in workload.lanes:
             group.create_task(_lane(log, lane, ledger, gate))
@@ -36,7 +37,7 @@ async def _until_acknowledged(log: Log, operation: Operation, ledger: Ledger) ->
             return await _send(log, operation)
         except LogUnavailable:
             ledger.retries += 1
-        except WrongExpectedVersion:  # a reactor or the agent wrote to the thread: look again
+        except WrongExpectedVersion:  # a reactor or the agent wrote to the thread, so read its head again
             ledger.conflicts += 1
 
 

@@ -1,4 +1,4 @@
-"""One run: start → append while things die → wait until quiet → judge."""
+"""Performs one run: starts the fleet, appends while processes are killed, waits until all is quiet, and judges."""
 
 import asyncio
 import time
@@ -25,12 +25,12 @@ from .ledger import Ledger
 from .producers import produce
 
 QUIET_TIMEOUT_S = 240.0
-AFTERWARDS = 1_000_000  # so that no other run begins with the same events
+AFTERWARDS = 1_000_000  # added to the seed for events after the outage; large enough that other runs do not use the sum
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """outage_s: how long both servers are away at once, after the kills; 0: never."""
+    """The plan of a run. outage_s: how long both servers are down after the kills; 0 means no outage."""
 
     seed: int
     events: int = 20_000
@@ -42,7 +42,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Counts of a run; violations is empty when all is well. Times in seconds."""
+    """The counts of a run, with times in seconds. violations: empty if the run was good."""
 
     seed: int
     acknowledged: int
@@ -59,7 +59,7 @@ class Result:
 
 
 def ignore(_: str, __: int) -> None:
-    """No progress wanted."""
+    """Ignores progress."""
 
 
 async def run(home: Path, plan: Plan, progress: OnProgress = ignore) -> Result:
@@ -68,7 +68,8 @@ async def run(home: Path, plan: Plan, progress: OnProgress = ignore) -> Result:
         await fleet.start()
         await asyncio.to_thread(upgrade, fleet.where.database_url)
         log = await Log.connect(fleet.where.nats_url, StreamOptions(), "turnlog-chaos")
-        log.appender = Appender(log.nc, timeout_s=1.0, ack_s=0.5)  # impatient: the producers' own retries count too
+        # short timeouts, because the producers' own retries are tested too
+        log.appender = Appender(log.nc, timeout_s=1.0, ack_s=0.5)
         try:
             return await _run(fleet, log, ledger, plan, progress)
         finally:
@@ -89,7 +90,7 @@ async def _run(fleet: Fleet, log: Log, ledger: Ledger, plan: Plan, progress: OnP
         quiet = time.perf_counter()
         progress("judging", 0)
         home = Settings(home=fleet.home, nats_url=None, database_url=None)
-        async with opened(home) as runtime:  # with the keys that open what the workers wrote
+        async with opened(home) as runtime:  # with the keys to open the events that the workers wrote
             found += await violations(runtime.log, fleet.where.database_url, conn, ledger)
     return Result(
         plan.seed,
@@ -118,7 +119,7 @@ async def _append_while_things_die(fleet: Fleet, log: Log, ledger: Ledger, plan:
 
 
 async def _append_after_an_outage(fleet: Fleet, log: Log, ledger: Ledger, plan: Plan, progress: OnProgress) -> None:
-    """The same workers must live through it and go on."""
+    """Appends events after an outage of both servers, which the same workers must survive."""
     progress("both servers down", 0)
     await fleet.outage(plan.outage_s)
     more = workload.make(plan.seed + AFTERWARDS, plan.events // 20, plan.threads, plan.lanes)
@@ -134,7 +135,9 @@ async def _kill(fleet: Fleet, ledger: Ledger, kills: list[schedule.Kill]) -> Non
 async def _quiet(
     fleet: Fleet, log: Log, ledger: Ledger, conn: psycopg.AsyncConnection[tuple[object, ...]], progress: OnProgress
 ) -> list[str]:
-    """All requests answered, effects stopped, everything projected, projectors stopped; returns complaints."""
+    """Waits until all requests are answered, all reactions have ended and everything is projected, and stops the
+    workers.
+    Returns complaints."""
     found = await _answered(ledger, conn, progress)
     found += await fleet.stop_workers("reactors-1", "reactors-2", "agent")
     await wait_for(conn, tuple(BY_NAME), 0, await log.partition_head(0), QUIET_TIMEOUT_S)

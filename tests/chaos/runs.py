@@ -1,7 +1,7 @@
-"""Chaos of runs: a team answers while its worker is killed at random steps, in mid-plan, between tools, before the end.
+"""Chaos test of agent runs: a team answers while its worker is killed at random steps, for instance between tools.
 
-The model is a scripted server of the OpenAI API. Each of its answers follows from the request alone, so a step that is
-made again asks for the same.
+The model is a scripted server of the OpenAI API. Its answers depend only on the request, so a repeated step gets the
+same answer.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # the tests' own modules, as pytest has them
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the folder of the tests' own modules, as in pytest
 
 from helpers.openai_bodies import Step
 from helpers.openai_server import Kind, OpenAIServer
@@ -40,17 +40,17 @@ from .gate import OnProgress
 from .notebook import CALLS
 
 TESTS = Path(__file__).parents[1]
-AT_ONCE = 8  # runs that are asked for before the first of them has ended
-ANSWERED_S = 120.0  # after the last kill
+AT_ONCE = 8  # the number of concurrent runs
+ANSWERED_S = 120.0  # the time limit for answers after the last kill
 FOREIGN = ("API_", "OPENAI_", "MEMORY_", "TURNLOG_", "NATS_URL", "DATABASE_URL")
 STEPS = ("run_planned", "run_tool_called", "run_tool_answered", "run_delegated", "store_item_put", "run_solved")
-TOOLS = {"note": ("note_down",), "book": ("note_down", "book")}  # that write, by what a question begins with
+TOOLS = {"note": ("note_down",), "book": ("note_down", "book")}  # the writing tools, by the first word of a question
 
 
 @dataclass(frozen=True, slots=True)
 class RunsResult:
-    """Counts of a run of chaos. killed_after: by the step that the worker was killed at. called: how often tools that
-    write were called; effects: what they stored. violations is empty when all is well."""
+    """The counts of a chaos run. killed_after: the number of kills by the step before the kill. called: how often
+    writing tools were called. effects: how many effects they stored. violations: empty if the run was good."""
 
     seed: int
     runs: int
@@ -62,7 +62,8 @@ class RunsResult:
 
 
 class Planner(OpenAIServer):
-    """Plans by what the question says, and answers from what the tools returned. Tells of each request."""
+    """A model server that plans by the words of the question and answers with the results of the tools. It reports each
+    request."""
 
     def __init__(self, tell: Any) -> None:
         super().__init__()
@@ -87,9 +88,8 @@ class Planner(OpenAIServer):
 
 @dataclass(slots=True)
 class Killer:
-    """Kills the worker at random steps: `after` counts down what happens, and the step at zero is its last.
-
-    The worker is started again at once, and at work before steps are counted again.
+    """Kills the worker at random steps: `after` counts steps down, and the worker is killed at zero. It is restarted at
+    once, and counting continues when it works again.
     """
 
     command: list[str]
@@ -110,7 +110,7 @@ class Killer:
         self.after = self.rng.randint(1, 25)
 
     def happened(self, step: str) -> None:
-        """A step of a run; from any thread."""
+        """Counts a step of a run; may be called from any thread."""
         with self.lock:
             if self.worker is None or self.killed_after.total() >= self.kills:
                 return
@@ -123,7 +123,7 @@ class Killer:
             self.start()
 
     def end(self) -> list[str]:
-        """Ends the worker as an operator would; returns complaints."""
+        """Ends the worker as an operator would, and returns complaints."""
         with self.lock:
             worker, self.worker = self.worker, None
         assert worker is not None
@@ -133,7 +133,7 @@ class Killer:
 
 
 async def run(home: Path, seed: int, runs: int, kills: int, progress: OnProgress) -> RunsResult:
-    """Asks `runs` questions and kills the worker so many times meanwhile; judges when all are answered."""
+    """Asks `runs` questions, kills the worker `kills` times meanwhile, and judges when all questions are answered."""
     where = await embedded.start(home)
     await embedded.keep(home)
     try:
@@ -178,7 +178,7 @@ async def _run(
 
 @contextlib.asynccontextmanager
 async def _watched(runtime: Runtime, killer: Killer) -> AsyncIterator[None]:
-    """Tells the killer of each step that reaches the log."""
+    """Reports each step that reaches the log to the killer while the block runs."""
 
     async def on_message(message: Any) -> None:
         kind = message.subject.rsplit(".", 1)[-1]
@@ -193,7 +193,7 @@ async def _watched(runtime: Runtime, killer: Killer) -> AsyncIterator[None]:
 
 
 async def _asked(runtime: Runtime, killer: Killer, runs: int, progress: OnProgress) -> tuple[list[Event], list[str]]:
-    """Asks so that AT_ONCE runs are under way; returns the requests when all are answered, with complaints."""
+    """Asks questions with AT_ONCE concurrent runs; returns the requests and complaints when all are answered."""
     requests, ended = list[Event](), 0
     deadline = asyncio.get_running_loop().time() + ANSWERED_S
     while ended < runs:
@@ -222,9 +222,10 @@ async def _answered(runtime: Runtime, requests: list[Event]) -> int:
 
 
 async def _violations(runtime: Runtime, requests: list[Event]) -> list[str]:
-    """Each question has one answer, each step is one event, each effect too; the rows are those of a rebuild.
+    """Checks that each question has one answer, that each step and each effect was recorded once, and that the rows
+    equal a rebuild.
 
-    An event that is stored again after the deduplication window has the same id and is the same one.
+    Events with the same id count as one event, because an event may be stored again after the deduplication window.
     """
     seen, ids = Counter[tuple[UUID | str | None, str]](), set[UUID]()
     async for stored in runtime.log.read(["turnlog.log.>"]):
@@ -265,6 +266,6 @@ async def _violations(runtime: Runtime, requests: list[Event]) -> list[str]:
 
 
 def _words(request: Event) -> str:
-    """What the question of a request says: its number is that of its thread."""
+    """Returns the words of a request's question, which follow from the number of its thread."""
     number = int(request.thread.removeprefix("run-"))
     return f"{('note', 'book')[number % 2]} {number}"

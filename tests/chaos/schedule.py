@@ -1,4 +1,4 @@
-"""Who is killed when: after the m-th acknowledged event, from the seed. Pure."""
+"""Plans from a seed which target is killed after which number of acknowledged events. Pure."""
 
 import random
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ WORKERS = {
     "reactors-2": ["reactors"],
     "agent": ["agent"],
 }
-# A backend is one process of Postgres: its death makes Postgres cut off everybody and recover by itself.
+# A backend is one process of Postgres. If it is killed, Postgres disconnects all clients and recovers by itself.
 TARGETS: dict[str, int] = {
     "projectors": 6,
     "reactors-1": 2,
@@ -20,7 +20,7 @@ TARGETS: dict[str, int] = {
     "postgres": 4,
     "postgres-backend": 2,
 }
-# What has to run for the target to be there.
+# The target that must run for this target to exist.
 PART_OF = {"postgres-backend": "postgres"}
 
 
@@ -34,7 +34,7 @@ class Kill:
 
 
 def make(seed: int, kills: int, events: int, always: Sequence[str] = tuple(TARGETS)) -> list[Kill]:
-    """In order of time. Each of `always` dies at least once when there are as many kills."""
+    """Returns the kills in order of time. Each target of `always` is killed at least once if there are enough kills."""
     rng = random.Random(seed + 1)
     targets = list(always)[:kills]
     targets += rng.choices(list(TARGETS), weights=list(TARGETS.values()), k=kills - len(targets))
@@ -44,5 +44,6 @@ def make(seed: int, kills: int, events: int, always: Sequence[str] = tuple(TARGE
 
 
 def _absence(rng: random.Random, target: str, events: int) -> int:
-    """Without NATS there are no acknowledgements to wait for, so it comes back at once."""
+    """Returns how many acknowledgements the target stays down. NATS restarts at once, because without NATS there are no
+    acknowledgements."""
     return 0 if target == "nats" else rng.randint(0, events // 40)

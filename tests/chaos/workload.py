@@ -1,6 +1,6 @@
-"""What the producers say: a list of operations for each lane, all of it from a seed. Pure.
+"""Generates the producers' operations for each lane from a seed. Pure.
 
-A lane is one producer; a thread belongs to one lane, so its order is the order in which the lane sends.
+A lane is one producer. A thread belongs to one lane, so the order of its events is the order in which the lane sends.
 """
 
 import random
@@ -14,7 +14,7 @@ from typing import Literal
 from turnlog.events.contracts import AnswerRequested, Event, EventData, ThreadRenamed, TurnRecorded
 
 SOURCE = "chaos"
-REPEATED = 20  # one operation in so many
+REPEATED = 20  # one operation in REPEATED is sent twice
 START = datetime(2025, 1, 1, tzinfo=UTC)
 Kind = Literal["single", "expected", "group", "batch", "mixed", "rename", "ask"]
 WEIGHTS: dict[Kind, int] = {"single": 55, "expected": 10, "group": 12, "batch": 12, "mixed": 5, "rename": 4, "ask": 2}
@@ -35,14 +35,15 @@ _WORDS = (
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One call of a producer. group: single appends at once; batch, mixed and ask: one atomic batch."""
+    """One call of a producer. group: concurrent single appends. batch, mixed and ask: one atomic batch."""
 
     kind: Kind
     events: tuple[Event, ...]
 
     @property
     def is_repeated(self) -> bool:
-        """Whether the producer sends it once more, as one does that was restarted before it noted the answer."""
+        """Returns whether the producer sends the operation again, like a producer that was restarted before it recorded
+        the reply."""
         return self.events[0].id.int % REPEATED == 0
 
 
@@ -56,7 +57,8 @@ class Workload:
 
 
 def make(seed: int, events: int, threads: int, lanes: int) -> Workload:
-    """At least `events` events (the last operation may add a few) over threads of very different lengths."""
+    """Returns a workload of at least `events` events (the last operation may add a few) over threads of very different
+    lengths."""
     maker = _Maker(random.Random(seed), threads, lanes)
     while maker.made < events:
         maker.operation()
@@ -91,7 +93,7 @@ class _Maker:
         return (self._turn(thread),)
 
     def _neighbours(self, thread: int) -> Sequence[int]:
-        """Different threads of the same lane."""
+        """Returns different threads of the same lane."""
         mine = range(thread % len(self.lanes), len(self._names), len(self.lanes))
         return self._rng.sample(mine, min(len(mine), self._rng.randint(2, 8)))
 

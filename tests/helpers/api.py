@@ -1,4 +1,4 @@
-"""The HTTP server as a client sees it: real uvicorn on a free port, with the roles of a test."""
+"""Runs the HTTP server as a client sees it: a real uvicorn on a free port, with the roles of a test."""
 
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection
@@ -18,7 +18,7 @@ from turnlog.agent.runtime import Runtime
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """tenant: of the tokens; None is the runtime's own."""
+    """A running HTTP server. tenant: the tenant of the tokens; None means that of the runtime."""
 
     runtime: Runtime
     url: str
@@ -26,7 +26,7 @@ class Api:
 
     @asynccontextmanager
     async def client(self, user: str = "ann", **given: Any) -> AsyncIterator[httpx2.AsyncClient]:
-        """Sends a token of this user. given: role, scopes, tenant, ttl."""
+        """Yields a client that sends a token of this user. given: role, scopes, tenant, ttl."""
         headers = {"Authorization": f"Bearer {self.token(user, **given)}"}
         async with httpx2.AsyncClient(base_url=self.url, headers=headers, verify=tls_context(), timeout=120) as client:
             yield client
@@ -43,7 +43,7 @@ def token_of(
     scopes: Collection[str] | None = None,
     tenant: str | None = None,
 ) -> str:
-    """A token as `turnlog token` prints it, for the runtime's own tenant by default."""
+    """Returns a token as `turnlog token` prints it, by default for the runtime's tenant."""
     return issue_token(runtime.settings, tenant or runtime.settings.tenant, user, role, ttl, scopes).token
 
 
@@ -51,7 +51,7 @@ Serve = Callable[..., AbstractAsyncContextManager[Api]]
 
 
 def server(nats_url: str, database_url: str, home: Any) -> Serve:
-    """async with serve("agent", model="m") as api: these roles beside the API and the projectors."""
+    """Returns a function that serves the API with the given roles: `async with serve("agent", model="m") as api`."""
 
     @asynccontextmanager
     async def serve(*roles: str, **settings: Any) -> AsyncIterator[Api]:
@@ -65,14 +65,14 @@ def server(nats_url: str, database_url: str, home: Any) -> Serve:
 
 @asynccontextmanager
 async def openai_client(api: Api, user: str = "ann", **given: Any) -> AsyncIterator[openai.AsyncOpenAI]:
-    """The unchanged client of OpenAI, with this server's address and a token of the user."""
+    """Yields OpenAI's unchanged client with this server's address and a token of the user."""
     token = api.token(user, **given)
     async with openai.AsyncOpenAI(base_url=f"{api.url}/v1", api_key=token, max_retries=0) as client:
         yield client
 
 
 async def server_events(response: httpx2.Response) -> AsyncGenerator[dict[str, Any]]:
-    """The server-sent events as {"event", "id", "data"}."""
+    """Yields the server-sent events as {"event", "id", "data"}."""
     one: dict[str, Any] = {}
     async for line in response.aiter_lines():
         if not line and one:

@@ -1,4 +1,4 @@
-"""Conversations that go into the archive and come back."""
+"""Appends conversations for tests that archive and restore them."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -36,7 +36,7 @@ def no_progress(label: str) -> Iterator[OnProgress]:
 
 
 async def append_conversations(stage: Stage, *threads: str, user: str | None = "ann") -> None:
-    """Conversations with topics and vectors, as they are after a while."""
+    """Appends conversations and waits until they have topics and vectors."""
     for thread in threads or ("t",):
         await stage.runtime.log.append_many(conversation(thread, user))
     await embed_all(stage)

@@ -1,4 +1,4 @@
-"""Debian's Chromium on the page of a test's own server, for tests of what a person sees and does."""
+"""Opens the web page of a test's server in Debian's Chromium, for tests of what a person sees and does."""
 
 import json
 from collections.abc import AsyncIterator, Callable
@@ -14,7 +14,7 @@ FLAGS = (
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
 )
 HEIGHT = 820
-PATIENCE_MS = 30_000  # a busy machine draws late
+PATIENCE_MS = 30_000  # a busy machine renders late
 expect.set_options(timeout=PATIENCE_MS)
 
 
@@ -38,8 +38,10 @@ async def signed_in(
     theme: str = "light",
     width: int = 1280,
 ) -> AsyncIterator[Page]:
-    """Yields the page at an address, for a user. At the end no script may have failed, the content security policy
-    stopped nothing, and no request went to another origin."""
+    """Yields the page at an address, signed in as a user.
+
+    At the end fails if a script failed, the content security policy blocked something, or a request went to another
+    origin."""
     page = await signed_out(browser, api)
     wrong: list[str] = []
     listeners: list[tuple[Any, Callable[[Any], None]]] = [
@@ -67,8 +69,8 @@ async def signed_in(
 
 
 async def signed_out(browser: Browser, api: Api) -> Page:
-    """Returns the one tab of the browser, with an empty session storage. A new tab takes three times as long to begin,
-    and has cached nothing."""
+    """Returns the browser's only tab, with an empty session storage. A new tab takes three times as long to open and
+    has an empty cache."""
     if not browser.contexts:
         context = await browser.new_context(locale="en-GB")
         context.set_default_timeout(PATIENCE_MS)

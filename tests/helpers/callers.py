@@ -1,4 +1,4 @@
-"""Callers of the WebSocket and of MCP with a person's token, and headers that must not open anything."""
+"""Connects to the WebSocket and MCP with a person's token, and makes headers that must be refused."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -20,7 +20,7 @@ def socket(api: Api, topic: str, query: str = "", **given: Any) -> connect:
 
 
 def forged(api: Api) -> dict[str, str]:
-    """Authorization headers that must not open anything, by what is wrong with them."""
+    """Returns authorization headers that must be refused, by their defect."""
     good = api.token()
     claims = jwt.decode(good, options={"verify_signature": False})
     public = {"kid": jwt.get_unverified_header(good)["kid"]}

@@ -1,4 +1,4 @@
-"""Chat clients of a test's own server, whose clock passes only when somebody sleeps."""
+"""Makes chat clients of a test's server, whose clock advances only when the client sleeps."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -18,7 +18,7 @@ ASK_RESTART = ChatRequest(ASK.messages, restart=True)
 
 
 class Clock:
-    """Time that passes only when somebody sleeps."""
+    """A clock that advances only by calls of sleep."""
 
     def __init__(self) -> None:
         self.now, self.slept = 0.0, list[float]()
@@ -34,7 +34,7 @@ def words(text: str) -> int:
 
 @asynccontextmanager
 async def chat_clients(server: OpenAIServer, clock: Clock) -> AsyncIterator[Callable[..., OpenAIChat]]:
-    """Yields a function that makes clients; they are closed at the end."""
+    """Yields a function that makes clients, which are closed at the end."""
     opened: list[OpenAIChat] = []
 
     def new(key: str | None = None, timeout_s: float = 60.0, url: str | None = None, **options: Any) -> OpenAIChat:
@@ -52,7 +52,7 @@ async def chat_clients(server: OpenAIServer, clock: Clock) -> AsyncIterator[Call
 
 
 def ended(got: list[Delta]) -> tuple[str, str | None]:
-    """Returns the text of record and why the answer ended."""
+    """Returns the answer's final text and the reason why it ended."""
     final = got[-1].final
     assert final is not None
     return final.text, final.finish_reason
@@ -63,8 +63,9 @@ async def deltas(chat: OpenAIChat, request: ChatRequest = ASK) -> list[Delta]:
 
 
 async def cut_off(client: Any, server: OpenAIServer, request: ChatRequest, **reply: Any) -> list[Delta]:
-    """Returns what came of an answer until its time was up: long enough for a busy machine to send the beginning.
-    Looks that it was asked for once and did not count against the server."""
+    """Returns the part of an answer that arrives within a limit, which is long enough for a busy machine to send the
+    beginning.
+    Also checks that there was only one request, and that the timeout did not count as a failure of the server."""
     for seconds in (0.3, 3.0, 30.0):
         server.reply(**reply)
         chat, before = client(), len(server.requests)

@@ -1,4 +1,4 @@
-"""Where the browser for the tests of the web page is."""
+"""Finds the browser for the tests of the web page."""
 
 import shutil
 

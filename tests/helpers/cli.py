@@ -53,7 +53,7 @@ def turnlog(nats_url: str, database_url: str, tmp_path: Path) -> Cli:
 
 def commands(environment: Mapping[str, str]) -> Cli:
     async def run(*words: str, typed: str | None = None) -> CliResult:
-        """typed: what a person at a terminal answers; nobody is there when it is not given."""
+        """Runs a command. typed: a person's input at a terminal; None means that there is no terminal."""
         with nullcontext(os.devnull) if typed is None else terminal(typed) as stdin:
             done = await asyncio.to_thread(run_command, *words, environment=environment, stdin=stdin)
         assert "Traceback" not in done.err
@@ -64,7 +64,7 @@ def commands(environment: Mapping[str, str]) -> Cli:
 
 @pytest.fixture
 def turnlog_in_one_process(nats_url: str, database_url: str, tmp_path: Path) -> ManyCommands:
-    """Commands one after the other in one process, which takes less time than a process for each."""
+    """Returns a function that runs several commands in one process, which is faster than one process for each."""
     environment = environment_of(nats_url, database_url, tmp_path)
 
     async def run(calls: Sequence[Sequence[str]]) -> list[CliResult]:
@@ -78,8 +78,8 @@ def turnlog_in_one_process(nats_url: str, database_url: str, tmp_path: Path) -> 
 
 @contextmanager
 def terminal(typed: str) -> Iterator[str]:
-    """The path of a terminal at which a person has typed already. What it shows is read, because a terminal whose
-    few kilobytes of buffer are full stops the command that draws on it."""
+    """Yields the path of a terminal at which a person has already typed. Its output is read, because a full buffer of a
+    few kilobytes would block the command."""
     keyboard, screen = pty.openpty()
     reader = Thread(target=read_to_the_end, args=(keyboard,), daemon=True)
     try:
@@ -93,7 +93,7 @@ def terminal(typed: str) -> Iterator[str]:
 
 
 def read_to_the_end(keyboard: int) -> None:
-    """Returns when nobody has the terminal open for writing any longer."""
+    """Reads until no process has the terminal open for writing."""
     with contextlib.suppress(OSError):
         while os.read(keyboard, 4096):
             pass

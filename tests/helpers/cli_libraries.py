@@ -1,6 +1,6 @@
-"""All that commands load, loaded by importing this: modules, and what a process makes once of files.
+"""Loads all libraries that commands use, and data that a process reads once from files.
 
-The modules of the command line are not among them: each process makes its console from its own environment.
+The modules of the command line are not loaded, because each process creates its console from its own environment.
 """
 
 import gc
@@ -13,7 +13,7 @@ from turnlog.agent.settings import Settings
 
 MODULES = [
     "anyio._backends._asyncio",
-    "pytest",  # a fork runs its parent's main module again, which is pytest's
+    "pytest",  # a fork runs its parent's main module again, which is pytest's main module
     "rich.progress",
     "rjieba",
     "turnlog.consumers.roles",
@@ -28,5 +28,5 @@ for package in PACKAGES:
         import_module(one.name)
 load_rules()
 counter_for(Settings.model_fields["model"].default)
-# No object of these is garbage, and a fork that looks for some copies the pages that it looks at.
+# None of these objects is garbage, and a fork that searches them for garbage would copy their memory pages.
 gc.freeze()

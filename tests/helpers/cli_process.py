@@ -1,4 +1,4 @@
-"""The command `turnlog` as a process, and small files that it imports."""
+"""Runs the command `turnlog` as a process, and writes small files for it to import."""
 
 import json
 import os
@@ -66,7 +66,7 @@ JSONL = [
     {"thread": "notes", "role": "assistant", "content": "Noted."},
 ]
 
-# The code of the error, and a part of its message.
+# The code of each error and a part of its message.
 ERRORS = {
     ("messages", "nope"): ("not-found", "turnlog threads"),
     ("recall", "x", "--thread", "nope"): ("not-found", "turnlog threads"),
@@ -93,7 +93,7 @@ class CommandResult:
 
     @property
     def document(self) -> Any:
-        """The one document on stdout."""
+        """Returns the only JSON document on stdout."""
         assert "Traceback" not in self.err
         return json.loads(self.out)
 
@@ -110,7 +110,7 @@ class CommandResult:
 
 @dataclass(frozen=True, slots=True)
 class Cli:
-    """turnlog with a data folder of its own, whose servers are up."""
+    """The command `turnlog` on a separate data folder whose servers are running."""
 
     home: Path
     servers: Servers

@@ -1,4 +1,4 @@
-"""Settings of a memory for tests of `import turnlog`, with a model server, and an HTTP server of the same memory."""
+"""Opens a memory for tests of `import turnlog`, with a model server, in this process or over HTTP."""
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
@@ -41,7 +41,7 @@ def served(given: dict[str, Any], folder: Path, *roles: str) -> AbstractAsyncCon
 
 @pytest.fixture(params=["open", "connect"])
 async def face(request: pytest.FixtureRequest, given: dict[str, Any], tmp_path: Path) -> AsyncIterator[Face]:
-    """Opens the memory of ann: in this process, or over HTTP on a server in it."""
+    """Opens ann's memory in this process, or over HTTP on a server in this process."""
     if request.param == "open":
         yield lambda user="ann", **more: turnlog.open(**given, **more)
         return

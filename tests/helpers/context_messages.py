@@ -1,4 +1,4 @@
-"""Short ways to write stored messages for the tests of the context."""
+"""Short functions that make stored messages for the tests of the context."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -52,7 +52,7 @@ def image(url: str = "https://example.org/a.png") -> dict[str, Any]:
 
 
 def chat(pairs: int, words: int = 40) -> list[Message]:
-    """A plain conversation of `pairs` questions and answers, about `words` tokens each."""
+    """Returns a plain conversation of `pairs` questions and answers of about `words` tokens each."""
     turns: list[Message] = []
     for n in range(pairs):
         turns.append(user(f"question {n} " + "word " * words))

@@ -1,4 +1,4 @@
-"""The conversation graph of one process, with connections, models, checkpointer and store of its own."""
+"""Opens the conversation graph as one process does, with separate connections, models, checkpointer and store."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -22,7 +22,7 @@ THREAD = "t"
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """A process's graph: connections, models, checkpointer and store of its own."""
+    """The graph of one process, with separate connections, models, checkpointer and store."""
 
     stage: Stage
     graph: Graph
@@ -57,12 +57,12 @@ async def instance(settings: Settings, **more: Any) -> AsyncIterator[Instance]:
 
 
 def sent(model: OpenAIServer) -> list[tuple[str, str]]:
-    """The messages of the latest request, without the system prompt."""
+    """Returns (role, content) of the messages of the latest request, without the system prompt."""
     return [(message["role"], message["content"]) for message in model.bodies()[-1]["messages"][1:]]
 
 
 def settings_of(nats_url: str, database_url: str, model: OpenAIServer) -> Settings:
-    """Of a graph whose chat and embeddings are the local model server's."""
+    """Returns settings for a graph that uses the local model server for chat and embeddings."""
     given = {"api_base_url": model.url, "api_key": model.key, "model": "gpt-4o"}
     servers = {"nats_url": nats_url, "database_url": database_url, "embedding_model": "bag-of-words"}
     return Settings.model_validate(given | servers)

@@ -1,4 +1,5 @@
-"""Migrated databases without any row. Emptying one takes a quarter of the processor time of making and dropping it."""
+"""Provides migrated, empty databases. Emptying a database takes a quarter of the CPU time of creating and dropping
+it."""
 
 import uuid
 from collections.abc import AsyncIterator
@@ -13,7 +14,7 @@ from turnlog.projectors.engine.database import SCHEMA
 
 Connection = psycopg.AsyncConnection[tuple[str | None, ...]]
 OURS = f"(SELECT oid FROM pg_class WHERE relnamespace = '{SCHEMA}'::regnamespace)"
-# Catalogues, and what changes there with each definition or statistic but not with rows.
+# The catalogues that show definitions, with the columns that change even if no definition changes.
 CATALOGUES = {
     f"pg_class WHERE oid IN {OURS}": "oid, relname, relowner, relrowsecurity, relforcerowsecurity, relacl, reloptions",
     "pg_class": "oid, relnamespace",
@@ -43,10 +44,10 @@ WHERE datname = current_database() AND pid <> pg_backend_pid()"""
 class Used:
     url: str
     conn: Connection
-    defined: tuple[str | None, ...]  # by the migrations
+    defined: tuple[str | None, ...]  # the definitions that the migrations made
 
     async def emptied(self) -> bool:
-        """Ends all other sessions and removes all rows; False where the test changed more than rows."""
+        """Ends all other sessions and removes all rows; returns False if the test changed more than rows."""
         try:
             await self.conn.execute(END_OTHERS)
             written, *defined = await _row(self.conn, f"SELECT ({WRITTEN}), {DEFINED}")
@@ -54,13 +55,14 @@ class Used:
                 return False
             if written:
                 await self.conn.execute(f"TRUNCATE {written} RESTART IDENTITY CASCADE".encode())
-        except psycopg.Error:  # the test ended every session, or the server
+        except psycopg.Error:  # the test has ended every session or the server
             return False
         return True
 
 
 class Databases:
-    """url: of another database of the same server. template: the name of the one that all are copied from."""
+    """The databases of a test run. url: another database of the same server. template: the name of the database to
+    copy."""
 
     def __init__(self, url: str, template: str) -> None:
         self._url, self._template = url, template
@@ -68,7 +70,7 @@ class Databases:
 
     @asynccontextmanager
     async def empty(self) -> AsyncIterator[str]:
-        """The URL of one that nobody else uses."""
+        """Yields the URL of an empty database that no other test uses."""
         used = self._free.pop() if self._free else await self._made()
         try:
             yield used.url

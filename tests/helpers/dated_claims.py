@@ -1,4 +1,4 @@
-"""Memories and rows as the tests of long-term memory write them: claims of one user, said on a day."""
+"""Makes memories and rows for the tests of long-term memory: claims that one user said on a certain day."""
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -25,7 +25,7 @@ def source(name: str, on: float, quote: str = "said so") -> MemorySource:
 
 
 def claim(content: str, on: float, name: str | None = None, **fields: Any) -> Memory:
-    """A fact that was said on a day; name makes it another saying of the same."""
+    """Returns a fact that was said on a day. name: distinguishes memories with the same content and day."""
     name = name or f"{content} on {on}"
     decided: dict[str, Any] = {"kind": "FACT", "importance": 0.8, "confidence": 0.9, "origin": "rule"}
     return Memory(
@@ -37,14 +37,14 @@ def claim(content: str, on: float, name: str | None = None, **fields: Any) -> Me
 
 
 class DecidedMemories:
-    """The rows after decisions, each made on the rows that the ones before left."""
+    """The rows after a series of decisions, each based on the rows that the previous decisions left."""
 
     def __init__(self) -> None:
         self._known = MemoryState(PLACE, [], day(1_000))
         self.events: list[EventData] = []
 
     def say(self, *memories: Memory, similar: Sequence[tuple[StoredMemory, float]] = ()) -> "DecidedMemories":
-        """similar: rows found by vector once each memory has one."""
+        """Adds memories. similar: the rows that a search by vector finds for each memory."""
         for memory in memories:
             self.apply(*decide(memory, self._known.matching(memory)))
             if similar and (revised := resolve_near_duplicate(self._known.rows[memory.id], similar)):
@@ -72,7 +72,7 @@ class DecidedMemories:
         return self._known.rows[id_]
 
     def on(self, n: float) -> list[str]:
-        """What held on a day."""
+        """Returns the contents that were valid on a day."""
         at = day(n)
         return [
             row.content for row in self.rows if row.valid_from <= at and (row.valid_to is None or at < row.valid_to)

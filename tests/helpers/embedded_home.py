@@ -1,4 +1,4 @@
-"""What tests of the embedded servers do with a home: write to both servers, look, kill."""
+"""Lets tests of the embedded servers write to both servers of a home, read from them and kill them."""
 
 import os
 import sys
@@ -27,7 +27,7 @@ async def say(servers: Servers, text: str) -> None:
 
 
 async def said(servers: Servers) -> tuple[list[str], list[str]]:
-    """Everything written so far: (in JetStream, in Postgres)."""
+    """Returns everything that was written so far: (in JetStream, in Postgres)."""
     async with await nats.connect(servers.nats_url) as client:
         jetstream = client.jetstream()
         info = await jetstream.stream_info("NOTES")

@@ -1,4 +1,4 @@
-"""Erasing somebody in a test, and looking for what is left of their words."""
+"""Lets tests erase a user and search for remaining words."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -32,13 +32,13 @@ async def erase(stage: Stage, user: str = "ann", strings: Sequence[str] = ()) ->
 
 
 async def rows_with_bakery(stage: Stage) -> dict[str, list[Any]]:
-    """Table → rows that speak of it; only tables that have some."""
+    """Returns the rows that mention the bakery, by table; tables without such rows are left out."""
     found = {name: await stage.rows(f"SELECT t::text FROM {name} t WHERE t::text ILIKE '%bakery%'") for name in TABLES}
     return {name: lines for name, lines in found.items() if lines}
 
 
 async def embed_all(stage: Stage) -> None:
-    """Until everything has its vector."""
+    """Waits until all texts have vectors."""
     await stage.runtime.wait_until_projected()
     models = make_models(stage.runtime.settings)
     await embed_pending(stage.runtime, models.embedder)

@@ -1,4 +1,4 @@
-"""One sample of every contract."""
+"""Contains one sample of every contract."""
 
 from uuid import UUID
 

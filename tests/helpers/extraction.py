@@ -1,4 +1,4 @@
-"""Turns of a user for the extraction's tests, and a language model server that knows its prompt."""
+"""Makes turns of a user for the tests of extraction, and runs a model server that answers the extraction's prompt."""
 
 import json
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ def extractor_turn(text: str, seq: int = 1, at: datetime = FIRST_TURN_AT, **more
 
 
 def apply_rules(*texts: str, rules: RuleSet | None = None) -> ExtractionResult:
-    """What the rules make of turns with these texts."""
+    """Returns the result of the rules for turns with these texts."""
     turns = [extractor_turn(text, n, FIRST_TURN_AT + timedelta(minutes=n)) for n, text in enumerate(texts, 1)]
     return Extractor(rules or load_rules()).extract(turns)
 
@@ -48,7 +48,8 @@ def rejection_reasons(*texts: str) -> set[str]:
 
 
 class ExtractingServer(MemoryServer):
-    """extracts: what the extraction's prompt is answered, a value or a text; `first["extract"]` comes before it."""
+    """A model server for extraction. extracts: the answer to the extraction's prompt, a JSON value or a text; answers
+    in `first["extract"]` come before it."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -63,12 +64,12 @@ class ExtractingServer(MemoryServer):
         return Step(text=given if isinstance(given, str) else json.dumps(given, ensure_ascii=False))
 
     def extractions(self) -> list[list[str]]:
-        """The texts of the turns that each request for an extraction held."""
+        """Returns, for each extraction request, the texts of the turns in it."""
         return [[one["text"] for one in turns_of(body)] for body in self.bodies("chat") if is_extraction(body)]
 
 
 def extracting_roles(nats_url: str, database_url: str, model: ExtractingServer, roles: Sequence[str]) -> Play:
-    """The roles with this model, which soon has enough words to look at."""
+    """Plays the roles with this model and settings that let the model run on few words."""
     given = {"api_base_url": model.url, "api_key": model.key, "model": "test-model", "model_timeout_s": 20.0}
     return player(nats_url, database_url, roles, **given, enable_summary=False, extract_batch_tokens=100)
 
@@ -84,7 +85,7 @@ def turns_of(body: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def memory(content: str, quote: str, **more: Any) -> dict[str, Any]:
-    """A memory as a model writes it."""
+    """Returns a memory in the form in which a model writes it."""
     return {"type": "FACT", "content": content, "quote": quote, "importance": 0.7, "turn": 1, "attribute": None, **more}
 
 
@@ -93,7 +94,7 @@ def user_turn(text: Any, minutes: int = 0, thread: str = "t", user: str = "ann",
 
 
 async def stored_memories(stage: Stage) -> list[tuple[str, str]]:
-    """(content, status) of every memory, in the order in which they came."""
+    """Returns (content, status) of every memory, in the order of the log."""
     return [tuple(row) for row in await stage.rows("SELECT content, status FROM memories ORDER BY seq, content")]
 
 
@@ -111,5 +112,5 @@ async def extraction_events(stage: Stage) -> list[Event]:
 
 
 def delivery(seq: int) -> Delivery:
-    """Without its body: a reactor looks into the log."""
+    """Returns a delivery without a body, because reactors read events from the log."""
     return Delivery(Stored(seq, f"{STORED_PREFIX}.0.default.t.turn_recorded", b"", 0, 0))

@@ -1,4 +1,4 @@
-"""A question in a thread, as a client asks it on each face of the HTTP server."""
+"""Asks a question in a thread through each interface of the HTTP server."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -38,6 +38,6 @@ async def graph(client: httpx2.AsyncClient, thread: str, text: str) -> httpx2.Re
 
 
 async def turns(client: httpx2.AsyncClient, thread: str) -> list[str]:
-    """The contents of the thread's turns, in order."""
+    """Returns the contents of the thread's turns, in order."""
     items = (await client.get(f"/api/threads/{thread}/turns?limit=200")).json()["items"]
     return [turn["content"] for turn in items]

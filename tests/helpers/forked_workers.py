@@ -1,6 +1,6 @@
-"""pytest-xdist's workers, forked from one process that has loaded the tests and their libraries.
+"""Forks pytest-xdist's workers from one process that has loaded the tests and their libraries.
 
-Loading them takes 18 s of processor time, and 50 s where nothing is compiled yet; each worker would do it again.
+Loading takes 18 s of CPU time, and 50 s if nothing is compiled yet; otherwise each worker would repeat it.
 """
 
 import json
@@ -20,7 +20,7 @@ _server = multiprocessing.get_context("forkserver")
 
 
 def fork_workers(config: pytest.Config, patch: pytest.MonkeyPatch) -> None:
-    """Lets execnet fork what it starts from now on, after it has loaded the tests that this run selects."""
+    """Makes execnet fork its processes from a process that has loaded the tests that this run selects."""
     options = ["--nightly"] if nightly.FULL else []
     patch.setenv("TESTS_TO_LOAD", json.dumps([*options, *config.args]))
     patch.setattr(execnet.gateway_io, "Popen2IOMaster", ForkedIO)
@@ -29,7 +29,7 @@ def fork_workers(config: pytest.Config, patch: pytest.MonkeyPatch) -> None:
 
 
 class ForkedIO(Popen2IO):
-    """Starts a process of Python and talks to it, as execnet's class in whose place it stands."""
+    """Starts a Python process and communicates with it, in place of execnet's class of the same purpose."""
 
     def __init__(self, arguments: list[str], execmodel: Any) -> None:
         stdin, to_worker = os.pipe()

@@ -1,7 +1,7 @@
-"""Malformed and hostile messages, the same ones every time: the golden events with one thing wrong in each.
+"""Makes malformed and hostile messages, the same in every run: golden events with one defect each.
 
-All are published on subjects of tenants `default` and `acme`, on threads `hostile-1`, `hostile-2` … and the memories of
-users of these names; what their bodies claim is another thing.
+All are published on subjects of the tenants `default` and `acme`, on the threads `hostile-1`, `hostile-2` … and on the
+memory threads of users with these names. Their bodies may claim other places.
 """
 
 import copy
@@ -35,7 +35,7 @@ VERSIONS = ("urn:turnlog:turn_recorded:0", "urn:turnlog:turn_recorded:99", "urn:
 
 
 class Hostile(NamedTuple):
-    """subject: behind `turnlog.`. name: what is wrong with it."""
+    """A hostile message. subject: its subject without `turnlog.`. name: the defect."""
 
     name: str
     subject: str
@@ -44,7 +44,7 @@ class Hostile(NamedTuple):
 
 
 async def forge(log: Log, one: Event) -> None:
-    """Publishes the event as anyone can, with its id as the message id."""
+    """Publishes the event like any NATS client could, with its id as the message id."""
     subject = publish_subject(one.tenant, one.thread, one.type)
     await log.nc.jetstream().publish(subject, encode(one), headers={"Nats-Msg-Id": str(one.id)})
 
@@ -63,14 +63,14 @@ def corpus() -> list[Hostile]:
 
 
 def plain_turn(one: Hostile) -> Hostile:
-    """A harmless turn in its place, so that what others say has the same sequences without it."""
+    """Returns a harmless turn to publish in place of a hostile message, so that other events keep their sequences."""
     tenant, token, _ = one.subject.split(".")
     body = _at_home(golden("turn_recorded"), tenant, f"plain {token}", one.name + one.subject)
     return Hostile("harmless", f"{tenant}.{thread_token(body['thread'])}.turn_recorded", _written(body))
 
 
 def _behind(made: list[Hostile]) -> Iterator[Hostile]:
-    """A valid turn behind each tenth: its thread waits, and no other one does."""
+    """Yields a valid turn on the thread of every tenth message; the turn must wait if that message is parked."""
     for number, one in enumerate(made[::10]):
         tenant, thread, _ = one.subject.split(".")
         if not thread.startswith("~"):
@@ -79,13 +79,13 @@ def _behind(made: list[Hostile]) -> Iterator[Hostile]:
 
 
 def golden(type_: str) -> dict[str, Any]:
-    """The newest version of the type's golden event."""
+    """Returns the newest version of the type's golden event."""
     found: dict[str, Any] = json.loads(max(GOLDEN.glob(f"{type_}.v*.json")).read_bytes())
     return found
 
 
 def _at_home(body: dict[str, Any], tenant: str, thread: str, number: object) -> dict[str, Any]:
-    """Puts the event on its own subject, but for what is wrong with it on purpose: a key `!name` replaces `name`."""
+    """Returns the event with the ids of its subject, except for intended defects: a key `!name` replaces `name`."""
     wrong = {key[1:]: body.pop(key) for key in [*body] if key.startswith("!")}
     home = {"id": str(uuid5(NAMESPACE_OID, f"hostile {number}")), "tenant": tenant, "thread": thread, "subject": thread}
     return {**body, **home, **wrong}
@@ -96,7 +96,7 @@ def _written(body: dict[str, Any]) -> bytes:
 
 
 def _bodies() -> Iterator[tuple[str, str, Any]]:
-    """(what is wrong, type of the subject, envelope or bytes)"""
+    """Yields (defect, type of the subject, envelope or bytes)."""
     yield from _no_json()
     yield from _envelopes()
     yield from _every_type()
@@ -167,7 +167,8 @@ def _envelopes() -> Iterator[tuple[str, str, dict[str, Any]]]:
 
 
 def _every_type() -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Each contract: valid, of another tenant, of another thread, of another user, without data, with more of it."""
+    """Yields for each contract events that are valid, of another tenant, thread or user, without data or with extra
+    data."""
     for type_ in sorted({path.name.split(".")[0] for path in GOLDEN.glob("*.json")}):
         one = golden(type_)
         yield f"{type_} as it is", type_, {**one, "user": None}
@@ -179,7 +180,7 @@ def _every_type() -> Iterator[tuple[str, str, dict[str, Any]]]:
 
 
 def _claims() -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Events that say they concern ann's thread, memories and checkpoints, each from a thread of its own."""
+    """Yields events that claim to be about ann's thread, memories and checkpoints, each on a different thread."""
     fork = golden("thread_forked")
     for parent in ("talk-ann", "memories/ann", "hostile-1", NUL, ["talk-ann"]):
         yield (
@@ -226,7 +227,7 @@ MUTATED = (
 
 
 def _values() -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Every field of some contracts with a value that it is not made for."""
+    """Yields events of some contracts with an unsuitable value in each field."""
     for type_ in MUTATED:
         for at, (path, value) in enumerate(_fields(golden(type_)["data"])):
             for wrong in _wrong(path[-1], value, at):
@@ -239,7 +240,7 @@ SAID = ("Remember that I fly to Rome next month.", "记住我明年去罗马。"
 
 
 def _edges() -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Valid events at both ends of the calendar, from which dates are computed."""
+    """Yields valid events at both ends of the calendar, because dates are computed from their times."""
     for time in ("1970-01-01T00:00:00Z", "9998-12-31T23:59:59-00:00", "9999-01-01T13:59:59+14:00"):
         for text in SAID:
             said = {**golden("turn_recorded"), "user": "mallory", "data": {"role": "user", "content": text}}

@@ -1,4 +1,4 @@
-"""An HTTP service with an OpenAPI document, on a real server in a thread: the warehouse of a bicycle shop."""
+"""Runs an HTTP service with an OpenAPI document on a real server in a thread: the warehouse of a bicycle shop."""
 
 import socket
 import threading
@@ -23,7 +23,8 @@ class Move(BaseModel):
 
 
 class Warehouse:
-    """calls: what was asked, with the headers that matter. failures: statuses of the next answers."""
+    """The state of the service. calls: the requests, with the relevant headers. failures: statuses for the next
+    responses."""
 
     def __init__(self) -> None:
         self.calls = list[dict[str, Any]]()
@@ -72,12 +73,12 @@ class Warehouse:
 
 @contextmanager
 def served(app: ASGIApp) -> Iterator[str]:
-    """The URL of a server that runs while the block does."""
+    """Yields the URL of a server that runs while the block runs."""
     listening = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="on"))
     thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
     thread.start()
-    try:  # who connects before the server has started waits in the socket's queue
+    try:  # clients that connect before the server has started wait in the socket's queue
         yield f"http://127.0.0.1:{listening.getsockname()[1]}"
     finally:
         server.should_exit = True

@@ -1,4 +1,4 @@
-"""An HTTP server that gives one JSON answer, such as a SearXNG, or what a function of the request returns."""
+"""Runs an HTTP server that returns the same JSON for every request, or the result of a function of the request."""
 
 import json
 import threading
@@ -11,7 +11,8 @@ from urllib.parse import parse_qs, urlsplit
 
 @contextmanager
 def answering(body: Any, status: int = 200) -> Iterator[tuple[str, list[dict[str, list[str]]]]]:
-    """A server that answers every request with this JSON, or with body(path, query, sent); its URL and the queries."""
+    """Yields the URL and the received queries of a server that answers with this JSON, or with body(path, query,
+    sent)."""
     queries = list[dict[str, list[str]]]()
 
     class Handler(BaseHTTPRequestHandler):

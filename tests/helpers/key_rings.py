@@ -1,4 +1,4 @@
-"""Keys for tests: the key-encryption key of those with servers, and a keyring for what needs no server."""
+"""Provides keys for tests: a key-encryption key for tests with servers, and a keyring for tests without servers."""
 
 import json
 from collections.abc import AsyncIterator, Iterable
@@ -21,13 +21,14 @@ from turnlog.events.log import Log
 from turnlog.events.sealing import UserKey
 from turnlog.projectors.engine.writer import Connection
 
-# A value of TURNLOG_KEK: sealing is on in every test that plays roles.
+# A value of TURNLOG_KEK, so that events are sealed in every test that plays roles.
 KEK = "dHVybmxvZyB0dXJubG9nIHR1cm5sb2cgdHVybmxvZyE="
 
 
 @dataclass(slots=True)
 class KeysAtHand:
-    """Every user's key follows from tenant and user. destroyed: no key of anybody is left. away: nor is the table."""
+    """A keyring whose keys follow from tenant and user. destroyed: True if all keys are destroyed. away: True if the
+    table of keys cannot be reached."""
 
     destroyed: bool = False
     away: bool = False
@@ -45,10 +46,10 @@ class KeysAtHand:
         return None if self.destroyed else key
 
     async def prefetch(self, key_ids: Iterable[str]) -> None:
-        """They are at hand."""
+        """Does nothing, because all keys are available."""
 
     async def prefetch_current(self, owners: Iterable[tuple[str, str]]) -> None:
-        """They are at hand."""
+        """Does nothing, because all keys are available."""
 
 
 def keks(kek: str = KEK, **given: Any) -> Keks:
@@ -59,20 +60,20 @@ def keks(kek: str = KEK, **given: Any) -> Keks:
 
 @asynccontextmanager
 async def store_on(stream: KeyStream, database_url: str, kek: str = KEK) -> AsyncIterator[KeyStore]:
-    """What a process of its own has: nothing held yet."""
+    """Yields a key store as a new process has it, without cached keys."""
     async with opened_keys(stream.nc, database_url, keks(kek)) as store:
         assert store is not None
         yield store
 
 
 async def current(store: KeyStore, user: str, tenant: str = "default") -> UserKey:
-    """The key that seals, as for an append."""
+    """Returns the key that seals new events."""
     await store.prefetch_current([(tenant, user)])
     return store.current(tenant, user)
 
 
 async def find(store: KeyStore, user: str, key_id: str, tenant: str = "default") -> UserKey | None:
-    """The key that opens, as for a read."""
+    """Returns the key that opens events with this key id."""
     await store.prefetch([key_id])
     return store.find(tenant, user, key_id)
 
@@ -82,6 +83,6 @@ async def destroy_keys(log: Log, conn: Connection, user: str, tenant: str = "def
 
 
 async def key_of(log: Log, seq: int) -> str:
-    """The id of the key that sealed an event."""
+    """Returns the id of the key that sealed an event."""
     key: str = json.loads((await log.stored(seq)).body)["sealedkey"]
     return key

@@ -1,4 +1,4 @@
-"""Graphs and threads as the tests of TurnlogSaver need them."""
+"""Builds graphs and threads for the tests of TurnlogSaver."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ def config(thread: str = "t", **more: Any) -> Any:
 
 
 def one_node(state: Any, node: Any, saver: Any) -> Any:
-    """A graph of a single node."""
+    """Returns a graph of a single node."""
     graph = StateGraph(state)
     graph.add_node("node", node)
     graph.add_edge(START, "node")
@@ -22,7 +22,7 @@ def one_node(state: Any, node: Any, saver: Any) -> Any:
 
 
 def chat(saver: Any, *replies: Any) -> Any:
-    """A graph that answers with each reply in turn, or with the number of messages that it saw."""
+    """Returns a graph that answers with the replies in turn, or with the number of messages that it saw."""
     left = list(replies)
 
     async def agent(state: MessagesState) -> Any:

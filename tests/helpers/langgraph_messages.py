@@ -1,4 +1,4 @@
-"""LangChain messages of every kind that turns make again, and their items."""
+"""Contains LangChain messages of every kind that can be rebuilt from turns, and their items."""
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
@@ -22,7 +22,7 @@ MESSAGES: list[BaseMessage] = [
 
 
 def items_of(message: BaseMessage) -> list[Item]:
-    """The item as it is after a put, and as it is after a read from the tables."""
+    """Returns the item as it is after a put, and as it is after a read from the tables."""
     turn = turn_of(message)
     assert turn is not None
     put = message_item(message, turn, "turn-1")

@@ -1,4 +1,4 @@
-"""LangGraph's store on the real servers of a test."""
+"""Opens LangGraph's store on the real servers of a test."""
 
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
@@ -16,7 +16,8 @@ DIMENSIONS = 256
 
 
 class WordVectors(Embeddings):
-    """LangChain Embeddings that need no server: texts that share words are near. away: every call raises."""
+    """LangChain Embeddings without a server; texts that share words are near each other. away: True makes every call
+    fail."""
 
     def __init__(self, dimensions: int = DIMENSIONS) -> None:
         self.dimensions, self.away = dimensions, False
@@ -34,7 +35,8 @@ class WordVectors(Embeddings):
 
 @dataclass(frozen=True, slots=True)
 class Stores:
-    """async with stores.opened(index=…) as store: a store on this test's servers; opened twice, two processes."""
+    """Opens stores on this test's servers: `async with stores.opened(index=…) as store`. Two stores act like two
+    processes."""
 
     settings: Settings
 

@@ -1,4 +1,4 @@
-"""The modules of the selected tests, loaded by importing this, as pytest's collection loads them."""
+"""Loads the modules of the selected tests when it is imported, as pytest's collection does."""
 
 import json
 import os
@@ -6,5 +6,5 @@ import os
 import pytest
 
 os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-# Nothing is captured: some libraries keep the streams that they see when they are loaded.
+# Output is not captured, because some libraries keep the streams that exist when they are loaded.
 pytest.main(["--collect-only", "--capture=no", "-p", "no:cacheprovider", *json.loads(os.environ["TESTS_TO_LOAD"])])

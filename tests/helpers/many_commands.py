@@ -1,6 +1,6 @@
-"""Runs many commands of `turnlog` one after the other in this process, for tests of what each of them refuses.
+"""Runs many `turnlog` commands one after the other in this process, for tests of their refusals.
 
-Argument: JSON of lists of words. Prints the JSON of [exit code, stdout] of each.
+Argument: lists of words as JSON. Prints [exit code, stdout] of each command as JSON.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Code in the documentation: its blocks by language and label, and console sessions with their output."""
+"""Finds code in the documentation: blocks by language and label, and console sessions with their output."""
 
 import re
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A command of a console session, and what the page says it prints."""
+    """A command of a console session, and its output on the page."""
 
     command: str
     output: str
@@ -32,13 +32,13 @@ def blocks(page: str, language: str, label: str) -> list[Block]:
 
 
 def files(page: str) -> dict[str, str]:
-    """The page's Python programs, by the file names that label them."""
+    """Returns the page's Python programs, by the file names that label them."""
     found = [Block(*groups) for groups in _BLOCK.findall((ROOT / page).read_text("utf-8"))]
     return {block.label: block.text for block in found if block.language == "python" and block.label.endswith(".py")}
 
 
 def steps(text: str) -> list[Step]:
-    """`$ command` and the lines up to the next one."""
+    """Returns each `$ command` with the lines up to the next command."""
     parts = re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]
     return [Step(command, output) for command, _, output in (part.partition("\n") for part in parts)]
 
@@ -49,8 +49,8 @@ _BLOCKED = re.compile(
 
 
 def shape(output: str) -> str:
-    """The output without what differs between runs: paths, ids, numbers, bars, how far these move the columns, and what
-    doctor says of event loops that a busy machine blocks."""
+    """Returns the output without parts that differ between runs: paths, ids, numbers, bars, the column widths that
+    follow from them, and doctor's remarks about event loops that a busy machine blocks."""
     output = _BLOCKED.sub(r"ok \1", output)
     text = re.sub(r"(?<!\S)/[^\s,]+", "/", _ID.sub("#", output))
     text = re.sub(r"[█·]+", "▒", re.sub(r"\d[\d,.:-]*", "#", text))

@@ -1,6 +1,6 @@
 """The MCP server of a bicycle shop: `python -m helpers.mcp_shop LEDGER` over stdio, or `shop(ledger)` in a test.
 
-What a tool changes it writes to the ledger, a file, with the idempotency key of the call.
+Tools write each change to a file, the ledger, with the idempotency key of the call.
 """
 
 import json

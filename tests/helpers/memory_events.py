@@ -1,4 +1,4 @@
-"""Memories of a test's users, put on the log as the extraction would put them."""
+"""Makes events for memories of a test's users, as the extraction would append them."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
@@ -54,7 +54,8 @@ def event(data: EventData, user: str = "ann", tenant: str = "default", time: dat
 
 
 def recorded(content: str, said_at: datetime = NOW, user: str = "ann", **fields: Any) -> Event:
-    """intervals: of the event; everything else is the memory's."""
+    """Returns a memory_recorded event. fields: `intervals` is a field of the event, all others are fields of the
+    memory."""
     intervals = fields.pop("intervals", ())
     tenant = fields.pop("tenant", "default")
     made = memory(content, said_at, user, **fields)
@@ -72,12 +73,12 @@ def said_again(content: str, said_at: datetime, user: str = "ann") -> Event:
 
 
 def entities(*named: tuple[str, str], user: str = "ann") -> Event:
-    """(type, name) pairs."""
+    """Returns an entities_found event. named: (type, name) pairs."""
     return event(EntitiesFound(entities=tuple(Entity(type=kind, name=name) for kind, name in named)), user)
 
 
 def yesterdays_of_zone_and_utc(zone: tzinfo) -> tuple[datetime, datetime]:
-    """Two times: as of now one is in the yesterday of `zone` alone, the other in that of UTC alone."""
+    """Returns two times: the first was yesterday only in `zone`, the second only in UTC."""
     (there,), (utc,) = (dates_in("yesterday", datetime.now(UTC), one) for one in (zone, UTC))
     before, after = min(there.from_time, utc.from_time), max(there.to_time, utc.to_time) - timedelta(hours=2)
     early = before + timedelta(hours=2)
@@ -85,7 +86,7 @@ def yesterdays_of_zone_and_utc(zone: tzinfo) -> tuple[datetime, datetime]:
 
 
 class WordVectors:
-    """Vectors of a text's words: texts that share words are near each other. Stands where a model's server stands."""
+    """Replaces a model server: makes vectors of a text's words, so that texts that share words are near each other."""
 
     model = MODEL
 
@@ -104,6 +105,6 @@ async def cached_vectors(conn: Connection, texts: Sequence[str]) -> None:
 
 
 def embedded(*contents: str, user: str = "ann") -> Event:
-    """What cached_vectors holds for these contents belongs to the memories."""
+    """Returns a memories_embedded event for the memories with these contents, whose vectors are in the cache."""
     ids = tuple(memory_id(content, user) for content in contents)
     return event(MemoriesEmbedded(model=MODEL, dimensions=DIMENSIONS, memory_ids=ids), user)

@@ -23,7 +23,7 @@ _USERS = "SELECT DISTINCT tenant, user_id, thread_id FROM messages WHERE user_id
 
 @dataclass(frozen=True, slots=True)
 class SourcedMemory:
-    """A valid memory with one of its sources. role, text: of the turn; None when there is no such turn."""
+    """A valid memory with one of its sources. role, text: those of the source turn; None if there is no such turn."""
 
     user: str
     kind: str
@@ -53,7 +53,8 @@ class Quality:
 
     @property
     def duplicates(self) -> float:
-        """Of memories that say what another one of the same user and kind says, but for case and the words' order."""
+        """Returns the share of memories with the same words as another of the same user and kind, ignoring case and
+        order."""
         said = {(one.user, one.content): (one.user, one.kind, _words(one.content)) for one in self.memories}
         return 1 - len(set(said.values())) / max(1, len(said))
 
@@ -66,7 +67,7 @@ def _words(content: str) -> frozenset[str]:
 
 
 async def stored_quality(runtime: Runtime, files: Sequence[Path]) -> Quality:
-    """Imports the files, extracts by the rules from everything, and reads what is stored."""
+    """Imports the files, lets the rules extract memories, and returns the quality of the stored memories."""
     for file in files:
         turns = [one for one in events(read(file), runtime.settings.tenant) if isinstance(one, Event)]
         await runtime.log.append_many(turns)
@@ -83,7 +84,7 @@ async def stored_quality(runtime: Runtime, files: Sequence[Path]) -> Quality:
 
 
 def _text(content: Any) -> str | None:
-    """Of a message's content as it is stored: words or blocks."""
+    """Returns the text of a message's stored content, a string or blocks."""
     if isinstance(content, list):
         return "\n".join(block["text"] for block in content if block["type"] == "text")
     return content

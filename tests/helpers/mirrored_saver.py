@@ -1,4 +1,4 @@
-"""A saver that does everything twice, on TurnlogSaver and on LangGraph's own in memory, and compares what both read."""
+"""A saver that runs every call on TurnlogSaver and on LangGraph's in-memory saver, and compares the results."""
 
 from collections.abc import AsyncIterator, Collection, Sequence
 from typing import Any
@@ -20,7 +20,7 @@ _NOT_COMPARED = frozenset({"pending_sends"})
 
 
 class MirroredSaver(BaseCheckpointSaver[str]):
-    """reads: how many answers were compared."""
+    """Runs calls on both savers. reads: the number of compared results."""
 
     def __init__(self, saver: TurnlogSaver, reference: InMemorySaver | None = None) -> None:
         super().__init__(serde=saver.serde)
@@ -74,7 +74,8 @@ class MirroredSaver(BaseCheckpointSaver[str]):
 
 
 def shown(found: CheckpointTuple | None) -> Any:
-    """Everything of a tuple, types told apart; dicts by key, for JSONB keeps no order of keys."""
+    """Returns all parts of a tuple with their types, and dicts sorted by key, because JSONB does not keep the order of
+    keys."""
     if found is None:
         return None
     checkpoint = {key: value for key, value in found.checkpoint.items() if key not in _NOT_COMPARED}
@@ -83,13 +84,13 @@ def shown(found: CheckpointTuple | None) -> Any:
 
 
 def _place(config: RunnableConfig | None) -> Any:
-    """The saver in memory gives back whatever it was asked with."""
+    """Returns the relevant part of a config, because the in-memory saver returns everything that it was called with."""
     names = ("thread_id", "checkpoint_ns", "checkpoint_id")
     return [config["configurable"].get(name) for name in names] if config else None
 
 
 def assert_same(ours: Any, theirs: Any, path: str = "") -> None:
-    """Names the place of the first difference."""
+    """Fails at the first difference and names its path."""
     if ours == theirs:
         return
     if type(ours) is type(theirs) and isinstance(ours, list | tuple) and len(ours) == len(theirs):

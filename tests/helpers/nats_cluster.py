@@ -1,4 +1,4 @@
-"""A JetStream cluster of real nats-servers on loopback, to try what a cluster does when a node dies."""
+"""Runs a JetStream cluster of real nats-servers on loopback, for tests in which a node dies."""
 
 import asyncio
 import contextlib
@@ -29,13 +29,13 @@ class Cluster:
         return tuple(node.wish.url for node in self.nodes)
 
     async def kill(self, i: int) -> None:
-        """SIGKILL; returns when the process is gone."""
+        """Kills node `i` with SIGKILL and waits until its process has ended."""
         folder = self.nodes[i].folder
         await end(running(folder, NAME), [(signal.SIGKILL, 10.0)], lambda: running(folder, NAME))
 
     @contextlib.contextmanager
     def silent(self, i: int) -> Iterator[None]:
-        """Node `i` does nothing while the block runs, and its connections stay open, as behind a broken network."""
+        """Freezes node `i` while the block runs; its connections stay open, as behind a broken network."""
         processes = running(self.nodes[i].folder, NAME)
         for process in processes:
             process.suspend()
@@ -46,7 +46,7 @@ class Cluster:
                 process.resume()
 
     async def restart(self, i: int) -> None:
-        """Starts node `i` again if it does not run; returns when it takes clients."""
+        """Starts node `i` again if it is not running; returns when it accepts clients."""
         await self.nodes[i].start()
 
     async def stop(self) -> None:
@@ -54,8 +54,8 @@ class Cluster:
 
 
 async def start_cluster(base: Path, nodes: int = 3) -> Cluster:
-    """Starts `nodes` servers with their data in `base`/n0, n1, ...; when it returns, a stream with as many
-    replicas can be made. Raises ServerStartFailed."""
+    """Starts `nodes` servers with their data in `base`/n0, n1, ... and waits until a stream with as many replicas can
+    be created. Raises ServerStartFailed."""
     cluster = Cluster(_configure(base.resolve(), nodes))
     base.mkdir(parents=True, exist_ok=True)
     try:
@@ -85,7 +85,7 @@ def _configure(base: Path, count: int) -> tuple[NatsServer, ...]:
 
 
 def _membership(own: int, routes: tuple[int, ...]) -> tuple[str, ...]:
-    """A node's place in the cluster: its own route port and those of all nodes."""
+    """Returns the configuration lines for a node of the cluster: its own route port and those of all nodes."""
     urls = ", ".join(f'"nats://127.0.0.1:{port}"' for port in routes)
     return ("cluster {", "  name: turnlog", f'  listen: "127.0.0.1:{own}"', f"  routes: [{urls}]", "}")
 
@@ -98,7 +98,7 @@ def _distinct_ports(count: int) -> list[int]:
 
 
 async def _takes_replicas(cluster: Cluster) -> bool:
-    """Whether there is a meta leader that knows all nodes: it places a stream on every one of them."""
+    """Returns whether a meta leader knows all nodes, so that it can place a stream on all of them."""
     client = RobustClient()
     try:
         await client.connect(list(cluster.urls), allow_reconnect=False)

@@ -1,4 +1,4 @@
-"""The bodies that openai_server.py sends: completions, stream chunks, vectors."""
+"""Makes the bodies that openai_server.py sends: completions, stream chunks, vectors."""
 
 import base64
 import hashlib
@@ -14,9 +14,10 @@ from typing import Any
 
 @dataclass
 class Step:
-    """What one request gets. until: not before it is set; in a stream the chunks from number `after` on.
-    tool_calls: names with arguments, a text of which is sent as it is. thinking: words of reasoning before the text, in
-    the field `thinks_in` of the chunks. whole: the body."""
+    """The response to one request. until: waits until this event is set; in a stream before the chunk with number
+    `after`.
+    tool_calls: names with arguments; a string is sent unchanged. thinking: words of reasoning before the text, in the
+    field `thinks_in` of the chunks. whole: the entire body."""
 
     text: str = ""
     thinking: str = ""
@@ -43,7 +44,7 @@ class Step:
 
 
 def ranked(step: Step, body: dict[str, Any]) -> dict[str, Any]:
-    """The `top_n` documents with the most of the query's words, best first, as rerankers answer."""
+    """Returns a reranker's response: the `top_n` documents with most of the query's words, best first."""
     wanted = set(body["query"].lower().split())
     scores = [float(len(wanted & set(text.lower().split()))) for text in body["documents"]]
     best = sorted(range(len(scores)), key=lambda at: -scores[at])[: body["top_n"]]
@@ -52,7 +53,7 @@ def ranked(step: Step, body: dict[str, Any]) -> dict[str, Any]:
 
 
 def bag_of_words(text: str, dimensions: int) -> list[float]:
-    """A unit vector; every word (and every Chinese character) adds to one hashed dimension."""
+    """Returns a unit vector in which every word (and every Chinese character) adds to one hashed dimension."""
     vector = [0.0] * dimensions
     for word in re.findall(r"[a-z0-9]+|[\u4e00-\u9fff]", text.lower()) or [text]:
         vector[int.from_bytes(hashlib.sha256(word.encode()).digest()[:4]) % dimensions] += 1.0
@@ -101,8 +102,8 @@ def completion(step: Step, body: dict[str, Any]) -> dict[str, Any]:
 
 
 def chunks_of(step: Step, body: dict[str, Any]) -> list[dict[str, Any]]:
-    """A role-only chunk, the words of reasoning and of the text, the tool calls with their arguments in two pieces, the
-    end, the usage."""
+    """Returns the chunks of a stream: the role, the words of reasoning and of the text, the tool calls with their
+    arguments in two pieces, the end and the usage."""
     deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
     deltas += [{step.thinks_in: word} for word in step.thinking.split()]
     deltas += [{"content": word} for word in re.findall(r"\S+\s*|\s+", step.text)]

@@ -3,9 +3,9 @@
     with OpenAIServer() as server:
         chat = OpenAIChat(server.url, server.key, "test-model", count_tokens=len)
 
-It answers at once, without any script: chat with `echo: <last user message>`, embeddings with hashed bag-of-words
-vectors (the same text gives the same vector, texts that share words are near). A test scripts what comes next;
-each line below is used up by one request (of its kind), in the order in which they were said:
+Without a script it answers at once: chat with `echo: <last user message>`, embeddings with hashed bag-of-words
+vectors (the same text gives the same vector, texts that share words are near). A test can script the next responses;
+each line below is used for one request (of its kind), in order:
 
     server.reply("text")                            an answer, streamed word by word if streaming was asked for
     server.reply(tool_calls=[("recall_memory", {"query": "x"})])
@@ -27,7 +27,7 @@ each line below is used up by one request (of its kind), in the order in which t
                                                     the numbers of words that query and document share
 
 `OpenAIServer(refuses=("json_schema",))` answers 400 (or `refusal=422`) to these types of `response_format`; such a
-request uses up no scripted line.
+request uses no scripted line.
 
 `fail`, `hang`, `drop`, `malformed`, `never_end` take `on="chat"` (default), `on="embeddings"` or `on="rerank"`.
 `OpenAIServer(accept_key="k")` answers 401 to any other key. `server.requests` holds every request: path, body (parsed
@@ -55,7 +55,7 @@ class Request:
     path: str
     body: dict[str, Any]
     headers: dict[str, str]
-    port: int  # of the client
+    port: int  # the port of the client
 
 
 class OpenAIServer:
@@ -101,7 +101,7 @@ class OpenAIServer:
         threading.Thread(target=self._http.serve_forever, args=(0.02,), daemon=True).start()
 
     def _take_place(self) -> None:
-        """A port that stays ours while the server is stopped: bound, and not listened on by this socket."""
+        """Binds a port without listening on it, so that the port stays reserved while the server is stopped."""
         self._place = socket.socket()
         self._place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -149,17 +149,17 @@ class OpenAIServer:
         return [request.body for request in self.requests if PATHS.get(request.path) == on]
 
     def wait_for_requests(self, number: int, timeout: float = 180.0) -> None:
-        """Block until that many requests have come; from a test's event loop by `asyncio.to_thread`."""
+        """Blocks until that many requests have come; a test's event loop must call it by `asyncio.to_thread`."""
         with self.arrived:
             assert self.arrived.wait_for(lambda: len(self.requests) >= number, timeout)
 
     def wait_until_left(self, number: int = 1, timeout: float = 180.0) -> None:
-        """Block until so many clients have closed their connection before the end of an answer."""
+        """Blocks until so many clients have closed their connection before the end of an answer."""
         with self.arrived:
             assert self.arrived.wait_for(lambda: self.left >= number, timeout)
 
     def take_replies(self) -> list[Step]:
-        """Removes and returns the replies of chats that nobody has asked for yet."""
+        """Removes and returns the scripted chat replies that were not used yet."""
         script = self._script["chat"]
         return [script.popleft() for _ in range(len(script))]
 
@@ -175,7 +175,7 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 256
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients that go away in mid-answer are part of the tests."""
+        """Ignores errors of clients that disconnect during an answer, because tests do this on purpose."""
 
 
 class _Drop(Exception):
@@ -194,7 +194,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        if not self.owner.is_running:  # a connection that was open answers no more either
+        if not self.owner.is_running:  # open connections no longer answer either
             self.close_connection = True
             return None
         with self.owner.arrived:
@@ -206,7 +206,7 @@ class _Handler(BaseHTTPRequestHandler):
             return self._error(404, f"no such path {self.path}", None, {})
         key = self.headers.get("Authorization", "").removeprefix("Bearer ")
         if self.owner.accept_key not in (None, key):
-            # Echoes the key, as real servers do: the client must not pass it on.
+            # Echoes the key as real servers do, because the client must not pass it on.
             return self._error(401, f"Incorrect API key provided: {key}", "invalid_api_key", {})
         if body.get("response_format", {}).get("type") in self.owner.refuses:
             return self._error(self.owner.refusal, "response_format is not supported", None, {})

@@ -1,4 +1,4 @@
-"""What the OpenAI chat API demands of a list of messages, checked strictly."""
+"""Checks strictly whether a list of messages is valid for the OpenAI chat API."""
 
 import json
 import re
@@ -17,7 +17,7 @@ _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
 def validate_openai_messages(messages: Sequence[Wire]) -> list[str]:
-    """What is wrong with the messages, one line each; empty when the API takes them."""
+    """Returns the defects of the messages, one line each; [] if the API accepts them."""
     problems: list[str] = []
     waiting: list[str] = []
     for index, message in enumerate(messages):

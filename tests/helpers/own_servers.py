@@ -1,4 +1,4 @@
-"""Servers of one test alone, which it kills and starts again."""
+"""Runs separate servers for one test, which can kill and restart them."""
 
 import asyncio
 import os
@@ -23,14 +23,15 @@ PROCESSES = {"nats": "nats-server", "postgres": "postgres"}
 
 @dataclass(frozen=True, slots=True)
 class OwnServers:
-    """A NATS and a Postgres under `home`; their addresses outlive a kill."""
+    """A NATS and a Postgres under `home` whose addresses stay the same after a kill."""
 
     home: Path
     where: Servers
 
     @property
     def foreign(self) -> tuple[str, str]:
-        """Other spellings of both addresses: servers that turnlog neither starts again nor stops by itself."""
+        """Returns other spellings of both addresses, which turnlog takes for foreign servers that it neither restarts
+        nor stops."""
         return self.where.nats_url.replace(
             "@127.0.0.1:", "@localhost:"
         ), f"{self.where.database_url}&connect_timeout=60"
@@ -41,7 +42,7 @@ class OwnServers:
         return Settings(**{**given, **more})
 
     async def kill(self, *names: str) -> None:
-        """SIGKILL to "nats" or "postgres"; returns when no process of it is left."""
+        """Kills "nats" or "postgres" with SIGKILL; returns when none of its processes is left."""
         now = status(self.home)
         for name in names:
             server = {"nats": now.nats, "postgres": now.postgres}[name]
@@ -50,12 +51,12 @@ class OwnServers:
         assert await wait_until(lambda: self._gone(*names), lambda: True, 60)
 
     async def back(self) -> None:
-        """Starts what was killed, on its data."""
+        """Starts the killed servers again on their data."""
         again = await start(self.home)
         assert (again.nats_url, again.database_url) == (self.where.nats_url, self.where.database_url)
 
     async def turnlog(self, *arguments: str) -> Ended:
-        """A command as a process of its own, with these servers as its only settings."""
+        """Runs a command in a separate process, with only these servers in its settings."""
         environment = {name: os.environ[name] for name in ("PATH", "HOME", "PYTHONPATH") if name in os.environ}
         environment |= dict(zip(("NATS_URL", "DATABASE_URL"), self.foreign, strict=True))
         environment |= {"TURNLOG_HOME": str(self.home), "TURNLOG_KEK": KEK, "COLUMNS": "400"}

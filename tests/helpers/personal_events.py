@@ -1,4 +1,4 @@
-"""Events of users with a secret in every text field, for tests of what an erasure removes and what it leaves."""
+"""Makes events of users with a secret in every text field, for tests of what an erasure removes and keeps."""
 
 import uuid
 from base64 import b64encode
@@ -38,7 +38,7 @@ KINDS = ("said", "called", "label", "summary", "memory", "quote", "entity", "ite
 
 
 def secret(user: str, kind: str, number: int = 0) -> str:
-    """A sentence that nobody else says: 'ann's memory 7 is 琥珀 5f3c…'."""
+    """Returns a sentence that no other event contains: 'ann's memory 7 is 琥珀 5f3c…'."""
     return f"{user}'s {kind} {number} is 琥珀 {uuid.uuid5(uuid.NAMESPACE_OID, f'{user}/{kind}/{number}').hex[:12]}"
 
 
@@ -47,7 +47,7 @@ def secrets(user: str, turns: int) -> list[str]:
 
 
 def conversation(user: str, turns: int, minutes: int = 0) -> list[Event]:
-    """A thread of theirs with everything that can stand in one, and what else stands of them elsewhere."""
+    """Returns a thread of the user with every kind of event, and the user's events on other threads."""
     thread = f"talk-{user}"
     opened = ThreadOpened(label=secret(user, "label"), metadata={"note": secret(user, "metadata")})
     made: list[Event] = [_of(user, thread, opened)]
@@ -109,7 +109,7 @@ def _memory(user: str, n: int) -> EventData:
 
 
 def _item(user: str, n: int) -> Event:
-    """Items of the store say not whose they are; their namespace does."""
+    """Returns a store item of the user, which only its namespace shows."""
     space = memories_of(user)
     put = StoreItemPut(namespace=space, key=str(n), value={"text": secret(user, "item", n)})
     return event(put, store_thread(space))

@@ -1,6 +1,6 @@
-"""The command `turnlog`, or a Python program, in a process of its own, forked from one that has loaded the libraries.
+"""Runs the command `turnlog` or a Python program in a process that is forked from one with loaded libraries.
 
-Loading them takes nine tenths of a command's time. What bash starts begins as a new Python instead.
+Loading them takes nine tenths of a command's time. Commands that bash starts run in a new Python process instead.
 """
 
 import multiprocessing
@@ -18,11 +18,11 @@ from threading import Lock
 
 import pytest
 
-PATIENCE_S = 240.0  # of a command on a busy machine; `up --detach` alone has 90
+PATIENCE_S = 240.0  # for a command on a busy machine; `up --detach` alone may take 90 s
 Files = tuple[str, str, str]  # the paths of stdin, stdout and stderr
 _server = multiprocessing.get_context("forkserver")
 _server.set_forkserver_preload(["helpers.cli_libraries"])
-# Starting a process also collects those that ended, and that must not happen in two threads at once.
+# Starting a process also collects ended processes, which two threads must not do at once.
 _one_at_a_time = Lock()
 
 
@@ -34,24 +34,25 @@ class Ended:
 
 
 def run_command(*words: str, environment: dict[str, str], stdin: str = os.devnull, folder: Path | None = None) -> Ended:
-    """Runs `turnlog` with these words and waits for its end. stdin: path of a file or a terminal."""
+    """Runs `turnlog` with these words and waits for its end. stdin: the path of a file or a terminal."""
     return _run(_turnlog, ("turnlog", *words), environment, stdin, folder or Path.cwd())
 
 
 def run_program(*words: str, environment: dict[str, str], folder: Path) -> Ended:
-    """Runs the Python program that the first word names in `folder`, with the others as its arguments."""
+    """Runs the Python program in `folder` that the first word names, with the other words as its arguments."""
     return _run(_program, words, environment, os.devnull, folder)
 
 
 def begin_command(*words: str, environment: dict[str, str], output: Path) -> BaseProcess:
-    """Starts `turnlog` with these words, for tests that kill or freeze it. output: gets what it prints; its folder."""
+    """Starts `turnlog` with these words, for tests that kill or freeze it. output: the file for its output, in its
+    folder."""
     output.touch()
     return _begin(_turnlog, ("turnlog", *words), environment, (os.devnull, str(output), str(output)), output.parent)
 
 
 def begin_program(*words: str, environment: dict[str, str], stdin: str, output: Path) -> BaseProcess:
-    """Starts the Python program that the first word names. stdin: a pipe with a name; the program begins when it is
-    opened for writing. output: gets what it prints; its folder."""
+    """Starts the Python program that the first word names. stdin: a named pipe; the program begins when the pipe is
+    opened for writing. output: the file for its output, in its folder."""
     output.touch()
     return _begin(_program, words, environment, (stdin, str(output), str(output)), output.parent)
 
@@ -82,10 +83,10 @@ def _begin(
 
 
 def _start_server() -> None:
-    """Once; later calls find it running."""
+    """Starts the server process; later calls do nothing."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(Path(__file__).parents[1]), prepend=os.pathsep)  # of `helpers`
-        patch.setenv("OPENBLAS_NUM_THREADS", "1")  # as the command sets it; a fork cannot change it any more
+        patch.setenv("PYTHONPATH", str(Path(__file__).parents[1]), prepend=os.pathsep)  # the folder of `helpers`
+        patch.setenv("OPENBLAS_NUM_THREADS", "1")  # as the command sets it; a fork can no longer change it
         forkserver.ensure_running()
 
 

@@ -1,4 +1,4 @@
-"""Data folders of embedded servers that begin with a migrated, empty database in place of initdb and migrations."""
+"""Prepares data folders of embedded servers with a migrated, empty database, which saves initdb and migrations."""
 
 import asyncio
 import fcntl
@@ -11,7 +11,7 @@ from turnlog.migrations.upgrade import upgrade
 
 
 async def make_prepared_home(base: Path) -> Path:
-    """The home to copy from; whichever worker comes first makes it."""
+    """Returns the home to copy from; the first worker creates it."""
     home, done = base / "prepared" / "home", base / "prepared" / "done"
     done.parent.mkdir(exist_ok=True)
     with (base / "prepared" / "lock").open("w") as lock:
@@ -25,7 +25,7 @@ async def make_prepared_home(base: Path) -> Path:
 
 
 def copy_database(prepared: Path, home: Path) -> Path:
-    """Gives `home`, which does not exist yet, the database; its servers find what a stop has left. Returns `home`."""
+    """Copies the stopped database into `home`, which must not exist yet, and returns `home`."""
     (home / "postgres").mkdir(mode=0o700, parents=True)
     home.chmod(0o700)
     subprocess.run(["cp", "-a", prepared / "postgres" / "data", home / "postgres"], check=True)
@@ -33,5 +33,5 @@ def copy_database(prepared: Path, home: Path) -> Path:
 
 
 def shared_by_workers(own: Path) -> Path:
-    """The temporary folder that all workers of this run have in common. own: that of this worker."""
+    """Returns the temporary folder that all workers of this run share. own: the temporary folder of this worker."""
     return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own

@@ -1,8 +1,8 @@
-"""Given events → when events → then rows: how a projection is specified.
+"""Specifies a projection: given events, when events, then rows.
 
 The events are encoded, decoded and applied by the engine's own functions on a real Postgres. Each event is stored twice
-under the same id and each batch is delivered twice. A specification runs with batches of one event, of two, of half the
-log and of the whole log, with --nightly in batches of every size. The rows must be the same every time.
+under the same id, and each batch is delivered twice. A specification runs with batches of one event, of two, of half
+the log and of the entire log; with --nightly it runs with batches of every size. The rows must be the same every time.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,8 @@ ENGINE_TABLES = ("projection_positions", "event_ids", "dead_letters")
 
 
 def seq(number: int) -> int:
-    """The sequence of the n-th event of a specification, from 1; its second copy comes five later."""
+    """Returns the sequence of the n-th event of a specification, from 1; the second copy of the event comes five
+    later."""
     return number * STEP
 
 
@@ -43,7 +44,7 @@ def stored(event: Event, at: int) -> Stored:
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """One projection on a database of the test's own. setup: SQL that runs before the events. sizes: of batches."""
+    """One projection on a separate database. setup: SQL that runs before the events. sizes: the sizes of batches."""
 
     conn: Connection
     projection: Projection
@@ -57,7 +58,7 @@ class Spec:
     when = given
 
     async def then(self, query: str, expected: Sequence[Any]) -> None:
-        """The query's rows, as tuples, are the expected ones whatever the size of the batches."""
+        """Asserts that the query returns the expected rows (tuples) for every size of the batches."""
         whole: list[Any] = []
         log = [stored(event, seq(number)) for number, event in enumerate(self.events, 1)]
         log += [replace(first, seq=first.seq + STEP // 2) for first in log]

@@ -1,4 +1,4 @@
-"""Questions to the agent, and what came back."""
+"""Asks the agent questions and returns the answers."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from turnlog.agent.runtime import Runtime
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The conversation that a question is asked in, and who asks."""
+    """The conversation in which a question is asked, and the user who asks."""
 
     tenant: str = "default"
     thread: str = "t"
@@ -16,12 +16,12 @@ class Place:
 
 
 async def pieces_of(runtime: Runtime, place: Place, question: str) -> list[Piece]:
-    """All pieces of the answer in their order."""
+    """Returns all pieces of the answer in order."""
     return [piece async for piece in ask(runtime, place.tenant, place.thread, question, user=place.user)]
 
 
 async def answer_to(runtime: Runtime, place: Place, question: str) -> str:
-    """The answer as it is on the log."""
+    """Returns the answer as it is recorded on the log."""
     *_, last = await pieces_of(runtime, place, question)
     assert isinstance(last, Answered)
     return last.answer

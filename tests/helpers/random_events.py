@@ -1,4 +1,5 @@
-"""Random events of sessions, LangGraph, forks and memories, for tests that compare a read model with its rebuild."""
+"""Generates random events of sessions, LangGraph, forks and memories, for tests that compare read models with
+rebuilds."""
 
 from collections.abc import Callable
 from datetime import timedelta

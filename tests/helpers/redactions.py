@@ -1,4 +1,4 @@
-"""The part of a redaction that changes the log, without the rest of its seconds."""
+"""Performs only the part of a redaction that changes the log, which is faster than an entire redaction."""
 
 from uuid import UUID
 

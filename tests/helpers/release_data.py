@@ -1,10 +1,10 @@
-"""Data that an earlier commit wrote: the log and the keys as `turnlog log backup` writes them, the database as SQL, and
-what that commit's reads returned.
+"""Writes test data with the code of an earlier commit: the log and keys as `turnlog log backup` writes them, the
+database as SQL, and the results of that commit's reads.
 
     python tests/helpers/release_data.py COMMIT
 
-writes the commit's data to tests/golden/release.tar.xz. Make it again only for a change that is meant to rebuild rows:
-until then tests/integration/test_previous_release.py proves that today's code opens that data as it is.
+writes the commit's data to tests/golden/release.tar.xz. Recreate the data only for a change that must rebuild rows.
+Until then tests/integration/test_previous_release.py proves that the current code can open the data unchanged.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ STREAMS = {"log": "TURNLOG", "keys": "TURNLOG_KEYS"}
 ERASED = "bob"
 MEMORIES = "[LONG-TERM MEMORIES]"
 GRAPH_THREAD = {"configurable": {"thread_id": "graph", "user_id": "dan"}}
-QUIET_S = 8.0  # longer than any pause of the background roles
+QUIET_S = 8.0  # longer than every pause of the background roles
 
 
 async def write(memory: turnlog.Memory) -> None:
@@ -83,7 +83,7 @@ def graph(saver: TurnlogSaver) -> Any:
 
 
 async def quiet(memory: turnlog.Memory) -> None:
-    """Returns when the background roles have appended nothing for QUIET_S."""
+    """Waits until the background roles have appended nothing for QUIET_S seconds."""
     log, head = memory.runtime.log, -1
     while head != (head := (await log.state()).head):
         await asyncio.sleep(QUIET_S)
@@ -91,7 +91,8 @@ async def quiet(memory: turnlog.Memory) -> None:
 
 
 async def reads(memory: turnlog.Memory) -> dict[str, Any]:
-    """Returns what every kind of read says, without what depends on the time of the call: memories lose importance."""
+    """Returns the results of every kind of read without values that depend on the time of the call, such as
+    importance."""
     people = ("ann", "cem", "李雷", ERASED)
     threads = {user: await memory.threads(user) for user in people}
     talks = {(user, one.thread): memory.thread(one.thread, user) for user in people for one in threads[user]}
@@ -145,7 +146,7 @@ def unpack(packed: Path, folder: Path) -> None:
 
 
 async def make(folder: Path) -> None:
-    """Writes the data on servers of its own below `folder`, and what is to be packed into folder/release."""
+    """Writes the data on separate servers below `folder`, and the files to pack into folder/release."""
     from turnlog.consumers.servers.binaries import postgres_binaries
     from turnlog.events import backup
 

@@ -1,4 +1,4 @@
-"""Copies of the repository outside the working tree, with a folder from which Python imports their `turnlog`."""
+"""Makes copies of the repository outside the working tree, with a folder from which Python imports their `turnlog`."""
 
 import os
 import shutil
@@ -17,7 +17,7 @@ def tracked_files(repository: Path = REPOSITORY) -> list[Path]:
 
 
 def copy_working_tree(to: Path) -> Path:
-    """Copies the tracked files as they are now. Returns `to`."""
+    """Copies the tracked files in their current state. Returns `to`."""
     for path in tracked_files():
         (to / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(REPOSITORY / path, to / path)
@@ -33,7 +33,7 @@ def copy_commit(commit: str, to: Path) -> Path:
 
 
 def importable(copy: Path) -> Path:
-    """Makes a folder of links, laid out as pyproject's package-dir says. Returns it: an entry for PYTHONPATH that comes
+    """Creates a folder of links with the layout of pyproject's package-dir, and returns it. In PYTHONPATH it comes
     before the installed turnlog."""
     folders = tomllib.loads((copy / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"]["package-dir"]
     library = copy / "build" / "importable"
@@ -49,6 +49,6 @@ def importable(copy: Path) -> Path:
 
 
 def environment_of_copy(copy: Path, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Returns the environment for commands that import the copy's turnlog and tests' helpers."""
+    """Returns the environment for commands that import turnlog and the test helpers from the copy."""
     path = os.pathsep.join([str(copy / "build" / "importable"), str(copy / "tests")])
     return {**environment, "PYTHONPATH": path}

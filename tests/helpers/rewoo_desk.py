@@ -1,4 +1,4 @@
-"""A run of the support team against a scripted server, and what its pieces say."""
+"""Runs the support team against a scripted server and collects the pieces of the answer."""
 
 import asyncio
 import json
@@ -100,7 +100,7 @@ def returned(pieces: Sequence[Piece]) -> dict[str, Any]:
 
 
 def only(*functions: Callable[..., Any]) -> dict[str, Any]:
-    """A team of one agent that has these tools."""
+    """Returns settings for a team of one agent that has these tools."""
     names = tuple(function.__name__ for function in functions)
     agent = Agent(type="desk", name="Desk", prompt="p", tools=names)
     return {"team": Team(name="t", entry="desk", agents={"desk": agent}), "tools": functions}

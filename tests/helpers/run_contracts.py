@@ -1,4 +1,4 @@
-"""A sample of each event of a team's run."""
+"""Contains a sample of each event of a team's run."""
 
 from helpers.sample_events import RUN
 

@@ -1,4 +1,4 @@
-"""Events as the tests use them: values of contracts, and short ways to write turns."""
+"""Makes events for tests: values of contracts, and turns in short form."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -72,20 +72,20 @@ def event(data: EventData, thread: str = "t", minutes: int = 0, **more: Any) -> 
 
 
 def turn(content: Any = "hello", role: str = "user", thread: str = "t", minutes: int = 0, **more: Any) -> Event:
-    """A turn; `more` goes to the turn where it has such a field, else to the event."""
+    """Returns an event with a turn. more: fields of the turn if it has such a field, else of the event."""
     of_event = {key: more.pop(key) for key in ("id", "tenant", "user", "source") if key in more}
     data = TurnRecorded.model_validate({"role": role, "content": content, **more})
     return event(data, thread, minutes, **of_event)
 
 
 def memory_of(number: int, **fields: Any) -> Memory:
-    """A fact by itself: no other memory contradicts it."""
+    """Returns a fact that no other memory contradicts."""
     given: dict[str, Any] = {"content": f"fact {number}", "valid_from": MAY_8, "importance": 0.8, "confidence": 0.9}
     return Memory(id=UUID(int=number), kind="FACT", origin="rule", **{**given, **fields})
 
 
 def memory_event(memory: Memory, user: str = "ann", tenant: str = "default") -> Event:
-    """The memory as it comes on the user's memory thread, when it was said."""
+    """Returns the event that records the memory on the user's memory thread, at the time when it was said."""
     about = {"tenant": tenant, "thread": memory_thread(user), "user": user, "time": memory.valid_from}
     return Event(data=MemoryRecorded(memory=memory), **about)
 
@@ -95,7 +95,7 @@ def derivation(first: int, last: int) -> Derivation:
 
 
 def text_of(one: Event) -> str:
-    """The text of a turn."""
+    """Returns the text of a turn."""
     assert isinstance(one.data, TurnRecorded)
     assert isinstance(one.data.content, str)
     return one.data.content

@@ -1,4 +1,4 @@
-"""What tests ask of their servers: rows, waiting for a condition, a running projector, processes left behind."""
+"""Helps tests with their servers: reads rows, waits for conditions, runs projectors, finds leftover processes."""
 
 import asyncio
 import contextlib
@@ -30,7 +30,7 @@ def now() -> datetime:
 
 
 def database_at(database_url: str, name: str) -> str:
-    """The URL of another database on the same server."""
+    """Returns the URL of another database on the same server."""
     return urlunsplit(urlsplit(database_url)._replace(path=f"/{name}"))
 
 
@@ -48,25 +48,25 @@ async def execute(database_url: str, statement: str) -> None:
 
 
 async def rows(conn: Connection, query: str, *params: Any) -> list[Any]:
-    """The rows as tuples."""
+    """Returns the query's rows as tuples."""
     return await (await conn.execute(query.encode(), params or None)).fetchall()
 
 
 async def eventually(holds: Callable[[], Awaitable[bool]], timeout_s: float = 180.0) -> None:
-    """Returns as soon as the condition holds; fails the test when it does not in time."""
+    """Waits until the condition is true; fails the test if it is not true in time."""
     assert await wait_until(holds, lambda: True, timeout_s)
 
 
 async def unlike_a_rebuild(
     log: Log, database_url: str, projections: Sequence[Projection] = PROJECTIONS
 ) -> dict[str, tuple[Difference, ...]]:
-    """The projections with rows that a build from the log would not have, in one pass for all of them."""
+    """Returns the projections whose rows differ from a rebuild, compared in one pass over the log."""
     found = await verify_several(log, database_url, projections)
     return {one.projection: one.differences for one in found if not one.clean}
 
 
 async def parked(conn: Connection, projection: str) -> list[tuple[int, str, str]]:
-    """(seq, reason, status) of a projection's dead letters, in order."""
+    """Returns (seq, reason, status) of a projection's dead letters, in order."""
     query = "SELECT seq, reason, status FROM dead_letters WHERE projection = %s AND build = 'live' ORDER BY seq"
     return await rows(conn, query, projection)
 
@@ -75,20 +75,20 @@ async def parked(conn: Connection, projection: str) -> list[tuple[int, str, str]
 async def running_projector(
     log: Log, database_url: str, projections: Sequence[Projection] = PROJECTIONS, partition: int = 0
 ) -> AsyncIterator[Runner]:
-    """A runner that works during the block and is killed at its end."""
+    """Yields a runner that works while the block runs and is cancelled at its end."""
     runner = Runner(log, database_url, projections, partition)
     task = asyncio.create_task(runner.run())
     try:
         yield runner
     finally:
         task.cancel()
-        runner.stop()  # asyncio.wait_for may swallow a cancellation that comes with its result (Python 3.11)
+        runner.stop()  # asyncio.wait_for may lose a cancellation that comes with its result (Python 3.11)
         with contextlib.suppress(asyncio.CancelledError):
             await task
 
 
 def processes_left_in(folder: Path) -> list[str]:
-    """Every process that works in `folder` or names it."""
+    """Returns every process that works in `folder` or names it."""
     found = []
     for process in psutil.process_iter(["name", "cwd", "cmdline", "status"]):
         info = process.info
@@ -99,7 +99,7 @@ def processes_left_in(folder: Path) -> list[str]:
 
 
 def files_with(folder: Path, strings: Iterable[str]) -> set[Path]:
-    """The files below `folder` that have one of the strings; servers may remove files meanwhile."""
+    """Returns the files below `folder` that contain one of the strings; servers may remove files meanwhile."""
     found: set[Path] = set()
     for path in (path for path in folder.rglob("*") if path.is_file()):
         with contextlib.suppress(FileNotFoundError):
@@ -109,15 +109,15 @@ def files_with(folder: Path, strings: Iterable[str]) -> set[Path]:
 
 
 async def end_deduplication_window(log: Log) -> None:
-    """Ends JetStream's deduplication window, as two minutes of waiting would. Returns when it no longer knows what it
-    stored before."""
+    """Ends JetStream's deduplication window, as a wait of two minutes would. Returns when JetStream has forgotten the
+    stored message ids."""
     js, probe = log.nc.jetstream(), turn(thread="probe")
     config = (await js.stream_info(STREAM)).config
 
     async def forgotten() -> bool:
         return not (await log.append(probe)).duplicate
 
-    for window_s in (0.1, 0.2) * 5:  # once the server went on with the former window for a minute
+    for window_s in (0.1, 0.2) * 5:  # the server has once continued with the former window for a minute
         config.duplicate_window = window_s
         await js.update_stream(config)
         await log.append(probe)

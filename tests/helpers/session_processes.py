@@ -1,4 +1,4 @@
-"""Sessions as several processes see them at once, with short ways to write and read them."""
+"""Simulates several processes that use the same sessions, with short functions to write and read them."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
@@ -27,7 +27,7 @@ THREADS = ["t", "线 c", "x" * 300]
 
 
 class Processes:
-    """Sessions as several processes have them, all on one log and one database."""
+    """The sessions of several processes on one log and one database."""
 
     def __init__(self, log: Log, pool: Pool, stack: AsyncExitStack) -> None:
         self.log, self.pool, self._stack = log, pool, stack

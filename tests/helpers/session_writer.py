@@ -1,6 +1,6 @@
-"""A process of writers that count one up in the same session, for tests of concurrency. Says ready, waits for a line.
+"""A process of writers that increment a number in the same session, for tests of concurrency.
 
-Argument: JSON of [NATS URL, database URL, name of the process, number of writers].
+Prints "ready" and waits for a line. Argument: [NATS URL, database URL, name of the process, number of writers] as JSON.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Short-term memory of the conversation `t` in a few words, for tests of its operations."""
+"""Opens the short-term memory of the conversation `t`, for tests of its operations."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ SMALL = 600
 
 
 def memory_of(stage: Stage, tenant: str | None = None, log: Log | None = None) -> ShortTermMemory:
-    """log: of a connection of its own, as another process has it."""
+    """Returns the short-term memory. log: a separate connection, as another process has."""
     return ShortTermMemory(log or stage.runtime.log, stage.runtime.pool, stage.runtime.settings, tenant)
 
 
@@ -51,5 +51,5 @@ async def until_mode(memory: ShortTermMemory, mode: str) -> SessionValue:
 
 
 def shown_turns(context: MemoryContext, last: int) -> list[int]:
-    """The numbers of the turns up to the last one that the history shows."""
+    """Returns the numbers, up to `last`, of the turns that the history shows."""
     return [number for number in range(1, last + 1) if f"question {number} " in context.history]

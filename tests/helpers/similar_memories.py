@@ -1,4 +1,4 @@
-"""Old memories with vectors at given angles, each quoted from a stored turn, for tests of merging by a model."""
+"""Makes old memories with vectors at given angles, each quoted from a stored turn, for tests of merging by a model."""
 
 import hashlib
 import json
@@ -27,19 +27,20 @@ from turnlog.events.subjects import memory_thread
 from turnlog.projectors.models.memories.lookup import StoredMemory, memories_by_id
 
 ANN = Place("default", "ann")
-MODEL = "unit-vectors"  # its cosine is the similarity
+MODEL = "unit-vectors"  # for this model the cosine is the similarity
 NOW = now()
-LONG_AGO, FAINT = NOW - timedelta(days=30), NOW - timedelta(days=55)  # a fact of 0.8 has 0.5 and 0.25 left
+# after these times a fact of importance 0.8 has 0.5 and 0.25 left
+LONG_AGO, FAINT = NOW - timedelta(days=30), NOW - timedelta(days=55)
 
 
 def old(number: int, content: str, at: datetime = LONG_AGO, **fields: Any) -> Memory:
-    """A fact that a model found in the user's own words, which are its content."""
+    """Returns a fact that a model extracted and whose content is the user's own words."""
     told: dict[str, Any] = {"kind": "FACT", "importance": 0.8, "confidence": 0.7, "origin": "llm", **fields}
     return Memory(id=UUID(int=number), content=content, valid_from=at, **told)
 
 
 def merged_text(said: str | None) -> str:
-    """As a model answers."""
+    """Returns a model's answer to a request for a merge."""
     return json.dumps({"text": said}, ensure_ascii=False)
 
 
@@ -88,7 +89,8 @@ async def merged_memory(runtime: Runtime) -> StoredMemory:
 
 
 async def append_memories(runtime: Runtime, memories: Mapping[Memory, float], user: str = "ann") -> list[Memory]:
-    """Memories with vectors by degrees: 20 are a cosine of 0.94, 30 of 0.87. Returns them with their sources."""
+    """Appends memories with vectors and returns them with their sources. memories: the angle of each vector in degrees;
+    20 degrees are a cosine of 0.94, 30 of 0.87."""
     turns = [
         turn(f"Well, {one.content}.", "user", f"chat-{user}", user=user).model_copy(update={"time": one.valid_from})
         for one in memories

@@ -1,6 +1,6 @@
-"""pytest --slow-callbacks: names the callbacks that kept an event loop from all others for over 50 ms, slowest first.
+"""pytest --slow-callbacks: lists the callbacks that blocked an event loop for more than 50 ms, slowest first.
 
-It reports and fails nothing: how long a callback takes says something of the machine, too.
+It only reports and fails no test, because the duration of a callback also depends on the machine.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ class SlowCallbacks:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_teardown(self, item: pytest.Item) -> None:
-        """Properties of a test reach the terminal from other processes, too."""
+        """Stores the callbacks in the test's properties, which reach the terminal from other processes too."""
         item.user_properties += [(KEY, (took, name, item.nodeid)) for took, name in self.found]
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:

@@ -1,4 +1,4 @@
-"""The real roles on the real servers of a test, with a language model server that knows the reactors' prompts."""
+"""Plays the real roles on the real servers of a test, with a model server that answers the reactors' prompts."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -26,9 +26,8 @@ _TASKS = {"You keep": "summary", "Shorten": "compress", "List what": "topics"}
 
 
 class MemoryServer(OpenAIServer):
-    """Answers each task of the reactors in its own way, and everything else as OpenAIServer does.
-
-    said: the answer per task. first: what the next requests of a task get instead, one after the other.
+    """Answers each task of the reactors with a set answer, and other requests as OpenAIServer does. said: the answer
+    for each task. first: answers for the next requests of a task, which come before it.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -43,7 +42,7 @@ class MemoryServer(OpenAIServer):
         return Step(text=self.said[task]) if task in self.said else super().next_step(kind, body)
 
     def asked(self, task: str) -> list[dict[str, Any]]:
-        """The requests for a task of the reactors, or for an "answer"."""
+        """Returns the requests for a task of the reactors, or for an "answer"."""
         return [body for body in self.bodies("chat") if task_of(body) == task]
 
 
@@ -57,7 +56,7 @@ class Stage:
     runtime: Runtime
 
     async def say(self, first: int, last: int, thread: str = "t", length: int = 1) -> list[int]:
-        """Turns `message 1`, `message 2` …, user and assistant in turn; returns their sequences."""
+        """Appends the turns `message 1`, `message 2` …, alternately of user and assistant; returns their sequences."""
         turns = [
             turn(" ".join([f"message {n}"] * length), "user" if n % 2 else "assistant", thread, n)
             for n in range(first, last + 1)
@@ -65,28 +64,28 @@ class Stage:
         return [done.seq for done in await self.runtime.log.append_many(turns)]
 
     async def all(self, kind: str, thread: str = "t") -> list[Any]:
-        """The data of the thread's events of one type, in order."""
+        """Returns the data of the thread's events of one type, in order."""
         return [event.data for event in await self.events(thread) if event.type == kind]
 
     async def events(self, thread: str = "t") -> list[Event]:
         return [found.event async for found in self.runtime.log.read_thread("default", thread)]
 
     async def twice(self, one: Event) -> None:
-        """The same event under another message id, as a retry after the deduplication window."""
+        """Stores the same event again under another message id, like a retry after the deduplication window."""
         subject = publish_subject(one.tenant, one.thread, one.type)
         await self.runtime.log.nc.jetstream().publish(subject, encode(one))
 
     async def bad(self, kind: str, thread: str = "t") -> None:
-        """An event of this type that nobody can decode."""
+        """Publishes an undecodable event of this type."""
         await self.runtime.log.nc.jetstream().publish(publish_subject("default", thread, kind), b"{")
 
     async def rest(self, durable: str = "memory") -> None:
-        """Until the consumer has done all that is in the log for it and everything is projected."""
+        """Waits until the consumer has processed all of its events and everything is projected."""
         await wait_until_idle(self.runtime.log, durable)
         await self.runtime.wait_until_projected()
 
     async def until(self, kind: str, count: int, thread: str = "t", timeout_s: float = 180.0) -> list[Any]:
-        """As soon as the thread has so many events of a type."""
+        """Waits until the thread has so many events of a type and returns their data."""
 
         async def are_there() -> bool:
             return len(await self.all(kind, thread)) >= count
@@ -101,9 +100,8 @@ class Stage:
 
 
 async def wait_until_idle(log: Log, durable: str) -> None:
-    """Until the consumer has done all that is in the log for it.
-
-    What is pending lags behind an append, so it also has to have got the last of its events.
+    """Waits until the consumer has processed all of its events. The number of pending events lags behind an append, so
+    the consumer must also have received its last event.
     """
     js = log.nc.jetstream()
     subject = (await js.consumer_info(STREAM, durable)).config.filter_subject
@@ -121,13 +119,14 @@ async def wait_until_idle(log: Log, durable: str) -> None:
 
 
 class Play(Protocol):
-    """async with play("agent", model_timeout_s=1.0) as stage: plays these roles, or the usual ones of the test."""
+    """Plays the given roles, or the usual roles of the test: `async with play("agent", model_timeout_s=1.0) as
+    stage`."""
 
     def __call__(self, *roles: str, **settings: Any) -> AbstractAsyncContextManager[Stage]: ...
 
 
 def player(nats_url: str, database_url: str, usual: Sequence[str], **given: Any) -> Play:
-    # The model of a test is on this machine, and a test says itself when background calls wait for answers.
+    # A test's model is on this machine, and a test itself decides when background calls wait for answers.
     usually = {"kek": SecretStr(KEK), "answers_first": "never"}
 
     def play(*roles: str, **more: Any) -> AbstractAsyncContextManager[Stage]:

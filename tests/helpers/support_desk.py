@@ -1,4 +1,4 @@
-"""The tools of the example team in tests/teams/support: a bicycle shop's orders, articles and refunds."""
+"""Tools of the example team in tests/teams/support: a bicycle shop's orders, articles and refunds."""
 
 from typing import Annotated, Any
 

@@ -1,4 +1,4 @@
-"""Threads of every shape and any length, as functions from a sequence to its event, to measure how costs grow."""
+"""Makes threads of every shape and any length, by functions from a sequence to its event, to measure how costs grow."""
 
 from collections.abc import Callable
 from uuid import UUID
@@ -41,7 +41,7 @@ from turnlog.events.subjects import memory_thread
 from turnlog.projectors.models.store.projection import store_thread
 
 Shape = Callable[[int], Event]
-CYCLE = 10  # events after which a shape begins again, with other words
+CYCLE = 10  # the number of events after which a shape repeats with other words
 
 
 def short_turns(seq: int) -> Event:
@@ -101,7 +101,7 @@ def session_segments(seq: int) -> Event:
 
 
 def forks(seq: int) -> Event:
-    """Each is of the same thread, and has two turns."""
+    """Returns the event that begins a fork of `t`, or one of the two turns of each fork."""
     thread = f"fork {seq // 3}"
     if seq % 3:
         return turn(f"words {seq}", "user" if seq % 3 == 1 else "assistant", thread)
@@ -110,7 +110,8 @@ def forks(seq: int) -> Event:
 
 
 def checkpoints(seq: int) -> Event:
-    """A list that grows by a message each, and two checkpoints that are kept."""
+    """Returns an event of a graph's checkpoints. Their list grows by one message each, and old checkpoints are
+    dropped."""
     number, step = divmod(seq, 4)
     match step:
         case 1:
@@ -136,7 +137,7 @@ def store_items(seq: int) -> Event:
 
 
 def memories(seq: int) -> Event:
-    last = UUID(int=seq - seq % CYCLE)  # recorded first in each cycle
+    last = UUID(int=seq - seq % CYCLE)  # the memory that is recorded first in each cycle
     data: EventData
     match seq % CYCLE:
         case 0:

@@ -1,4 +1,4 @@
-"""The memories of the user ann on the real log and database, with a clock that the test sets."""
+"""Manages the memories of the user ann on the real log and database, with a clock that the test sets."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -61,7 +61,7 @@ class UserMemories:
 
 
 def extracted(number: int, content: str, day: int = 0, **fields: Any) -> Memory:
-    """A memory as an extractor makes it: ids and times follow from the turn."""
+    """Returns a memory like an extractor's; ids and times follow from the turn."""
     at = MAY_8 + timedelta(days=day)
     source = MemorySource(thread="t", seq=number, event_id=UUID(int=number), quote=content, said_at=at)
     usual: dict[str, Any] = {

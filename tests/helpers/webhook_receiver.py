@@ -1,4 +1,4 @@
-"""A target of webhooks: it answers with the status that a test sets, and holds what it received."""
+"""Receives webhooks: answers with the status that a test sets, and keeps the received requests."""
 
 import asyncio
 from collections.abc import AsyncIterator

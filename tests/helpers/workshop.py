@@ -1,4 +1,4 @@
-"""The tools of the example team in tests/teams/workshop: some answer, some fail in each way in which a tool can."""
+"""Tools of the example team in tests/teams/workshop: some answer, others fail in each way that a tool can fail."""
 
 import asyncio
 from collections import Counter
@@ -12,7 +12,7 @@ PARTS: dict[str, dict[str, Any]] = {
     "chain": {"name": "chain", "usd": 20, "shelves": [{"row": 3}, {"row": 7}]},
     "brake": {"name": "brake", "usd": 35, "shelves": []},
 }
-CALLED: Counter[tuple[str, str]] = Counter()  # by user and tool, with each try
+CALLED: Counter[tuple[str, str]] = Counter()  # the number of calls, including retries, by user and tool
 both = asyncio.Barrier(2)
 
 
