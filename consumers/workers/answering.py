@@ -317,8 +317,7 @@ class AgentConsumer:
         return await prepare(self._runtime, conn, wanted)
 
     async def _use_tool(self, request: Event, seq: int, prepared: Prepared, call: ToolCall) -> ToolResult:
-        """Runs a tool for the model and returns its result. Recall leaves out recent turns that are already in the
-        context."""
+        """Runs a tool for the model. Recall leaves out recent turns that are already in the context."""
         shown = {item.seq for tier in prepared.context.tiers for item in tier.items if item.seq}
         first_shown = min(shown.difference(prepared.context.receipt.relevant), default=seq)
         recall = recall_of(self._runtime, asker_of(request.tenant, request.user or request.thread))

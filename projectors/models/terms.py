@@ -76,8 +76,10 @@ def terms(text: str) -> list[str]:
 
 
 def has_words(text: str, words: str) -> bool:
-    """Returns whether the text contains these words in this order as entire words: "corgi" but not "c"; 生日 but not 日.
-    Case and spaces are ignored."""
+    """Returns whether the text contains these words in this order as entire words, ignoring case and spaces.
+
+    "corgi" is a word, "c" is not; 生日 is a word, 日 is not.
+    """
     boundaries, pieces = _boundaries(text)
     wanted = "".join(_boundaries(words)[1])
     whole = "".join(pieces)
@@ -158,7 +160,8 @@ def _chinese(run: str) -> tuple[str, ...]:
     """Returns words and the words within them, and pairs of characters if the dictionary contains no word. All terms
     are in simplified characters, so that 电商 finds 電商.
 
-    The pairs are for names and for Japanese: 曼婷 finds 张曼婷, タワー finds 東京タワー. `5月` becomes the term of `May`.
+    The pairs are for names and for Japanese: 曼婷 finds 张曼婷, タワー finds 東京タワー.
+    `5月` becomes the term of `May`.
     """
     if run[0].isdigit():
         return (_month(int(run[:-1])),)

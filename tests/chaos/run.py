@@ -136,8 +136,7 @@ async def _quiet(
     fleet: Fleet, log: Log, ledger: Ledger, conn: psycopg.AsyncConnection[tuple[object, ...]], progress: OnProgress
 ) -> list[str]:
     """Waits until all requests are answered, all reactions have ended and everything is projected, and stops the
-    workers.
-    Returns complaints."""
+    workers. Returns complaints."""
     found = await _answered(ledger, conn, progress)
     found += await fleet.stop_workers("reactors-1", "reactors-2", "agent")
     await wait_for(conn, tuple(BY_NAME), 0, await log.partition_head(0), QUIET_TIMEOUT_S)

@@ -1,11 +1,9 @@
-"""python -m tests.evaluation [--data DIR] [--kept] [--json]: how much of the evidence recall finds, without a language
-model.
+"""python -m tests.evaluation [--data DIR] [--kept] [--json]: measures how much of the evidence recall finds.
 
-Prints the tables and writes the sections "Turns" and "Routing" of docs/evaluation.md; with --json it prints them as
-JSON and leaves the document as it is. The first run embeds for minutes, and keeps the vectors in the user's cache
-folder. With --kept the other genres than LoCoMo are measured with the vectors that are kept, and nothing of them is
-embedded.
-Without --data the folder is TURNLOG_EVALUATION_DATA. Without the file nothing is measured, and it says so.
+It uses no language model. It prints the tables and writes the sections "Turns" and "Routing" of docs/evaluation.md;
+with --json it prints JSON and does not change the document. The first run embeds for minutes and stores the vectors in
+the user's cache folder. With --kept, genres other than LoCoMo are measured only with stored vectors. Without --data the
+folder is TURNLOG_EVALUATION_DATA. If the file is missing, nothing is measured, and a message tells this.
 """
 
 import argparse

@@ -1,7 +1,8 @@
-"""python -m tests.evaluation.confidence [--data DIR]: does the confidence of a recall say whether there is an answer?
+"""python -m tests.evaluation.confidence [--data DIR]: measures recall's confidence.
 
-Fits the logistic function of agent/recall/confidence.py, measures it by words alone, and writes the section
-"Confidence" of docs/evaluation.md. `make eval` runs it too.
+It measures how well the confidence of a recall predicts whether there is an answer. It fits the logistic function of
+agent/recall/confidence.py, measures it without vectors, and writes the section "Confidence" of docs/evaluation.md.
+`make eval` runs it too.
 """
 
 import argparse
@@ -24,8 +25,8 @@ from .locomo import Array, Conversation
 
 ADVERSARIAL = 5
 ANSWERED = "answered"
-SHARE = 0.75  # of questions that have an answer, as they count: LoCoMo's own
-# What has no answer, by genre. MemDaily has no such questions of its own: there the evidence is removed.
+SHARE = 0.75  # the weight of questions that have an answer: their share in LoCoMo
+# The kinds of questions without an answer, by genre. MemDaily has none, so the evidence of questions is removed there.
 WITHOUT = {
     "LoCoMo": ("about the other person", "asked elsewhere"),
     "BEAM": ("abstention", "asked elsewhere"),
@@ -37,7 +38,7 @@ BINS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """features: 1, held, lead. kind: ANSWERED, or why there is no answer."""
+    """A question. features: 1, held, lead. kind: ANSWERED, or the reason why there is no answer."""
 
     genre: str
     conversation: str
@@ -47,7 +48,8 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """auroc, low: by kind of question without an answer; low: the share of them, and of ANSWERED, below LOW."""
+    """The results for one genre, by kind of question. auroc: for each kind without an answer. low: the share with a
+    confidence below LOW, also for ANSWERED."""
 
     genre: str
     auroc: dict[str, float]
@@ -56,7 +58,7 @@ class Line:
 
 
 def cases(genre: Genre) -> list[Case]:
-    """Of the questions for one fact that name something to look for."""
+    """Returns the cases of questions that ask for one fact and name something to search for."""
     conversations, found = genre.conversations, []
     for number, told in enumerate(conversations):
         elsewhere = conversations[(number + 7) % len(conversations)]
@@ -74,7 +76,7 @@ def cases(genre: Genre) -> list[Case]:
 
 
 def evidence(text: str, told: Conversation, allowed: NDArray[np.bool_] | None = None) -> Evidence | None:
-    """Of the best part, as recall has it."""
+    """Returns the evidence for the best part of a question, as recall computes it."""
     question = read_question(text, names=told.scope.names)
     if question.kind != "fact":
         return None
@@ -88,7 +90,7 @@ def evidence(text: str, told: Conversation, allowed: NDArray[np.bool_] | None = 
 
 
 def fit(known: Sequence[Case]) -> Array:
-    """BIAS, HELD, LEAD by logistic regression; every genre counts the same."""
+    """Returns BIAS, HELD and LEAD by logistic regression; all genres have the same weight."""
     columns, answered, weight = _columns(known)
     found = np.zeros(3)
     for _ in range(STEPS):
@@ -100,7 +102,7 @@ def fit(known: Sequence[Case]) -> Array:
 
 
 def by_conversation(known: Sequence[Case]) -> Array:
-    """The confidence of each case, fitted on the other conversations. known: of one genre."""
+    """Returns the confidence of each case, fitted on the other conversations. known: the cases of one genre."""
     chance = np.zeros(len(known))
     for name in dict.fromkeys(case.conversation for case in known):
         own = np.array([case.conversation == name for case in known])
@@ -110,7 +112,7 @@ def by_conversation(known: Sequence[Case]) -> Array:
 
 
 def measured(known: Sequence[Case], chance: Array) -> Line:
-    """known: of one genre. chance: the confidence of each."""
+    """Returns the results for the cases of one genre. chance: the confidence of each case."""
     _, answered, weight = _columns(known)
     kinds = np.array([case.kind for case in known])
     by_kind = {kind: chance[kinds == kind] for kind in dict.fromkeys(kinds.tolist())}
@@ -123,13 +125,15 @@ def measured(known: Sequence[Case], chance: Array) -> Line:
 
 
 def auroc(answered: Array, others: Array) -> float:
-    """The chance that a question with an answer has the higher confidence; equal ones count a half."""
+    """Returns the probability that a question with an answer has a higher confidence than one without; ties count
+    half."""
     higher = (answered[:, None] > others[None, :]).mean()
     return float(higher + (answered[:, None] == others[None, :]).mean() / 2)
 
 
 def reliability(known: Sequence[Case], weights: Array) -> list[tuple[float, float, float]]:
-    """For each of BINS with any: the share of cases in it, their mean confidence and the share with an answer."""
+    """Returns, for each bin that is not empty, the share of cases, their mean confidence and the share with an
+    answer."""
     columns, answered, weight = _columns(known)
     chance, rows = _chance(columns, weights), []
     for low, high in pairwise(BINS):
@@ -140,7 +144,8 @@ def reliability(known: Sequence[Case], weights: Array) -> list[tuple[float, floa
 
 
 def _columns(known: Sequence[Case]) -> tuple[Array, Array, Array]:
-    """Features, whether there is an answer, and weights: a genre's add up to 1, SHARE of it for what is answered."""
+    """Returns features, whether there is an answer, and weights. A genre's weights add up to 1; answered cases have
+    SHARE of it."""
     weight = np.zeros(len(known))
     places = np.array([(case.genre, case.kind) for case in known])
     for genre, kinds in WITHOUT.items():
@@ -205,7 +210,7 @@ def _numbers(weights: Array) -> str:
 
 
 def write_confidence(found: Sequence[Genre]) -> str:
-    """Returns the section that it wrote."""
+    """Writes the section to the document and returns its text."""
     text = section({genre.name: cases(genre) for genre in found if genre.name in WITHOUT})
     put_section(DOCUMENT, "Confidence", text)
     return text

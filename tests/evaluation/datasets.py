@@ -1,4 +1,4 @@
-"""The turns of LoCoMo's and MemoryBank's conversations, with the ids that `turnlog import` gives turns."""
+"""Reads the turns of LoCoMo's and MemoryBank's conversations, with the same ids as `turnlog import`."""
 
 import re
 from collections.abc import Iterator

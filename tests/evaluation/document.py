@@ -1,4 +1,4 @@
-"""docs/evaluation.md: one section a measurement, each written by what measures it."""
+"""Writes the sections of docs/evaluation.md; each measurement writes its own section."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ WEIGHTS = ("words", "dense", "near", "speaker", "question", "opens", "detail", "
 
 
 def put_section(path: Path, title: str, text: str) -> None:
-    """Replaces the section `## title` and leaves the others; a new one goes to the end."""
+    """Replaces the section `## title` and keeps the others; a new section is added at the end."""
     before = path.read_text("utf-8") if path.exists() else HEAD
     section = f"## {title}\n\n{text.strip()}\n"
     found = re.search(rf"^## {re.escape(title)}\n.*?(?=^## |\Z)", before, re.MULTILINE | re.DOTALL)
@@ -30,7 +30,7 @@ def put_section(path: Path, title: str, text: str) -> None:
 
 
 def table(lines: Sequence[Line]) -> str:
-    """Markdown."""
+    """Returns the lines as a Markdown table."""
     first = lines[0]
     heads = ["", "recall@5 / 10 / 20", "any@5 / 10 / 20", "all@10", *first.categories, *first.conversations]
     rows = [heads, ["---", *["---:"] * (len(heads) - 1)]]
@@ -64,7 +64,7 @@ same for all. Fixed are BM25's k1 and b, the shares of neighbours and of session
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """lines: of the same names for each genre, by its name."""
+    """Measured lines. lines: the lines of each genre, by its name; all genres have the same names of lines."""
 
     genres: Sequence[Genre]
     lines: Mapping[str, Sequence[Line]]
@@ -81,7 +81,7 @@ class Measured:
 def genres_section(
     words: Measured, vectors: Measured, fitted: Mapping[str, Sequence[Line]], fits: Mapping[str, Weights]
 ) -> str:
-    """fitted, fits: of `left_out`."""
+    """Returns the section on genres. fitted, fits: the results of `left_out`."""
     shipped = {name: [line for line in lines if line.name == "turnlog"] for name, lines in words.lines.items()}
     left = Measured(words.genres, {name: [*shipped[name], *lines] for name, lines in fitted.items()})
     return f"""

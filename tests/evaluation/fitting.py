@@ -10,14 +10,15 @@ from turnlog.agent.recall.scope import ScopeIndex
 
 from .locomo import Array, Conversation
 
-MULTI_HOP, COUNTS = 1, 3.0  # multi-hop questions count so often: they are a seventh of all, and the hard ones
+MULTI_HOP, COUNTS = 1, 3.0  # the weight of multi-hop questions, which are only a seventh of all but the hardest
 RIDGE = 0.01
 STEPS, ENOUGH = 20, 1e-4
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A question: the chunks' columns (n, 8 or 9), which are evidence, as shares that add up to 1, its weight."""
+    """A question: the columns of the chunks (n, 8 or 9), the evidence as shares that add up to 1, and the question's
+    weight."""
 
     columns: Array
     evidence: Array
@@ -25,7 +26,8 @@ class Case:
 
 
 def cases(conversation: Conversation, weights: Weights) -> list[Case]:
-    """Without feedback. weights: only the shapes in them matter (k1, b, before, after, answer)."""
+    """Returns the cases without feedback. weights: only the shape parameters are used (k1, b, before, after,
+    answer)."""
     made = []
     for question in conversation.questions:
         found = features(Query(question.text, question.vector), conversation.scope, weights)
@@ -36,7 +38,8 @@ def cases(conversation: Conversation, weights: Weights) -> list[Case]:
 
 
 def with_feedback(conversation: Conversation, known: Sequence[Case], first: Weights) -> list[Case]:
-    """first: the weights of the first ranking, whose best the feedback comes from."""
+    """Returns the cases with feedback. first: the weights of the first ranking, whose best chunks provide the
+    feedback."""
     weighed = np.array(
         [1, first.words, first.dense, first.near, first.speaker, -first.question, first.opens, first.detail]
     )
@@ -48,9 +51,9 @@ def with_feedback(conversation: Conversation, known: Sequence[Case], first: Weig
 
 
 def fit(learned_from: Sequence[Case], weights: Weights) -> Weights:
-    """The weights under which evidence is likeliest the first choice, in the unit of a BM25 point.
+    """Returns the weights that maximise the likelihood that evidence is ranked first, in units of a BM25 point.
 
-    The loss is convex: from nothing, Newton's steps, halved where they overshoot, end at the one best place.
+    The loss is convex, so Newton's method from zero, with steps halved if they overshoot, finds the global minimum.
     """
     found = np.zeros(learned_from[0].columns.shape[1])
     loss, slope, curve = _loss(learned_from, found)
@@ -76,7 +79,7 @@ def fit(learned_from: Sequence[Case], weights: Weights) -> Weights:
 
 
 def _loss(learned_from: Sequence[Case], found: Array) -> tuple[float, Array, Array]:
-    """Minus the log of the evidence's chances, with its first and second derivatives."""
+    """Returns the negative log likelihood of the evidence, with its first and second derivatives."""
     loss, slope, curve = RIDGE * float(found @ found), 2 * RIDGE * found, 2 * RIDGE * np.eye(len(found))
     for case in learned_from:
         score = case.columns @ found

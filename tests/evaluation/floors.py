@@ -1,4 +1,4 @@
-"""What everybody has: BM25, vectors, and two usual ways to fuse them. Rankings of a conversation's chunks."""
+"""Ranks a conversation's chunks by common methods, as floors: BM25, vectors, and two usual ways to fuse them."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -15,7 +15,8 @@ Scores = Callable[[Question], Array]
 
 
 def floors(conversations: Sequence[Conversation]) -> dict[str, Ranker]:
-    """Over the text that is embedded too, "[date] speaker: text"; the question as it is."""
+    """Returns the floors. They use the text that is also embedded, "[date] speaker: text", and the unchanged
+    question."""
     words = {conversation.name: textbook_bm25(conversation) for conversation in conversations}
 
     def bm25(c: Conversation, q: Question) -> Array:
@@ -30,7 +31,7 @@ def floors(conversations: Sequence[Conversation]) -> dict[str, Ranker]:
 
 
 def matches(conversations: Sequence[Conversation]) -> Ranker:
-    """BM25 without the chunks that share no word with the question."""
+    """Returns a ranker by BM25 that leaves out chunks without any word of the question."""
     words = {conversation.name: textbook_bm25(conversation) for conversation in conversations}
 
     def ranked(c: Conversation, q: Question) -> list[int]:
@@ -41,7 +42,7 @@ def matches(conversations: Sequence[Conversation]) -> Ranker:
 
 
 def textbook_bm25(conversation: Conversation) -> Scores:
-    """k1 1.2, b 0.75 (Robertson & Zaragoza 2009)."""
+    """Returns BM25 scores with k1 1.2 and b 0.75 (Robertson & Zaragoza 2009)."""
     documents = [Counter(terms(chunk.index_text)) for chunk in conversation.found]
     sizes = np.array([sum(document.values()) for document in documents])
     room = 1.2 * (0.25 + 0.75 * sizes / sizes.mean())

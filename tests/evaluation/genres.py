@@ -1,4 +1,4 @@
-"""Recall in other genres than LoCoMo: assistant chats (BEAM) and Chinese diaries (MemDaily), as they are imported."""
+"""Measures recall in genres other than LoCoMo: assistant chats (BEAM) and Chinese diaries (MemDaily), as imported."""
 
 import gzip
 import json
@@ -25,13 +25,13 @@ LOCOMO, BEAM, POOLED, ONE_THREAD = "LoCoMo", "BEAM", "MemDaily, pooled", "MemDai
 LOCOMO_POOLED, BEAM_POOLED = "LoCoMo, pooled", "BEAM, pooled"
 NO_CATEGORY = 0
 BM25 = "BM25, stopwords, Snowball"
-# What each weight that depends on the genre or on threads adds: the value that switches it off.
+# The values that switch off the weights that depend on the genre or on threads, to measure what each weight adds.
 OFF = {"brief": float("inf"), "assistant": 0.0, "monologue": 1.0, "thread": 0.0, "session": 0.0}
 
 
 @dataclass(frozen=True, slots=True)
 class Genre:
-    """unanswered: questions that nothing in a conversation answers, by its name."""
+    """A genre. unanswered: questions without an answer in their conversation, by the conversation's name."""
 
     name: str
     conversations: list[Conversation]
@@ -39,7 +39,7 @@ class Genre:
 
 
 def genres(folder: Path) -> list[Genre]:
-    """Those whose files are in the folder, without vectors."""
+    """Returns the genres whose files are in the folder, without vectors."""
     found = []
     if (path := folder / "locomo-dev.json").exists():
         found.append(Genre(LOCOMO, load(path, None, captions=False)))
@@ -60,7 +60,7 @@ def genres(folder: Path) -> list[Genre]:
 
 
 def _in_pools(genre: Genre) -> list[Conversation]:
-    """Every second conversation in the scope of one user, a thread each, and the others in another."""
+    """Returns two conversations, each with half of the genre's conversations as threads of one user."""
     return [_pool(f"{genre.name} {at}", genre.conversations[at::2]) for at in (0, 1)]
 
 
@@ -80,7 +80,7 @@ def _pool(name: str, conversations: Sequence[Conversation]) -> Conversation:
 
 
 def texts_of(conversations: Sequence[Conversation]) -> tuple[list[str], list[str]]:
-    """All that is to be embedded: passages and questions."""
+    """Returns all texts to embed: passages and questions."""
     passages = [chunk.index_text for told in conversations for chunk in told.found]
     questions = [one for told in conversations for one in told.questions]
     asked = [text for one in questions for text in (one.text, *(part.text for part in one.parts))]
@@ -88,7 +88,7 @@ def texts_of(conversations: Sequence[Conversation]) -> tuple[list[str], list[str
 
 
 def embedded(genre: Genre, vectors: Vectors) -> Genre:
-    """Its conversations all of whose vectors are kept, with them."""
+    """Returns the genre with only the conversations whose vectors are all stored, and with these vectors."""
     known = [one for one in genre.conversations if vectors.knows(*texts_of([one]))]
     return Genre(genre.name, [_embedded(one, vectors) for one in known])
 
@@ -100,7 +100,7 @@ def _embedded(told: Conversation, vectors: Vectors) -> Conversation:
 
 
 def words_alone(genre: Genre) -> list[Line]:
-    """The floors, turnlog as it is shipped, and turnlog without each weight of OFF."""
+    """Returns lines for the floors, for turnlog as shipped, and for turnlog without each weight of OFF."""
     told = genre.conversations
     lines = [line("BM25", told, floors(told)[BM25]), line("BM25, matches only", told, matches(told))]
     lines.append(line("turnlog", told, shipped(vectors=False)))
@@ -108,7 +108,7 @@ def words_alone(genre: Genre) -> list[Line]:
 
 
 def with_vectors(genre: Genre) -> list[Line]:
-    """All floors and turnlog, of an embedded genre."""
+    """Returns lines for all floors and turnlog on an embedded genre."""
     told = genre.conversations
     return [*(line(name, told, ranker) for name, ranker in floors(told).items()), line("turnlog", told, shipped())]
 
@@ -135,7 +135,7 @@ def _abstentions(chat: dict[str, Any]) -> list[str]:
 
 
 def _diaries(name: str, diaries: Sequence[dict[str, Any]]) -> Conversation:
-    """The diaries of one user, a thread each. Their wall time is taken as UTC."""
+    """Returns the diaries of one user, each as a thread. Their local times are read as UTC."""
     turns, asked = [], []
     for diary in diaries:
         turns += diary_turns(diary)

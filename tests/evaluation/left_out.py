@@ -1,9 +1,10 @@
-"""Weights that tell genres apart, chosen by words alone without what they are tested on.
+"""Fits the weights that depend on the genre, without vectors, and tests them on data that was left out.
 
-A coordinate search over a coarse grid, from what one would assume without data. A weight leaves its start only where
-that earns EARNS: smaller gains are chance, and what is won by them in one genre is lost in another. Once without a
-whole genre: of what only that genre shows (long answers of an assistant are in BEAM alone) the assumption is left. Once
-without every second conversation of every genre, tested on these.
+It is a coordinate search over a coarse grid, from values that one would assume without data. A weight leaves its start
+only if that gains at least EARNS, because smaller gains are chance: what they gain in one genre is lost in another. The
+search runs once without an entire genre; for properties that only this genre has (long answers of an assistant occur
+only in BEAM) the assumption is kept. It also runs without every second conversation of each genre and is tested on
+these.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,8 +20,8 @@ from .genres import BEAM, BEAM_POOLED, LOCOMO, LOCOMO_POOLED, ONE_THREAD, POOLED
 from .locomo import Conversation
 from .turns import Line, line, outcomes_of, shipped, summed
 
-# b: as search engines ship it (Anserini). assistant: the words of the person whose memory it is count twice those of a
-# long answer. monologue, time, thread, session: off.
+# b: the default of search engines (Anserini). assistant: a person's own words count twice as much as those of a long
+# answer. monologue, time, thread, session: off.
 START = Weights(b=0.4, brief=15.0, assistant=0.5, monologue=1.0, time=0.0, thread=0.0, session=0.0)
 GRID: Mapping[str, tuple[float, ...]] = {
     "brief": (10.0, 15.0, 20.0, inf),
@@ -36,16 +37,16 @@ TOGETHER = (
     (LOCOMO, LOCOMO_POOLED),
     (BEAM, BEAM_POOLED),
     (POOLED, ONE_THREAD),
-)  # the same turns are never learned from and tested
-QUESTIONS = 150  # of a half of a genre, spread over its conversations: enough to choose from a coarse grid
+)  # no turns are used both for fitting and for testing
+QUESTIONS = 150  # per half of a genre, spread over its conversations; enough for a coarse grid
 ROUNDS = 2
-EARNS = 0.003  # of the mean share of evidence
+EARNS = 0.003  # gain in the mean share of evidence
 
 Score = Callable[[Weights], float]
 
 
 class Halves:
-    """The genres by halves of their conversations, and how good weights are for each."""
+    """The genres in halves of their conversations, and the score of weights for each half."""
 
     def __init__(self, genres: Iterable[Genre]) -> None:
         self.halves = {(one.name, at): one.conversations[at::2] for one in genres for at in (0, 1)}
@@ -53,13 +54,13 @@ class Halves:
         self._scores = {at: _score(_some(told)) for at, told in self.halves.items()}
 
     def fitted(self, names: Sequence[str], halves: Sequence[int] = (0, 1)) -> Weights:
-        """The weights that are best for these genres, each counting the same."""
+        """Returns the best weights for these genres, with the same importance for each genre."""
         scores = [self._scores[name, at] for name in names for at in halves]
         return searched(lambda weights: float(np.mean([score(weights) for score in scores])))
 
 
 def searched(score: Score) -> Weights:
-    """One weight after the other, until none earns enough."""
+    """Returns the weights after improving one weight after the other until no change gains enough."""
     best = START
     for _ in range(ROUNDS):
         before = best
@@ -72,7 +73,8 @@ def searched(score: Score) -> Weights:
 
 
 def left_out(genres: Sequence[Genre]) -> tuple[dict[str, list[Line]], dict[str, Weights]]:
-    """For each genre the lines "genre left out" and "half left out"; and all fitted weights by what they left out."""
+    """Returns for each genre the lines "genre left out" and "half left out", and all fitted weights by the part left
+    out."""
     known = Halves(genres)
     fits = {", ".join(out): known.fitted([name for name in known.names if name not in out]) for out in TOGETHER}
     fits |= {f"half {at + 1}": known.fitted(known.names, [1 - at]) for at in (0, 1)}
@@ -95,7 +97,7 @@ def left_out(genres: Sequence[Genre]) -> tuple[dict[str, list[Line]], dict[str, 
 
 
 def _score(conversations: Sequence[Conversation]) -> Score:
-    """The mean share of evidence found among the first 5 and 10."""
+    """Returns a function that scores weights by the mean share of evidence among the first 5 and 10 results."""
 
     @cache
     def score(weights: Weights) -> float:
@@ -107,7 +109,7 @@ def _score(conversations: Sequence[Conversation]) -> Score:
 
 
 def _some(conversations: Sequence[Conversation]) -> list[Conversation]:
-    """With every nth question, and without conversations of which none is left."""
+    """Returns the conversations with every nth question, without conversations that have no question left."""
     asked = [(at, question) for at, one in enumerate(conversations) for question in one.questions]
     chosen = asked[:: max(1, len(asked) // QUESTIONS)]
     kept = [

@@ -1,4 +1,4 @@
-"""The LoCoMo conversations as recall sees them: imported, cut into chunks and embedded by turnlog's own code."""
+"""Loads the LoCoMo conversations as recall reads them: imported, cut into chunks and embedded by turnlog's own code."""
 
 import json
 import re
@@ -28,7 +28,7 @@ Array = NDArray[np.floating]
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """parts: as recall reads it. vector: of the whole text."""
+    """A question. parts: the question as recall splits it. vector: the vector of the entire text."""
 
     text: str
     category: int
@@ -39,7 +39,8 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """repaired, unusable: references to evidence that were put right, and those that name no turn."""
+    """A conversation. repaired, unusable: the numbers of references to evidence that were corrected, and that name no
+    turn."""
 
     name: str
     found: list[Chunk]
@@ -57,7 +58,8 @@ class Evidence:
 
 
 def read_evidence(raw: Iterable[Any], known: set[str]) -> Evidence:
-    """The turns that are meant: `D8:6; D9:17`, `D:11:26` and `D30:05` are put right, `D` is not to be understood."""
+    """Returns the turns that references mean. `D8:6; D9:17`, `D:11:26` and `D30:05` are corrected; `D` cannot be
+    interpreted."""
     found: set[str] = set()
     repaired = unusable = 0
     for item in map(str, raw):
@@ -74,18 +76,18 @@ def read_evidence(raw: Iterable[Any], known: set[str]) -> Evidence:
 
 
 def turn_events(sample: dict[str, Any], captions: bool) -> list[Event]:
-    """Returns the events that an import appends. captions: with the text that stands for each shared image."""
+    """Returns the events that an import appends. captions: True includes the text that describes each shared image."""
     turns = locomo_turns(sample if captions else _without_captions(sample))
     return [event for event in events(turns, "default") if isinstance(event, Event)]
 
 
 def load(path: Path, vectors: Vectors | None, captions: bool) -> list[Conversation]:
-    """The conversations with their questions that have evidence. vectors: None for keyword search."""
+    """Returns the conversations with the questions that have evidence. vectors: None for keyword search."""
     return [_conversation(sample, vectors, captions) for sample in json.loads(path.read_text("utf-8"))]
 
 
 def texts(path: Path, captions: Sequence[bool]) -> tuple[list[str], list[str]]:
-    """All that is to be embedded: passages and questions."""
+    """Returns all texts to embed: passages and questions."""
     samples = json.loads(path.read_text("utf-8"))
     passages = [chunk.index_text for with_ in captions for sample in samples for chunk in _chunks(sample, with_)]
     return list(dict.fromkeys(passages)), [qa["question"] for sample in samples for qa in sample["qa"]]
@@ -110,7 +112,7 @@ def _conversation(sample: dict[str, Any], vectors: Vectors | None, captions: boo
 def question(
     text: str, category: int, evidence: frozenset[str], scope: ScopeIndex, vectors: Vectors | None
 ) -> Question:
-    """Asked a day after the last turn."""
+    """Returns the question as asked a day after the last turn."""
     now = datetime.fromtimestamp(float(scope.times.max()), UTC) + timedelta(days=1)
     read = read_question(text, now, names=scope.names)
     whole, *embedded = vectors.of([text, *(part.text for part in read.parts)], "query") if vectors else [None]

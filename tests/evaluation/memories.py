@@ -1,9 +1,9 @@
-"""Recall of memories with other weights: hit@5 on LoCoMo, each turn a memory of its speaker's conversation. No LLM.
+"""Measures recall of memories with different weights: hit@5 on LoCoMo, with each turn as a memory. No LLM.
 
     python -m tests.evaluation.memories [locomo.json]
 
-The turns go through the log and the projector; candidates come from Postgres once for each question, and are then
-ranked with every setting, so that only the weights differ. It is asked a day after the last turn.
+The turns go through the log and the projector. Candidates are read from Postgres once for each question and then ranked
+with every setting, so that only the weights differ. Questions are asked a day after the last turn.
 """
 
 import argparse
@@ -62,7 +62,7 @@ SETTINGS: dict[str, Weights] = {
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A question with what recall may choose from. evidence: ids of the memories that answer it."""
+    """A question with the candidates for recall. evidence: ids of the memories that answer it."""
 
     question: Question
     found: list[Candidate]
@@ -77,7 +77,7 @@ def memory_id(name: str, source: str) -> UUID:
 
 
 def events(one: Conversation) -> Iterator[Event]:
-    """A memory for each turn, about who said it."""
+    """Yields a memory for each turn, about its speaker."""
     place = {"thread": memory_thread(one.name), "user": one.name}
     last = max(chunk.created_at for chunk in one.found)
     for chunk in one.found:
@@ -149,7 +149,7 @@ async def _case(conn: Connection, scope: MemoryScope, question: Question, at: di
 
 
 def scores(asked: Sequence[Case], weights: Weights) -> tuple[float, float]:
-    """hit@5 (any evidence among the five) and recall@5 (share of the evidence), in percent."""
+    """Returns hit@5 (any evidence among the first five) and recall@5 (share of the evidence), in percent."""
     hits = shares = 0.0
     for case in asked:
         ranked = fused(case.found, case.now, weights, by_name=case.by_name, by_time=case.by_time)

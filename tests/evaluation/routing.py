@@ -1,7 +1,7 @@
-"""python -m tests.evaluation.routing: how well the fast router decides 200 labelled questions.
+"""python -m tests.evaluation.routing: measures the fast router on 200 labelled questions.
 
-Writes the section "Routing" of docs/evaluation.md. The labels say who should answer; half of the
-questions use words of another agent, or none of their own.
+Writes the section "Routing" of docs/evaluation.md. The labels name the agent that should answer; half of the questions
+contain words of another agent, or no words of the right one.
 """
 
 import csv
@@ -20,7 +20,7 @@ KINDS = ("plain", "misleading")
 
 @dataclass(frozen=True, slots=True)
 class Labelled:
-    """agent: who should answer. kind: one of KINDS."""
+    """A labelled question. agent: the agent that should answer. kind: one of KINDS."""
 
     agent: str
     kind: str
@@ -30,9 +30,9 @@ class Labelled:
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """Counts of questions. direct: sent to an agent without a model; right: to the labelled one. of_specialists: those
-    that a specialist should answer. first: those whose best rule is the labelled one, sure or not, or that no rule
-    matches and the entry agent should answer."""
+    """Counts of questions. direct: sent to an agent without a model. right: sent to the labelled agent. of_specialists:
+    questions that a specialist should answer. first: questions whose best rule is the labelled one, even below the
+    threshold, or that no rule matches and the entry agent should answer."""
 
     questions: int
     direct: int
@@ -60,7 +60,7 @@ def accuracy(questions: Sequence[Labelled], rules: Sequence[Rule], entry: str) -
 
 
 def section() -> str:
-    """Returns the text of the section, the same each time."""
+    """Returns the text of the section, which is the same in each run."""
     team, questions = bundled_team(), labelled_questions()
     groups = {f"{kind}, {language}": (kind, language) for kind in KINDS for language in ("zh", "en")}
     lines = [

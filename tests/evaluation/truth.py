@@ -1,12 +1,13 @@
-"""Are the memories true? Draws those that the rules find in public conversations, to be read by hand. No LLM.
+"""Measures whether memories are true: samples memories that the rules find in public conversations for manual review.
 
     python -m tests.evaluation.truth --genre locomo --seed 1 [--context]
     python -m tests.evaluation.truth --write
 
-The first form prints memories that are not judged yet as lines for judgements.jsonl, with the turns before them if
-wanted; `true` is then put right by hand, and `why` where it is false. The second writes the section "True memories" of
-docs/evaluation.md. A judgement holds a hash of the memory and its sentence, and no words of the data: some of the data
-may be measured but not copied. A memory that the rules make differently has another hash, and is to be judged again.
+The first form prints memories that are not judged yet as lines for judgements.jsonl, with --context also the turns
+before them. A person then corrects `true`, and fills in `why` if it is false. The second form writes the section "True
+memories" of docs/evaluation.md. No LLM is used. A judgement contains a hash of the memory and its sentence but no words
+of the data, because some of the data must not be copied. A memory that changed rules make differently has another hash
+and must be judged again.
 """
 
 import argparse
@@ -50,8 +51,8 @@ each language, 47 true.
 
 @dataclass(frozen=True, slots=True)
 class Talk:
-    """A conversation. evidence: of each question the ids of the turns that answer it. among_people: nobody in it is an
-    assistant, so that its turns ask for nothing."""
+    """A conversation. evidence: for each question the ids of the turns that answer it. among_people: True if no speaker
+    is an assistant, so that turns are not requests."""
 
     name: str
     turns: Sequence[ImportedTurn]
@@ -61,7 +62,7 @@ class Talk:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A memory and where it was said. at: place of its turn in the conversation."""
+    """A memory and its source. at: the position of its turn in the conversation."""
 
     talk: Talk
     at: int
@@ -133,13 +134,14 @@ def _turn(talk: Talk, at: int, turn: ImportedTurn) -> Turn:
 
 
 def distinct(found: Iterable[Found]) -> list[Found]:
-    """Each memory of a conversation once, in a fixed order."""
+    """Returns each memory of a conversation once, in a fixed order."""
     once = {(one.talk.name, one.finding.content): one for one in found}
     return [once[key] for key in sorted(once)]
 
 
 def answered(found: Sequence[Found], talks: Sequence[Talk]) -> tuple[int, int]:
-    """The number of questions with a memory on one of their evidence turns, and of all questions."""
+    """Returns the number of questions with a memory from one of their evidence turns, and the number of all
+    questions."""
     held = {one.turn for one in found}
     asked = [{f"{talk.name}/{turn}" for turn in turns} for talk in talks for turns in talk.evidence]
     return sum(bool(turns & held) for turns in asked), len(asked)
@@ -166,7 +168,7 @@ def show(found: Sequence[Found], genre: str, seed: int, context: bool) -> None:
 
 
 def section(folder: Path) -> str:
-    """Of the memories that the rules find now, those that were read; a judgement of another memory does not count."""
+    """Returns the section on the judged memories among those that the rules find now; other judgements are ignored."""
     rows = ["| genre | memories | questions with a memory on an evidence turn | read | true |"]
     rows.append("| --- | ---: | ---: | ---: | ---: |")
     wrong: list[str] = []

@@ -1,4 +1,4 @@
-"""Recall of turns: which share of a question's evidence is among the first k turns? No language model, no server."""
+"""Measures which share of a question's evidence is among the first k turns, without a language model or a server."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ PARTS = ("dense", "near", "words", "speaker", "question", "opens", "detail", "fe
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Percent. recall, any: at each of KS. categories, conversations: recall@10, by name."""
+    """Results in percent. recall, any: the values at each of KS. categories, conversations: recall@10 by name."""
 
     name: str
     recall: dict[int, float]
@@ -36,7 +36,8 @@ class Outcome:
 
 
 def shipped(weights: Weights | None = None, vectors: bool = True, depth: int = DEPTH) -> Ranker:
-    """As recall searches: the parts of a question one by one, their best in turn."""
+    """Returns a ranker that works like recall: it ranks by each part of a question and alternates their best
+    results."""
     used = weights or Weights()
 
     def ranked(c: Conversation, q: Question) -> list[int]:
@@ -48,8 +49,8 @@ def shipped(weights: Weights | None = None, vectors: bool = True, depth: int = D
 
 
 def report(conversations: Sequence[Conversation]) -> tuple[list[Line], list[Weights]]:
-    """The floors, turnlog with weights that were fitted without the conversation they are tested on, and as it is
-    shipped; what each part adds. And the weights of each fold."""
+    """Returns lines for the floors, for turnlog with weights fitted without the tested conversation, for turnlog as
+    shipped and for turnlog without each part; and the weights of each fold."""
     lines = [line(name, conversations, ranker) for name, ranker in floors(conversations).items()]
     outcomes, folds = leave_one_out(conversations)
     lines.append(summed("turnlog, leave one out", outcomes))

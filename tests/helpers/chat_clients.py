@@ -64,8 +64,8 @@ async def deltas(chat: OpenAIChat, request: ChatRequest = ASK) -> list[Delta]:
 
 async def cut_off(client: Any, server: OpenAIServer, request: ChatRequest, **reply: Any) -> list[Delta]:
     """Returns the part of an answer that arrives within a limit, which is long enough for a busy machine to send the
-    beginning.
-    Also checks that there was only one request, and that the timeout did not count as a failure of the server."""
+    beginning. Also checks that there was only one request, and that the timeout did not count as a failure of the
+    server."""
     for seconds in (0.3, 3.0, 30.0):
         server.reply(**reply)
         chat, before = client(), len(server.requests)

@@ -15,9 +15,8 @@ from typing import Any
 @dataclass
 class Step:
     """The response to one request. until: waits until this event is set; in a stream before the chunk with number
-    `after`.
-    tool_calls: names with arguments; a string is sent unchanged. thinking: words of reasoning before the text, in the
-    field `thinks_in` of the chunks. whole: the entire body."""
+    `after`. tool_calls: names with arguments; a string is sent unchanged. thinking: words of reasoning before the text,
+    in the field `thinks_in` of the chunks. whole: the entire body."""
 
     text: str = ""
     thinking: str = ""
