@@ -142,7 +142,7 @@ async def test_a_forged_checkpoint_runs_nothing(log: Log, pool: Pool, tmp_path: 
     marker = tmp_path / "made"
     await publish(log, "t", place, values(str(marker))[name])
     saver = TurnlogSaver(log, pool, serde=serializer(name))
-    with pytest.raises(TypeNotAllowed, match="pickle" if name == "pickled" else "os.mkdir|not what"):
+    with pytest.raises(TypeNotAllowed, match="pickle" if name == "pickled" else "os.mkdir|not written by"):
         await saver.aget_tuple(config())
     assert not marker.exists()
 

@@ -144,7 +144,7 @@ async def test_dropping_leaves_everything_as_it_was(runtime: Runtime, tmp_path: 
     await derive(await with_cello(runtime, tmp_path), "default", "next", [], nothing)
     assert await drop(runtime, "default", "next") == 1
     assert await real(runtime) == before
-    with pytest.raises(NotFound, match="no shadow"):
+    with pytest.raises(NotFound, match="no trial"):
         await compare(runtime, "default", "next")
 
 

@@ -48,7 +48,7 @@ async def test_an_append_into_a_stream_that_was_replaced_is_not_acknowledged(nat
     for number in range(3):
         await log.append(turn(f"{number}"))
     await log.nc.jetstream().delete_stream(STREAM)
-    with pytest.raises(OtherLog, match="no stream TURNLOG"):
+    with pytest.raises(OtherLog, match="no longer has the stream TURNLOG"):
         await log.partition_head(0)
     await (await Log.connect(nats_url, StreamOptions())).close()
     with pytest.raises(OtherLog, match="the stream was replaced"):

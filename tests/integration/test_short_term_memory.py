@@ -320,7 +320,7 @@ async def test_unknown_conversations_and_empty_requests_get_a_clear_error_and_le
         with pytest.raises(InvalidMemoryRequest, match="both are empty"):
             await memory.write_turn(MemoryWriteRequest(conversation_id="t", user_query=" "))
         for summary in (" ", "word " * 500):
-            with pytest.raises(InvalidMemoryRequest, match="less than 450 tokens"):
+            with pytest.raises(InvalidMemoryRequest, match="fewer than 450 tokens"):
                 await memory.checkpoint("t", summary)
         assert len(await stage.events()) == 1
 

@@ -107,7 +107,7 @@ def batches_with_new_keys(batches: list[list[Stored]]) -> int:
 
 async def test_a_batch_with_an_invalid_user_is_refused_without_a_word_to_postgres_about_it(play: Play) -> None:
     async with play() as stage:
-        with pytest.raises(InvalidToken, match="user id holds a NUL"):
+        with pytest.raises(InvalidToken, match="user id contains a NUL"):
             await stage.runtime.log.append_many([turn("Hello.", user="ann"), turn("Hello.", user="b\0b")])
         assert (await stage.runtime.log.append(turn("Hello.", user="ann"))).seq == 1
 

@@ -95,7 +95,7 @@ def test_a_lone_surrogate_is_replaced_before_it_is_stored() -> None:
         (b'{"id":"\\ud800"}', "not JSON"),
         (b" " * (MAX_BYTES + 1), "more than 67,108,864"),
         (envelope(thread=None, subject=None), "'thread' is missing"),
-        (envelope(thread=5), "no string"),
+        (envelope(thread=5), "not a string"),
         (envelope(user=""), "user id is empty"),
         (envelope(tenant="a.b"), "no valid name"),
         (envelope(data=[1]), "not a JSON object"),
