@@ -1,6 +1,6 @@
-"""Another log under the same database: nothing is written and health is red until one of three commands was run.
+"""If the database belongs to another log, nothing is written and health is red until one of three commands was run.
 
-Seen from outside: HTTP and commands, on a stream that is deleted, made again, or restored from an older backup.
+Tested by HTTP and commands, with a stream that was deleted, recreated, or restored from an older backup.
 """
 
 from contextlib import suppress
@@ -36,7 +36,7 @@ async def say(client: httpx2.AsyncClient, text: str) -> None:
 
 
 async def said(client: httpx2.AsyncClient) -> list[str]:
-    """What was acknowledged. A write that was refused because NATS had stored it in another log may be there too."""
+    """Returns the stored turns. They may include a refused write that NATS had already stored in another log."""
     items = (await client.get("/api/threads/t/turns")).json()["items"]
     return [item["content"] for item in items if item["content"] != "lost"]
 
@@ -47,7 +47,7 @@ async def is_refused(client: httpx2.AsyncClient) -> bool:
 
 
 async def until_written(client: httpx2.AsyncClient, text: str) -> None:
-    """Says it when the server has noticed that the log is right again."""
+    """Appends the text as soon as the server has noticed that the log is correct again."""
 
     async def is_ready() -> bool:
         return (await client.get("/health/ready")).status_code == 200
@@ -77,7 +77,7 @@ async def delete_stream(nats_url: str) -> None:
 
 
 async def begun_at(nats_url: str) -> datetime:
-    """When the durable of analytics was made."""
+    """Returns the time when the durable of analytics was created."""
     async with await nats.connect(nats_url) as client:
 
         async def is_there() -> bool:
@@ -110,7 +110,7 @@ async def test_after_the_stream_was_deleted_adopting_the_new_one_keeps_every_tur
         assert await is_refused(ann)
         await assert_red(ann, turnlog)
         assert await metric_of(api) == "1.0"
-        assert len(await said(ann)) == 4  # what was said can be read
+        assert len(await said(ann)) == 4  # earlier turns can be read
         refused = await turnlog("log", "adopt", "--json")
         assert refused.error == "not-confirmed"
         adopted = await done(turnlog, "adopt", "--yes")
@@ -132,14 +132,14 @@ async def test_a_log_that_is_replaced_under_a_running_server_is_refused_at_once_
         assert len(await said(ann)) == 3
         assert (await turnlog("log", "backup", backup)).code == 0
         await delete_stream(nats_url)
-        await (await Log.connect(nats_url, StreamOptions(partitions=8))).close()  # makes an empty one
+        await (await Log.connect(nats_url, StreamOptions(partitions=8))).close()  # creates an empty stream
         assert await is_refused(ann)
         await assert_red(ann, turnlog)
         await done(turnlog, "restore", backup, "--yes")
         await until_written(ann, "turn 3")
         assert await said(ann) == [f"turn {number}" for number in range(4)]
 
-        restored = await turnlog("log", "restore", backup, "--yes", "--json")  # now it lacks a turn
+        restored = await turnlog("log", "restore", backup, "--yes", "--json")  # the restored log lacks a turn
         assert restored.code == 1 and "an older backup" in restored.out
         assert await is_refused(ann)
         await done(turnlog, "adopt", "--yes")
@@ -151,7 +151,7 @@ async def test_a_log_that_is_replaced_under_a_running_server_is_refused_at_once_
 async def test_a_restored_log_that_was_appended_to_is_noticed_and_rows_are_made_again_from_it(
     serve: Serve, nats_url: str, turnlog: Cli, tmp_path: Path
 ) -> None:
-    """Somebody appended past the positions, so that the length says nothing any more."""
+    """Events were appended beyond the positions, so that the length of the log no longer shows the difference."""
     backup = str(tmp_path / "backup")
     async with serve(partitions=8) as api, api.client() as ann:
         await say(ann, "both have it")
@@ -170,6 +170,6 @@ async def test_a_restored_log_that_was_appended_to_is_noticed_and_rows_are_made_
         await done(turnlog, "rebuild", "--yes")
         await until_written(ann, "new")
         assert await said(ann) == ["both have it", "new"]
-        assert await begun_at(nats_url) > begun  # what workers make of the log is made again, too
+        assert await begun_at(nats_url) > begun  # the workers' durables are recreated too
     rows = (await turnlog("verify", "messages", "--json")).document
     assert [(one["clean"], one["rows"]) for one in rows] == [(True, 11)]

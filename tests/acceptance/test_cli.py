@@ -1,4 +1,4 @@
-"""Every command as a process of its own: one JSON document on stdout, logs on stderr, exit codes, plain errors."""
+"""Every command runs as a process: one JSON document on stdout, logs on stderr, exit codes and plain errors."""
 
 import asyncio
 import gzip
@@ -40,7 +40,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def cli(tmp_path_factory: pytest.TempPathFactory, prepared_home: Path, files: Path) -> Iterator[Cli]:
-    """Up in the background with everything imported once. Its end is tested, too."""
+    """Runs `turnlog up` in the background with imported data. Its end is tested too."""
     home = copy_database(prepared_home, tmp_path_factory.mktemp("cli") / "home")
     up = run_command("up", "--detach", "--json", environment=environment(home))
     assert json.loads(up.out).keys() == {"pid", "home", "log", "api_url"}
@@ -306,7 +306,7 @@ def test_chat_streams_or_answers_as_a_document(cli: Cli) -> None:
     assert answer.document.keys() >= {"thread", "answer", "answer_id", "seq", "model"}
     assert "Lisbon" in answer.document["answer"]
     assert plain.out.startswith("[offline")
-    assert plain.err == ""  # the answer says that there is no language model
+    assert plain.err == ""  # the answer itself says that there is no language model
 
 
 def test_chat_says_what_it_remembered_or_forgot_or_why_it_did_not(cli: Cli) -> None:

@@ -1,4 +1,4 @@
-"""The archive by hand: archive, restore, and reading what is in it."""
+"""Commands archive and restore conversations and read archived ones."""
 
 import json
 from pathlib import Path

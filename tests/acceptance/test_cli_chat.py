@@ -26,7 +26,7 @@ from turnlog.projectors.models.conversation.speech import OFFLINE_MODEL
 
 pytestmark = pytest.mark.slow
 
-# As a shell does: it waits for the command, and reads what is typed afterwards.
+# Like a shell, it waits for the command and then reads further input.
 SHELL = 'trap : INT; "$@"; echo "ended with $?"; read line; echo "then $line"'
 PATIENCE_S = 180.0
 
@@ -46,7 +46,7 @@ def own_terminal() -> None:
 
 
 class Terminal:
-    """A process at a terminal of its own, and what it shows."""
+    """A process at a separate terminal, and its output."""
 
     def __init__(self, *command: str, env: dict[str, str]) -> None:
         self.keyboard, screen = pty.openpty()

@@ -1,4 +1,4 @@
-"""What a shell completes of the command `turnlog`."""
+"""A shell completes the words of the command `turnlog`."""
 
 import asyncio
 from pathlib import Path
@@ -13,7 +13,7 @@ from turnlog.projectors.engine.engine import Runner
 
 
 async def completed(environment: dict[str, str], *words: str) -> list[str]:
-    """Returns what bash completes the last word to."""
+    """Returns bash's completions of the last word."""
     asking = {"_TURNLOG_COMPLETE": "complete_bash", "COMP_WORDS": " ".join(("turnlog", *words))}
     done = await asyncio.to_thread(run_command, environment=environment | asking | {"COMP_CWORD": str(len(words))})
     assert (done.code, done.err) == (0, "")

@@ -1,4 +1,4 @@
-"""Commands ask before what cannot be undone, and never do it when they cannot ask."""
+"""Commands ask before irreversible actions, and refuse them if they cannot ask."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -38,7 +38,7 @@ def test_every_command_that_asks_is_tried_here() -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 async def test_without_a_yes_and_with_nobody_to_ask_nothing_is_changed(name: str, log: Log, turnlog: Cli) -> None:
-    """In a script, with --json, and with --json at a terminal, where a question would spoil the document."""
+    """Tests a script, --json, and --json at a terminal, where a question would corrupt the document."""
     words = (*name.split(), *COMMANDS[name])
     head = await log.head()
     plain = await turnlog(*words)

@@ -1,4 +1,4 @@
-"""`turnlog erase` with what it cannot use: it says so before anything is gone."""
+"""`turnlog erase` refuses invalid input before it erases anything."""
 
 import json
 from pathlib import Path
@@ -36,7 +36,7 @@ async def test_what_a_search_found_is_shown_masked_and_known_until_its_words_are
     await turnlog("remember", "I like tea", "--user", "ann")
     await turnlog("remember", "Ann has tea from Assam", "--user", "bob")
     strings = tmp_path / "strings"
-    strings.write_text("\ufefftea from Assam\n", "utf-8")  # behind a byte order mark
+    strings.write_text("\ufefftea from Assam\n", "utf-8")  # after a byte order mark
     first = await turnlog("erase", "--user", "ann", "--strings", str(strings), "--yes")
     assert first.code == 1
     assert "table turnlog.memories: te…m (14 characters)" in first.out and "--strings FILE" in first.out

@@ -1,4 +1,4 @@
-"""`turnlog extract` as a process: what would be stored and why, and the real thing."""
+"""`turnlog extract` shows the memories that it would store with reasons, and stores them."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ def environment(nats_url: str, database_url: str, tmp_path: Path) -> dict[str, s
 
 
 async def turnlog(environment: dict[str, str], *words: str) -> tuple[int, str]:
-    """Exit code, and what the command says on stdout, or on stderr when that is empty."""
+    """Returns the exit code and the output on stdout, or on stderr if stdout is empty."""
     done = await asyncio.to_thread(run_command, *words, environment=environment)
     return done.code, done.out or done.err
 
@@ -69,7 +69,7 @@ async def test_a_dry_run_says_what_would_be_stored_and_why_and_stores_nothing(
 
 
 async def test_turns_without_a_time_give_memories_that_last(environment: dict[str, str], tmp_path: Path) -> None:
-    """A file without times says nothing of when: "tomorrow" is no date, and nothing ends because that date is old."""
+    """Without times "tomorrow" is not a date, and no memory expires because of an old date."""
     said = ["I live in Berlin.", "My birthday is May 3rd.", "Today is my birthday!", "I plan to go to Rome next month."]
     lines = [json.dumps({"thread": "old", "user": "ann", "role": "user", "text": text}) for text in said]
     (tmp_path / "old.jsonl").write_text("\n".join(lines))

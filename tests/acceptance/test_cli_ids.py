@@ -1,4 +1,4 @@
-"""Ids that can be nobody's: an empty one is a script's variable that was not set, and never the default."""
+"""Invalid ids are refused: an empty id is an unset variable of a script and never means the default."""
 
 import json
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from helpers.nightly import part
 from turnlog.consumers.cli import every_command
 from turnlog.events.log import Log
 
-# What each command with --user or --tenant needs beside them.
+# The other arguments of each command with --user or --tenant.
 WORDS = {
     "activity": (),
     "answer": ("new",),
@@ -110,7 +110,7 @@ WORDS = {
 
 
 def options(command: Any, path: tuple[str, ...]) -> Iterator[tuple[str, set[str]]]:
-    """Every command by its name, with its options."""
+    """Yields the name and the options of every command."""
     yield " ".join(path), {name for parameter in command.params for name in parameter.opts}
     for name, child in getattr(command, "commands", {}).items():
         yield from options(child, (*path, name))

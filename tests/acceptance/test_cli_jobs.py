@@ -1,4 +1,4 @@
-"""What the clock does, by hand: jobs, jobs run, compactions, compactions undo, rederive run|list|diff|promote|drop."""
+"""Commands for scheduled work: jobs, jobs run, compactions, compactions undo, rederive run|list|diff|promote|drop."""
 
 import hashlib
 from pathlib import Path
@@ -22,7 +22,7 @@ from turnlog.events.log import Log
 from turnlog.events.subjects import memory_thread
 from turnlog.projectors.engine.writer import Connection
 
-MODEL = "unit-vectors"  # its cosine is the similarity
+MODEL = "unit-vectors"  # for this model the cosine is the similarity
 RULES = """
 [rule.instrument]
 name = "Instrument"
@@ -37,7 +37,7 @@ dedupe_key = "instrument-{value}"
 
 
 async def embed(log: Log, db: Connection, *memories: Memory) -> None:
-    """As if they said the same to the model: one vector for all of them."""
+    """Embeds the memories with the same vector, as if they said the same."""
     for one in memories:
         key = hashlib.sha256(one.content.encode()).digest()
         await db.execute(

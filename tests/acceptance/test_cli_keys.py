@@ -1,4 +1,4 @@
-"""`turnlog encryption-key …` as processes of their own."""
+"""`turnlog encryption-key …` run as processes."""
 
 import asyncio
 import json
@@ -18,7 +18,7 @@ def environment(nats_url: str, database_url: str, tmp_path: Path) -> dict[str, s
 
 
 async def turnlog(environment: dict[str, str], *words: str, **more: str) -> tuple[int, Any]:
-    """Exit code and the document on stdout."""
+    """Returns the exit code and the JSON document on stdout."""
     done = await asyncio.to_thread(run_command, *words, "--json", environment={**environment, **more})
     assert "Traceback" not in done.err
     return done.code, json.loads(done.out)

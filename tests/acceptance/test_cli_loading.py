@@ -1,4 +1,4 @@
-"""Which modules a command loads: loading takes most of the time of a short one."""
+"""Commands load only the modules that they need, because loading takes most of the time of a short command."""
 
 import os
 import subprocess
@@ -32,7 +32,7 @@ def settings(nats_url: str, database_url: str, tmp_path: Path) -> Settings:
 
 
 def loaded(*words: str, code: int = 0, **environment: str) -> set[str]:
-    """The modules that the command imports, as Python itself reports them on stderr."""
+    """Returns the modules that the command imports, as Python reports them on stderr."""
     reporting = {**os.environ, "PYTHONPROFILEIMPORTTIME": "1", **environment}
     done = subprocess.run([*COMMAND, *words], env=reporting, capture_output=True, timeout=60)
     report = done.stderr.decode()

@@ -1,4 +1,4 @@
-"""Long-term memory by hand: memories, remember, edit, rate, revert, forget, conflicts, answer."""
+"""Commands for long-term memory: memories, remember, edit, rate, revert, forget, conflicts, answer."""
 
 import json
 from typing import Any
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 
 async def tell(log: Log, *memories: Memory, user: str = "ann") -> None:
-    """What a conversation would have led to."""
+    """Appends memories like those of a conversation."""
     known, events = MemoryState(Place("default", user), [], day(99)), list[EventData]()
     for memory in memories:
         decided = decide(memory, known.matching(memory))

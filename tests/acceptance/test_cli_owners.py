@@ -1,4 +1,4 @@
-"""What the commands say about whose a conversation is."""
+"""Commands show the owner of a conversation."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""`turnlog recall --user` with memories and `turnlog entities`, as processes of their own."""
+"""`turnlog recall --user` with memories and `turnlog entities`, run as processes."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ def environment(nats_url: str, database_url: str, tmp_path: Path) -> dict[str, s
 
 
 async def turnlog(environment: dict[str, str], *words: str) -> tuple[int, str]:
-    """Exit code, and what the command says on stdout, or on stderr when that is empty."""
+    """Returns the exit code and the output on stdout, or on stderr if stdout is empty."""
     done = await asyncio.to_thread(run_command, *words, environment=environment)
     return done.code, done.out or done.err
 

@@ -1,4 +1,4 @@
-"""`turnlog redact` strikes a word of a turn and shows what the search found."""
+"""`turnlog redact` redacts a word of a turn and shows the result of the search."""
 
 from helpers.cli import Cli as Cli
 from helpers.cli import turnlog as turnlog

@@ -1,4 +1,4 @@
-"""Commands about a team of agents: agents, sample, chat --agent, runs."""
+"""Commands for a team of agents: agents, sample, chat --agent, runs."""
 
 import json
 from collections.abc import Iterator

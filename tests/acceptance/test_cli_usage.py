@@ -59,7 +59,7 @@ def test_a_wrong_setting_is_named_and_its_secret_is_not(nats_url: str, database_
         error = json.loads(done.out)["error"]
         assert (done.code, error["code"]) == (1, code)
         assert variable in error["message"]
-        assert "factory" not in error["message"]  # of a default that other settings make
+        assert "factory" not in error["message"]  # because that default depends on other settings
         assert "s3cret" not in done.out + done.err
 
 

@@ -1,4 +1,4 @@
-"""compose.yaml without Docker: real nats-servers with its configuration, and its services as processes."""
+"""compose.yaml works without Docker: real nats-servers with its configuration, and its services as processes."""
 
 import asyncio
 import contextlib
@@ -26,7 +26,7 @@ COMPOSE: dict[str, Any] = yaml.safe_load((Path(__file__).parents[2] / "compose.y
 NODES = [name for name in COMPOSE["services"] if name.startswith("nats-")]
 VARIABLE = re.compile(r"\$\{(\w+)(?::[-?]([^}]*))?\}")
 TURNLOG = [sys.executable, "-m", "turnlog.consumers.cli"]
-# Set outside, as an operator would: other passwords than the defaults, and the two secrets without one.
+# Variables that an operator sets: passwords other than the defaults, and the two secrets without a default.
 GIVEN = {"TURNLOG_NATS_TOKEN": "another", "TURNLOG_KEK": KEK, "TURNLOG_API_SECRET": "compose" * 6}
 
 
@@ -48,7 +48,8 @@ async def running(command: list[str], log: Path, environment: dict[str, str] | N
 
 @contextlib.asynccontextmanager
 async def cluster(folder: Path) -> AsyncIterator[Callable[[str], str]]:
-    """The servers of compose.yaml, on free ports of this machine; yields a function that names them in a text so."""
+    """Starts the servers of compose.yaml on free local ports; yields a function that replaces their addresses in a
+    text."""
     clients, routes = ({node: free_port() for node in NODES} for _ in range(2))
 
     def local(text: str) -> str:
@@ -72,7 +73,7 @@ async def cluster(folder: Path) -> AsyncIterator[Callable[[str], str]]:
 def environment_of(service: str, local: Callable[[str], str], database_url: str, folder: Path) -> dict[str, str]:
     given = {name: local(interpolated(value)) for name, value in COMPOSE["services"][service]["environment"].items()}
     own = {"DATABASE_URL": database_url, "TURNLOG_HOME": str(folder / service)}
-    own["TURNLOG_METRICS_PORT"] = str(free_port())  # here all of them share a machine
+    own["TURNLOG_METRICS_PORT"] = str(free_port())  # here all services share a machine
     return {"PATH": os.environ["PATH"], "HOME": str(folder), **given, **own}
 
 
@@ -100,7 +101,7 @@ async def test_api_and_projectors_work_with_the_accounts_and_the_environment_of_
             assert (await client.post("/api/threads/t/turns", json=said)).status_code == 201
             found = await client.get("/api/threads/t/context", params={"query": "What is my dog called?"})
             assert "Sesame" in found.text, found.text
-            limits = {"user_per_minute": 7}  # signed by one process, and checked by the other
+            limits = {"user_per_minute": 7}  # one process signs the event, and the other checks it
             changed = await client.put("/api/operations/limits/user", json=limits, headers={"Authorization": root})
             assert (changed.status_code, changed.json()["user"]["user_per_minute"]) == (200, 7), changed.text
         urls = environment["NATS_URL"].split(",")
@@ -110,7 +111,7 @@ async def test_api_and_projectors_work_with_the_accounts_and_the_environment_of_
 
 
 async def printed(arguments: list[str], environment: dict[str, str]) -> str:
-    """What a command of turnlog prints; it succeeds."""
+    """Runs a turnlog command, which must succeed, and returns its output."""
     made = await asyncio.create_subprocess_exec(
         *TURNLOG, *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env=environment
     )

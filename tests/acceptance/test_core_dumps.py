@@ -1,4 +1,4 @@
-"""A process that crashes leaves no core dump, which would have keys, tokens and what people said."""
+"""A crashing process leaves no core dump, which would contain keys, tokens and people's words."""
 
 import re
 import signal
@@ -10,7 +10,7 @@ from helpers.embedded_home import pids
 
 from turnlog.consumers.servers import start, stop
 
-# The limit that a shell may have set; the command then crashes.
+# Sets the limit that a shell may have set, and lets the command crash.
 CRASH = """
 import os, resource
 from turnlog.consumers import cli

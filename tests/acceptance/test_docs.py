@@ -1,4 +1,4 @@
-"""What the documentation shows runs, on real servers, and prints what it says it prints."""
+"""The examples of the documentation run on real servers and print the documented output."""
 
 import asyncio
 import json
@@ -33,7 +33,7 @@ from turnlog.projectors.models.conversation.message import thread_messages
 
 pytestmark = pytest.mark.slow
 
-# The pages of a row share a data folder and one `turnlog up`, which takes most of a page's time.
+# The pages of a row share a data folder and one `turnlog up`, because its start takes most of a page's time.
 WALKS = (
     ("README.md",),
     ("docs/mcp.md", "docs/access.md", "docs/server.md", "docs/operation.md"),
@@ -111,7 +111,7 @@ async def test_subscriber_without_turnlog_counts_from_the_start_and_goes_on_wher
 
 
 async def printed(process: asyncio.subprocess.Process) -> Any:
-    """Returns the next line of JSON that a program prints; shows its errors where it has ended."""
+    """Returns the next line of JSON that a program prints; shows its errors if it has ended."""
     assert process.stdout is not None and process.stderr is not None
     if line := await process.stdout.readline():
         return json.loads(line)
@@ -124,7 +124,7 @@ async def acknowledged(log: Log) -> bool:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[Path]:
-    """A data folder whose servers are stopped at the end, whatever happened."""
+    """Yields a data folder whose servers are always stopped at the end."""
     (tmp_path / "agent").symlink_to(ROOT / "agent")
     yield tmp_path / "home"
     turnlog("turnlog down", tmp_path / "home")
@@ -132,9 +132,8 @@ def home(tmp_path: Path) -> Iterator[Path]:
 
 
 def turnlog(line: str, home: Path, port: int = 0) -> Ended:
-    """Runs a command line of the page as its reader would, with this Python's turnlog and no settings of ours.
-
-    What is more than one command of turnlog or one program is for bash, and so is where their output goes.
+    """Runs a command line of the page as a reader would, with this Python's turnlog and without our settings. bash runs
+    lines with more than one command or program, and lines that redirect output.
     """
     kept = {"PATH", "HOME", "LANG", "PYTHONPATH", "TMPDIR"}
     environment = {name: value for name, value in os.environ.items() if name in kept}
@@ -152,7 +151,7 @@ def turnlog(line: str, home: Path, port: int = 0) -> Ended:
 
 
 def in_bash(line: str, folder: Path, environment: dict[str, str], before: Ended = NOTHING) -> Ended:
-    """before: what its first command reads, as behind it in a pipe."""
+    """Runs a line in bash. before: the command whose output the first command reads, as in a pipe."""
     done = subprocess.run(
         ["bash", "-c", line], cwd=folder, env=environment, input=before.out, capture_output=True, text=True, timeout=240
     )
@@ -164,13 +163,13 @@ def in_bash(line: str, folder: Path, environment: dict[str, str], before: Ended 
 async def test_commands_of_the_pages_print_what_they_show(
     pages: tuple[str, ...], home: Path, prepared_home: Path
 ) -> None:
-    """Numbers may differ. What follows from reactors comes a little later, so a look is repeated until it is there.
-
-    Python blocks that are labelled with a file name are those files. The README begins without a data folder.
+    """Numbers may differ. Results of reactors come a little later, so reading commands are repeated until they are
+    there. Python blocks that are labelled with a file name are written to those files. The README begins without a data
+    folder.
     """
     if pages != ("README.md",):
         copy_database(prepared_home, home)
-    port, is_up = free_port(), False  # the pages name the default one
+    port, is_up = free_port(), False  # the pages name the default port
     for page in pages:
         for name, source in files(page).items():
             (home.parent / name).write_text(source, "utf-8")
@@ -199,7 +198,7 @@ async def show(step: Step, home: Path, port: int) -> None:
 
 
 async def test_programs_of_the_python_page_run_and_print_what_it_shows(home: Path, prepared_home: Path) -> None:
-    """A line with … stands for any number of lines: what reactors derive comes in its own time."""
+    """A line with … matches any number of lines, because results of reactors come at any time."""
     copy_database(prepared_home, home)
     page = "docs/python.md"
     with OpenAIServer() as model:
@@ -213,7 +212,7 @@ async def test_programs_of_the_python_page_run_and_print_what_it_shows(home: Pat
 
 
 def is_a_look(step: Step) -> bool:
-    """It changes nothing, so it may be repeated."""
+    """Returns whether the command only reads, so that it may be repeated."""
     return step.command.split()[1] in READS
 
 
@@ -230,7 +229,7 @@ def test_links_between_pages_lead_to_files() -> None:
 
 
 def test_files_and_functions_that_the_readme_names_exist() -> None:
-    """A row of the walk names a function and its file: both are there, the one in the other."""
+    """Each row of the walk names an existing file and a function in it."""
     rows = re.findall(r"^\| \*\*(\w+)\*\* \| `([\w.]+)\(\)` \| `([\w/.]+)` \|", (ROOT / "README.md").read_text(), re.M)
     assert [row[0] for row in rows] == ["publish", "log", "projector", "rows", "context", "answer", "record"]
     for _, function, file in rows:

@@ -1,4 +1,4 @@
-"""The recipes of docs/extending.md work: applied to a copy of the repository, each does what the page says."""
+"""The recipes of docs/extending.md work when they are applied to a copy of the repository."""
 
 import asyncio
 import os
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 
 PAGE = "docs/extending.md"
 RECIPES = ("event", "read-model", "function", "importer", "rule", "tool")
-# Those that the recipes' files have to pass.
+# The guard tests that the recipes' files must pass.
 GUARDS = (
     "tests/unit/test_contracts_golden.py",
     "tests/unit/test_faces.py",
@@ -41,13 +41,13 @@ def apply(diff: str, copy: Path) -> None:
 
 
 def numbered_after_the_newest(diff: str, copy: Path) -> str:
-    """Returns the read model's diff with its migration after those that the repository has by now."""
+    """Returns the read model's diff with its migration numbered after the newest migration of the repository."""
     newest = max(path.name[:4] for path in (copy / "migrations" / "versions").glob("[0-9]*.py"))
     return diff.replace("0026", f"{int(newest) + 1:04}").replace("0025", newest)
 
 
 def apply_all(copy: Path) -> list[str]:
-    """Returns the files of the recipes, which it applies one after the other."""
+    """Applies the recipes one after the other and returns their files."""
     files = []
     for name in RECIPES:
         diff = numbered_after_the_newest(recipe(name), copy)
@@ -85,7 +85,7 @@ async def test_what_the_recipes_add_works(servers: TestServers, nats_url: str, t
 
 
 def test_a_read_model_with_a_look_up_and_a_command_takes_at_most_eight_files() -> None:
-    """Among them is the generated reference of commands."""
+    """The files include the generated reference of commands."""
     assert len({*files_of(recipe("read-model")), "docs/cli.md"}) <= 8
 
 

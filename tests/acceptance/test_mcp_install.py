@@ -1,4 +1,4 @@
-"""What `turnlog mcp install` prints for each client, and that a client with nothing but that starts turnlog."""
+"""`turnlog mcp install` prints settings for each client, and a client with only these settings starts turnlog."""
 
 import json
 import tomllib

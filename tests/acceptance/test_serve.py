@@ -1,4 +1,4 @@
-"""`turnlog serve` as a process: it ends in time though clients do not leave."""
+"""`turnlog serve` ends in time even if clients stay connected."""
 
 import asyncio
 import os
@@ -28,7 +28,7 @@ MCP = {"Accept": "text/event-stream", "Mcp-Protocol-Version": "2025-06-18"}
 
 @asynccontextmanager
 async def open_stream(http: httpx2.AsyncClient, method: str, path: str, **given: Any) -> AsyncIterator[None]:
-    """A response whose end nobody reads."""
+    """Opens a response that is never read to its end."""
     async with http.stream(method, path, **given) as response:
         assert response.status_code == 200, await response.aread()
         assert response.headers["content-type"].startswith("text/event-stream")
@@ -39,7 +39,7 @@ async def open_stream(http: httpx2.AsyncClient, method: str, path: str, **given:
 async def test_a_server_with_open_streams_ends_when_it_is_told(
     serve: Serve, nats_url: str, database_url: str, tmp_path: Path
 ) -> None:
-    """An answer that does not come, a thread's events and a WebSocket are open; MCP opens no stream."""
+    """A hanging answer, a stream of a thread's events and a WebSocket are open; MCP opens no stream."""
     settings = environment(tmp_path, NATS_URL=nats_url, DATABASE_URL=database_url, TURNLOG_KEK=KEK)
     output = tmp_path / "serve.log"
     async with serve() as api, AsyncExitStack() as stack:
@@ -58,7 +58,7 @@ async def test_a_server_with_open_streams_ends_when_it_is_told(
         question = {"message": "Who answers?"}
         await stack.enter_async_context(open_stream(http, "POST", "/api/threads/t/answers/stream", json=question))
         await stack.enter_async_context(open_stream(http, "GET", "/api/threads/t/events"))
-        assert (await http.get("/mcp", headers=MCP)).status_code == 405  # there is no stream to leave open
+        assert (await http.get("/mcp", headers=MCP)).status_code == 405  # MCP has no stream that could stay open
         address = f"{url.replace('http', 'ws', 1)}/xyzen/ws/v1/chat/sessions/s/topics/t?token={token}"
         socket = await stack.enter_async_context(connect(address, proxy=None, open_timeout=60))
         assert process.pid is not None

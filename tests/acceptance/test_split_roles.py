@@ -1,4 +1,4 @@
-"""Each role as a process of its own: one scrape, one view of traces and one of breakers show them all, by role."""
+"""With each role in a separate process, one scrape, one view of traces and one view of breakers show all of them."""
 
 from contextlib import ExitStack
 from pathlib import Path

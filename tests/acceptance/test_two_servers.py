@@ -1,4 +1,4 @@
-"""Two server processes of one log: questions in one conversation are answered in order, also when one is killed."""
+"""Two server processes on one log answer the questions of a conversation in order, even if one is killed."""
 
 import asyncio
 import threading
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.nightly  # each test starts two processes
 async def two_servers(
     api: Api, model: MemoryServer, nats_url: str, database_url: str, folder: Path
 ) -> AsyncIterator[list[tuple[Any, httpx2.AsyncClient]]]:
-    """Process and client of each."""
+    """Yields the process and a client of each server."""
     given = environment(folder, NATS_URL=nats_url, DATABASE_URL=database_url, TURNLOG_KEK=KEK)
     given |= {"API_BASE_URL": model.url, "TURNLOG_MODEL": "m", "TOPIC_EXTRACTION": "false"}
     header = {"Authorization": f"Bearer {api.token(role='vip')}"}
@@ -50,7 +50,7 @@ async def two_servers(
 
 
 def sent(model: MemoryServer) -> list[list[str]]:
-    """What each answer was asked for with."""
+    """Returns the messages of each request to the model."""
     asked = model.asked("answer")
     return [[one["content"] for one in body["messages"] if one["role"] != "system"] for body in asked]
 
@@ -82,7 +82,7 @@ async def test_a_killed_server_holds_up_no_question_to_the_other(
         done, _ = await asyncio.wait(others, timeout=0.5)
         assert not done and len(sent(model)) == 1
         victim.kill()
-        if ask is answer:  # the agent is another process, and goes on with its answer
+        if ask is answer:  # the agent is another process and continues its answer
             done, _ = await asyncio.wait(others, timeout=1.5)
             assert not done and len(sent(model)) == 1
             go_on.set()
@@ -92,7 +92,7 @@ async def test_a_killed_server_holds_up_no_question_to_the_other(
             await killed
         said = await turns(second, "t")
         head = ["One?", "first"] if ask is answer else ["One?"]
-        one, other = said[len(head) :: 2]  # which of the two connections was first
+        one, other = said[len(head) :: 2]  # either connection may have been first
         assert {one, other} == {"Two?", "Three?"}
         assert said == [*head, one, f"echo: {one}", other, f"echo: {other}"]
         assert sent(model) == [["One?"], [*head, one], [*head, one, f"echo: {one}", other]]

@@ -1,4 +1,4 @@
-"""`turnlog up` as a process: one per home, its end, its files, and the servers that it starts again."""
+"""`turnlog up` runs once per home, ends cleanly, keeps its files private, and restarts its servers."""
 
 import asyncio
 import contextlib
@@ -39,14 +39,14 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 async def place(home: Path) -> AsyncIterator[Path]:
-    """A home whose `up` ends with the test."""
+    """Yields a home whose `up` ends with the test."""
     yield home
     await background.stop(Settings(home=home))
 
 
 @dataclass(frozen=True, slots=True)
 class Up:
-    """An `up` whose port was taken and that logs everything."""
+    """An `up` whose default port was taken and that logs everything."""
 
     home: Path
     pid: int
@@ -56,7 +56,7 @@ class Up:
 
 @pytest.fixture(scope="module")
 async def up(prepared_home: Path, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Up]:
-    """One for all tests that follow; the last of them kills it."""
+    """Starts an `up` for all following tests; the last of them kills it."""
     home = copy_database(prepared_home, tmp_path_factory.mktemp("up") / "home")
     home.chmod(0o755)
     log = background.log_path(Settings(home=home))
@@ -77,13 +77,13 @@ async def up(prepared_home: Path, tmp_path_factory: pytest.TempPathFactory) -> A
 
 
 async def command(home: Path, *words: str) -> tuple[int, Any]:
-    """(exit code, document) of a command."""
+    """Runs a command and returns (exit code, document)."""
     done = await asyncio.to_thread(run_command, *words, "--json", environment=environment(home))
     return done.code, json.loads(done.out)
 
 
 def ups_of(home: Path) -> list[int]:
-    """Every living `up` with this home in its environment."""
+    """Returns the pid of every running `up` with this home in its environment."""
     return [
         process.pid
         for process in psutil.process_iter(["cmdline", "environ", "status"])
@@ -100,13 +100,13 @@ async def test_of_three_at_once_one_is_up_and_down_ends_everything(place: Path) 
     assert [document["error"]["code"] for code, document in done if code != 0] == ["already-up", "already-up"]
     assert ups_of(place) == [up["pid"]]
     assert await command(place, "down") == (0, {"stopped": True, "pid": up["pid"]})
-    assert await command(place, "down") == (0, {"stopped": True, "pid": None})  # there was none any more
+    assert await command(place, "down") == (0, {"stopped": True, "pid": None})  # none was running any more
     assert (ups_of(place), processes_left_in(place)) == ([], [])
 
 
 async def test_an_up_that_is_still_starting_is_seen_and_ended(place: Path) -> None:
     settings = Settings(home=place)
-    async with locked(home_at(place)):  # so it waits before it starts the servers
+    async with locked(home_at(place)):  # so that `up` waits before it starts the servers
         up = await asyncio.create_subprocess_exec(
             *COMMAND, "up", env=environment(place), stdout=DEVNULL, stderr=DEVNULL
         )
@@ -141,7 +141,7 @@ async def is_answered(servers: Servers, thread: str) -> None:
             async with await psycopg.AsyncConnection.connect(servers.database_url) as db:
                 found = await db.execute("SELECT role FROM messages WHERE thread_id = %s", (thread,))
                 return {"user", "assistant"} <= {role for (role,) in await found.fetchall()}
-        except psycopg.OperationalError:  # it starts
+        except psycopg.OperationalError:  # Postgres is starting
             return False
 
     await eventually(has_both)
@@ -155,7 +155,7 @@ async def test_where_the_port_is_taken_up_serves_on_another_and_its_folder_is_cl
 
 
 async def test_no_log_has_the_token_of_a_socket(up: Up) -> None:
-    """In the query of a WebSocket, of a refused one, and of a request, while everything that is logged is written."""
+    """Tests the query of a WebSocket, a refused WebSocket and a request while everything is logged."""
     token = (await command(up.home, "token", "--user", "ann"))[1]["token"]
     socket_url = up.url.replace("http", "ws")
     chat = f"/xyzen/ws/v1/chat/sessions/s/topics/t?token={token}"
@@ -202,13 +202,15 @@ async def test_killed_servers_run_again_and_what_is_said_then_is_projected_and_a
 
 
 async def test_deleted_durables_and_a_killed_up_are_told_to_who_asks(up: Up) -> None:
-    """Readiness is red until the durables are there again; then a question is answered. After a kill nobody says ok."""
+    """Readiness is red until the durables exist again, and then a question is answered. After a kill no check says
+    ok."""
     servers, seen = await start(up.home), set[str]()
     async with httpx2.AsyncClient(base_url=up.url, timeout=60) as http, await nats.connect(servers.nats_url) as client:
         js, durables = client.jetstream(), ("agent", "extraction", "memory", "segments", "analytics")
 
         async def all_were_red() -> bool:
-            """Deletes what was not seen red yet: a durable may be there again before anybody asks."""
+            """Deletes the durables that were not seen red yet, because one may be recreated before readiness is
+            checked."""
             for name in durables:
                 if f"{name}-fetch" not in seen:
                     with contextlib.suppress(NotFoundError):

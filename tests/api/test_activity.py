@@ -1,4 +1,4 @@
-"""What the analytics subscriber counted, hour by hour, for the operators of a tenant."""
+"""Operators of a tenant read the hourly counts of the analytics subscriber."""
 
 from helpers.api import Serve
 from helpers.servers import eventually

@@ -16,7 +16,7 @@ from turnlog.projectors.models.operations.agents import AGENTS_THREAD
 from turnlog.projectors.models.operations.limits import LIMITS_THREAD
 
 AGENT, ADMIN = "/ai-agent", "/admin/ai-agent"
-# Their paths never change; the names of parameters are turnlog's.
+# These paths never change; the parameter names are turnlog's.
 ENDPOINTS = """
 GET /api/conversations
 GET /api/chat/history
@@ -138,7 +138,7 @@ async def test_a_conversation_in_the_fields_of_ai_agent(serve: Serve) -> None:
             assert (refused.status_code, refused.json()["category"]) == (402, "quota")
             assert int(refused.headers["retry-after"]) > 0 and refused.json()["action"] == "upgrade"
             assert refused.json()["shouldRetry"] is False
-            days = (await admin.get(f"{ADMIN}/users/ann/usage")).json()  # two of them around midnight
+            days = (await admin.get(f"{ADMIN}/users/ann/usage")).json()  # two days around midnight
             assert sum(day["calls"] for day in days) == 3
             await ann.post(f"{path}/messages", json={"role": "user", "content": "I am at ann@example.com."})
             export = (await ann.get(f"{AGENT}/user-data/export")).json()

@@ -1,4 +1,4 @@
-"""What an administrator watches under /admin/ai-agent: metrics, traces, circuit breakers."""
+"""Administrators read metrics, traces and circuit breakers under /admin/ai-agent."""
 
 from helpers.api import Serve
 from helpers.openai_server import Step

@@ -1,4 +1,4 @@
-"""Answers over HTTP: whole, streamed, broken off and continued, asked again."""
+"""Answers over HTTP: complete, streamed, interrupted and continued, and requested again."""
 
 import asyncio
 import contextlib
@@ -31,7 +31,7 @@ async def test_an_answer_streams_and_is_in_the_conversation_then(serve: Serve, m
 
 
 async def test_a_client_that_comes_back_gets_the_rest(serve: Serve, model: MemoryServer) -> None:
-    """From the process that streamed it, and from another one, which knows the answer of record alone."""
+    """Tests the process that streamed the answer, and another process, which knows only the recorded answer."""
     goes_on = threading.Event()
     model.reply("one two three four five", until=goes_on, after=2)
     settings: dict[str, Any] = {"api_base_url": model.url, "model": "m"}
@@ -126,7 +126,7 @@ async def test_a_blank_question_and_an_answer_of_another_are_refused_before_the_
 
 async def test_a_server_that_stops_ends_its_streams(serve: Serve) -> None:
     async with httpx2.AsyncClient(timeout=60) as client:
-        async with serve() as api:  # without the role agent no answer comes
+        async with serve() as api:  # without the role agent there is no answer
             header = {"Authorization": f"Bearer {api.token()}"}
             request = client.build_request("POST", f"{api.url}{ASK}/stream", json={"message": "hello"}, headers=header)
             found = server_events(await client.send(request, stream=True))
@@ -198,7 +198,7 @@ async def test_a_conversation_that_is_deleted_during_a_completion_stays_deleted(
 
 @pytest.mark.nightly
 async def test_a_stop_ends_within_ten_seconds_and_the_next_start_answers(serve: Serve, model: MemoryServer) -> None:
-    """With an answer that takes longer, a stream of it and a stream of events."""
+    """A longer answer, its stream and a stream of events are running."""
     model.reply("too late", delay=60)
     given: dict[str, Any] = {"api_base_url": model.url, "model": "m", "model_timeout_s": 120}
     async with contextlib.AsyncExitStack() as clients:

@@ -1,4 +1,4 @@
-"""The WebSocket chat: both dialogues, who may open a socket, and coming back."""
+"""The WebSocket chat: both protocols, access to sockets, and reconnecting."""
 
 import json
 import logging
@@ -29,7 +29,7 @@ DIALOGUES = (
 
 
 class NamingServer(MemoryServer):
-    """Answers with the name or color that its context has."""
+    """A model server that answers with the name or color in its context."""
 
     def next_step(self, kind: Kind, body: dict[str, Any]) -> Step:
         if kind != "chat" or task_of(body) != "answer":
@@ -45,7 +45,7 @@ def model() -> Iterator[NamingServer]:
 
 
 async def said(ws: ClientConnection, message: str, **more: Any) -> list[dict[str, Any]]:
-    """What comes for one message, until the end or an error."""
+    """Sends a message and returns the events until the end or an error."""
     await ws.send(json.dumps({"message": message, **more}, ensure_ascii=False))
     found = [json.loads(await ws.recv())]
     while found[-1]["type"] not in ("streaming_end", "error"):

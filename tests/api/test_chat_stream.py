@@ -1,4 +1,4 @@
-"""The chat stream: the result of every step as it comes, and what the model was given."""
+"""The chat stream sends the result of every step as it comes, and the context of the model."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Who answers, chosen by WebSocket and Python; an unknown agent is refused before the question is on the log."""
+"""WebSocket and Python clients choose the agent; an unknown agent is refused before the question is stored."""
 
 import json
 from typing import Any
@@ -127,6 +127,6 @@ async def test_an_answer_asked_for_again_in_another_process_has_all_of_its_run(
             async with api.runtime.pool.connection() as conn:
                 await conn.execute("DELETE FROM repeatable_writes")
     assert len(model.asked("answer")) == 3 and answers[0]["timing"]["solve"] > 0
-    for answer in answers:  # tools that run at once may answer in either order
+    for answer in answers:  # tools that run concurrently may answer in any order
         answer["plan"]["steps"].sort(key=lambda step: step["tool"])
     assert answers[1] == answers[0] | {"data": answers[0]["data"] | {"finishReason": None}}

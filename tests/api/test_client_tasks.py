@@ -1,4 +1,4 @@
-"""Titles, tags and other tasks of chat programs are answered, and none of their words become a person's."""
+"""Titles, tags and other tasks of chat programs are answered, but their words are not stored as a person's."""
 
 from typing import Any
 

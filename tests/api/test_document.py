@@ -1,4 +1,4 @@
-"""Every operation of the OpenAPI document answers as the document says, to requests that schemathesis makes up."""
+"""Every operation answers requests that schemathesis generates as the OpenAPI document says."""
 
 import asyncio
 from functools import partial
@@ -14,9 +14,9 @@ from schemathesis import Case, GenerationMode
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi import checks
 
-ENDLESS = r"^/api/(threads/\{thread\}|operations)/events$"  # follow the log until the client leaves
-READINESS = "/health/ready"  # documents 503, for instance where a busy machine lets a loop wait
-WITHOUT_INPUT = r"^/health/|^/\.well-known/"  # there is nothing to make wrong
+ENDLESS = r"^/api/(threads/\{thread\}|operations)/events$"  # these streams follow the log until the client leaves
+READINESS = "/health/ready"  # documents 503, for instance if a loop waits on a busy machine
+WITHOUT_INPUT = r"^/health/|^/\.well-known/"  # these have no input that could be wrong
 CHECKS = [
     not_a_server_error,
     checks.status_code_conformance,
@@ -25,7 +25,7 @@ CHECKS = [
     checks.response_schema_conformance,
 ]
 TIMEOUT_S = 180.0
-# The server runs in another thread and may draw a random number while hypothesis looks at the generator's state.
+# The server runs in another thread and may use the random generator while hypothesis reads the generator's state.
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.filterwarnings("ignore:Do not use the `random` module inside strategies"),
@@ -35,7 +35,7 @@ BEGINNINGS: dict[str, Any] = {
     "/api/memories": {"content": "The user rows on Sundays."},
     "/ai-agent/entities": {"type": "person", "name": "Bob"},
 }
-# The same requests in every run: nobody's change is blamed for what chance finds.
+# The same requests in every run, so that random findings do not fail unrelated changes.
 same_examples = partial(
     settings,
     derandomize=True,
@@ -57,13 +57,13 @@ async def schema_of(api: Api) -> Any:
 
 
 async def send_examples(api: Api, strategy: Any, count: int, expected: list[Any]) -> None:
-    """As a user of their own: what erases a user would end the answers that another operation waits for."""
+    """Sends examples as a separate user, because erasing a user would end answers that another operation waits for."""
     headers = {"Authorization": f"Bearer {api.token(uuid4().hex, role='admin')}"}
 
     @same_examples(max_examples=count)
     @given(strategy)
     def send(case: Case) -> None:
-        case.headers.pop("X-Turnlog-User", None)  # it is refused before anything else is looked at
+        case.headers.pop("X-Turnlog-User", None)  # it is refused before anything else is checked
         case.call_and_validate(headers=headers, timeout=TIMEOUT_S, checks=expected)
 
     await asyncio.to_thread(send)
@@ -83,7 +83,7 @@ async def test_every_operation_answers_as_documented(serve: Serve, count: int) -
 @pytest.mark.nightly
 @pytest.mark.timeout(1800)
 async def test_no_wrong_input_is_an_error_of_the_server(serve: Serve) -> None:
-    """The form of the answer is not looked at: some are refused before any route sees them."""
+    """The form of the response is not checked, because some requests are refused before any route handles them."""
     async with serve("agent") as api:
         for one in (await schema_of(api)).exclude(path_regex=WITHOUT_INPUT).get_all_operations():
             wrong = one.ok().as_strategy(generation_mode=GenerationMode.NEGATIVE)
@@ -93,7 +93,8 @@ async def test_no_wrong_input_is_an_error_of_the_server(serve: Serve) -> None:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(("paths", "count"), [("^/api/threads", 2), pytest.param("", 200, marks=pytest.mark.nightly)])
 async def test_what_was_answered_can_be_used_in_the_next_request(serve: Serve, paths: str, count: int) -> None:
-    """Chains of requests: ids and sequences of an answer go where the document's links and names say."""
+    """Tests chains of requests that use ids and sequences of earlier responses as the document's links and names
+    say."""
     async with serve("agent") as api:
         schema = (await schema_of(api)).include(path_regex=paths)
         schema.config.generation.update(modes=[GenerationMode.POSITIVE])
@@ -101,7 +102,7 @@ async def test_what_was_answered_can_be_used_in_the_next_request(serve: Serve, p
 
         class Chains(machine):  # type: ignore[misc, valid-type]
             def setup(self) -> None:
-                """A tenant of its own, so that a repeated chain gets the same answers; its lists are not empty."""
+                """Sets up a separate tenant with data, so that a repeated chain gets the same responses."""
                 self.headers = {"Authorization": f"Bearer {api.token(role='admin', tenant=uuid4().hex)}"}
                 for path, body in BEGINNINGS.items():
                     httpx2.post(api.url + path, json=body, headers=self.headers, timeout=TIMEOUT_S).raise_for_status()

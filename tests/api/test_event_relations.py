@@ -1,4 +1,4 @@
-"""An event with its causes, its effects and the rows that name it; the events of a whole tenant."""
+"""An event is shown with its causes, its effects and the rows that refer to it; a tenant's events are listed."""
 
 import httpx2
 from helpers.api import Api, server_events

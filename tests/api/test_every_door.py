@@ -1,4 +1,4 @@
-"""What is no route of the document, the WebSocket and MCP, refuses whoever has no right to it, after a rebuild too."""
+"""The WebSocket and MCP refuse users without rights, also after a rebuild."""
 
 import json
 from typing import Any
@@ -12,7 +12,7 @@ from websockets.exceptions import InvalidStatus
 from turnlog.agent.operations.read_models import rebuild
 from turnlog.events.progress import no_progress
 
-# Each tool with arguments about Ann's thread and memory, and the scope that it needs.
+# Each tool with arguments that refer to Ann's thread and memory, and the scope that it needs.
 TOOLS: dict[str, tuple[str, dict[str, Any]]] = {
     "remember": ("write", {"text": "Ann likes coffee."}),
     "recall": ("read", {"query": "tea", "thread_id": "t"}),
@@ -25,7 +25,7 @@ SCOPES = ("read", "write", "ask", "erase", "operate")
 
 
 async def status_of_socket(api: Api, topic: str, token: str) -> int:
-    """101 when it opened."""
+    """Returns the status of the handshake, 101 if the socket opened."""
     try:
         async with socket(api, topic, f"?token={token}"):
             return 101
@@ -76,7 +76,7 @@ async def test_nobody_reaches_another_persons_thread_or_memory(serve: Serve) -> 
                 found = await call(client, "recall", query="tea")
                 assert found["turns"] == found["memories"] == []
                 assert (await call(client, "threads"))["threads"] == (await call(client, "memories"))["memories"] == []
-            async with socket(api, "t", f"?token={api.token('bob')}&after=0") as ws:  # his own topic of this name
+            async with socket(api, "t", f"?token={api.token('bob')}&after=0") as ws:  # bob's own topic of this name
                 await ws.send("{}")
                 assert json.loads(await ws.recv())["type"] == "error"
             assert await status_of_socket(api, "t", api.token()) == 101

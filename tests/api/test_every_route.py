@@ -1,4 +1,4 @@
-"""Every route of the document refuses whoever has no right to it."""
+"""Every route of the document refuses users without rights."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 T = TypeVar("T")
 
 WITHOUT_TOKEN = {"/health/live", "/health/ready", "/.well-known/jwks.json", "/api/sign-in"}
-# With a body that is too long for a URL, or a method that a dialect names.
+# These routes read with POST, because their bodies are too long for a URL or a dialect requires it.
 READS = {"/api/recall", "/api/threads/x/context", "/short-memory/query", "/ai-agent/refresh-context"}
 CHANGES = {
     "turns": [{"role": "user", "content": "hers"}],
@@ -32,10 +32,10 @@ CHANGES = {
     "seq": 1,
     "items": [{"role": "user", "content": "hers"}],
 }
-# Where another route would take the last part as an id.
+# Here another route would take the last part of the path as an id.
 LIKE_IDS = {"/api/memories/forget", "/api/operations/dead-letters/retry", "/v1/responses/compact"}
 ONE_SCOPES = ("read", "write", "ask", "erase", "operate", "keys")
-# What a request says of the caller's own jobs, and of the server.
+# Responses about the caller's own jobs and about the server.
 TO_ALL = {
     ("GET", path) for path in ("/api/jobs", "/api/jobs/x", "/api/jobs/x/events", "/v1/models", "/v1/models/x")
 } | {("GET", "/api/caller")}
@@ -57,7 +57,8 @@ def operations(found: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]
 
 
 def changes_of(found: dict[str, Any], operation: dict[str, Any]) -> dict[str, Any]:
-    """What CHANGES has of the fields that a body of the operation has: others are refused before anything is sought."""
+    """Returns the fields of CHANGES that the operation's body accepts; other fields would be refused before any
+    look-up."""
     content = operation.get("requestBody", {}).get("content", {})
     name = content.get("application/json", {}).get("schema", {}).get("$ref", "").rpartition("/")[2]
     fields = found["components"]["schemas"].get(name, {}).get("properties", {})
@@ -65,12 +66,12 @@ def changes_of(found: dict[str, Any], operation: dict[str, Any]) -> dict[str, An
 
 
 def one_or_all(cases: Sequence[T], number: int) -> Sequence[T]:
-    """Another one for each route; all of them for each with --nightly."""
+    """Returns a different case for each route; with --nightly all cases for each route."""
     return cases if nightly.FULL or not cases else [cases[number % len(cases)]]
 
 
 def as_named(found: dict[str, Any]) -> dict[str, Any]:
-    """The paths with {thread} and {memory} where ai-agent says {id}."""
+    """Returns the paths with {thread} and {memory} in place of ai-agent's {id}."""
     names = {"/conversations/{id}": "/conversations/{thread}", "/memories/{id}": "/memories/{memory}"}
     pattern = re.compile("|".join(map(re.escape, names)))
     return {pattern.sub(lambda one: names[one[0]], path): one for path, one in found["paths"].items()}
@@ -148,8 +149,8 @@ async def test_a_request_for_no_route_or_without_its_media_type_is_told_what_to_
 
 
 async def test_no_route_reads_another_persons_thread_or_memory(serve: Serve) -> None:
-    """Every GET with one of these ids in its path or query, for another user and in another tenant, and the same again
-    after a rebuild."""
+    """Sends every GET with one of these ids in its path or query as another user and in another tenant, also after a
+    rebuild."""
     async with (
         serve() as api,
         api.client() as ann,
@@ -174,16 +175,15 @@ async def test_no_route_reads_another_persons_thread_or_memory(serve: Serve) -> 
 
 
 async def said(client: httpx2.AsyncClient, path: str) -> Any:
-    """What the client reads there, without what decays from one request to the next."""
+    """Returns the client's response without values that decay between requests."""
     items = (await client.get(path)).json()
     items = items["items"] if isinstance(items, dict) else items
     return [{name: value for name, value in one.items() if name not in DECAYING} for one in items]
 
 
 async def test_no_route_changes_another_persons_thread_or_memory(serve: Serve) -> None:
-    """With a body that has what the routes need: one that is refused for its body has changed nothing either.
-
-    The same id is another thread, which may begin, in another tenant and of another user."""
+    """The bodies are valid, because a request that is refused for its body changes nothing anyway. In another tenant,
+    or for another user, the same id means another thread, which may be created."""
     async with (
         serve("agent") as api,
         api.client() as ann,
@@ -223,14 +223,14 @@ async def test_no_route_opens_without_a_valid_token(serve: Serve) -> None:
 
 
 async def test_every_route_opens_to_one_scope_alone_or_to_all(serve: Serve) -> None:
-    """Each scope is that of another administrator, so that what erases one leaves the others alone."""
+    """Each scope belongs to a different administrator, so that a route that erases one does not affect the others."""
     async with serve() as api:
         opened: dict[tuple[str, str], set[str]] = {}
         routes = list(operations(await document(api)))
         for scope in ONE_SCOPES:
             async with api.client(f"with-{scope}", role="admin", scopes=[scope]) as client:
                 for method, path, _ in routes:
-                    async with client.stream(method, path, json={}) as answer:  # some routes follow the log without end
+                    async with client.stream(method, path, json={}) as answer:  # some routes follow the log forever
                         opened.setdefault((method, path), set()).update({scope} if answer.status_code != 403 else ())
         assert {route for route, scopes in opened.items() if len(scopes) != 1} == TO_ALL
         for (method, path), scopes in opened.items():

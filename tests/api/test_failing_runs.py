@@ -1,4 +1,4 @@
-"""A model that fails in the middle of a team's run: what people read on each face, and that what was done stands."""
+"""If the model fails during a team's run, all interfaces show a text, and completed steps stay."""
 
 import asyncio
 import json
@@ -31,7 +31,7 @@ DELEGATE = Step(
     text="The profile agent knows.",
     tool_calls=[("delegate_to_agent", {"agent_type": "profile", "task_description": "Set the GPA to 3.8"})],
 )
-# Where the model fails: what it answers before, who is asked, and the steps that the run has then.
+# Where the model fails: its earlier answers, the asked agent, and the steps of the run.
 BEFORE: dict[str, tuple[list[Step], str, list[str]]] = {
     "plan": ([], "profile", []),
     "solve": ([PLAN], "profile", ["plan", "call", "result"]),
@@ -58,7 +58,7 @@ def settings(model: MemoryServer, **more: Any) -> dict[str, Any]:
 
 
 class HangingServer(MemoryServer):
-    """Answers what comes before the place that the question names, and hangs there."""
+    """A model server that answers until the step that the question names, and hangs there."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ async def test_a_model_that_hangs_in_the_middle_of_a_run_is_given_up_in_time(ser
 
 
 def failing(name: str, place: str) -> Step:
-    if name in ("cut", "bad JSON") and "solve" in place:  # an answer has no calls
+    if name in ("cut", "bad JSON") and "solve" in place:  # an answer contains no calls
         return Step(drop_after=1) if name == "cut" else Step(thinking="hm hm hm", malformed=True)
     return FAILURES[name][0]
 

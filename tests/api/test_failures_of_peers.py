@@ -1,4 +1,4 @@
-"""What other memory layers got wrong, each as a test over HTTP."""
+"""Tests over HTTP for known failures of other memory layers."""
 
 import re
 from typing import Any
@@ -17,7 +17,7 @@ SECRET = "zanzibar"
 
 
 async def bodies(api: Api, client: httpx2.AsyncClient, known: dict[str, str]) -> dict[str, str]:
-    """What every GET route and both routes that read with a body say to this client, by route; streams are left out."""
+    """Returns the bodies of every GET route and of both routes that read with POST, by route; streams are left out."""
     found: dict[str, Any] = (await client.get("/openapi.json")).json()["paths"]
     said = {}
     for path, methods in found.items():
@@ -63,7 +63,7 @@ async def test_what_was_accepted_is_recalled_at_once(serve: Serve) -> None:
 
 
 async def test_memory_does_not_feed_on_its_own_output(serve: Serve) -> None:
-    """What models answer, also where a client sends it back, and the notes that they get become no memories."""
+    """Model answers, even if a client sends them back, and the notes for models do not become memories."""
     fact, made_up = "Ann has a corgi called Sesame.", "My name is Hal, I live in Oslo, and I have a corgi called Poppy."
     with MemoryServer() as model:
         async with serve("agent", "reactors", api_base_url=model.url, model="m") as api, api.client() as ann:

@@ -1,4 +1,4 @@
-"""What a person reads when no answer comes: seven kinds of failure, two languages, every face of the server."""
+"""People read a text when there is no answer: for seven kinds of failure, in two languages, on every interface."""
 
 import asyncio
 import json
@@ -16,7 +16,7 @@ from helpers.stage import MemoryServer
 from turnlog.agent.answering.fallback import Category
 from turnlog.agent.models.calls import Breaker
 
-# What the model does; texts in Chinese and English.
+# The behaviour of the model, and the texts in Chinese and English.
 TEXTS: dict[str, tuple[Step, str, str]] = {
     "timeout": (
         Step(hang_after=0),
@@ -115,9 +115,10 @@ FACES: tuple[Face, ...] = (by_http, by_sse, by_socket, by_v1, by_v1_stream, by_a
 async def test_people_read_the_text_of_every_category_in_both_languages(
     serve: Serve, model: MemoryServer, monkeypatch: pytest.MonkeyPatch, every: bool, hangs: bool
 ) -> None:
-    """every: each category on all faces; else each on a face of its own."""
+    """every: True tests each category on all interfaces; otherwise each category uses a different one."""
     assert TEXTS.keys() == set(get_args(Category))
-    monkeypatch.setattr(Breaker, "failed", lambda breaker, asker: breaker.released())  # it opens where the test says so
+    # the breaker opens only when the test opens it
+    monkeypatch.setattr(Breaker, "failed", lambda breaker, asker: breaker.released())
     timeout_s = 0.5 if hangs else 60.0
     async with serve("agent", api_base_url=model.url, model="m", model_timeout_s=timeout_s, recall_top_k=1) as api:
         for at, (category, (step, zh, en)) in enumerate(TEXTS.items()):
@@ -135,7 +136,7 @@ async def test_people_read_the_text_of_every_category_in_both_languages(
 
 
 async def cell(api: Api, category: str, face: Face, language: str) -> str:
-    """Asks as a person of its own, in a conversation of its own."""
+    """Asks as a separate person in a separate conversation."""
     user = f"{category}-{face.__name__}-{language}".replace("_", "-")
     async with api.client(user) as client:
         return await face(api, client, user, language)

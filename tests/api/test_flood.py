@@ -1,4 +1,4 @@
-"""One user's flood over HTTP: at most their limits are answered, and others go on."""
+"""A user who floods the API gets only as many answers as the limits allow, and others are not affected."""
 
 import asyncio
 import json
@@ -131,7 +131,7 @@ async def test_reads_of_one_user_take_turns_and_too_many_are_refused(
         assert int(refused.headers["retry-after"]) > 0
         assert "[too-many-waiting]" in str(await hers.call_tool("recall", {"query": "hello"}))
         assert (await bob.get("/api/threads")).status_code == 200
-        async with ann.stream("GET", "/api/threads/t/events") as response:  # a stream takes no turn of the reads
+        async with ann.stream("GET", "/api/threads/t/events") as response:  # a stream does not count as a read
             assert (await anext(server_events(response)))["event"] == "turn_recorded"
         await running.aclose()
         assert (await waiting).status_code == 200
@@ -155,7 +155,7 @@ async def test_embeddings_count_for_the_quota_and_end_with_their_client(serve: S
     until, given = threading.Event(), {"embedding_base_url": model.url, "embedding_model": "text-embedding-3-small"}
     model.vectors(until=until)
     async with serve(api_base_url=model.url, model="m", **given) as api, api.client() as ann:
-        many = {"model": "any", "input": [f"text {n}" for n in range(600)]}  # three calls of the server
+        many = {"model": "any", "input": [f"text {n}" for n in range(600)]}  # three calls of the embedding server
         left = asyncio.create_task(ann.post("/v1/embeddings", json=many))
         while not model.bodies("embeddings"):
             await asyncio.sleep(0.01)

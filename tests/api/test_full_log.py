@@ -1,5 +1,5 @@
-"""The stream is full while the API serves: writes are refused with a reason and an id, reads go on, and writes too as
-soon as there is room."""
+"""If the stream is full, writes are refused with a reason and an id, reads continue, and writes work again when there
+is room."""
 
 import contextlib
 import secrets
@@ -14,11 +14,11 @@ from turnlog.events.subjects import STREAM
 
 FACT = "Ann has a corgi called Sesame."
 ROOM = 1024
-LONG = secrets.token_hex(2 * ROOM)  # nothing makes it much shorter
+LONG = secrets.token_hex(2 * ROOM)  # compression cannot make it much shorter
 
 
 async def bytes_allowed(api: Api, more: int | None) -> None:
-    """more: than the stream has now; None for no bound, as an operator sets it when there is space again."""
+    """Sets the stream's size limit. more: bytes above the current size; None removes the limit, as an operator does."""
     js = api.runtime.log.nc.jetstream()
     used = (await js.stream_info(STREAM)).state.bytes
     config: StreamConfig = stream_config(StreamOptions(max_bytes=-1 if more is None else used + more))

@@ -1,4 +1,4 @@
-"""The bots of docs/groups.md store messages as Slack, Discord and Teams send them."""
+"""The bots of docs/groups.md store messages in the formats of Slack, Discord and Teams."""
 
 import hashlib
 import hmac
@@ -30,7 +30,7 @@ CONVERSATION = "19:253b1f341670408fb6fe51050b6e5ceb@thread.skype;messageid=14859
 
 
 class Bot:
-    """A program of the page, and the conversation as turnlog has it."""
+    """A program of the page and its conversation in turnlog."""
 
     def __init__(self, module: Any, path: str) -> None:
         self._turnlog: httpx.AsyncClient = sys.modules["group_chat"].turnlog
@@ -49,7 +49,7 @@ class Bot:
 async def bots(
     api: Api, folder: Path, monkeypatch: pytest.MonkeyPatch, environment: Mapping[str, str]
 ) -> AsyncIterator[list[Bot]]:
-    """The bots of Slack, Discord and Teams."""
+    """Yields the bots of Slack, Discord and Teams."""
     key = await create_key(api.runtime, "default", "chat-bot", "user", ["read", "write", "act-as-user"])
     for variable, value in {**environment, "SERVER_URL": api.url, "SERVER_KEY": key.key}.items():
         monkeypatch.setenv(variable, value)
@@ -66,7 +66,7 @@ async def bots(
 
 
 def slack_message(event_id: str, user: str, text: str, **more: str) -> dict[str, Any]:
-    """An event as docs.slack.dev/reference/events/message.channels shows it."""
+    """Returns an event in the form of docs.slack.dev/reference/events/message.channels."""
     event = {"type": "message", "channel": "C0LAN2Q65", "user": user, "text": text, "event_ts": "1515449522.000016"}
     return {
         "token": "XXYYZZ",
@@ -88,7 +88,7 @@ def signed_by_slack(body: bytes, secret: str = SECRET) -> dict[str, str]:
 
 
 def discord_command(id_: str, user: str, name: str, text: str) -> bytes:
-    """An interaction as docs.discord.com/developers/interactions/receiving-and-responding shows it."""
+    """Returns an interaction in the form of docs.discord.com/developers/interactions/receiving-and-responding."""
     author = {"id": user, "username": name, "global_name": None, "avatar": None, "discriminator": "0"}
     option = {"name": "text", "type": 3, "value": text}
     return json.dumps(
@@ -113,7 +113,7 @@ def signed_by_discord(key: Ed25519PrivateKey, body: bytes) -> dict[str, str]:
 
 
 def teams_message(id_: str, user: str, name: str, text: str, channel: str = "msteams") -> bytes:
-    """An activity as learn.microsoft.com/microsoftteams/platform/bots shows it."""
+    """Returns an activity in the form of learn.microsoft.com/microsoftteams/platform/bots."""
     return json.dumps(
         {
             "type": "message",

@@ -1,4 +1,4 @@
-"""A server of embeddings that stops answering: questions are answered and memories recalled without it."""
+"""If the embedding server hangs, questions are answered and memories recalled without it."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Hooks of coding agents: their program as an agent runs it, against a real server that is there, away and back."""
+"""Hooks of coding agents run as an agent runs them, with a real server that is up, down and up again."""
 
 import asyncio
 import json
@@ -30,7 +30,7 @@ def configure(folder: Path, url: str, key: str) -> Path:
 
 
 async def run(path: Path, event: str, **more: Any) -> str:
-    """Runs the hook as an agent does, and returns what it printed; its end does not wait for the server."""
+    """Runs the hook as an agent does and returns its output; the hook does not wait for the server."""
     words = (sys.executable, "-I", "-S", str(PROGRAM), str(path))
     pipes = {"stdin": asyncio.subprocess.PIPE, "stdout": asyncio.subprocess.PIPE, "stderr": asyncio.subprocess.PIPE}
     process = await asyncio.create_subprocess_exec(*words, **pipes)
@@ -63,7 +63,7 @@ async def test_a_session_is_captured_and_the_next_begins_with_the_profile(serve:
         await http.post("/api/memories", json={"content": "I live in Shanghai."})
         printed = ""
 
-        async def is_shown() -> bool:  # it is left out where the server takes half a second
+        async def is_shown() -> bool:  # it is left out if the server takes half a second
             nonlocal printed
             printed = await run(path, "SessionStart", source="startup")
             return bool(printed)
@@ -85,7 +85,7 @@ async def test_nothing_is_lost_while_the_server_is_away_and_nothing_is_sent_twic
         spool.write_bytes(spool.read_bytes() + b'{"id": "x", "thread": "claude-code-s", "turn"')
         configure(tmp_path, api.url, key)
         await asyncio.gather(*(run(path, "UserPromptSubmit", prompt=text) for text in ("back", "again")))
-        # A hook that finds another at work leaves its line to the next hook.
+        # A hook that finds another hook running leaves its line to the next hook.
         await run(path, "SessionStart")
         await has(api, *at_once, "back", "again")
 

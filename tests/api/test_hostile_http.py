@@ -1,4 +1,4 @@
-"""Requests that no client library sends, over raw sockets: each is refused, and the server goes on."""
+"""The server refuses malformed requests over raw sockets, which no client library sends, and continues."""
 
 import asyncio
 import json
@@ -35,14 +35,14 @@ async def connection(api: Api) -> AsyncIterator[tuple[asyncio.StreamReader, asyn
 
 
 async def status(api: Api, sent: bytes) -> int:
-    """Of the response to these bytes."""
+    """Returns the status of the response to these bytes."""
     async with connection(api) as (reader, writer):
         writer.write(sent)
         return int((await reader.readline()).split()[1])
 
 
 async def check_that_it_goes_on(api: Api) -> None:
-    """A good request is answered, and nothing is left of the others."""
+    """Checks that a valid request is answered and that nothing of the other requests is left."""
     async with api.client() as ann:
         assert (await ann.get("/api/threads")).status_code == 200
     port = urlsplit(api.url).port
@@ -132,8 +132,8 @@ async def test_bad_heads_are_refused(serve: Serve) -> None:
 
 
 async def test_slow_senders_are_cut_off(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their connections end by themselves: no headers, half of them, half of the second request's, half of a body, and
-    the rest of a body that was refused."""
+    """The server closes connections without headers, with half of the headers of the first or second request, with half
+    of a body, and with the rest of a refused body."""
     monkeypatch.setattr(request_limits, "HEADERS_S", 0.2)
     monkeypatch.setattr(request_limits, "BODY_S", 0.2)
     async with serve(api_max_body=MAX_BODY) as api:
@@ -145,13 +145,13 @@ async def test_slow_senders_are_cut_off(serve: Serve, monkeypatch: pytest.Monkey
         for sent, expected in answered.items():
             async with connection(api) as (reader, writer):
                 writer.write(sent)
-                lines = (await reader.read()).split(b"\r\n")  # until the server closes the connection
+                lines = (await reader.read()).split(b"\r\n")  # reads until the server closes the connection
                 assert [line.split()[1] for line in lines if line.startswith(b"HTTP/1.1")] == expected, sent
         await check_that_it_goes_on(api)
 
 
 async def test_trailers_are_no_headers(serve: Serve) -> None:
-    """A proxy that checked the headers has not seen them."""
+    """A proxy that checks the headers does not see trailers."""
     async with serve() as api:
         body = chunked([b'{"turns": [{"role": "user", "content": "x"}]}'])[:-2]
         trailer = f"Authorization: Bearer {api.token()}\r\n\r\n".encode()
@@ -172,5 +172,6 @@ async def test_tokens_are_never_in_the_log(serve: Serve, caplog: pytest.LogCaptu
         await status(api, request(f"GET {asked}", f"Cookie: {token}", "A : 1"))
         await ann.post(f"{TURNS}?token={token}", content=json.dumps({"turns": token}))
         await check_that_it_goes_on(api)
-        lines = [one.getMessage() for one in caplog.records if not one.name.startswith("http")]  # the client's own
+        # without the client's own messages
+        lines = [one.getMessage() for one in caplog.records if not one.name.startswith("http")]
         assert lines and not [line for line in lines if token[-40:] in line]

@@ -1,4 +1,4 @@
-"""Every route that changes something takes an Idempotency-Key: a write sent again happens once and answers the same."""
+"""Every writing route accepts an Idempotency-Key: a repeated write happens once and gets the same response."""
 
 import asyncio
 import threading
@@ -28,7 +28,7 @@ WITHOUT_KEY = {
     "POST /short-memory/query": "reads; the session memory names it so",
     "POST /ai-agent/refresh-context": "reads again; ai-agent names it so",
 }
-# Of these the document is checked, and not each by hand: they are other names of the same use cases.
+# For these only the document is checked, because they are other names of the same use cases.
 OTHER_NAMES = ("/ai-agent/", "/admin/ai-agent/", "/short-memory/")
 KEY = {"Idempotency-Key": "k"}
 HOOK = "http://127.0.0.1:9/hook"
@@ -57,7 +57,7 @@ async def test_every_write_documents_its_key(serve: Serve) -> None:
 
 
 async def examples(api: Api, ann: httpx2.AsyncClient) -> dict[str, Request]:
-    """A request for each operation that succeeds when it is sent once. They are sent in this order."""
+    """Returns for each operation a request that succeeds when it is sent once, in the order of sending."""
     turns = {"turns": [{"role": "user", "content": "hello"}]}
     for thread in ("t", "gone"):
         await ann.post(f"/api/threads/{thread}/turns", json=turns)
@@ -146,7 +146,7 @@ async def broken(api: Api, thread: str) -> int:
     return int(published.seq)
 
 
-# These have tests of their own: what they need would be in the way of the others.
+# These have separate tests, because their preconditions would disturb the others.
 ELSEWHERE = {
     "POST /api/operations/webhooks/{name}/failures/{seq}/retry",
     "POST /api/operations/webhooks/{name}/failures/{seq}/drop",
@@ -170,7 +170,7 @@ async def test_every_write_sent_three_times_is_one_and_answers_the_same(serve: S
             answers = [*await asyncio.gather(*at_once), await ann.request(method, path, json=body, headers=KEY)]
             assert answers[0].is_success, f"{name}: {answers[0].text}"
             assert {one.status_code for one in answers} == {answers[0].status_code}, name
-            if not name.endswith("/answers/stream"):  # a stream that is joined names its events by the connection
+            if not name.endswith("/answers/stream"):  # a joined stream numbers its events by connection
                 assert {one.content for one in answers} == {answers[0].content}, name
             other = await ann.request(method, path, json=(body or {}) | {"other": 1}, headers=KEY)
             assert other.status_code == (400 if path.startswith("/v1/") else 422), f"{name}: {other.text}"
@@ -205,7 +205,7 @@ async def conflict(client: httpx2.AsyncClient) -> UUID:
 
 
 async def test_six_writes_at_once_are_one_event_each(serve: Serve) -> None:
-    """Of a kind whose repetition the log itself cannot see."""
+    """Uses writes whose repetition the log itself cannot detect."""
     async with serve() as api, api.client() as ann:
         head = await api.runtime.log.head()
         body = {"set": {"enable_memory": True}}
@@ -255,7 +255,7 @@ async def test_a_key_with_another_header_that_says_what_to_do_is_refused(serve: 
 
 
 async def test_a_write_whose_process_died_is_done_by_the_next(serve: Serve) -> None:
-    """Its lease stays behind in the database."""
+    """The lease of the dead process is still in the database."""
     async with serve() as api, api.client() as ann:
         body = {"content": "Ann likes tea."}
         await ann.post("/api/memories", json=body, headers=KEY)
@@ -336,7 +336,7 @@ async def test_kept_answers_are_encrypted_and_go_after_two_days_and_with_an_eras
                 return bool((await bob.get(f"/api/jobs/{job}")).json()["state"] == "done")
 
             await eventually(erased)
-            assert await (await conn.execute(rows)).fetchall() == []  # hers may have had his words
+            assert await (await conn.execute(rows)).fetchall() == []  # her response could have contained his words
             await ann.patch("/api/preferences", json={"set": {"language": "de"}}, headers=KEY)
             now = (await (await conn.execute("SELECT now()")).fetchall())[0][0]
             for age, left in ((0.9, 1), (1.1, 0)):
@@ -345,7 +345,7 @@ async def test_kept_answers_are_encrypted_and_go_after_two_days_and_with_an_eras
 
 
 async def test_the_log_itself_stores_a_write_once_whose_answer_was_lost(serve: Serve) -> None:
-    """As when the process dies between the two."""
+    """This happens when the process dies between the append and the response."""
     async with serve() as api, api.client(role="admin") as ann:
         requests = {
             "/api/preferences": ("PATCH", {"set": {"enable_memory": True}}),

@@ -1,4 +1,4 @@
-"""Any id of a conversation can stand in a path, percent-encoded."""
+"""Any conversation id can be used in a path when percent-encoded."""
 
 import asyncio
 from uuid import uuid4
@@ -61,7 +61,7 @@ async def test_every_id_works_through_the_client(serve: Serve) -> None:
 
 @pytest.mark.nightly
 async def test_no_two_ids_are_the_same_conversation(serve: Serve) -> None:
-    """Of ids that nobody thought of; each example has names of its own behind a prefix."""
+    """Tests random ids; each example uses separate names with a prefix."""
     async with serve() as api:
         token = api.token()
 

@@ -1,4 +1,4 @@
-"""POST /api/import: an app's users bring their conversations."""
+"""Users of an application import their conversations by POST /api/import."""
 
 import asyncio
 import gzip
@@ -27,7 +27,7 @@ def jsonl(*lines: Any) -> bytes:
 
 
 async def imported(client: httpx2.AsyncClient, body: bytes, **params: Any) -> dict[str, Any]:
-    """The job at its end, as its stream of events tells it."""
+    """Returns the finished job as its stream of events shows it."""
     return await ended(client, await client.post("/api/import", content=body, params=params))
 
 

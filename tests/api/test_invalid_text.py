@@ -1,4 +1,4 @@
-"""Half a surrogate pair and NUL become U+FFFD, whichever way a text comes in; an id with NUL is refused."""
+"""Lone surrogates and NUL become U+FFFD in texts from every interface; an id with NUL is refused."""
 
 import json
 from typing import Any

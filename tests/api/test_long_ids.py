@@ -1,4 +1,4 @@
-"""A user whose id is too long for a name, and the user who is called as its hash: nothing of one reaches the other."""
+"""A user with an id that is too long for a name, and a user whose id is its hash, see nothing of each other."""
 
 import asyncio
 import importlib
@@ -69,7 +69,7 @@ async def test_a_user_called_as_the_hash_of_a_long_id_reaches_nothing_of_it(serv
 
 
 async def old_data(api: Api, other: httpx2.AsyncClient) -> None:
-    """As before there was the present form: the memory of the long id is on the thread of the other one."""
+    """Creates data in the old form, in which the long id's memory is on the other user's thread."""
     await remember(other, COFFEE)
     event = recorded(TEA, user=LONG)
     former = former_thread(event.thread)

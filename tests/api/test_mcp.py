@@ -1,4 +1,4 @@
-"""MCP through the official client: over HTTP with a token, and on stdio."""
+"""Tests MCP with the official client, over HTTP with a token and over stdio."""
 
 import asyncio
 import logging
@@ -20,7 +20,7 @@ from turnlog.consumers.api.mcp.tools import make_server
 
 TOOLS = {"remember", "recall", "context", "threads", "memories", "forget"}
 
-# Just before midnight on 20 November in Shanghai, just after it there, in Berlin and in New York.
+# Just before midnight before 20 November in Shanghai, and just after midnight in Shanghai, Berlin and New York.
 TIMES = ("2024-11-19T15:30:00Z", "2024-11-19T16:30:00Z", "2024-11-19T23:30:00Z", "2024-11-20T05:30:00Z")
 
 
@@ -125,7 +125,7 @@ async def test_a_client_on_stdio_has_the_same_tools_and_ends_the_server_by_a_sig
     nats_url: str, database_url: str, tmp_path: Path
 ) -> None:
     servers = {"NATS_URL": nats_url, "DATABASE_URL": database_url}
-    # The client writes only whole characters; sed puts half a surrogate pair on the wire for it.
+    # The client writes only complete characters, so sed puts a lone surrogate on the wire.
     program = f"sed --unbuffered 's/HALF/\\\\ud83d/' | {sys.executable} -m turnlog.consumers.cli mcp stdio --user ann"
     process = StdioServerParameters(command="bash", args=["-c", program], env=environment(tmp_path, **servers))
     async with Client(process) as client:

@@ -1,4 +1,4 @@
-"""Signing in to MCP by OAuth, over HTTP with the MCP library's own client."""
+"""Clients sign in to MCP by OAuth, over HTTP with the MCP library's own client."""
 
 import asyncio
 import re
@@ -23,7 +23,7 @@ BACK = "http://127.0.0.1:33418/callback"
 
 
 class Browser:
-    """A person at the consent page, and the client's memory of its tokens."""
+    """A person at the consent page, and the client's storage of tokens."""
 
     def __init__(self, api: Api, credential: str) -> None:
         self.api, self.credential = api, credential
@@ -61,7 +61,7 @@ class Browser:
 
 
 async def consent(api: Api, url: str, credential: str, decision: str = "allow") -> dict[str, str]:
-    """Opens the page as a browser does, and returns the query that leads back to the client."""
+    """Opens the page as a browser does, and returns the query of the redirect to the client."""
     async with httpx2.AsyncClient(base_url=api.url, timeout=60) as http:
         page = await http.get(url)
         assert page.status_code == 200, page.text
@@ -151,7 +151,7 @@ async def registered(http: httpx2.AsyncClient, *uris: str) -> str:
 
 @dataclass
 class Flow:
-    """A client that signs ann in with a token of hers, step by step."""
+    """A client that signs ann in step by step with one of her tokens."""
 
     api: Api
     http: httpx2.AsyncClient

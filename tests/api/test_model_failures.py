@@ -1,4 +1,5 @@
-"""A model that misbehaves: what each face says, in which words, and how often the model was asked."""
+"""If a model misbehaves, each interface returns the right error and text, and the model is asked a limited number of
+times."""
 
 import asyncio
 import json
@@ -30,7 +31,7 @@ from turnlog.agent.models.errors import (
 pytestmark = pytest.mark.slow
 
 Misbehaves = tuple[str, Step, Category, type[ModelError], int, int]
-# What it does, category, the status of /api and of /v1.
+# The misbehaviour, the category, the status of /api and of /v1.
 TABLE: list[Misbehaves] = [
     ("rate", Step(status=429), "rate_limit", ModelRateLimited, 429, 429),
     ("rate-long", Step(status=429, headers={"Retry-After": "600"}), "rate_limit", ModelRateLimited, 429, 429),
@@ -80,7 +81,7 @@ async def check(
     of_v1: int,
     step: Step,
 ) -> None:
-    """Asks on each face once; a single request of the model fits in the time."""
+    """Asks once on each interface; the time allows a single request to the model."""
     metrics.reset_breakers("llm")
     user, zh = f"user-{name}", {"Accept-Language": "zh-CN,zh;q=0.9"}
     before = len(model.asked("answer"))
@@ -121,14 +122,14 @@ async def check(
         assert events[-1].type == "response.failed" and events[-1].response.error is not None
         assert said(error, "en") in events[-1].response.error.message
     asked = len(model.asked("answer")) - before
-    # On a busy machine the time of a question may be over before its request is sent.
+    # On a busy machine the time limit of a question may end before its request is sent.
     assert 0 < asked <= 7 if category == "timeout" else asked == 7, name
     failures = [one async for one in api.runtime.log.read_thread("default", name, types=("usage_metered",))]
     assert len(failures) == 3
 
 
 async def test_an_answer_that_never_ends_is_ended_and_marked_over_http(serve: Serve) -> None:
-    """All three faces at once, with time for a busy machine to send the first words."""
+    """Tests all three interfaces at once, with enough time for a busy machine to send the first words."""
     settings: dict[str, Any] = {"model": "m", "answer_timeout_s": 5.0}
     with MemoryServer() as model:
         async with serve("agent", api_base_url=model.url, **settings) as api, api.client(role="vip") as ann:

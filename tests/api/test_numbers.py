@@ -1,4 +1,4 @@
-"""Numbers that Python reads and JSON does not have."""
+"""Numbers that Python accepts but JSON does not contain are refused."""
 
 import pytest
 from helpers.api import Serve

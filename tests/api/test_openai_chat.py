@@ -31,7 +31,7 @@ async def turns(api: Api, thread: str, user: str = "ann") -> list[tuple[str, Any
 
 
 async def chat(client: openai.AsyncOpenAI, *messages: Any, **given: Any) -> tuple[str, Any]:
-    """The thread, and the completion."""
+    """Returns the thread and the completion."""
     raw = await client.chat.completions.with_raw_response.create(model="m", messages=list(messages), **given)
     return raw.headers.get("x-turnlog-thread", ""), raw.parse()
 
@@ -203,7 +203,8 @@ async def test_errors_have_openais_form(serve: Serve, model: MemoryServer) -> No
         model.drop(after=3)
         stream = await client.chat.completions.create(model="m", messages=[said("user", "count")], stream=True)
         choices = [chunk.choices[0] async for chunk in stream if chunk.choices]
-        assert "".join(one.delta.content or "" for one in choices) == "one two "  # ended with what came, and marked
+        # ended with the received text, and marked
+        assert "".join(one.delta.content or "" for one in choices) == "one two "
         assert choices[-1].finish_reason == "length"
 
 
@@ -211,7 +212,7 @@ async def test_errors_have_openais_form(serve: Serve, model: MemoryServer) -> No
 async def test_an_answer_that_is_not_stored_ends_when_its_client_leaves(
     serve: Serve, model: MemoryServer, streamed: bool
 ) -> None:
-    """The connection to the model is closed, and the next question does not wait."""
+    """The connection to the model is closed, and the next question need not wait."""
     go = threading.Event()
     model.reply("word " * 50_000, until=go, after=2)
 
@@ -291,7 +292,7 @@ async def test_empty_texts_are_turns_and_a_resent_history_goes_on(serve: Serve, 
     ]
     async with serve(api_base_url=model.url, model="m") as api, openai_client(api) as client:
         thread, answer = await chat(client, *history, tools=[WEATHER])
-        assert api.runtime.cached(Paces)["default", "ann", ""].events >= len(history)  # stored in the user's pace
+        assert api.runtime.cached(Paces)["default", "ann", ""].events >= len(history)  # counted in the user's pace
         sent = model.bodies()[-1]["messages"]
         assert not validate_openai_messages(sent)
         assert [one["role"] for one in sent[1:]] == [one["role"] for one in history]

@@ -1,4 +1,4 @@
-"""Operation over HTTP: lag, dead letters, rebuilds, usage, keys and tickets, each for the operator's tenant alone."""
+"""Operators use lag, dead letters, rebuilds, usage, keys and tickets over HTTP, only for their own tenant."""
 
 import json
 from datetime import datetime, timedelta
@@ -23,7 +23,7 @@ SAID = {"turns": [{"role": "user", "content": "My corgi is called Sesame."}]}
 async def test_an_operator_sees_lag_usage_and_rebuilds_the_tenants_rows(serve: Serve) -> None:
     async with serve() as api, api.client("root", role="admin") as admin, api.client() as ann:
         await ann.post("/api/threads/t/turns", json=SAID)
-        await ann.get("/api/threads/t/turns")  # waits until the rows are there
+        await ann.get("/api/threads/t/turns")  # waits until the rows exist
         lag = (await admin.get("/api/operations/lag")).json()
         assert "messages" in {one["projection"] for one in lag["projections"]}
         assert {one["job"] for one in (await admin.get("/api/operations/schedule")).json()} >= {"decay", "caches"}
@@ -108,7 +108,7 @@ async def test_keys_open_routes_until_they_are_revoked_and_tickets_once(serve: S
 
 
 async def test_a_key_makes_no_key_that_may_do_more_than_itself(serve: Serve) -> None:
-    """The way up that was open: from a key for operation alone, valid for an hour, to anything for anybody for ever."""
+    """A former gap allowed a key for operations only, valid for an hour, to create keys with all rights for ever."""
     async with serve() as api:
         hour: dict[str, Any] = {"role": "admin", "ttl": timedelta(hours=1)}
         operator = await create_key(api.runtime, "default", "op", scopes=["operate"], **hour)

@@ -1,4 +1,4 @@
-"""A conversation's owner, while read models lack its latest events, and while several servers run."""
+"""The owner of a conversation is known while read models lag behind, and with several servers."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -18,7 +18,7 @@ URL = "/api/threads/t/turns"
 
 @asynccontextmanager
 async def no_projection(db: Connection) -> AsyncIterator[None]:
-    """No event of the thread is projected while the block runs: the projector waits for this row."""
+    """Keeps the projector from projecting events while the block runs, by locking a row that it needs."""
     async with db.transaction():
         rows = await db.execute("SELECT FROM thread_activity WHERE thread_id = 't' FOR UPDATE")
         assert rows.rowcount == 1
@@ -27,7 +27,7 @@ async def no_projection(db: Connection) -> AsyncIterator[None]:
 
 async def begin(ann: httpx2.AsyncClient) -> None:
     assert (await ann.post(URL, json=TURN)).status_code == 201
-    assert (await ann.get("/api/threads/t")).status_code == 200  # which waits for the projection
+    assert (await ann.get("/api/threads/t")).status_code == 200  # this waits for the projection
 
 
 async def test_an_owner_appends_without_waiting_for_the_turn_before(serve: Serve, db: Connection) -> None:
@@ -40,7 +40,7 @@ async def test_an_owner_appends_without_waiting_for_the_turn_before(serve: Serve
             assert await rows.fetchall() == [(1,)]
             begun = asyncio.create_task(bob.post(URL, json=TURN))
         assert (await begun).status_code == 201
-        assert len((await bob.get(URL)).json()["items"]) == 1  # of his own conversation
+        assert len((await bob.get(URL)).json()["items"]) == 1  # only of his own conversation
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])

@@ -1,4 +1,4 @@
-"""Lists come in pages behind a cursor, which stay right while others write."""
+"""Lists are paged by a cursor, and the pages stay correct during writes."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -11,7 +11,7 @@ from helpers.api import Api, Serve
 from turnlog.consumers.cursors import cursor_of
 from turnlog.events.subjects import publish_subject
 
-# Lists without a cursor, and why.
+# Lists without a cursor, with the reason.
 WHOLE = {
     "/api/chat/history": "a seed's route: all turns that are stored",
     "/api/usage": "one row for each day, month, agent or model",
@@ -28,7 +28,7 @@ WHOLE = {
     "/api/jobs": "what one user began in one process in the last ten minutes",
 }
 NOW = "2026-11-24T00:00:00.000000+00:00"
-OF_SEEDS = ("/ai-agent/", "/admin/ai-agent/", "/short-memory/")  # as the seeds have them
+OF_SEEDS = ("/ai-agent/", "/admin/ai-agent/", "/short-memory/")  # these paths are fixed
 Write = Callable[[int], Awaitable[Any]]
 
 
@@ -52,7 +52,7 @@ async def test_every_list_takes_a_cursor(serve: Serve) -> None:
 
 
 async def lists(api: Api, ann: httpx2.AsyncClient) -> dict[str, tuple[Write, str]]:
-    """For each list how its nth item is written, and the field that names an item."""
+    """Returns for each list a function that writes the nth item, and the field that identifies an item."""
     jetstream = api.runtime.log.nc.jetstream()
 
     async def turn(n: int) -> None:
@@ -104,7 +104,7 @@ async def test_pages_repeat_nothing_and_leave_nothing_out_while_others_write(ser
             for n in range(5):
                 await write(n)
             first = [(one[name], one.get("projection")) for one in (await ann.get(path)).json()["items"]]
-            assert len(first) >= 4, path  # four questions are about five birthdays
+            assert len(first) >= 4, path  # four questions for five birthdays
             seen: list[Any] = []
             cursor, n = None, 5
             while True:

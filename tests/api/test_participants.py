@@ -1,4 +1,4 @@
-"""People in a conversation over HTTP: what its owner, a member, a reader, an invited user and a stranger may do."""
+"""The owner, members, readers, invited users and strangers of a conversation have different rights over HTTP."""
 
 import json
 import re
@@ -43,7 +43,8 @@ def said(text: str, name: str | None = None) -> dict[str, Any]:
 
 @pytest.fixture
 async def people(api: Api) -> AsyncIterator[Clients]:
-    """Ann's conversation "team" with bob as a member, cy as a reader, and dan, who has not agreed. eve: a stranger."""
+    """Yields clients for Ann's conversation "team": bob is a member, cy a reader, dan has not agreed, and eve is a
+    stranger."""
     async with AsyncExitStack() as stack:
         names = ("ann", "bob", "cy", "dan", "eve")
         clients = {name: await stack.enter_async_context(api.client(name)) for name in names}
@@ -64,7 +65,7 @@ async def test_an_invitation_has_no_effect_before_the_user_agrees(people: Client
     ]
     assert (await dan.get("/api/threads")).json()["items"] == []
     assert (await dan.get(TURNS)).status_code == 404
-    assert (await dan.post(TURNS, json=said("mine alone"))).status_code == 201  # the name means a thread of dan's own
+    assert (await dan.post(TURNS, json=said("mine alone"))).status_code == 201  # the name means dan's own thread
     assert (await people["ann"].post(TURNS, json=said("I like sprouts.", "dan"))).status_code == 201
     turns = (await people["ann"].get(TURNS)).json()["items"]
     assert [(turn["user"], turn["name"], turn["origin"]) for turn in turns] == [
@@ -77,7 +78,7 @@ async def test_an_invitation_has_no_effect_before_the_user_agrees(people: Client
 
 
 async def test_every_route_of_a_conversation_asks_for_its_role(api: Api, people: Clients) -> None:
-    """Routes without an entry here are the owner's: a participant is refused, a stranger does not learn of it."""
+    """Routes without an entry here are only for the owner; participants are refused, and strangers get "not found"."""
     paths = (await people["ann"].get("/openapi.json")).json()["paths"]
     routes = [
         (method, path)
@@ -94,7 +95,7 @@ async def test_every_route_of_a_conversation_asks_for_its_role(api: Api, people:
                 continue
             body = {"content": "x", "message": "x", "label": "x", "at_seq": 1, "query": "x", **said("x")}
             if user == "eve" and method == "post" and (method, path) in APPEND | READ:
-                continue  # begins a conversation of her own
+                continue  # creates her own conversation
             async with people[user].stream(method, asked, json=None if method == "get" else body) as answer:
                 expected = {404} if user == "eve" else {403}
                 assert answer.status_code in {*expected, 400, 422}, f"{user} {method} {path}: {answer.status_code}"
@@ -175,7 +176,7 @@ async def test_a_participant_invites_nobody_and_owns_nothing(people: Clients) ->
 
 
 async def test_memories_of_a_named_speaker_are_the_bound_users_alone(serve: Serve) -> None:
-    """A key that acts for users speaks for them at once, as a bot of a chat does."""
+    """A key that acts for users, such as a chat bot's, can agree for them at once."""
     async with AsyncExitStack() as stack:
         api = await stack.enter_async_context(serve())
         key = await create_key(api.runtime, "default", "bot", "user", ["read", "write", "act-as-user"])

@@ -1,4 +1,4 @@
-"""A person's conversations as a front-end shows them, the stream of their events, and the way out of all of it."""
+"""A front-end shows a person's conversations and their stream of events, and lets them export and erase everything."""
 
 import asyncio
 import json

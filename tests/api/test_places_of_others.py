@@ -1,4 +1,4 @@
-"""What one may name of others by hand: events and answers to go on from, sessions of MCP, conversations to fork."""
+"""Naming other people's events, answers, MCP sessions or conversations by hand gives no access to them."""
 
 import json
 from collections.abc import AsyncIterator
@@ -25,7 +25,7 @@ async def first_turn(client: httpx2.AsyncClient, last: str) -> AsyncIterator[dic
 
 
 async def test_an_event_id_of_another_tenant_opens_nothing_of_it(serve: Serve) -> None:
-    """Sequences count over all tenants, so each finds those of the others between its own."""
+    """Sequences count over all tenants, so each tenant can guess those of other tenants."""
     async with serve() as api, api.client() as ann, api.client("ann", tenant="other") as twin, api.client("bob") as bob:
         made = (await ann.post("/api/threads/t/turns", json=MINE)).json()
         await twin.post("/api/threads/t/turns", json={"turns": [{"role": "user", "content": "of the twin"}]})
@@ -58,7 +58,7 @@ async def asked(client: httpx2.AsyncClient, method: str, session: str | None, **
 
 
 async def test_a_session_of_mcp_is_nobodys(serve: Serve) -> None:
-    """Each request stands for itself: an id of a session, made up or seen elsewhere, opens and ends nothing."""
+    """Requests are independent, so an invented or foreign session id opens and ends nothing."""
     client_info = {"name": "c", "version": "1"}
     about = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": client_info}
     async with serve() as api, api.client() as ann, api.client("bob") as bob:
@@ -86,7 +86,7 @@ async def victim(serve: Serve) -> AsyncIterator[tuple[Api, httpx2.AsyncClient, i
 
 
 async def test_nobody_forks_the_conversation_of_another(victim: tuple[Api, httpx2.AsyncClient, int]) -> None:
-    """By its route, by its name in a request of OpenAI's form, by what was said in it, and into its name."""
+    """Tries the route, its name in an OpenAI request, its words, and its name as the target."""
     api, ann, seq = victim
     before = (await ann.get("/api/threads/t/turns")).json()
     for given in ({"user": "bob"}, {"user": "ann", "tenant": "other"}):

@@ -1,4 +1,4 @@
-"""Who a person is, in one call: over HTTP, as a resource of MCP, from Python and from the command's lines."""
+"""A person's profile can be read in one call over HTTP, as an MCP resource, from Python and by a command."""
 
 import json
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""Readiness turns red for the part that has stopped, and not for one that is slow."""
+"""Readiness turns red for a part that has stopped, but not for a slow part."""
 
 import asyncio
 from typing import Any
@@ -79,7 +79,8 @@ async def test_an_agent_whose_model_hangs_is_named(serve: Serve, model: MemorySe
 
 @pytest.mark.nightly
 async def test_an_agent_that_works_through_a_backlog_is_ready(serve: Serve, model: MemoryServer) -> None:
-    """Each answer takes a third of the time after which it would count as stopped, all of them twice as long."""
+    """Each answer takes a third of the time after which the agent counts as stopped; all answers together take twice
+    that time."""
     questions = 6
     given: dict[str, Any] = {"api_base_url": model.url, "model": "m", "agent_parallel": 1}
     for _ in range(questions):

@@ -1,4 +1,4 @@
-"""A request that is refused leaves no conversation, so its name stays free for others."""
+"""A refused request creates no conversation, so its name stays free for others."""
 
 from collections.abc import AsyncIterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""A client library that sends its request again gets the answer under way: one question, one answer."""
+"""A client library that repeats its request gets the running answer, so one question has one answer."""
 
 import asyncio
 import threading
@@ -82,7 +82,7 @@ async def test_a_retry_of_a_failed_request_stores_its_question_once(serve: Serve
 async def test_a_retry_at_another_process_gets_the_answer_under_way(
     serve: Serve, model: MemoryServer, nats_url: str, database_url: str, tmp_path: Any, thread: str | None, stream: bool
 ) -> None:
-    """The two have nothing in common but the servers."""
+    """The two processes share only the servers."""
     settings: dict[str, Any] = {"api_base_url": model.url, "model": "m", "topic_extraction": False}
     play = player(nats_url, database_url, (), home=tmp_path, api_port=0)
     async with serve(**settings) as api, play("api", **settings) as other, api.client() as ann:

@@ -1,4 +1,4 @@
-"""What each step of a team's run shows to operators: spans, metrics, cost; and what the throttle counts."""
+"""Each step of a team's run has spans, metrics and costs for operators, and counts in the throttle."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +19,7 @@ from turnlog.events import tracing
 
 pytestmark = pytest.mark.slow
 
-SET = ("update_profile", {"fields": {"gpa": 9.9}})  # a mistake: no GPA is above 4
+SET = ("update_profile", {"fields": {"gpa": 9.9}})  # invalid, because no GPA is above 4
 DELEGATE = ("delegate_to_agent", {"agent_type": "profile", "task_description": "Set the GPA"})
 MINE = """
 dated = "2026-11-20"
@@ -43,7 +43,7 @@ def script(model: MemoryServer) -> None:
 
 
 def priced(folder: Path, model: str) -> Path:
-    """A file with the price of one model; the server's, which the team's agents use, is "m"."""
+    """Returns a file with the price of one model. The server's model, which the team's agents use, is "m"."""
     file = folder / f"{model}.toml"
     file.write_text(MINE.format(model))
     return file

@@ -1,4 +1,4 @@
-"""Runs of agents over HTTP: listed by page, shown with their steps, kept from others."""
+"""Runs of agents over HTTP are listed in pages, shown with their steps, and hidden from other users."""
 
 from helpers.api import Serve
 from helpers.stage import MemoryServer

@@ -1,4 +1,4 @@
-"""The operations on a session over HTTP: a whole conversation, with their requests and results."""
+"""A complete conversation uses the operations on a session over HTTP."""
 
 from typing import Any
 
@@ -53,7 +53,7 @@ async def test_a_session_goes_from_creation_to_reset(serve: Serve) -> None:
 
 
 async def sets_and_patches(ann: httpx.AsyncClient, session: dict[str, Any]) -> None:
-    """The value that was read is set with changes, as a client in Go does; then parts of it are patched."""
+    """Sets the session that was read with changes, as a Go client does, and then patches parts of it."""
     assert session["user_snapshot"]["history"] == [] and "chronic_diseases" not in session["user_snapshot"]
     session["user_snapshot"]["history"] = ["asthma"]
     session["global_state"] |= {"current_intent": "book", "pending_action": {"ask": "when"}}

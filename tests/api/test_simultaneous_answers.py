@@ -1,4 +1,4 @@
-"""Questions that come at once in one conversation are answered in order, on every face."""
+"""Concurrent questions in one conversation are answered in order on every interface."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Agents of a team at run time: listed as they are used, changed, switched, and refused where they cannot be used."""
+"""Agents of a team are listed, changed and switched at run time, and unusable agents are refused."""
 
 import json
 from pathlib import Path

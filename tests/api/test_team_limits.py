@@ -1,4 +1,4 @@
-"""Limits of a user hold for runs of a team on every face: requests at once and in a time (429), quota (402)."""
+"""A user's limits apply to runs of a team on every interface: concurrency and rate (429), quota (402)."""
 
 import asyncio
 import json
@@ -26,8 +26,8 @@ def question(thread: str) -> dict[str, Any]:
 
 
 async def refusals(api: Api, user: str, role: str) -> list[tuple[str, int | None]]:
-    """The codes of the refusals by HTTP, WebSocket and /v1, with the status where there is one; each says when to ask
-    again."""
+    """Returns the codes of the refusals by HTTP, WebSocket and /v1, with the status if there is one; each names a time
+    to retry."""
     async with (
         api.client(user, role=role) as client,
         openai_client(api, user, role=role) as v1,
@@ -49,7 +49,7 @@ async def refusals(api: Api, user: str, role: str) -> list[tuple[str, int | None
 
 
 class HandingOn(MemoryServer):
-    """Each run hands its question on at once, and the delegate's answer waits until `until` is set."""
+    """A model server whose runs delegate at once; the delegate's answer waits until `until` is set."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Metrics and traces of a question over HTTP: from the request to the rows that projectors write of its answer."""
+"""A question over HTTP has metrics and traces from the request to the projected rows of its answer."""
 
 from collections.abc import Iterator
 
@@ -29,7 +29,7 @@ def spans() -> Iterator[InMemorySpanExporter]:
 
 
 def samples(page: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
-    """By name and labels, but for those that name the process."""
+    """Returns the samples by name and labels, without labels that name the process."""
     return {
         (one.name, frozenset((name, value) for name, value in one.labels.items() if name not in ("role", "process"))): (
             one.value

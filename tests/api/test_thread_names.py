@@ -1,4 +1,4 @@
-"""Two users who both say "main" both work, on every face."""
+"""Two users can both have a conversation "main" on every interface."""
 
 import asyncio
 import json

@@ -51,7 +51,7 @@ async def ask(stage: Stage, text: str, place: Place = PLACE) -> str:
 
 
 async def long_ago(stage: Stage) -> None:
-    """More than a small window holds; the marathon is said first."""
+    """Appends more turns than fit into a small window; the first one mentions the marathon."""
     said = ["I ran a marathon in Lisbon.", *(f"Filler {n}: {'weather and traffic ' * 10}" for n in range(40))]
     await stage.runtime.log.append_many([turn(text, minutes=n) for n, text in enumerate(said)])
 
@@ -192,7 +192,7 @@ async def test_a_refused_key_is_said_plainly_and_never_shown(nats_url: str, data
 async def test_a_model_that_fails_is_not_asked_again_by_the_consumer(play: Play, model: OpenAIServer) -> None:
     model.fail(503, times=20)
     before = counted_requests()
-    async with play(model_timeout_s=60.0) as stage:  # no second try fits
+    async with play(model_timeout_s=60.0) as stage:  # too short for a second try
         with pytest.raises(NoAnswer) as refused:
             await ask(stage, "still there?")
         assert refused.value.category == "network"
@@ -205,7 +205,7 @@ async def test_a_model_that_fails_is_not_asked_again_by_the_consumer(play: Play,
 
 
 def counted_requests() -> Counter[str]:
-    """Answers by how they ended, in this process."""
+    """Returns the number of answers of this process by their outcome."""
     names = {
         "success": ("ai_agent_requests_total", {"status": "success"}),
         "error": ("ai_agent_requests_total", {"status": "error"}),
@@ -300,8 +300,9 @@ async def test_threads_do_not_wait_for_each_other(play: Play, model: OpenAIServe
 async def test_a_thread_that_is_removed_while_it_is_answered_stays_removed(
     play: Play, model: OpenAIServer, removal: EventData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Though the projectors stand still, so that no read model says so yet."""
-    monkeypatch.setattr(conversing, "LOOK_AGAIN_S", 60.0)  # who asks would wait for them, and so for this test
+    """The projectors are stopped, so that no read model shows the removal yet."""
+    # otherwise the asker would wait for the projectors, which wait for this test
+    monkeypatch.setattr(conversing, "LOOK_AGAIN_S", 60.0)
     model.reply("too late", until=(go := threading.Event()))
     async with play() as stage:
         asking = asyncio.create_task(ask(stage, "hello"))
@@ -317,7 +318,7 @@ async def test_a_thread_that_is_removed_while_it_is_answered_stays_removed(
 
 
 async def test_a_question_whose_turn_left_the_rows_meanwhile_gets_no_answer(play: Play, model: OpenAIServer) -> None:
-    """As when one of several people of the thread is erased."""
+    """This happens when one of several people in the thread is erased."""
     model.reply("too late", until=(go := threading.Event()))
     async with play() as stage:
         asking = asyncio.create_task(ask(stage, "hello"))
@@ -356,7 +357,7 @@ async def test_a_request_on_a_thread_of_turnlogs_own_fails_before_the_model_is_a
     asked = question_events(Question("default", "memories/ann", "hello", "ann"))
     async with play() as stage:
         for one in (asked.turn, asked.request):
-            await stage.twice(one)  # as any client of NATS can
+            await stage.twice(one)  # as any NATS client can do
         await stage.rest("agent")
         assert await stage.rows("SELECT thread_id, content FROM messages") == [("memories/ann", "hello")]
         [failed] = await stage.all("usage_metered", "memories/ann")

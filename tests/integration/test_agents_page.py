@@ -1,4 +1,4 @@
-"""The team that docs/agents.md makes from nothing answers, with its tools."""
+"""The team that docs/agents.md creates step by step answers with its tools."""
 
 import json
 import sys
@@ -87,7 +87,7 @@ async def test_the_support_team_is_served_from_its_folder(
 async def test_the_servers_of_the_page_give_their_tools_to_the_team(
     nats_url: str, database_url: str, model: OpenAIServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the page says, but for the address of the warehouse and the path of Python."""
+    """The settings are those of the page, except the address of the warehouse and the path of Python."""
     monkeypatch.setenv("WAREHOUSE_TOKEN", TOKEN)
     monkeypatch.setattr(tools, "CONNECT_S", 60.0)
     (tmp_path / "parts_server.py").write_text(files(PAGE)["parts_server.py"], "utf-8")
@@ -102,7 +102,7 @@ async def test_the_servers_of_the_page_give_their_tools_to_the_team(
             'name = "Desk"\nprompt = "Find parts."\ntools = ["find_parts", "list_parts"]\n'
         )
         given = {"api_base_url": model.url, "api_key": model.key, "model": "m", "team": str(tmp_path)}
-        given |= {"answer_timeout_s": "180"}  # the server that is started may take long
+        given |= {"answer_timeout_s": "180"}  # starting the tool server may take long
         async with player(nats_url, database_url, ("projectors", "agent"), **given)() as stage:
             pieces = await pieces_of(stage.runtime, Place(user="ann"), "A bell for my Dart, please")
             [run] = await list_runs(stage.runtime, "default", "ann")

@@ -98,7 +98,7 @@ async def test_the_log_is_written_by_day_without_words_unless_they_are_asked_for
     runtime: Runtime, tmp_path: Path
 ) -> None:
     made = await export_log(runtime, "default", tmp_path / "log")
-    files = sorted((tmp_path / "log").glob("day=*/events.parquet"))  # two where midnight has passed
+    files = sorted((tmp_path / "log").glob("day=*/events.parquet"))  # two files if midnight has passed
     table = [row for file in files for row in pq.ParquetFile(file).read().to_pylist()]
     assert (made.days, made.events) == (len(files), len(table))
     assert [row["seq"] for row in table] == sorted(row["seq"] for row in table)

@@ -1,4 +1,4 @@
-"""A request is answered exactly once by real agent processes, though they are killed or frozen in mid-answer."""
+"""A request is answered exactly once by real agent processes, even if they are killed or frozen while answering."""
 
 import asyncio
 import json
@@ -40,7 +40,7 @@ def model() -> Iterator[OpenAIServer]:
 
 @pytest.fixture
 def settings(model: OpenAIServer, nats_url: str, database_url: str, tmp_path: Path) -> dict[str, str]:
-    """The environment of an agent."""
+    """Returns the environment of an agent process."""
     servers = {
         "NATS_URL": nats_url,
         "DATABASE_URL": database_url,
@@ -52,14 +52,14 @@ def settings(model: OpenAIServer, nats_url: str, database_url: str, tmp_path: Pa
 
 @asynccontextmanager
 async def agent_here(settings: dict[str, str]) -> AsyncIterator[None]:
-    """The role in this process, where nobody has to be killed."""
+    """Plays the role in this process, for tests that kill nothing."""
     async with opened(Settings.model_validate(settings)) as runtime, playing(runtime, ["agent"]):
         yield
 
 
 @pytest.fixture
 async def start_agent(settings: dict[str, str], running_projectors: Runner, tmp_path: Path) -> AsyncIterator[Start]:
-    """await start_agent() starts a `turnlog worker agent` and returns when it takes requests."""
+    """Returns a function that starts a `turnlog worker agent` and waits until it accepts requests."""
     started: list[BaseProcess] = []
 
     async def start() -> BaseProcess:
@@ -83,7 +83,7 @@ def question(thread: str = "t", text: str = "When is the deadline?") -> Question
 
 
 async def answers(log: Log, asked: QuestionEvents) -> list[str]:
-    """The texts of all events on the log that are the answer to the request."""
+    """Returns the texts of all events on the log that answer the request."""
     events = [r.event async for r in log.read_thread("default", asked.request.thread)]
     found = [e.data for e in events if e.id == answer_id(asked.request.id, "answer")]
     return [str(data.content) for data in found if isinstance(data, TurnRecorded)]
@@ -103,7 +103,7 @@ async def answered(log: Log, asked: QuestionEvents) -> None:
 
 @asynccontextmanager
 async def watched(log: Log, asked: QuestionEvents) -> AsyncIterator["asyncio.Queue[dict[str, Any]]"]:
-    """What whoever asked sees of the answer under way."""
+    """Yields a queue with the progress that the asker sees."""
     steps: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
 
     async def on_message(message: Any) -> None:
@@ -209,7 +209,7 @@ async def test_a_request_that_comes_again_after_its_answer_changes_nothing(
         await answered(log, asked)
         await wait_until_idle(log, AGENT)
     before = await log.head()
-    await log.nc.jetstream().delete_consumer(STREAM, AGENT)  # and with it what was acknowledged
+    await log.nc.jetstream().delete_consumer(STREAM, AGENT)  # the acknowledged position is lost with the consumer
     async with agent_here(settings):
         await wait_until_idle(log, AGENT)
     assert (await log.head(), len(model.bodies())) == (before, 1)

@@ -1,4 +1,4 @@
-"""How many statements an answer takes."""
+"""An answer takes a bounded number of SQL statements."""
 
 import asyncio
 from typing import Any
@@ -13,7 +13,7 @@ from psycopg import AsyncCursor
 async def test_an_answer_takes_a_bounded_number_of_statements(
     nats_url: str, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The smallest number of eight answers counts; the loops beside the agent have statements of their own."""
+    """Uses the smallest number of eight answers, because background loops also execute statements."""
     statements: list[str] = []
     others: set[str] = set()
     execute = AsyncCursor.execute

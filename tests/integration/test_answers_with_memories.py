@@ -55,7 +55,7 @@ async def ask(stage: Stage, text: str, place: Place = PLACE) -> str:
 
 
 def block(body: dict[str, Any]) -> list[str]:
-    """The memory lines of a request to the model."""
+    """Returns the memory lines of a request to the model."""
     found = [str(m["content"]) for m in body["messages"] if str(m["content"]).startswith(TITLE)]
     assert len(found) <= 1
     return [line.split(" ", 2)[2] for line in found[0].splitlines() if line.startswith("- 2")] if found else []

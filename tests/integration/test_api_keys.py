@@ -1,4 +1,4 @@
-"""API keys on real servers: made and revoked by events, used, acted with, erased; and the row of every case."""
+"""API keys on real servers are created and revoked by events, used, and erased; their rows are checked."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -108,7 +108,7 @@ async def is_erased_with_its_user(runtime: Runtime, key: str, db: Connection) ->
 async def test_what_a_row_says_counts_only_as_the_key_was_made(
     nats_url: str, database_url: str, db: Connection
 ) -> None:
-    """Whoever can publish events or write rows has not the pepper."""
+    """Someone who can publish events or write rows does not know the pepper."""
     async with player(nats_url, database_url, ("projectors",), api_secret=SECRET)() as stage:
         runtime, access = stage.runtime, stage.runtime.cached(Access)
         made = await create_key(runtime, "acme", "ann")

@@ -124,7 +124,7 @@ async def test_results_that_belong_together_are_stored_together_or_not_at_all(lo
 
 
 async def batch_ids(log: Log) -> list[str | None]:
-    """What each stored message says of the atomic batch that it came with."""
+    """Returns the atomic batch id of each stored message."""
     js, count = log.nc.jetstream(), await log.head()
     headers = [(await js.get_msg(STREAM, seq)).headers or {} for seq in range(1, count + 1)]
     return [found.get("Nats-Batch-Id") for found in headers]

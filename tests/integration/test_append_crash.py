@@ -1,4 +1,4 @@
-"""A nats-server that is killed in the middle of appends: acknowledged or not, every event is there once."""
+"""A nats-server is killed during appends; every event is stored once, acknowledged or not."""
 
 import asyncio
 import contextlib
@@ -20,7 +20,7 @@ from turnlog.events.stream import StreamOptions
 
 @pytest.fixture(scope="module")
 async def home(tmp_path_factory: pytest.TempPathFactory, prepared_home: Path) -> AsyncIterator[Path]:
-    """Servers of this file's own, to be killed."""
+    """Yields a home with separate servers that the tests can kill."""
     folder = copy_database(prepared_home, tmp_path_factory.mktemp("killed") / "home")
     yield folder
     await stop(folder)
@@ -55,7 +55,7 @@ async def test_every_event_is_stored_once_though_the_server_was_killed_twice(hom
         async def flows() -> bool:
             try:
                 return await log.thread_head("default", thread) > after
-            except LogUnavailable:  # asked in the moment of a restart
+            except LogUnavailable:  # the request came during a restart
                 return False
 
         assert await wait_until(flows, lambda: True, 60)
@@ -96,7 +96,7 @@ async def test_an_append_under_way_when_the_log_is_closed_ends_and_says_that_the
     log.appender = Appender(log.nc, ack_s=0.2)
     await kill_nats(home)
     appending = asyncio.create_task(log.append(turn()))
-    await asyncio.sleep(0)  # until it is on its way
+    await asyncio.sleep(0)  # until the append has been sent
     await log.close()
     with pytest.raises(LogClosed, match=r"closed before NATS acknowledged.*may or may not be stored"):
         await appending

@@ -1,4 +1,4 @@
-"""The archive: cold conversations stand in Parquet files, and come back as they were."""
+"""Cold conversations are archived to Parquet files and restored unchanged."""
 
 import asyncio
 import hashlib
@@ -78,7 +78,7 @@ async def test_a_cold_conversation_stands_in_a_file_and_comes_back_row_for_row(p
 async def test_a_conversation_that_somebody_published_on_a_thread_of_turnlogs_own_does_so_too(play: Play) -> None:
     async with play() as stage:
         for one in conversation("jobs/mine"):
-            await stage.twice(one)  # as any client of NATS can
+            await stage.twice(one)  # as any NATS client can do
         await embed_all(stage)
         before = await table_rows(stage)
         assert (len(before["messages"]), len(before["memory_episodes"])) == (6, 3)
@@ -124,7 +124,7 @@ async def test_a_file_of_an_earlier_version_is_searched_though_it_is_compressed_
     async with play() as stage:
         await append_conversations(stage, user=None)
         before = await table_rows(stage)
-        with monkeypatch.context() as patch:  # they had everything as in the log, and no column `key`
+        with monkeypatch.context() as patch:  # these files contained everything as in the log, and had no column `key`
             patch.setattr(archiving, "sealed", lambda rows, *_: rows)
             patch.setattr(archive_files, "_schema", lambda schema=archive_files._schema(): schema.remove(7))
             patch.setattr(archive_files, "astuple", lambda row: astuple(row)[:7])
@@ -139,7 +139,7 @@ async def test_a_file_of_an_earlier_version_is_searched_though_it_is_compressed_
 
 
 def words_in(file: Path) -> int:
-    """How often an erasure finds the first text in the file."""
+    """Returns how often an erasure finds the first text in the file."""
     scan = Scan()
     scan_files([("archive files", file)], SearchStrings([TEXTS[0]]), scan, lambda done, total: None)
     return scan.hits.get(f"file {file}", 0)

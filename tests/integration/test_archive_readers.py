@@ -1,4 +1,4 @@
-"""Who reads an archived conversation, writes in it or has it erased: it comes back, or is gone."""
+"""An archived conversation that is read or written to is restored; one that is erased is deleted."""
 
 import asyncio
 import json
@@ -176,7 +176,7 @@ async def test_a_new_turn_brings_it_back_for_the_reactors(play: Play) -> None:
     async with play("projectors", "reactors") as stage:
         await append_conversations(stage)
         await stage.rest()
-    async with play() as stage:  # the embedder of the reactors would write to what is being archived
+    async with play() as stage:  # the reactors' embedder would write to the conversation that is being archived
         await embed_all(stage)
         await archive_threads(stage)
         assert [row[3] for row in await stage.rows(ARCHIVED_THREADS)] == [False]

@@ -63,7 +63,7 @@ async def test_a_runner_catches_up_from_a_large_batch_on_until_it_is_quiet(
 
 @dataclass
 class Projectors:
-    """A runner as far as background work looks at it. asked: how often it did; at most `most` answers are yes."""
+    """Replaces a runner for background work. asked: how often it was asked; at most `most` answers are True."""
 
     most: float = math.inf
     asked: int = 0
@@ -101,7 +101,7 @@ async def test_background_work_waits_no_longer_than_it_may_and_not_after_a_stop(
 
 
 async def test_tenants_of_an_inbox_take_turns() -> None:
-    """However many conversations one of them has waiting; of one tenant the oldest comes first."""
+    """This is independent of the number of waiting conversations; within a tenant the oldest comes first."""
     stop, served = asyncio.Event(), list[tuple[str, str]]()
 
     async def work(deliveries: list[Delivery]) -> None:
@@ -120,7 +120,7 @@ async def test_tenants_of_an_inbox_take_turns() -> None:
 async def test_an_inbox_that_reads_no_bodies_gets_none_and_an_older_consumer_is_updated(
     log: Log, nats_url: str, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A fetch of large turns is a few kilobytes; a consumer with bodies holds few of them."""
+    """A fetch of large turns is only a few kilobytes; a consumer with bodies holds few messages."""
     js, got, put = log.nc.jetstream(), dict[str, int](), DurableConsumer.put
 
     def measured(self: DurableConsumer, message: NatsMessage) -> None:
@@ -165,10 +165,10 @@ async def test_analytics_fetches_keys_by_the_batch_and_uses_no_worker_thread(
 
 
 def message(tenant: str = "default", thread: str = "t") -> NatsMessage:
-    """A delivery as far as a durable consumer reads it."""
+    """Returns a delivery with the parts that a durable consumer reads."""
 
     async def ack() -> None:
-        """The work is done."""
+        """Acknowledges the message."""
 
     about = SimpleNamespace(sequence=SimpleNamespace(stream=1), num_delivered=1, timestamp=datetime.now(UTC))
     raw = SimpleNamespace(
@@ -178,7 +178,7 @@ def message(tenant: str = "default", thread: str = "t") -> NatsMessage:
 
 
 async def test_processes_know_of_each_others_answers(log: Log) -> None:
-    """Two of one process stand for two processes: each hears the other as one."""
+    """Two objects in one process replace two processes, because each receives the other's messages."""
     lane = lane_of("http://localhost:1/v1")
     assert lane is not None
 

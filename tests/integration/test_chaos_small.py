@@ -1,4 +1,4 @@
-"""The small form of `make chaos`: real worker processes and servers are killed while events are appended."""
+"""A small `make chaos`: real worker processes and servers are killed while events are appended."""
 
 import asyncio
 import gc
@@ -43,7 +43,7 @@ async def test_a_backend_dies_only_when_the_postgres_that_was_killed_is_back(hom
         await fleet.start()
         await fleet.kill(Kill("postgres", 1, 2), asyncio.create_task(back.wait()))
         backend = asyncio.create_task(fleet.kill(Kill("postgres-backend", 1, 2), asyncio.create_task(back.wait())))
-        await asyncio.sleep(0)  # it has begun
+        await asyncio.sleep(0)  # until it has begun
         back.set()
         await backend
         await fleet.all_revived()

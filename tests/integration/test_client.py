@@ -44,7 +44,7 @@ from turnlog.events.errors import InvalidEvent, InvalidToken, NotFound, WrongExp
 
 pytestmark = pytest.mark.slow
 
-# Runs lines as a notebook or `python -m asyncio` does.
+# Runs lines like a notebook or `python -m asyncio` does.
 NOTEBOOK = """
 import ast, asyncio, sys
 asyncio.run(eval(compile(sys.argv[1], "README.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT), {}))
@@ -239,7 +239,7 @@ async def test_a_deleted_conversation_stays_deleted_for_its_user_and_its_name_fr
 
 @pytest.mark.parametrize(("local", "remote"), [(Memory, RemoteMemory), (Thread, RemoteThread)])
 def test_a_connected_memory_has_the_face_of_an_open_one(local: type, remote: type) -> None:
-    """The user may be left out, for it is the token's. What is inherited uses nothing that a server does not give."""
+    """The user may be left out, because the token names it. Inherited methods use only what a server offers."""
     for name, method in inspect.getmembers(local, inspect.isfunction):
         if name in vars(remote):
             assert name.startswith("__") or shape(getattr(remote, name)) == shape(method), name
@@ -290,7 +290,7 @@ def test_an_error_of_the_server_has_the_class_of_its_code(code: str) -> None:
 
 
 async def test_a_write_that_broke_off_is_sent_again_and_stored_once(given: dict[str, Any], tmp_path: Path) -> None:
-    """The answer of the first attempt is lost after the server has stored the turn."""
+    """The response to the first attempt is lost after the server has stored the turn."""
     async with served(given, tmp_path) as api:
         http = Http(api.url, api.token("ann"), patience_s=10)
         sent = list[httpx2.Request]()
@@ -316,7 +316,7 @@ async def test_a_write_that_broke_off_is_sent_again_and_stored_once(given: dict[
 
 @pytest.mark.parametrize("kind", ["open", "saver", "graph"])
 async def test_a_program_that_blocks_its_event_loop_holds_up_nobody_else(given: dict[str, Any], kind: str) -> None:
-    """Its roles go on: another program's turns are projected and its question is answered meanwhile."""
+    """Its roles continue: another program's turns are projected and its question is answered meanwhile."""
     settings = Settings(**given)
     opening: dict[str, Callable[[], AbstractAsyncContextManager[Any]]] = {
         "open": lambda: turnlog.open(**given),

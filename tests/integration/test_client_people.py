@@ -1,4 +1,4 @@
-"""What a memory says of a person, and how it is opened without a block: alike in the process and over HTTP."""
+"""Profiles of a person, and opening a memory without a block, work the same in the process and over HTTP."""
 
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -73,12 +73,13 @@ async def test_a_person_decides_what_happens_to_secrets(face: Face) -> None:
         await memory.set_preferences("ann", secrets="refuse")
         with pytest.raises(TurnlogError, match="secrets=refuse"):
             await thread.add("user", "My wifi password is swordfish.")
-        await thread.add("assistant", "Your password is hunter22")  # an answer is not refused: its question is there
+        # an answer is not refused, because its question is already stored
+        await thread.add("assistant", "Your password is hunter22")
         await memory.set_preferences("ann", secrets="mask")
         await thread.add("user", "My wifi password is swordfish.")
         await memory.set_preferences("ann", secrets="keep")
         await thread.add("user", "My PIN is 4712.")
-        with pytest.raises(TurnlogError, match="MEMORY_REMEMBER_SECRETS"):  # the operator does not allow it
+        with pytest.raises(TurnlogError, match="MEMORY_REMEMBER_SECRETS"):  # the operator does not allow secrets
             await memory.remember("ann", "My wifi password is swordfish.")
         assert [turn.content for turn in await thread.messages()] == [
             "My PIN is 4711.",

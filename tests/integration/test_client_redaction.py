@@ -1,4 +1,4 @@
-"""Redaction by `thread.redact`, alike in the process and over HTTP."""
+"""Redaction by `thread.redact` works the same in the process and over HTTP."""
 
 import pytest
 from helpers.client import Face
@@ -47,7 +47,7 @@ async def test_words_of_a_turn_are_struck_with_a_receipt(face: Face) -> None:
         data = receipt.data
         assert (data.by, data.reason, data.seq, data.whole) == ("ann", "a secret", seq, False) and data.events
         assert not any("threads" in place for place in receipt.hits)
-        if isinstance(memory, RemoteMemory):  # what others say is not shown to a user
+        if isinstance(memory, RemoteMemory):  # a user does not see other people's words
             assert (receipt.hits, receipt.strings, data.hits, data.found_in) == ({}, {}, 0, None)
         assert [one.content for one in await thread.messages()] == ["My locker opens with [redacted]."]
         assert [one.content for one in await bobs.thread("other", user="bob").messages()] == ["Zebrafish-77 is a fish."]

@@ -74,8 +74,8 @@ def test_an_exception_leaves_the_block_as_it_is(given: dict[str, Any], model: Op
 
 @pytest.mark.nightly
 def test_ctrl_c_ends_the_call_that_waits_and_leaves_the_block(nats_url: str, database_url: str) -> None:
-    """Nobody answers, for this process plays no agent. The signal does not wake up the thread that waits, as when it
-    comes just before the wait."""
+    """Nobody answers, because this process plays no agent. The signal does not wake the waiting thread, as if it came
+    just before the wait."""
     program = f"""
 import signal
 import turnlog

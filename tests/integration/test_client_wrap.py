@@ -100,7 +100,7 @@ async def test_a_wrapped_client_works_on_the_memory_of_a_server(serve: Serve, mo
 async def test_a_caller_that_sends_its_whole_history_has_it_stored_once(
     given: dict[str, Any], model: OpenAIServer
 ) -> None:
-    """Also when a call failed in between, when the beginning of the history was dropped, and with NUL in it."""
+    """Also after a failed call, without the beginning of the history, and with NUL in it."""
     async with turnlog.open(**given) as memory:
         original = openai.AsyncOpenAI(base_url=model.url, api_key=model.key, max_retries=0)
         client = turnlog.wrap(original, memory=memory, thread="t")
@@ -186,7 +186,7 @@ def test_the_client_without_asyncio_works_with_the_memory_without_asyncio(
                 pass
         for chunk in client.chat.completions.create(model="gpt-4o", messages=[user("four")], stream=True):
             if chunk.choices[0].delta.content:
-                break  # and nothing is closed by hand
+                break  # without closing the stream
         said = [one.content for one in memory.thread("t").messages()]
         assert said == ["hello", "echo: hello", "two", "echo: two", "three", "echo: ", "four", "echo: "]
         with pytest.raises(WrongClient):
@@ -217,7 +217,8 @@ async def opened(through: str, given: dict[str, Any], serve: Serve) -> AsyncIter
 
 
 def check_order(said: list[Any], model: OpenAIServer, questions: list[str]) -> None:
-    """Each question has its answer, and each model call had the answers before it and its own question last."""
+    """Checks that each question has its answer, and that each model call contained the earlier answers and its question
+    last."""
     texts = [turn.content for turn in said]
     assert sorted(texts[::2]) == questions
     assert texts[1::2] == [f"echo: {question}" for question in texts[::2]]
@@ -290,7 +291,7 @@ async def test_a_second_call_for_the_same_last_message_is_a_fork_and_a_failed_on
 
 
 async def test_tasks_of_a_chat_program_are_passed_on_and_not_stored(given: dict[str, Any], model: OpenAIServer) -> None:
-    """The prompts of chat programs that an application hands on, and one that is sent again in a history."""
+    """Tests prompts of chat programs that an application passes on, and a prompt that is sent again in a history."""
     task = user("### Task:\nGenerate a concise title of 3 words.\n### Chat History:\n<chat_history>\nI live in Genoa.")
     summary = next(prompt for prompt in task_prompts() if prompt.of == "last")
     asked = user(" ".join([summary.begins, *summary.has]) + " I live in Genoa.\ud83d")

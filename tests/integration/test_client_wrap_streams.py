@@ -1,4 +1,4 @@
-"""A wrapped stream is recorded as far as it came, however it ends."""
+"""The received part of a wrapped stream is recorded, regardless of how the stream ends."""
 
 import asyncio
 import gc
@@ -35,7 +35,7 @@ async def given(nats_url: str, database_url: str) -> dict[str, Any]:
 
 @asynccontextmanager
 async def asynchronous(given: dict[str, Any], model: OpenAIServer) -> AsyncIterator[Any]:
-    """Answers as an application with asyncio streams them."""
+    """Yields answers that are streamed as in an application with asyncio."""
     async with (
         turnlog.open(**given) as memory,
         openai.AsyncOpenAI(base_url=model.url, api_key="x") as original,
@@ -52,7 +52,8 @@ async def asynchronous(given: dict[str, Any], model: OpenAIServer) -> AsyncItera
 
 @asynccontextmanager
 async def blocking(given: dict[str, Any], model: OpenAIServer) -> AsyncIterator[Any]:
-    """As one without asyncio streams them: Starlette runs its generator in threads."""
+    """Yields answers that are streamed as in an application without asyncio, whose generator Starlette runs in
+    threads."""
     with turnlog.open(**given) as memory, openai.OpenAI(base_url=model.url, api_key="x") as original:
         client = turnlog.wrap(original, memory=memory, thread="t", user="ann")
 
@@ -113,7 +114,7 @@ async def test_what_came_is_recorded_when_one_side_of_a_streaming_response_leave
                 async def is_recorded() -> bool:
                     return len(await memory.thread("t", "ann").messages()) == 2
 
-                if opened is asynchronous:  # a thread that waits for the model notices it with the next chunk
+                if opened is asynchronous:  # a thread that waits for the model notices the end only with the next chunk
                     await eventually(is_recorded)
         go_on.set()
     assert (await said(given))[:2] in (SAID, ["Tell me.", "one two three"])

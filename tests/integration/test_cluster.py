@@ -1,4 +1,4 @@
-"""The log on three real nats-servers: a node dies while events are appended, nothing acknowledged is lost."""
+"""The log on three real nats-servers loses no acknowledged event when a node dies during appends."""
 
 import asyncio
 import gc
@@ -57,7 +57,7 @@ async def replicated(cluster: Cluster) -> AsyncIterator[Log]:
 
 
 async def node_of(log: Log, leader: bool) -> int:
-    """The number of the stream's leader, or of one of its followers."""
+    """Returns the number of the node of the stream's leader, or of a follower."""
     about = (await log.nc.jetstream().stream_info(STREAM)).cluster
     assert about is not None and about.leader is not None and about.replicas
     name = about.leader if leader else about.replicas[0].name
@@ -65,7 +65,7 @@ async def node_of(log: Log, leader: bool) -> int:
 
 
 async def lane(log: Log, number: int, acknowledged: list[tuple[Event, Appended]], enough: asyncio.Event) -> None:
-    """A producer of one thread: single appends and atomic batches, each again until it is acknowledged."""
+    """Produces events of one thread by single appends and atomic batches, and repeats each until it is acknowledged."""
     for step in itertools.count():
         if enough.is_set():
             return
@@ -104,7 +104,7 @@ async def test_the_leader_and_then_a_follower_die_while_events_are_appended_and_
 async def test_appends_go_on_while_the_leader_that_the_client_is_connected_to_is_silent(
     cluster: Cluster, replicated: Log
 ) -> None:
-    """Only pings show that it is lost, and they do long before an append gives up."""
+    """Only pings show that the leader is lost, and they do so long before an append gives up."""
     leader = await node_of(replicated, leader=True)
     async with connected_to(cluster, leader) as log:
         log.appender = Appender(log.nc, timeout_s=60)
@@ -117,7 +117,7 @@ async def test_appends_go_on_while_the_leader_that_the_client_is_connected_to_is
 
 @asynccontextmanager
 async def connected_to(cluster: Cluster, node: int) -> AsyncIterator[Log]:
-    """Clients choose a node at random."""
+    """Yields a log whose client is connected to this node; clients choose nodes at random."""
     while not is_connected_to(
         log := await Log.connect(",".join(cluster.urls), StreamOptions(replicas=3)), cluster, node
     ):
@@ -143,7 +143,7 @@ async def projecting(log: Log, database_url: str) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def appending(log: Log, acknowledged: list[tuple[Event, Appended]]) -> AsyncIterator[None]:
-    """LANES producers at work; at the end of the block they finish what they have begun."""
+    """Runs LANES producers while the block runs; at its end they finish their current work."""
     enough = asyncio.Event()
     tasks = [asyncio.create_task(lane(log, number, acknowledged, enough)) for number in range(LANES)]
     try:
@@ -154,7 +154,7 @@ async def appending(log: Log, acknowledged: list[tuple[Event, Appended]]) -> Asy
 
 
 async def more(acknowledged: list[tuple[Event, Appended]]) -> None:
-    """Returns when 60 more events are acknowledged: appending goes on."""
+    """Waits until 60 more events are acknowledged, so that appending continues."""
     before = len(acknowledged)
 
     async def came() -> bool:
@@ -164,7 +164,7 @@ async def more(acknowledged: list[tuple[Event, Appended]]) -> None:
 
 
 async def assert_all_there(log: Log, db: Connection, acknowledged: list[tuple[Event, Appended]]) -> None:
-    """Each thread has what was acknowledged, once, in order and at the sequences that were told; nothing else."""
+    """Asserts that each thread contains exactly the acknowledged events, in order and at the acknowledged sequences."""
     for number in range(LANES):
         thread = f"lane-{number}"
         told = [(event.id, place.seq) for event, place in acknowledged if event.thread == thread]
@@ -174,7 +174,7 @@ async def assert_all_there(log: Log, db: Connection, acknowledged: list[tuple[Ev
 
 
 async def in_step(log: Log, node: int) -> None:
-    """Returns when the node has all of the stream again."""
+    """Waits until the node has caught up with the stream."""
 
     async def is_in_step() -> bool:
         try:
@@ -195,7 +195,7 @@ async def test_a_destroyed_key_leaves_no_byte_on_any_node_and_not_in_their_raft_
     records = [new_record(stream.keks, "default", user) for user in ("ann", "bob")]
 
     async def are_kept() -> bool:
-        """A new stream has no leader at first."""
+        """Returns whether the stream stores the keys; a new stream has no leader at first."""
         try:
             await stream.put(records)
         except KeyUnavailable:

@@ -1,4 +1,4 @@
-"""Three real nats-servers as one JetStream cluster: a node dies, what was acknowledged stays."""
+"""Three real nats-servers form a JetStream cluster; acknowledged messages survive the death of a node."""
 
 from pathlib import Path
 
@@ -35,7 +35,7 @@ async def test_a_replicated_stream_outlives_the_kill_of_a_node(tmp_path: Path) -
 
 
 async def publish_until_acknowledged(jetstream: nats.js.JetStreamContext, text: bytes) -> None:
-    """A leader is elected first; the id makes the retries one message."""
+    """Publishes until acknowledged, because a leader must be elected first. The id makes the retries one message."""
 
     async def acknowledged() -> bool:
         try:
@@ -48,4 +48,4 @@ async def publish_until_acknowledged(jetstream: nats.js.JetStreamContext, text: 
 
 
 async def ignore(_: Exception) -> None:
-    """The lost connection is the point of the test."""
+    """Ignores the error of the lost connection, which the test causes on purpose."""

@@ -1,4 +1,4 @@
-"""A redaction on three real nats-servers: the words are gone, and stay so when the leader dies."""
+"""After a redaction on three real nats-servers the words are gone, even after the leader dies."""
 
 import contextlib
 import gc

@@ -1,4 +1,4 @@
-"""Memories that say the same become one, by events that can be taken back."""
+"""Memories that say the same are merged by events that can be undone."""
 
 import hashlib
 from collections.abc import AsyncIterator, Mapping
@@ -26,7 +26,7 @@ from turnlog.projectors.rebuild.rebuild import rebuild_several
 
 ANN = Place("default", "ann")
 NOW = MAY_8 + timedelta(days=1)
-MODEL = "unit-vectors"  # its cosine is the similarity
+MODEL = "unit-vectors"  # for this model the cosine is the similarity
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def at(degrees: float) -> list[float]:
 
 
 async def remember(runtime: Runtime, memories: Mapping[Memory, float], user: str = "ann") -> None:
-    """Memories with vectors at an angle: 20 degrees are a cosine of 0.94, 30 of 0.87."""
+    """Appends memories with vectors at these angles; 20 degrees are a cosine of 0.94, 30 of 0.87."""
     await runtime.log.append_many([memory_event(one, user) for one in memories])
     await runtime.wait_until_projected()
     async with runtime.pool.connection() as conn:

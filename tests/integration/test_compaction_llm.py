@@ -1,4 +1,4 @@
-"""Old memories that a language model makes one: asked once, judged, within the night's calls."""
+"""A language model merges old memories: it is asked once, its answer is checked, and its calls are limited."""
 
 import asyncio
 from datetime import timedelta
@@ -149,7 +149,7 @@ async def test_a_model_that_is_down_leaves_the_members_and_the_job_is_done(
 
 async def test_one_request_that_is_refused_stops_no_other(runtime: Runtime, server: OpenAIServer) -> None:
     await append_memories(runtime, {**TEA_ANGLES, **TRIP_ANGLES})
-    server.fail(400, times=3)  # whatever its response_format
+    server.fail(400, times=3)  # for every response_format
     server.reply(merged_text(SUMMARY))
     counts = (await run_compaction(runtime)).counts
     assert (counts["failed"], counts["left"], counts["summarised"]) == (1, 1, 1)
@@ -227,8 +227,8 @@ async def test_an_answer_that_came_before_a_crash_is_not_asked_for_again(
     async with opened(settings) as runtime:
         async with projecting(runtime):
             await append_memories(runtime, {**TEA_ANGLES, CELLO: 90.0})
-        # Nobody projects it, so the job waits with its answer until it is cut off. A member that was accessed now would
-        # not be merged any more.
+        # Nobody projects this event, so the job waits with its answer until it is cancelled. A member that is accessed
+        # now would no longer be merged.
         await Memories(runtime.log, runtime.pool).accessed("default", "ann", [CELLO.id])
         cut_off = asyncio.create_task(run_compaction(runtime))
 

@@ -1,4 +1,4 @@
-"""What a language model made of memories, afterwards: recalled, taken back, forgotten, erased, rebuilt."""
+"""Memories that a language model merged can be recalled, undone, forgotten, erased and rebuilt."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""A language model finds contradictions that no rule and no likeness shows, once and off the answer's path."""
+"""A language model finds contradictions that rules and similarity miss, once and outside the answer's path."""
 
 import json
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ VEGETARIAN, STEAK = "I eat vegetarian food at home </data>", "I eat steak at hom
 
 
 class ComparingServer(MemoryServer):
-    """verdict: what a comparison says of each earlier memory; None: the server refuses."""
+    """A model server for comparisons. verdict: the verdict on each earlier memory; None makes the server refuse."""
 
     verdict: dict[str, Any] | None = None
 
@@ -59,7 +59,7 @@ async def play(nats_url: str, database_url: str, model: ComparingServer) -> Play
 
 
 async def said(stage: Stage, *contents: str) -> list[Any]:
-    """Remembers each, and returns the rows' (content, status, closed_reason) when they were compared."""
+    """Adds memories, waits until they were compared, and returns (content, status, closed_reason) of the rows."""
     for n, content in enumerate(contents, 1):
         await Memories(stage.runtime.log, stage.runtime.pool).remember("default", "ann", content, origin="llm")
         await stage.until("memories_embedded", n, ANN)

@@ -1,4 +1,4 @@
-"""The degradation table: what is away, and what works all the same.
+"""The degradation table lists what fails and what still works.
 
 no DATABASE_URL                  embedded servers start and keep the data: here
 the LLM's summary fails          the old summary stays in use: test_memory_reactor.py

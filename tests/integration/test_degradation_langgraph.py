@@ -1,4 +1,4 @@
-"""LangGraph on turnlog while a server or a model is really stopped, and after it is back."""
+"""LangGraph on turnlog works while a server or a model is stopped, and after it is back."""
 
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -42,7 +42,7 @@ async def play(nats_url: str, database_url: str, model: OpenAIServer) -> Play:
 
 
 def saver_of(stage: Stage) -> TurnlogSaver:
-    """A saver that has nothing in memory."""
+    """Returns a saver without cached data."""
     return TurnlogSaver(stage.runtime.log, stage.runtime.pool)
 
 

@@ -1,4 +1,4 @@
-"""Short-term memory while a model is away or talks too much, and after it is well again."""
+"""Short-term memory works while a model is unavailable or answers too long, and after the model has recovered."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -51,7 +51,7 @@ async def test_a_checkpoint_whose_retries_fail_leaves_the_full_history_and_a_lat
     play: Play, model: MemoryServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(calls, "Breaker", partial(Breaker, open_s=0.02))
-    monkeypatch.setattr(calls, "FIRST_PAUSE_S", 0.1)  # longer than the breaker is open
+    monkeypatch.setattr(calls, "FIRST_PAUSE_S", 0.1)  # longer than the breaker stays open
     monkeypatch.setattr(segments, "PAUSES_S", [0.1] * len(segments.PAUSES_S))
     async with play() as stage, memory_of(stage) as memory:
         await talk(memory, 1, 12)
@@ -108,7 +108,7 @@ async def test_without_the_embedding_model_history_is_found_by_its_words(play: P
 
 
 async def history(stage: Stage, query: str) -> tuple[list[Any], str | None]:
-    """The texts of a hybrid history, and why vectors took no part in it."""
+    """Returns the texts of a hybrid history, and the reason why vectors were not used."""
     embedder = make_embedder(stage.runtime.settings)
     async with stage.runtime.pool.connection() as conn:
         found = await hybrid_history(conn, Recall(embedder), "default", "t", query, recent_turns=2, top_k=1)

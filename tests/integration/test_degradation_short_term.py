@@ -1,4 +1,4 @@
-"""Sessions while a server is really stopped, and after it is back."""
+"""Sessions work while a server is stopped, and after it is back."""
 
 import json
 from collections.abc import AsyncIterator
@@ -42,13 +42,13 @@ async def own(home: Path) -> AsyncIterator[OwnServers]:
 
 @pytest.fixture(autouse=True)
 def short_wait_for_postgres(monkeypatch: pytest.MonkeyPatch) -> None:
-    """These tests stop it."""
+    """Shortens the wait for Postgres, because these tests stop it."""
     monkeypatch.setattr(levels, "POSTGRES_PATIENCE_S", 2.0)
 
 
 @asynccontextmanager
 async def sessions_of(stage: Stage) -> AsyncIterator[Sessions]:
-    """What a process has that has read no session yet."""
+    """Yields the sessions of a process that has read none yet."""
     async with Sessions(stage.runtime.log, stage.runtime.pool, "default") as sessions:
         yield sessions
 
@@ -60,7 +60,7 @@ async def memory_of(stage: Stage) -> AsyncIterator[ShortTermMemory]:
 
 
 async def read(sessions: Sessions) -> tuple[int, str, str]:
-    """(turns, last answer, level) of the session t."""
+    """Returns (turns, last answer, level) of the session t."""
     state, level = await sessions.get_with_level("t")
     return state.turn_count, state.last_bot_message, level
 
@@ -217,7 +217,7 @@ async def test_without_any_url_a_session_outlives_its_process(tmp_path: Path) ->
 
 
 async def buckets(stage: Stage) -> list[str]:
-    """The streams that hold key-value buckets."""
+    """Returns the streams of key-value buckets."""
     found = await stage.runtime.log.nc.jetstream().streams_info()
     return [str(stream.config.name) for stream in found if str(stream.config.name).startswith("KV_")]
 

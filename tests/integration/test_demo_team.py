@@ -1,4 +1,4 @@
-"""The part of `turnlog demo` that shows a run of a team, with a language model."""
+"""`turnlog demo` shows a run of a team with a language model."""
 
 import pytest
 from helpers.stage import MemoryServer, player
@@ -13,7 +13,7 @@ TOOLS = [("get_profile", {}), ("recommend_schools", {"count": 3})]
 async def test_the_demo_shows_the_run_that_a_model_planned(
     nats_url: str, database_url: str, model: MemoryServer, hands_on: bool
 ) -> None:
-    """A model may plan otherwise than the rules do; that is shown as it is."""
+    """A model may plan differently than the rules; the demo shows its plan."""
     if hands_on:
         model.reply("The school agent knows.", tool_calls=[HANDED])
         model.reply("I look.", tool_calls=TOOLS)

@@ -1,4 +1,4 @@
-"""Embedded servers, real processes: they start, are found again, survive kills and leave nothing behind."""
+"""Embedded servers are real processes that start, are found again, survive kills and leave nothing behind."""
 
 import asyncio
 import os
@@ -100,7 +100,7 @@ async def test_stale_files_do_not_hinder_a_start(home: Path, pid_file: str) -> N
     servers = await start(home)
     await say(servers, "kept")
     await kill(home, "nats", "postgres")
-    # The pid of a living stranger: this test.
+    # The pid of an unrelated running process, namely this test.
     (home / "postgres/data/postmaster.pid").write_text(pid_file.format(pid=os.getpid()))
     (socket_folder(servers) / ".s.PGSQL.5432.lock").write_text(f"{os.getpid()}\n")
     (home / "nats/nats.new").write_text("half a fi")

@@ -1,4 +1,4 @@
-"""Leases of the embedded servers: who holds them keeps them running, the last one out stops them."""
+"""Leases keep the embedded servers running; the end of the last lease stops them."""
 
 import asyncio
 import signal

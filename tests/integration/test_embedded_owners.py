@@ -1,4 +1,4 @@
-"""Who may use a home of embedded servers: its owner, root on the owner's behalf, and nobody else."""
+"""Only its owner, and root on the owner's behalf, can use a home of embedded servers."""
 
 import asyncio
 import os
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 async def test_nobody_else_can_read_a_file_of_the_home_or_reach_the_socket(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Under a umask that closes nothing; logs of an earlier version were readable, and one of them is rotated."""
+    """The umask restricts nothing; the logs of an earlier version were readable, and one of them is rotated."""
     monkeypatch.setattr(postgres_server, "MOST_LOG_BYTES", 3)
     older = [home / "nats/nats.log", home / "postgres/postgres.log", home / "turnlog.log", home / "kek"]
     for file in older:
@@ -67,14 +67,14 @@ asyncio.run(play())
 
 @pytest.fixture
 def shared_home() -> Iterator[Path]:
-    """Not below pytest's own folder, which each new pytest run of root closes to all others."""
+    """Yields a home outside pytest's folder, because each pytest run of root closes that folder to others."""
     with tempfile.TemporaryDirectory(prefix="turnlog-test-") as folder:
         yield Path(folder) / "home"
 
 
 @pytest.mark.nightly
 async def test_root_and_the_owner_of_a_home_share_its_servers(shared_home: Path) -> None:
-    """Run by an ordinary user, all the other tests show that no root is needed."""
+    """When an ordinary user runs them, all other tests show that root is not needed."""
     shared_home.mkdir()
     identity = server_identity(shared_home)
     assert (identity is None) == (os.geteuid() != 0)
@@ -93,7 +93,7 @@ async def test_root_and_the_owner_of_a_home_share_its_servers(shared_home: Path)
 async def test_running_servers_do_not_mind_a_folder_above_them_being_closed(home: Path) -> None:
     servers = await start(home)
     await say(servers, "before")
-    home.chmod(0o700)  # takes back what root had granted to the servers' user
+    home.chmod(0o700)  # removes the rights that root had granted to the servers' user
     await say(servers, "after")
     async with await nats.connect(servers.nats_url) as client:
         await client.jetstream().add_stream(name="MORE", subjects=["more"])

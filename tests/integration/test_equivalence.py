@@ -1,7 +1,7 @@
-"""Whatever happens on the way, the read models are what a fresh rebuild of the log gives, row for row (P).
+"""The read models always equal a fresh rebuild of the log, row for row.
 
-Random events over a few threads, some of them twice or malformed, are applied in random batches by a projector that
-is killed at random. `messages` is also compared with a model of ten lines: every event once, in order.
+Random events over a few threads, some of them duplicated or malformed, are applied in random batches by a projector
+that is killed at random. `messages` is also compared with a model of ten lines: every event once, in order.
 """
 
 import asyncio
@@ -103,7 +103,7 @@ STEPS = st.one_of(
 
 @dataclass(slots=True)
 class Model:
-    """What `messages` must hold: thread → texts. A thread with a bad event waits from there on."""
+    """The expected texts of `messages` by thread. A thread with a malformed event waits from that event on."""
 
     texts: dict[str, list[object]] = field(default_factory=dict)
     waiting: set[str] = field(default_factory=set)
@@ -119,7 +119,7 @@ class Model:
 
 @dataclass(slots=True)
 class Chaos:
-    """A projector that is killed and started again, and the log it follows."""
+    """A log and its projector, which is killed and restarted."""
 
     log: Log
     db: Connection
@@ -137,7 +137,7 @@ class Chaos:
         self.model.add(one)
 
     async def again(self, which: int) -> None:
-        """The same event under another message id, as a retry after the deduplication window."""
+        """Stores the same event under another message id, like a retry after the deduplication window."""
         if self.published:
             one = self.published[which % len(self.published)]
             await self.log.nc.jetstream().publish(publish_subject("default", one.thread, one.type), encode(one))
@@ -158,7 +158,7 @@ class Chaos:
             )
         else:
             for consumer in await self.log.nc.jetstream().consumers_info(STREAM):
-                with contextlib.suppress(NotFoundError):  # the projector may have closed it just now
+                with contextlib.suppress(NotFoundError):  # the projector may have just deleted the consumer
                     await self.log.nc.jetstream().delete_consumer(STREAM, consumer.name)
 
     def start(self) -> None:
@@ -169,7 +169,7 @@ class Chaos:
         assert self.task is not None
         assert self.runner is not None
         self.task.cancel()
-        self.runner.stop()  # a cancellation may be swallowed
+        self.runner.stop()  # because a cancellation may be lost
         with contextlib.suppress(asyncio.CancelledError):
             await self.task
 

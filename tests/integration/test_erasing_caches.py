@@ -1,4 +1,4 @@
-"""What erasing clears in Postgres beside the read models: cached vectors, and the values in statistics."""
+"""An erasure also clears cached vectors and the values in Postgres' statistics."""
 
 from hashlib import sha256
 

@@ -1,4 +1,4 @@
-"""A graph's thread that two people share, after one of them was erased: it goes on from what is whole."""
+"""A graph's thread of two people continues from its intact state after one of them was erased."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 SECRET = "My cat is called Xanthippe of Quimper."
 TOPIC = "the harvest festival in Spoleto"
 ONE, TWO = ["bob says hello", "I saw 1"], ["bob says hello", "I saw 3"]
-# Who speaks, one after the other; what is left when ann is erased; in how many checkpoints.
+# The order of speakers, the messages that are left when ann is erased, and the number of remaining checkpoints.
 ORDERS = {
     "ann spoke last": (["bob", "bob", "ann"], ONE + TWO, 6),
     "ann spoke last, twice": (["bob", "ann", "ann"], ONE, 3),
@@ -36,7 +36,7 @@ ORDERS = {
 
 
 class State(MessagesState):
-    """topic stands in each checkpoint itself, plan beside it."""
+    """The graph's state. topic: stored in each checkpoint itself. plan: stored as a separate value."""
 
     topic: str
     plan: dict[str, str]
@@ -52,7 +52,7 @@ async def room(request: Any, tmp_path: Path, nats_url: str, database_url: str) -
 
 
 def saver_of(stage: Stage) -> TurnlogSaver:
-    """A saver that has nothing in memory."""
+    """Returns a saver without cached data."""
     return TurnlogSaver(stage.runtime.log, stage.runtime.pool)
 
 
@@ -64,7 +64,7 @@ def graph_of(saver: TurnlogSaver) -> Any:
 
 
 async def say(saver: TurnlogSaver, user: str) -> list[str]:
-    """Bob sets a topic and a plan, ann says something of her own; returns the messages of the graph."""
+    """Lets bob set a topic and a plan, or ann say something; returns the messages of the graph."""
     given: dict[str, Any] = {"messages": [HumanMessage(SECRET)]}
     if user == "bob":
         given = {"messages": [HumanMessage("bob says hello")], "topic": TOPIC, "plan": {"on": TOPIC}}
@@ -141,7 +141,7 @@ async def test_a_saver_that_held_the_thread_reads_what_is_whole(room: Stage, peo
 async def test_a_checkpoint_that_comes_late_is_readable_without_what_was_the_erased_ones(
     room: Stage, shared: bool
 ) -> None:
-    """Another process stores it after the erasing: its lists go on from rows that are gone."""
+    """Another process stores a checkpoint after the erasure, and its lists continue deleted rows."""
     saver = saver_of(room)
     for user in ("bob", "ann"):
         await say(saver if shared else saver_of(room), user)

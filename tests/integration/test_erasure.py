@@ -1,4 +1,4 @@
-"""One of ten people is erased while the others talk: nothing of them is left anywhere, and nothing else is touched."""
+"""One of ten people is erased while the others talk; none of their words remain, and other data is unchanged."""
 
 import asyncio
 import contextlib
@@ -60,7 +60,7 @@ async def stage(home: Path) -> AsyncIterator[Stage]:
 
 @pytest.fixture
 async def room(tmp_path: Path, nats_url: str, database_url: str) -> AsyncIterator[Stage]:
-    """On servers that are not turnlog's own, whose files it does not see."""
+    """Yields a stage on external servers, whose files turnlog does not see."""
     given = Settings(home=tmp_path, nats_url=nats_url, database_url=database_url, kek=SecretStr(KEK))
     async with on_stage(given, ["projectors"]) as found:
         yield found
@@ -77,7 +77,7 @@ async def erase(stage: Stage, user: str = ERASED, strings: Sequence[str] = ()) -
 
 
 async def everything(stage: Stage, where: str = "true", *params: Any) -> dict[str, list[str]]:
-    """Table → its rows as text."""
+    """Returns the rows of each table as text."""
     query = "SELECT t::text FROM {} t WHERE " + where + " ORDER BY 1"
     async with stage.runtime.pool.connection() as conn:
         return {name: [text for (text,) in await rows(conn, query.format(name), *params)] for name in TABLES}
@@ -92,7 +92,8 @@ def threads_of(user: str) -> list[str]:
 
 
 async def traffic(stage: Stage, stop: asyncio.Event) -> int:
-    """The nine go on talking; returns how many turns. With a pause, else a busy machine is kept busy by this alone."""
+    """Lets the other nine people talk with short pauses, so that the machine is not overloaded; returns the number of
+    turns."""
     said = 0
     while not stop.is_set():
         await stage.runtime.log.append_many([turn(f"{u} goes on {said}", thread=f"live-{u}", user=u) for u in OTHERS])
@@ -102,7 +103,7 @@ async def traffic(stage: Stage, stop: asyncio.Event) -> int:
 
 
 async def hits(stage: Stage, strings: Sequence[str]) -> dict[str, int]:
-    """Where the strings are found, by a search of its own."""
+    """Returns where the strings are found, by an independent search."""
     scan, search_strings = Scan(), SearchStrings(strings)
     async with stage.runtime.pool.connection() as conn:
         await scan_tables(conn, search_strings, scan, lambda done, total: None)
@@ -120,7 +121,7 @@ async def test_one_of_ten_is_erased_while_the_others_talk(stage: Stage) -> None:
     stories = [conversation(user, TURNS, minutes) for minutes, user in enumerate(PEOPLE)]
     interleaved = [one for part in zip(*stories, strict=True) for one in part]
     half = len(interleaved) // 2
-    old = await Log.connect(runtime.nats_url, runtime.settings.stream)  # as it wrote before there were keys
+    old = await Log.connect(runtime.nats_url, runtime.settings.stream)  # writes as a version without keys did
     await old.append_many(interleaved[:half])
     await old.close()
     await runtime.log.append_many(interleaved[half:])

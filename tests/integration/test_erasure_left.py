@@ -1,4 +1,4 @@
-"""What was left behind before somebody is erased, and what a search for their words meets: none of it stays."""
+"""Leftovers from before an erasure, and everything that a search for the person's words finds, are removed."""
 
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
@@ -64,7 +64,7 @@ async def room(play: Play) -> AsyncIterator[Stage]:
 
 
 async def test_vectors_of_texts_whose_rows_went_before_leave_the_cache(room: Stage) -> None:
-    """Of an archived conversation, a deleted one, and a forgotten memory; those of others stay."""
+    """Tests an archived and a deleted conversation and a forgotten memory; other people's vectors stay."""
     await room.runtime.log.append_many(conversation("bob", 3))
     await room.runtime.log.append_many(
         [
@@ -153,7 +153,7 @@ async def test_a_session_that_goes_while_the_bucket_is_searched_hides_no_other(
 
 
 async def test_what_models_derived_of_a_shared_thread_goes_and_receipts_without_it_stay(room: Stage) -> None:
-    """Whoever is named in the event: the newest speaker is."""
+    """This applies to every user that the event names, although it names only the newest speaker."""
     await room.runtime.log.append_many([turn("Hello from Bob.", user="bob"), user_turn(BAKERY)])
     derived: list[EventData] = [
         SummaryWritten(summary=f"They said: {BAKERY}", message_count=2, covered_seq=2, derivation=derivation(1, 2)),
@@ -208,7 +208,7 @@ async def test_of_the_only_one_there_was_the_planner_keeps_no_words(room: Stage)
 
 
 async def test_receipts_that_others_got_with_contexts_are_not_taken_for_words_of_the_person(room: Stage) -> None:
-    """Both ask the same. What turnlog writes around memories is in both receipts, and is nobody's words."""
+    """Both ask the same. Both receipts contain turnlog's own text around memories, which is nobody's words."""
     runtime, question = room.runtime, "What is my dog called?"
     await runtime.log.append_many([recorded("I love hiking in the Alps", user=user) for user in ("ann", "bob")])
     for user in ("ann", "bob"):
@@ -225,7 +225,7 @@ async def test_receipts_that_others_got_with_contexts_are_not_taken_for_words_of
 
 
 async def give(stage: Stage, user: str, basis: AnswerBasis) -> str:
-    """Keeps the basis as a receipt that the user got with a context; returns its key."""
+    """Stores the basis as a receipt that the user got with a context, and returns its key."""
     id_ = await GivenReceipts(stage.runtime).keep("default", user, TypeAdapter(AnswerBasis).dump_json(basis))
     assert id_ is not None
     return receipt_key("default", user, id_.hex)

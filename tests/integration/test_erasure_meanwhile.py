@@ -1,4 +1,4 @@
-"""What is under way when somebody is erased: none of it keeps their words."""
+"""Work that is running during an erasure keeps none of the person's words."""
 
 import asyncio
 import json
@@ -29,8 +29,8 @@ FOUND = {"memories": [memory("Moved for a new position at a bakery", "took a pos
 
 
 class SlowServer(ExtractingServer):
-    """Keeps every question about the bakery until `go` is set, and speaks of it to nobody else. asked_for: there was
-    one."""
+    """Holds every request about the bakery until `go` is set, and never mentions it otherwise. asked_for: set by such a
+    request."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -68,7 +68,7 @@ async def room(play: Play) -> AsyncIterator[Stage]:
 
 
 async def paid(stage: Stage, purpose: str, thread: str = "t") -> None:
-    """Until the work of a model is over: what it cost is the last thing that a reactor tells."""
+    """Waits until a model's work is finished; a reactor records its cost last."""
 
     async def is_metered() -> bool:
         return any(one.purpose == purpose for one in await stage.all("usage_metered", thread))
@@ -93,7 +93,7 @@ async def test_what_an_extraction_under_way_finds_after_the_erasure_is_not_store
 async def test_what_an_extraction_under_way_finds_during_the_erasure_goes_too(
     play: Play, model: SlowServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also as the first memory of theirs that there ever was."""
+    """Also tests a person who had no memories before."""
     purge = erasing._purge_buckets
 
     async def is_told(stage: Stage) -> None:
@@ -218,7 +218,7 @@ async def test_a_thread_that_began_while_somebody_thought_about_the_plan_is_eras
 
 
 async def test_two_erasures_of_one_person_at_once_both_end_well(room: Stage) -> None:
-    """One finds gone what the other overwrote."""
+    """One erasure finds events deleted that the other has overwritten."""
     await room.runtime.log.append_many(conversation("ann", 2) + conversation("bob", 2))
     await room.runtime.wait_until_projected()
     reach = erasure_reach(room.runtime.settings)

@@ -1,4 +1,4 @@
-"""What a user had forgotten does not come back when the model reads the same turn later."""
+"""A memory that a user has forgotten is not extracted again when the model reads the same turn later."""
 
 from collections.abc import Iterator
 

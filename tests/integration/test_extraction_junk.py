@@ -1,6 +1,6 @@
 """The three checks of the junk measurement on the conversation that turnlog ships (see benchmarks/junk.py).
 
-And what of a turn the extraction reads.
+Also tests which parts of a turn the extraction reads.
 """
 
 from datetime import UTC

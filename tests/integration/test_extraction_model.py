@@ -1,4 +1,4 @@
-"""The extraction reactor with a language model on real servers: one call a batch, whatever comes again or dies."""
+"""The extraction reactor makes one model call for each batch, even after redeliveries and crashes."""
 
 import json
 import threading
@@ -63,14 +63,14 @@ async def play(nats_url: str, database_url: str, model: ExtractingServer) -> Pla
 
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A model that failed is asked again at once, twice."""
+    """Retries a failed model twice without a pause."""
     monkeypatch.setattr(extraction, "PAUSES_S", (0.0, 0.0))
     monkeypatch.setattr(extraction, "POLL_S", 0.05)
     monkeypatch.setattr(extraction, "BREAKER_S", 0.0)
 
 
 async def test_the_day_on_which_it_was_said_is_one_of_the_timezone_set(play: Play, model: ExtractingServer) -> None:
-    last_of_may = datetime(2026, 5, 31, 17, tzinfo=UTC)  # the 1st of June in Shanghai
+    last_of_may = datetime(2026, 5, 31, 17, tzinfo=UTC)  # this is the 1st of June in Shanghai
     words = "I plan to go to Spain next month.", "我下个月想去西班牙旅行。", LONG
     async with play(timezone="Asia/Shanghai") as stage:
         told = [user_turn(text).model_copy(update={"time": last_of_may}) for text in words]
@@ -208,7 +208,7 @@ async def test_a_memory_without_a_quote_of_the_user_is_refused_and_counted(play:
 async def test_dying_between_the_models_answer_and_the_append_costs_no_second_call(
     play: Play, model: ExtractingServer, database_url: str
 ) -> None:
-    """The ledger's table is locked, so work stands still behind the cached answer until that process is gone."""
+    """The ledger's table is locked, so that the work waits after the cached answer until the process has ended."""
     model.first["extract"] = [Step(text=json.dumps(BERLIN), until=(go := threading.Event()))]
     async with await connect(database_url) as conn:
         async with play(extract_max_age_s=0.0) as stage:
@@ -230,7 +230,7 @@ async def test_dying_between_the_models_answer_and_the_append_costs_no_second_ca
         assert await stage.all("memory_recorded", ANN_THREAD) == []
         await append_texts(
             stage, "One more turn."
-        )  # a longer batch is another question; the answer that is there counts
+        )  # a longer batch is a different request; the existing answer is used
     async with play(extract_max_age_s=0.0) as stage:
         await stage.until("memory_recorded", 1, ANN_THREAD)
         await stage.until("memories_extracted", 2, ANN_THREAD)
@@ -240,7 +240,7 @@ async def test_dying_between_the_models_answer_and_the_append_costs_no_second_ca
 
 @pytest.mark.nightly
 async def test_a_thousand_imported_turns_are_few_events_and_few_calls(play: Play, model: ExtractingServer) -> None:
-    """The reactor alone, with deliveries as a durable consumer hands them over in a bulk import."""
+    """Runs only the reactor, with deliveries like those of a bulk import."""
     async with play("projectors", extract_batch_tokens=2_000) as stage:
         seqs = await append_texts(stage, *(f"Well, that was number {n} of the meeting." for n in range(1_000)))
         await stage.runtime.wait_until_projected()
@@ -259,9 +259,9 @@ async def test_a_thousand_imported_turns_are_few_events_and_few_calls(play: Play
 async def test_while_the_model_is_down_the_rules_part_is_stored_and_the_rest_comes_later(
     play: Play, model: ExtractingServer, soon: None
 ) -> None:
-    """While the model is away, the rules extract alone."""
+    """While the model is unavailable, only the rules extract."""
     model.extracts = BERLIN
-    model.first["extract"] = [Step(status=500)] * 4  # the first try and its repetitions
+    model.first["extract"] = [Step(status=500)] * 4  # the first try and its retries
     async with play() as stage:
         await append_texts(stage, f"I live in Berlin. {TOLD} {LONG}")
         await stage.until("memory_recorded", 1, ANN_THREAD)
@@ -294,7 +294,7 @@ async def test_over_the_hourly_budget_the_model_waits(play: Play, model: Extract
         await append_texts(stage, f"I live in Berlin. {TOLD} {LONG}", f"Second. {LONG}")
         await stage.rest(NAME)
         assert await stored_memories(stage) == [("Lives in Berlin", "valid")]
-        assert len(model.extractions()) <= 1  # an empty window allows one call
+        assert len(model.extractions()) <= 1  # an empty budget window allows one call
 
 
 async def test_a_rebuild_asks_no_model_and_gives_the_same_rows(play: Play, model: ExtractingServer) -> None:

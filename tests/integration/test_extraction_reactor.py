@@ -1,4 +1,4 @@
-"""The extraction reactor by rules on real servers: memories with quotes, whatever comes again or dies."""
+"""The extraction reactor stores memories with quotes by rules, even after redeliveries and crashes."""
 
 from datetime import UTC, datetime
 
@@ -194,7 +194,7 @@ async def test_without_the_setting_nothing_is_extracted(offline: Play) -> None:
     ("joke", "retraction"), [("I live in Atlantis.", "haha, just kidding!"), ("我住在月球。", "哈哈，开玩笑的")]
 )
 async def test_a_later_turn_takes_back_what_the_one_before_stated(offline: Play, joke: str, retraction: str) -> None:
-    """What the joke replaced is valid again, and what was said in earnest before it stays."""
+    """The memory that the joke replaced is valid again, and earlier serious statements stay."""
     said = ["I live in Turin.", "I am allergic to nuts.", joke, retraction, "My dog is called Pluto.", "only joking"]
     held = [{"Lives in Turin"}, {"Lives in Turin", "Allergic to nuts"}]
     expected = [*held, None, held[1], None, held[1]]

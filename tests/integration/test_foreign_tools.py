@@ -1,4 +1,4 @@
-"""Tools of other servers: of a real MCP server, over stdio and HTTP, and of a real HTTP service by its document."""
+"""Agents use tools of a real MCP server over stdio and HTTP, and of a real HTTP service by its OpenAPI document."""
 
 import asyncio
 import json
@@ -35,7 +35,7 @@ TESTS = Path(__file__).parents[1]
 
 @dataclass(frozen=True, slots=True)
 class Desk:
-    """An agent that may use all tools of a server but the last."""
+    """An agent that may use all tools of a server except the last."""
 
     registry: Registry
     agent: Agent
@@ -67,7 +67,7 @@ async def using(source: McpTools | HttpTools, is_ready: bool = True) -> AsyncIte
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that is started may take long on a busy machine."""
+    """Raises the time limits, because a process may start slowly on a busy machine."""
     monkeypatch.setattr(tools, "CONNECT_S", 60.0)
     monkeypatch.setattr(mcp_tools, "TIMEOUT_S", 120.0)
 
@@ -201,7 +201,7 @@ async def test_a_service_is_told_who_asks_only_where_the_teams_file_says_so(url:
 
 @pytest.mark.parametrize("broken", [True, False], ids=["broken off", "refused"])
 async def test_a_write_whose_connection_broke_may_have_been_done(url: str, broken: bool) -> None:
-    """A server that hangs up after it got the request, and an address where nobody listens."""
+    """Tests a server that closes the connection after the request, and an address without a server."""
 
     async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")

@@ -1,4 +1,4 @@
-"""A fork begins with another thread's turns without a copy of them; from there both go their own way."""
+"""A fork begins with another thread's turns without copying them; after that both threads are independent."""
 
 from typing import Any
 
@@ -79,7 +79,7 @@ async def ask(stage: Stage, text: str, thread: str) -> str:
 
 
 async def but_vectors(stage: Stage, thread: str) -> list[Event]:
-    """The thread's events without those that the embedder adds whenever it gets to it."""
+    """Returns the thread's events without those of the embedder, which come at any time."""
     return [one for one in await stage.events(thread) if one.source != EMBEDDER]
 
 
@@ -137,7 +137,7 @@ async def test_a_fork_in_a_rebuild_is_looked_up_by_its_key(db: Connection, datab
 
 
 async def test_forks_in_a_circle_end(db: Connection) -> None:
-    """No turnlog writes such events; a foreign producer may."""
+    """Turnlog does not write such events, but a foreign producer may."""
     circle = [event(ThreadForked(parent=b, at_seq=at), a) for a, b, at in (("a", "b", 50), ("b", "a", 30))]
     spec = Spec(db, MESSAGES).given(*circle, event(ThreadForked(parent="c", at_seq=1), "c"))
     spec = spec.when(turn("one", thread="a"), turn("two", thread="b"), turn("three", thread="c"))
@@ -252,7 +252,8 @@ async def test_a_fork_from_before_a_pruning_is_not_pruned_and_one_from_after_is(
 
 
 async def test_parent_and_fork_are_asked_and_remember_each_for_itself(play: Play, model: MemoryServer) -> None:
-    """Real roles: the fork is answered with the shared past, both summarise on, and every receipt can be rebuilt."""
+    """With real roles, the fork is answered with the shared past, both continue their summaries, and all receipts can
+    be rebuilt."""
     async with play(context_window=2_500, max_messages_per_thread=40) as stage:
         await stage.runtime.log.append(turn("I ran a marathon in Lisbon."))
         seqs = await stage.say(1, 38, length=20)

@@ -1,4 +1,4 @@
-"""Hundreds of malformed and hostile messages, while two people talk: each concerns its own thread at most."""
+"""Hundreds of malformed and hostile messages arrive while two people talk; each affects at most its own thread."""
 
 import asyncio
 import os
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.slow
 
 THEIRS = "^(talk-|memories/|store/memories.)(ann|bob)$"
 TENANT_OF = {"ann": "default", "bob": "acme"}
-# Of bob's conversation, in each test run.
+# Commands on bob's conversation, in each test run.
 COMMANDS = """
 threads
 context THREAD
@@ -50,7 +50,7 @@ archive --older-than 100 --dry-run
 erase --user USER --dry-run
 doctor
 """
-# Of both conversations, with --nightly.
+# Commands on both conversations, with --nightly.
 MORE_COMMANDS = """
 messages THREAD
 receipts THREAD
@@ -74,13 +74,13 @@ verify
 
 
 def honest() -> list[Event]:
-    """Ann's conversation, and bob's in another tenant, with all that is derived from them."""
+    """Returns ann's conversation, and bob's in another tenant, with all derived events."""
     bobs = [one.model_copy(update={"tenant": TENANT_OF["bob"]}) for one in conversation("bob", 4)]
     return [one for pair in zip(conversation("ann", 4), bobs, strict=True) for one in pair]
 
 
 async def told(stage: Stage, events: Sequence[Event], others: Sequence[Hostile]) -> None:
-    """Appends the events, with a share of the others between them."""
+    """Appends the events with hostile messages between them."""
     js, share = stage.runtime.log.nc.jetstream(), len(others) // (len(events) + 1)
     for at, one in enumerate(others):
         await js.publish(f"turnlog.{one.subject}", one.body, headers=one.headers)
@@ -90,7 +90,7 @@ async def told(stage: Stage, events: Sequence[Event], others: Sequence[Hostile])
 
 
 async def rows_of_others(stage: Stage) -> dict[str, list[Any]]:
-    """Every row of ann's and bob's threads. usage has no threads; only they use a model of this provider."""
+    """Returns every row of ann's and bob's threads. The table usage has no threads, but only they use this provider."""
     found = {}
     for table in (table for projection in PROJECTIONS for table in projection.tables):
         theirs = f"thread_id ~ '{THEIRS}'" if "thread_id" in table.columns else "provider = 'local'"
@@ -99,7 +99,7 @@ async def rows_of_others(stage: Stage) -> dict[str, list[Any]]:
 
 
 async def empty(nats_url: str, database_url: str) -> None:
-    """Neither log nor rows, so that a second run has the sequences of the first."""
+    """Deletes log and rows, so that a second run has the same sequences as the first."""
     async with await nats.connect(nats_url) as client:
         await client.jetstream().delete_stream(STREAM)
     tables = {table.name for projection in PROJECTIONS for table in projection.tables} | set(ENGINE_TABLES)
@@ -171,20 +171,20 @@ async def test_reactors_the_agent_analytics_and_jobs_go_on_beside_hostile_messag
 
 
 def is_elsewhere(one: Hostile) -> bool:
-    """Whether its body names another tenant or thread than its subject, and some projection handles its type."""
+    """Returns whether the body names another tenant or thread than the subject and a projection handles the type."""
     handled = any(one.subject.rpartition(".")[2] in projection.handles for projection in PROJECTIONS)
     return handled and one.name.endswith(("of another tenant", "of another thread"))
 
 
 def other_content(honest: Event) -> Hostile:
-    """The event's id, also as the message id, with other words and on another thread."""
+    """Returns a message with the event's id and message id, but with other words and on another thread."""
     other = turn("other words", thread="hostile-copies").model_copy(update={"id": honest.id})
     headers = {"Nats-Msg-Id": str(honest.id)}
     return Hostile("a copied id", "default.hostile-copies.turn_recorded", encode(other), headers)
 
 
 async def is_embedded(stage: Stage) -> bool:
-    """Whether what ann said and what is remembered of it have their vectors."""
+    """Returns whether ann's turns and memories have their vectors."""
     query = "SELECT embedding IS NOT NULL FROM {} WHERE tenant = 'default' AND thread_id = '{}'"
     chunks = await stage.rows(query.format("memory_vectors", "talk"))
     return all(one for (one,) in chunks + await stage.rows(query.format("memories", "memories/ann")))
@@ -206,5 +206,6 @@ async def they_work(commands: str, stage: Stage, user: str, folder: Path) -> Non
     for line in filter(None, commands.split("\n")):
         words = line.replace("THREAD", f"talk-{user}").replace("USER", user).split()
         done = await asyncio.to_thread(run_command, *words, environment=environment)
-        assert (words, done.code) == (words, int(words == ["doctor"])), done.out + done.err  # it names the dead letters
+        # doctor reports the dead letters
+        assert (words, done.code) == (words, int(words == ["doctor"])), done.out + done.err
         assert done.out

@@ -1,4 +1,4 @@
-"""An answer of the conversation graph leaves a receipt, and time travel builds what the model was given again."""
+"""An answer of the conversation graph has a receipt, and time travel rebuilds the model's context from it."""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -50,7 +50,8 @@ async def again(one: Instance, as_of_seq: int, **other: Any) -> RebuiltContext:
 
 
 async def check_all(one: Instance, model: OpenAIServer) -> list[Received]:
-    """Each receipt gives what the model got, whatever the settings are by now; all answers have one."""
+    """Checks that all answers have a receipt, and that each receipt yields the model's context even if settings have
+    changed."""
     made = await found(one)
     given = [body["messages"] for body in model.bodies("chat")]
     assert len(made) == len(given)
@@ -66,7 +67,8 @@ async def check_all(one: Instance, model: OpenAIServer) -> list[Received]:
 
 
 def sources(tier: ReceiptTier) -> tuple[object, ...]:
-    """Without the spans: those of a receipt are of the thread, which has turns that the state has not."""
+    """Returns the sources of a tier without spans, because a receipt's spans refer to the thread and not to the
+    state."""
     return tier.tier, tier.tokens, tier.turns.count, tier.summary_seq, tier.topics
 
 
@@ -132,7 +134,7 @@ async def test_tiers_summary_and_topics_are_built_again_in_a_small_window(
 async def test_turns_that_only_the_state_still_has_and_those_it_lost_are_told_apart(
     settings: Settings, model: OpenAIServer
 ) -> None:
-    """Pruning concerns the thread alone, a removed message the state alone."""
+    """Pruning affects only the thread, a removed message only the state."""
     async with instance(settings) as one:
         for text in ("First.", "Second.", "Third."):
             await one.ask(text)
@@ -219,7 +221,7 @@ async def test_a_receipt_names_the_settings_that_the_answer_was_made_with(
 
 
 async def test_turns_that_are_not_on_the_log_make_no_receipt_and_say_why(settings: Settings) -> None:
-    """With another checkpointer than TurnlogSaver."""
+    """Uses another checkpointer than TurnlogSaver."""
     async with instance(settings) as one:
         graph = conversation_graph(one.stage.runtime, checkpointer=InMemorySaver())
         assert [piece async for piece in converse(graph, THREAD, "ann", "Hi.")] == ["echo: ", "Hi."]

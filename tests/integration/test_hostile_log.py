@@ -1,4 +1,4 @@
-"""Events that anyone may have published: they are parked and named, and every reader of the log goes on."""
+"""Hostile events on the log are parked and reported, and every reader of the log continues."""
 
 import json
 from collections import Counter
@@ -40,19 +40,19 @@ SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "user-export.schema.js
 
 @pytest.fixture
 async def stage(nats_url: str, database_url: str, tmp_path: Path) -> AsyncIterator[Stage]:
-    """Without keys, so that an envelope can be changed by hand."""
+    """Yields a stage without keys, so that an envelope can be changed by hand."""
     settings = Settings(nats_url=nats_url, database_url=database_url, home=tmp_path)
     async with on_stage(settings, ["projectors"]) as found:
         yield found
 
 
 async def put(stage: Stage, subject: str, body: bytes) -> int:
-    """Publishes as any producer can; returns the sequence."""
+    """Publishes like any NATS client and returns the sequence."""
     return (await stage.runtime.log.nc.jetstream().publish(f"turnlog.{subject}", body)).seq
 
 
 def forged(one: Event, **changed: Any) -> bytes:
-    """The event's envelope with other attributes."""
+    """Returns the event's envelope with changed attributes."""
     return json.dumps({**json.loads(encode(one)), **changed}).encode()
 
 
@@ -92,7 +92,7 @@ async def test_an_import_is_whole_though_its_ids_were_published_on_another_threa
 
 
 async def test_ids_noted_without_their_thread_are_duplicates_in_every_thread(stage: Stage) -> None:
-    """As before an upgrade."""
+    """The ids were noted before an upgrade."""
     first = turn("first")
     await stage.runtime.log.append(first)
     await stage.runtime.wait_until_projected()
@@ -229,11 +229,11 @@ async def test_tail_shows_a_line_for_every_odd_id(stage: Stage) -> None:
 
 
 async def test_an_event_that_an_earlier_version_applied_is_parked_by_a_rebuild(stage: Stage) -> None:
-    """The contract refuses times that it took before; a rebuild may not end there for ever."""
+    """The contract refuses times that it once accepted; this must not stop every rebuild."""
     await put(stage, "default.t.turn_recorded", forged(turn("beyond"), time="9999-12-31T23:59:59-23:59"))
     await stage.runtime.log.append(turn("others go on", thread="u"))
     assert len(await parked(stage)) == 1
-    await stage.rows("DELETE FROM dead_letters RETURNING 1")  # as if it had been applied
+    await stage.rows("DELETE FROM dead_letters RETURNING 1")  # as if the event had been applied
     await rebuild_several(stage.runtime.log, stage.runtime.database_url, PROJECTIONS)
     assert await parked(stage) == {1}
     assert await stage.rows("SELECT content FROM messages") == [("others go on",)]

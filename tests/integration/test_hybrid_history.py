@@ -1,4 +1,4 @@
-"""Hybrid history: the newest turns and the older episodes a question is about."""
+"""Hybrid history contains the newest turns and older episodes that are relevant to the question."""
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -36,7 +36,8 @@ def said(pairs: list[tuple[str, str]], thread: str = "t") -> list[Event]:
 
 
 def looked_up(results_of: str) -> list[Event]:
-    """An exchange with two rounds of a tool, whose results a tool says, or a user as blocks."""
+    """Returns an exchange with two rounds of a tool. results_of: the role of the results, a tool or a user with
+    blocks."""
     events = [turn("Look it up.")]
     for number in ("c1", "c2"):
         events.append(turn("", "assistant", tool_calls=(ToolCall(id=number, name="films", arguments="{}"),)))
@@ -192,7 +193,7 @@ class TestWithWords:
         assert relevant_seqs(found) == [3, 4, 5, 6]
         assert await relevant_episodes(db, Recall(None), T, "director", 0) == []
         older = await relevant_episodes(db, Recall(None), T, "director", 5, before_seq=5)
-        assert [one.seqs for one in older] == [(3, 4), (1, 2)]  # the second for what was said next to it
+        assert [one.seqs for one in older] == [(3, 4), (1, 2)]  # the second because of the words next to it
 
     async def test_a_sentence_said_before_and_in_the_window_is_recalled_from_before_it_alone(
         self, log: Log, db: Connection, settled: Settled

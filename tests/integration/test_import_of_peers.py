@@ -17,7 +17,7 @@ from turnlog.agent.operations.importing import ImportReport, ImportRequest, impo
 from turnlog.agent.runtime import Runtime
 from turnlog.events.progress import no_progress
 
-# As langgraph-checkpoint-postgres 3.2 makes them.
+# The tables of langgraph-checkpoint-postgres 3.2.
 TABLES = (
     "CREATE SCHEMA peer; SET search_path TO peer; CREATE TABLE checkpoints (thread_id text, checkpoint_ns text, "
     "checkpoint_id text, checkpoint jsonb, metadata jsonb); CREATE TABLE checkpoint_blobs (thread_id text, "

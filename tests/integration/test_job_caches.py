@@ -1,4 +1,5 @@
-"""The caches job: vectors and answers of models that no row needs go after a day, those of deleted threads too."""
+"""The caches job deletes vectors and model answers that no row needs after a day, including those of deleted
+threads."""
 
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""Scheduled jobs on real servers: owed after a rest, once on two workers, the rest done after a crash."""
+"""Scheduled jobs run late after a downtime, once on two workers, and completely after a crash."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -38,7 +38,7 @@ async def runtime(nats_url: str, database_url: str) -> AsyncIterator[Runtime]:
 
 
 class Work:
-    """Counts its calls; holds each until `go` is set."""
+    """Counts its calls and blocks each until `go` is set."""
 
     def __init__(self) -> None:
         self.calls: list[datetime] = []
@@ -135,7 +135,7 @@ async def test_the_clock_runs_what_is_owed_goes_on_after_a_failure_and_stops_at_
 
 
 async def test_a_job_that_hangs_is_a_fault_until_it_reports_progress(runtime: Runtime) -> None:
-    """A job that takes long and reports is none, however long it takes."""
+    """A job that reports progress is no fault, however long it takes."""
     report, hung, stop = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def work(runtime: Runtime, due_at: datetime, on_progress: OnProgress) -> Done:
@@ -169,7 +169,7 @@ async def test_decay_and_caches_report_progress(runtime: Runtime) -> None:
 
 
 async def remember(runtime: Runtime, user: str, ages: dict[int, int]) -> None:
-    """A memory under each number, said so many days before DUE."""
+    """Adds a memory for each number, said this many days before DUE."""
     events = [
         memory_event(memory_of(number, valid_from=DUE - timedelta(days=days), importance=0.9), user)
         for number, days in ages.items()

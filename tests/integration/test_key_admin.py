@@ -1,4 +1,4 @@
-"""Users' keys as they are rotated, destroyed and taken over by another KEK, and how processes hear of it."""
+"""Users' keys are rotated, destroyed and rewrapped by another KEK, and processes are notified."""
 
 import asyncio
 import stat
@@ -24,12 +24,13 @@ from turnlog.projectors.engine.database import connect
 from turnlog.projectors.engine.writer import Connection
 
 SECRET = "My blood type is AB negative"
-# The last query of a process that listens: what it missed, and later that its connection is alive.
+# The last query of a listening process: a query for missed changes, or later a check of its connection.
 LISTENS = (
     "(query LIKE '%DISTINCT tenant, user_id FROM user_keys%' OR query = 'SELECT 1') "
     "AND datname = current_database() AND pid <> pg_backend_pid()"
 )
-# A key's bytes go only when nobody holds this lock: a trigger sees the destroying, and not the retiring before it.
+# A key's bytes are deleted only when nobody holds this lock: the trigger fires when a key is destroyed, not when it is
+# retired before.
 HELD_BACK = b"""
 CREATE FUNCTION held_back() RETURNS trigger LANGUAGE plpgsql AS
 'BEGIN PERFORM pg_advisory_xact_lock(1); RETURN new; END';
@@ -128,7 +129,7 @@ async def test_whoever_could_not_listen_hears_of_a_destroyed_key_afterwards(
 async def test_a_process_that_opens_something_while_a_key_is_being_destroyed_forgets_it_too(
     db: Connection, database_url: str, key_stream: KeyStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It hears of the retiring first, and takes the retired key from the table again."""
+    """The process is first notified of the retirement, and reads the retired key from the table again."""
     async with store_on(key_stream, database_url) as store, await connect(database_url) as holder:
         key = await current(store, "ann")
         await eventually(lambda: _listeners(db, 1))

@@ -1,4 +1,4 @@
-"""The stream of users' keys: Postgres may be lost, forged keys stop nobody, a destroyed key leaves no byte."""
+"""The stream of users' keys survives the loss of Postgres, ignores forged keys and keeps no byte of a destroyed key."""
 
 import base64
 import json
@@ -42,7 +42,7 @@ def sealed_with(key_id: str, one: Event, spaced: bool = False) -> bytes:
 
 
 async def forge(stage: Stage, key_id: str, thread: str, spaced: bool = False) -> None:
-    """As any producer may: straight to NATS."""
+    """Publishes a forged key directly to NATS, like any client."""
     one = turn("Hello.", user="mallory", thread=thread)
     await stage.runtime.log.nc.publish(
         publish_subject("default", thread, one.type), sealed_with(key_id, one, spaced), headers={}

@@ -1,4 +1,4 @@
-"""SIGKILL to the API, NATS or Postgres while answers stream: clients that come back get the rest, each question one
+"""The API, NATS or Postgres is killed while answers stream; returning clients get the rest, and each question has one
 answer."""
 
 import asyncio
@@ -33,8 +33,8 @@ HANGS_S = 180.0
 
 @dataclass(slots=True)
 class Reader:
-    """A client with one question. It sends the question under one key until it knows its sequence; from then on it asks
-    for the rest behind the last event that it has seen."""
+    """A client with one question. It sends the question under one key until it knows its sequence; after that it
+    requests the rest after the last event that it has seen."""
 
     http: httpx2.AsyncClient
     thread: str
@@ -46,7 +46,8 @@ class Reader:
     answer: str | None = None
 
     async def is_answered(self) -> bool:
-        """After one more request, which ends with the answer or breaks off. Fails where no event comes in HANGS_S."""
+        """Returns whether the question is answered after one more request, which may break off. Fails if no event comes
+        in HANGS_S."""
         try:
             async with self._request() as response:
                 if response.is_success:
@@ -84,7 +85,7 @@ class Reader:
 
 @dataclass(slots=True)
 class Api:
-    """`turnlog serve` as a process on a port that outlives it."""
+    """A `turnlog serve` process on a port that stays the same after a restart."""
 
     settings: dict[str, str]
     output: Path
@@ -127,18 +128,18 @@ class Scene:
         await (self.api.start() if victim == "api" else self.own.back())
 
     def readers(self, http: httpx2.AsyncClient, count: int) -> list[Reader]:
-        """Each of its own user and thread, so that the throttle counts them apart."""
+        """Returns readers with separate users and threads, so that the throttle counts them separately."""
         tokens = (token_of(self.stage.runtime, f"user-{number}", role="admin") for number in range(count))
         return [Reader(http, f"t{number}", {"Authorization": f"Bearer {token}"}) for number, token in enumerate(tokens)]
 
     async def turns(self, thread: str) -> list[tuple[str, Any]]:
-        """(role, content) of each turn on the log."""
+        """Returns (role, content) of each turn on the log."""
         return [(data.role, data.content) for data in await self.stage.all("turn_recorded", thread)]
 
 
 @pytest.fixture
 async def scene(home: Path) -> AsyncIterator[Scene]:
-    """Everything but the API plays in this process, and goes on when a server is killed."""
+    """Plays all roles except the API in this process; they continue when a server is killed."""
     async with AsyncExitStack() as stack:
         model = stack.enter_context(MemoryServer())
         own = await stack.enter_async_context(own_servers(home))
@@ -161,7 +162,7 @@ def free_port() -> int:
 @pytest.mark.nightly
 @pytest.mark.parametrize("victim", ["api", "nats", "postgres"])
 async def test_each_question_has_one_answer_after_a_kill(scene: Scene, victim: str) -> None:
-    """Half of the questions stream when the victim dies, the others are asked while it is away."""
+    """Half of the answers stream when the victim is killed; the other questions are asked while it is down."""
     count, goes_on = 100 if nightly.FULL else 10, threading.Event()
     for _ in range(count // 2):
         scene.model.reply(ANSWER, until=goes_on, after=3)

@@ -1,4 +1,4 @@
-"""A saver or a store that is used after its `open` block has ended says so at once, however it is called."""
+"""Every call of a saver or store after the end of its `open` block fails at once with a clear error."""
 
 import asyncio
 from collections.abc import Callable, Coroutine

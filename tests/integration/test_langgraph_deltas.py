@@ -30,7 +30,7 @@ async def pool(database_url: str, running_projectors: Runner) -> AsyncIterator[P
 
 
 def gathered(state: Any, writes: Any) -> Any:
-    """A reducer of an application's own, as deepagents has one: LangGraph gives ids to messages and dicts only."""
+    """A reducer like that of deepagents. LangGraph gives ids only to messages and dicts."""
     parts = [part for write in writes for part in (write if isinstance(write, list) else [write])]
     return [*(state or []), *convert_to_messages(parts)]
 
@@ -46,7 +46,7 @@ def answering(saver: TurnlogSaver, answer: Say, state: Any = Gathering) -> Any:
     return one_node(state, agent, saver)
 
 
-FORMS: dict[str, Say] = {  # not a pair alone: LangGraph reads it back as a list of two messages
+FORMS: dict[str, Say] = {  # without a single pair, because LangGraph reads it back as a list of two messages
     "a pair in a list": lambda text: [("user", text)],
     "text in a list": lambda text: [text],
     "text": lambda text: text,
@@ -87,7 +87,7 @@ async def test_pairs_and_dicts_of_other_channels_are_one_turn_each(
 
 
 async def test_a_message_that_a_node_returns_again_is_one_turn(log: Log, pool: Pool, db: Connection) -> None:
-    """As by LangChain's SummarizationMiddleware. Its write may come before the checkpoint with the message's id."""
+    """LangChain's SummarizationMiddleware does this. Its write may come before the checkpoint with the message's id."""
 
     async def again(state: MessagesState) -> Any:
         return {"messages": [RemoveMessage(REMOVE_ALL_MESSAGES), *state["messages"], AIMessage("fine")]}

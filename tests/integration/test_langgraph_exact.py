@@ -1,4 +1,4 @@
-"""Every kind of message and value comes back from TurnlogSaver as from LangGraph's own saver, type for type."""
+"""TurnlogSaver returns every kind of message and value with the same type as LangGraph's own saver."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -48,7 +48,7 @@ TOLD = {"model_name": "gpt-4o-mini", "finish_reason": "stop", "logprobs": None, 
 
 
 class Own(HumanMessage):
-    """An application's own kind of message."""
+    """A message class of an application."""
 
     mood: str = "fine"
 

@@ -1,4 +1,4 @@
-"""TurnlogSaver as applications meet it: its sync face, its errors, metadata, encryption, and what it refuses."""
+"""Tests TurnlogSaver's interface: synchronous calls, errors, metadata, encryption and refusals."""
 
 import asyncio
 import subprocess
@@ -219,7 +219,7 @@ async def test_what_prune_refuses_changes_nothing(saver: TurnlogSaver) -> None:
 
 async def test_an_encrypting_serializer_leaves_nothing_in_the_clear(log: Log, pool: Pool, db: Connection) -> None:
     class Reversing:
-        """Enough of a cipher to show what is stored."""
+        """A trivial cipher that shows what is stored."""
 
         def encrypt(self, plaintext: bytes) -> tuple[str, bytes]:
             return "reversing", uuid4().bytes + plaintext[::-1]
@@ -315,7 +315,7 @@ async def test_one_write_too_large_does_not_take_others_with_it(saver: TurnlogSa
 
     first_tries = await asyncio.gather(*map(write, values))
     assert isinstance(first_tries[1], EventTooLarge)
-    # The order of calls made at once is not fixed: whoever comes after the one too large is told to run again.
+    # The order of concurrent calls is not fixed: calls after the one that is too large are told to run again.
     again = [task for task, error in zip(values, first_tries, strict=True) if isinstance(error, NotWritten)]
     assert [await write(task) for task in again] == [None] * len(again)
     found = await saver.aget_tuple(stored)

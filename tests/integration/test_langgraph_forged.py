@@ -1,4 +1,4 @@
-"""Whoever can publish on NATS writes the bytes of a checkpoint: reading them calls nothing that is not allowed."""
+"""NATS clients can forge the bytes of a checkpoint; reading them must not call any function that is not allowed."""
 
 import json
 import pickle
@@ -51,7 +51,7 @@ def ext(code: int, *parts: Any) -> bytes:
 
 
 def inside(data: bytes) -> ormsgpack.Ext:
-    """The Ext object of one that is packed."""
+    """Returns the Ext object in packed data."""
     return ormsgpack.unpackb(data, ext_hook=ormsgpack.Ext)  # type: ignore[no-any-return]
 
 
@@ -64,7 +64,7 @@ class _Runs:
 
 
 def values(path: str) -> dict[str, tuple[str, bytes]]:
-    """Name → (encoding, bytes) of a value that makes a folder when LangGraph's serializer reads it."""
+    """Returns by name (encoding, bytes) of values that create a folder when LangGraph's serializer reads them."""
     made = ext(0, "os", "mkdir", path)
     return {
         "a function of one argument": ("msgpack", made),
@@ -103,7 +103,7 @@ def base64(data: bytes) -> str:
 
 
 def forged(place: str, encoding: str, data: bytes) -> list[CheckpointSaved | CheckpointWritesSaved]:
-    """Events of a checkpoint with the value in a channel, in a list, beside messages, or in a pending write."""
+    """Returns events of a checkpoint with the value in a channel, in a list, beside messages, or in a pending write."""
     blob, lists = Blob(channel="messages", version="1", encoding=encoding, data=base64(data)), ()
     if place == "list":
         blob = blob.model_copy(
@@ -128,7 +128,7 @@ def forged(place: str, encoding: str, data: bytes) -> list[CheckpointSaved | Che
 
 
 async def publish(log: Log, thread: str, place: str, value: tuple[str, bytes]) -> None:
-    """As any producer may: straight to NATS."""
+    """Publishes the forged events directly to NATS, like any client."""
     for data in forged(place, *value):
         event = Event(source="forged", tenant="default", thread=thread, data=data)
         await log.nc.jetstream().publish(publish_subject("default", thread, event.type), encode(event))
@@ -148,7 +148,7 @@ async def test_a_forged_checkpoint_runs_nothing(log: Log, pool: Pool, tmp_path: 
 
 
 class Reversing:
-    """Enough of a cipher."""
+    """A trivial cipher."""
 
     def encrypt(self, plaintext: bytes) -> tuple[str, bytes]:
         return "reversing", uuid4().bytes + plaintext[::-1]
@@ -299,7 +299,7 @@ async def test_a_signature_of_one_value_does_not_fit_another(log: Log, pool: Poo
 
 
 async def test_a_class_inside_a_function_comes_back_as_its_data(log: Log, pool: Pool) -> None:
-    """As from LangGraph's own savers."""
+    """LangGraph's own savers do the same."""
 
     @dataclass
     class Local:

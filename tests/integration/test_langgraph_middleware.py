@@ -1,4 +1,4 @@
-"""TurnlogMiddleware in an agent of LangChain: its model gets a tiered context, its state stays whole."""
+"""TurnlogMiddleware gives a LangChain agent's model a tiered context and leaves the agent's state unchanged."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -33,7 +33,7 @@ async def pool(database_url: str, running_projectors: Runner) -> AsyncIterator[P
 
 
 class Listener(BaseChatModel):
-    """A chat model that keeps what it was sent; its first answer may be a call of a tool."""
+    """A chat model that records its input; its first answer may be a tool call."""
 
     sent: list[list[BaseMessage]] = []  # noqa: RUF012
     calls: list[dict[str, Any]] = []  # noqa: RUF012
@@ -65,7 +65,7 @@ def agent(saver: TurnlogSaver, model: Listener, window: int = WINDOW) -> Any:
 
 
 def long_talk() -> list[BaseMessage]:
-    """About 8,000 tokens."""
+    """Returns messages of about 8,000 tokens."""
     found: list[BaseMessage] = []
     for number in range(40):
         call = {"name": "look", "args": {"where": f"box {number}"}, "id": f"call {number}", "type": "tool_call"}
@@ -88,7 +88,7 @@ async def test_a_long_conversation_is_trimmed_for_the_model_and_whole_in_the_sta
     done = await agent(saver, model).ainvoke({"messages": said}, config())
     system, *sent = model.sent[0]
     assert system.content == "Be brief."
-    assert sent[-4:] == done["messages"][-5:-1]  # the very messages, with what no wire format holds
+    assert sent[-4:] == done["messages"][-5:-1]  # the same message objects, with fields that no wire format contains
     assert sent[-1].additional_kwargs == {"mine": 1}
     counter = counter_for("gpt-4o-mini")
     assert 200 < sum(counter.text(str(message.content)) for message in sent) < WINDOW
@@ -163,7 +163,7 @@ def assert_pairs_are_whole(sent: list[BaseMessage]) -> None:
 
 
 async def test_two_runs_at_once_in_one_thread_each_answer_their_own_question(log: Log, pool: Pool) -> None:
-    """LangGraph puts runs of one thread in no order; each has the messages of the checkpoint that it began with."""
+    """LangGraph does not order runs of one thread; each run has the messages of the checkpoint that it began with."""
     saver, model = TurnlogSaver(log, pool), Listener()
     await agent(saver, model).ainvoke({"messages": [HumanMessage("first")]}, config())
     model.sent.clear()

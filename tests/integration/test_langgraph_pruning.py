@@ -30,7 +30,8 @@ async def messages(saver: TurnlogSaver, given: Any = None) -> list[BaseMessage]:
 
 
 async def talked(play: Play) -> list[BaseMessage]:
-    """40 messages, before any reactor looks. 30 are too many, but the 30th is a call and the 31st its result."""
+    """Returns 40 messages that no reactor has seen. The limit is 30, but message 30 is a call and message 31 its
+    result."""
     call = {"name": "look", "args": {}, "id": "c", "type": "tool_call"}
     talk: list[BaseMessage] = [HumanMessage("one") if at % 2 else AIMessage("two") for at in range(1, 40)]
     talk[29:31] = [AIMessage("", tool_calls=[call]), ToolMessage("seen", tool_call_id="c")]
@@ -59,7 +60,7 @@ async def test_the_next_run_goes_on_from_what_is_left_and_records_nothing_twice(
         after = await messages(saver)
         assert after[:-2] == given[29:]
         assert [message.content for message in after[-2:]] == ["and now?", "I saw 12"]
-        # One that prunes nothing shows what the checkpoints hold.
+        # A saver that prunes nothing shows the content of the checkpoints.
         assert await messages(whole) == after
         before = next(one for one in await history(chat(whole)) if len(one.values["messages"]) == 40)
         assert await messages(saver, before.config) == await messages(whole, before.config) == given

@@ -1,4 +1,4 @@
-"""What a read hands out is the reader's own: whatever is done to it, the thread and the other readers keep theirs."""
+"""Each read returns separate objects, so that changes to them affect neither the thread nor other readers."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -101,7 +101,7 @@ async def test_a_fresh_saver_asks_postgres_once(log: Log, pool: Pool, mirror: Mi
     graph = chat(mirror)
     for text in ("one", "two", "three"):
         await graph.ainvoke({"messages": [HumanMessage(text)]}, config())
-    await said(chat(TurnlogSaver(log, pool)))  # the tables have it all
+    await said(chat(TurnlogSaver(log, pool)))  # the tables contain everything
     fresh = chat(TurnlogSaver(log, pool))
     before = pool.get_stats()["requests_num"]
     assert len(await said(fresh)) == 6
@@ -118,7 +118,7 @@ async def test_a_first_look_is_never_planned_for_its_thread(log: Log, pool: Pool
             graph = chat(TurnlogSaver(log, pool))
             for number in range(count):
                 await graph.ainvoke({"messages": [HumanMessage(f"{number}")]}, config(thread))
-            await chat(TurnlogSaver(log, pool)).aget_state(config(thread))  # the tables have it all
+            await chat(TurnlogSaver(log, pool)).aget_state(config(thread))  # the tables contain everything
             await conn.execute("ANALYZE")
             for _ in range(6):
                 assert (await first_look(conn, NEWEST, True, place)).saved is not None
@@ -148,7 +148,7 @@ async def test_a_thread_deleted_while_a_run_goes_on_stays_deleted(
         assert (await chat(reader).aget_state(config())).values == {}
     assert await turns(db) == []
 
-    for run, reader in enumerate((deleting, saver)):  # the name is free for new runs, of every process
+    for run, reader in enumerate((deleting, saver)):  # the name can be used for new runs of every process
         result = await chat(reader).ainvoke({"messages": [HumanMessage("three")]}, config())
         assert [message.content for message in result["messages"]][::2] == ["three"] * (run + 1)
 
@@ -160,7 +160,7 @@ async def test_what_a_deletion_elsewhere_overtakes_is_not_stored(log: Log, pool:
     assert old is not None
     later = cast(Checkpoint, {**old.checkpoint, "id": str(uuid6())})
     held = saver._threads.get("t")
-    async with held.lock:  # both are checked and wait to be sent
+    async with held.lock:  # both are checked and wait for sending
         writing = asyncio.create_task(saver.aput_writes(old.config, [("messages", AIMessage("late"))], "task"))
         putting = asyncio.create_task(saver.aput(old.config, later, {"source": "loop", "step": 9, "parents": {}}, {}))
         while len(held.queue) < 2:
@@ -185,7 +185,7 @@ async def test_late_writes_of_a_run_before_a_deletion_stay_out_of_the_run_after_
     with pytest.raises(NotWritten):
         await saver.aput_writes(old.config, [("messages", AIMessage("late"))], "task")
     parent = old.config
-    for _ in range(2):  # the second one builds on the first, which was refused
+    for _ in range(2):  # the second builds on the first, which was refused
         late = cast(Checkpoint, {**old.checkpoint, "id": str(uuid6())})
         with pytest.raises(NotWritten):
             await saver.aput(parent, late, {"source": "loop", "step": 9, "parents": {}}, {})

@@ -1,4 +1,4 @@
-"""TurnlogSaver under real graphs: what it reads back is what LangGraph's own saver reads back, value for value."""
+"""With real graphs, TurnlogSaver reads back the same values as LangGraph's own saver."""
 
 import operator
 from collections.abc import AsyncIterator

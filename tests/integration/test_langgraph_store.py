@@ -1,4 +1,4 @@
-"""TurnlogStore does what LangGraph expects of a store: its own tests' behaviours, on real servers."""
+"""TurnlogStore behaves as LangGraph's own store tests expect, on real servers."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -30,7 +30,7 @@ def stores(nats_url: str, database_url: str) -> Stores:
 
 @pytest.fixture
 async def store(stores: Stores) -> AsyncIterator[TurnlogStore]:
-    """Without vectors."""
+    """Yields a store without vectors."""
     async with stores.opened() as found:
         yield found
 
@@ -90,7 +90,7 @@ async def test_an_empty_call_does_nothing(store: TurnlogStore) -> None:
 
 
 async def test_calls_that_come_together_all_get_their_answers(store: TurnlogStore) -> None:
-    """More than a thousand of each kind at once, on a pool of sixteen connections."""
+    """Makes more than a thousand concurrent calls of each kind, on a pool of sixteen connections."""
     count = 1_200
     await asyncio.gather(*(store.aput(("n", str(n % 7)), f"k{n}", {"n": n}) for n in range(count)))
     found = await asyncio.gather(*(store.aget(("n", str(n % 7)), f"k{n}") for n in range(count)))

@@ -57,7 +57,7 @@ async def test_a_second_saver_goes_on_from_what_the_first_wrote(
     )
     assert most[0][0] <= 2
     whole = await rows(db, "SELECT count(*) FROM checkpoint_lists WHERE base_list IS NULL AND first = 0")
-    assert whole[0][0] <= 3  # the first, and the new beginnings that keep chains short
+    assert whole[0][0] <= 3  # the first list, and new lists that keep chains short
 
 
 async def test_what_is_given_out_is_the_callers_own(saver: TurnlogSaver) -> None:

@@ -1,4 +1,4 @@
-"""The index of a scope grows by what is new, and then answers as one that was loaded just now."""
+"""The index of a scope is extended by new chunks and then equals an index that was just loaded."""
 
 import asyncio
 from dataclasses import fields, replace
@@ -64,7 +64,7 @@ async def happen(random: Random, log: Log, db: Connection) -> None:
 
 
 def said(random: Random, thread: str):
-    """A turn; one in three repeats words that its thread may have already."""
+    """Returns a turn; one in three repeats words that its thread may already contain."""
     words = random.sample(WORDS, 2) if random.random() < 0.3 else random.choices(WORDS, k=random.randrange(1, 9))
     role = random.choice(["user", "assistant"])
     return turn(f"{' '.join(words)}{random.choice('.?')}", role, thread, random.choice([0, 1, 90, 3000]), user="ann")
@@ -97,7 +97,7 @@ def alike(grown: LoadedScope | None, fresh: LoadedScope | None) -> None:
                 assert sorted(mine.with_term(word)) == sorted(other.with_term(word))
         elif field.name == "distance":
             assert all(map(np.array_equal, mine, other)) and len(mine) == len(other)
-        elif field.name not in ("statistics", "speaker"):  # space and numbers may be older
+        elif field.name not in ("statistics", "speaker"):  # the vector space and its numbers may be older
             assert str(mine) == str(other) if mine is None or other is None else np.array_equal(mine, other)
     assert replace(grown.index.statistics, space=None) == replace(fresh.index.statistics, space=None)
     if (space := grown.index.statistics.space) is not None:
@@ -108,7 +108,7 @@ def alike(grown: LoadedScope | None, fresh: LoadedScope | None) -> None:
 
 
 def earlier(loaded: LoadedScope | None, before: int) -> list[tuple[object, ...]]:
-    """The chunks before a sequence, as a search for turns before it sees them."""
+    """Returns the chunks before a sequence, as a search among earlier turns sees them."""
     assert loaded is not None and loaded.chunks is not None
     index, columns = loaded.index, ("lengths", "asks", "details", "assistant", "times", "embedded", "opens")
     return [

@@ -1,4 +1,4 @@
-"""Every loop of a process that plays all roles: what ends it turns readiness red, and it is started again by itself."""
+"""If any loop of a process with all roles ends, readiness turns red and the loop is restarted automatically."""
 
 import asyncio
 import contextlib
@@ -47,7 +47,7 @@ LOOPS = {
     *("reactors-subscriptions", "agent-subscriptions", "analytics-subscriptions"),
 }
 FETCHES = {f"{name}-fetch" for name in CONSUMERS}
-ELSEWHERE = {"projectors-share", "projectors-upgrade", "keep-servers"}  # which tests end by themselves
+ELSEWHERE = {"projectors-share", "projectors-upgrade", "keep-servers"}  # loops that other tests end
 PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
 
 
@@ -70,7 +70,7 @@ async def is_whole(client: httpx2.AsyncClient) -> bool:
 
 @contextlib.contextmanager
 def noted_problems() -> Iterator[set[str]]:
-    """The names of the loops that have had a problem in the block, however short it was."""
+    """Yields the names of the loops that have had a problem in the block, even a short one."""
     names, show = set[str](), Heartbeat._show
 
     def noting(beat: Heartbeat, problem: str | None) -> None:
@@ -85,8 +85,8 @@ def noted_problems() -> Iterator[set[str]]:
 
 @asynccontextmanager
 async def red_then_green(api: Api, client: httpx2.AsyncClient, names: Iterable[str]) -> AsyncIterator[None]:
-    """Waits after the block until all of these loops have had a fault since its begin, which readiness showed, and then
-    until nothing has one."""
+    """Waits after the block until readiness has shown a fault of all of these loops since the block began, and then
+    until no loop has a fault."""
     missing, shown, found = set(names), set[str](), dict[str, list[str]]()
 
     async def have_failed() -> bool:
@@ -114,7 +114,7 @@ async def red_then_green(api: Api, client: httpx2.AsyncClient, names: Iterable[s
 
 
 async def running(name: str) -> "list[asyncio.Task[None]]":
-    """The task of a loop, as soon as it runs. One of a runtime that an earlier test closed may still be ending."""
+    """Returns the task of a loop as soon as it runs. A task of a runtime from an earlier test may still be ending."""
     found = list[asyncio.Task[None]]()
 
     async def runs() -> bool:
@@ -147,7 +147,7 @@ async def test_every_loop_that_ends_is_named_and_started_again(serve: Serve) -> 
 
 async def test_fetches_that_end_are_subscribed_again(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(app, "FETCH_ROUND_S", 2.5)
-    before = asyncio.all_tasks()  # of other tests
+    before = asyncio.all_tasks()  # tasks of other tests
     async with everything(serve) as api, api.client() as ann:
         fetches = list[asyncio.Task[Any]]()
 
@@ -157,7 +157,7 @@ async def test_fetches_that_end_are_subscribed_again(serve: Serve, monkeypatch: 
 
         async def all_end() -> bool:
             for task in fetches:
-                task.cancel()  # lost where a message comes at the same moment
+                task.cancel()  # lost if a message comes at the same time
             return all(task.done() for task in fetches)
 
         await eventually(all_run)
@@ -187,7 +187,7 @@ async def test_progress_of_waiting_events_that_is_acknowledged_no_longer_ends_th
 
 
 async def test_deleted_durables_turn_readiness_red_and_are_made_again(serve: Serve) -> None:
-    """What was asked while a durable was missing is answered, and nothing is answered twice."""
+    """Questions that were asked while a durable was missing are answered once."""
     async with everything(serve) as api, api.client() as ann:
         js, ask = api.runtime.log.nc.jetstream(), {"message": "hello"}
         assert (await ann.post("/api/threads/t/answers", json=ask)).status_code == 201
@@ -224,7 +224,7 @@ async def test_a_durable_deleted_while_its_worker_was_stopped_begins_where_it_wa
 async def test_a_position_noted_while_the_log_is_rebuilt_is_not_that_of_the_new_durable(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The worker looks after it between the deletion of its position and of its consumer."""
+    """The worker checks the durable between the deletions of its position and of its consumer."""
     looks = list[asyncio.Task[str | None]]()
     delete_consumer = JetStreamContext.delete_consumer
 
@@ -313,7 +313,7 @@ async def test_a_blocked_event_loop_is_seen_in_the_metrics_and_by_doctor(serve: 
             return beats["event-loop"].slowest_s > 0.56
 
         await eventually(goes_round)
-        threading.Event().wait(0.65)  # as a callback that computes would
+        threading.Event().wait(0.65)  # like a callback that computes
         await eventually(is_seen)
         found = {one.check: one for one in await checkup(api.runtime.settings, lambda: nullcontext(api.runtime))}
         assert re.search(r"event loop of .* blocked for [0-9,]+ ms", found["processes"].detail)

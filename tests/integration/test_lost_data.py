@@ -1,4 +1,4 @@
-"""A folder of one machine loses a part: Postgres comes back from the log and the keys, a lost kek is never replaced."""
+"""After losses, Postgres is rebuilt from the log and the keys, but a lost KEK is never replaced."""
 
 import asyncio
 import os
@@ -34,7 +34,7 @@ def on(home: Path, **given: SecretStr) -> AbstractAsyncContextManager[Stage]:
 
 
 async def every_row(stage: Stage) -> dict[str, list[str]]:
-    """Table → the rows of the read models as text."""
+    """Returns the rows of each read model table as text."""
     async with stage.runtime.pool.connection() as conn:
         return {
             name: [one for (one,) in await rows(conn, f"SELECT t::text FROM {name} t ORDER BY 1")] for name in TABLES

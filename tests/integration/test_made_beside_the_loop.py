@@ -1,4 +1,4 @@
-"""What takes long is made on a thread of its own, so that the event loop goes on."""
+"""Slow objects are created in a separate thread, so that the event loop is not blocked."""
 
 import threading
 from collections.abc import Callable
@@ -19,7 +19,8 @@ from turnlog.consumers.api.document import documented
 async def test_models_are_made_beside_the_event_loop_before_anything_is_served(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Clients load modules and build TLS contexts, for which the first request would keep all others waiting."""
+    """Creating clients loads modules and builds TLS contexts, which would otherwise delay all requests during the first
+    one."""
     made = list[threading.Thread]()
 
     def make(settings: Settings) -> factory.Models:
@@ -36,7 +37,7 @@ async def test_models_are_made_beside_the_event_loop_before_anything_is_served(
 async def test_routes_and_their_document_are_made_beside_the_event_loop(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Hundreds of models: FastAPI would make those of a router at the first request that passes it."""
+    """There are hundreds of models, which FastAPI would otherwise create at the first request to a router."""
     made = {get_dependant: list[threading.Thread](), documented: list[threading.Thread]()}
 
     def noted(make: Callable[..., Any], *args: Any, **named: Any) -> Any:

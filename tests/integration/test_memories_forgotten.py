@@ -1,4 +1,4 @@
-"""Forgetting by hand: the words go wherever a memory has them, and what others said holds again."""
+"""Forgetting by hand removes a memory's words everywhere and makes the memories valid again that it had closed."""
 
 from collections.abc import AsyncIterator
 from uuid import UUID

@@ -1,4 +1,4 @@
-"""Remembering on the real log and database: decided at the thread's end, appended whole, seen by all who ask."""
+"""Adding memories: decisions use the thread's end, events are appended atomically, and all readers see them."""
 
 import asyncio
 from collections.abc import AsyncIterator

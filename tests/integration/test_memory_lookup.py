@@ -1,4 +1,4 @@
-"""Reading memories: the lookups on real rows, and the values that stand for rows before they are stored."""
+"""Look-ups of memories on real rows, and values that represent rows before they are stored."""
 
 from dataclasses import replace
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""The memory reactor as a FastStream consumer, against a language model server that can fail."""
+"""The memory reactor works as a FastStream consumer with a model server that can fail."""
 
 import json
 import threading
@@ -37,13 +37,13 @@ async def play(nats_url: str, database_url: str, model: MemoryServer) -> Play:
 
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A model that is down is asked again after half a second, not half a minute; tries of a call come faster too."""
+    """Retries an unavailable model after half a second instead of half a minute, and shortens the retries of a call."""
     monkeypatch.setattr(calls, "FIRST_PAUSE_S", 0.1)
     monkeypatch.setattr(round, "MODEL_DOWN_S", 0.5)
 
 
 def shown(body: dict[str, Any]) -> list[str]:
-    """The messages that a request of the reactors holds."""
+    """Returns the messages in a request of the reactors."""
     text = body["messages"][1]["content"].removeprefix("<data>\n").removesuffix("\n</data>")
     found = json.loads(text)
     return list(found.get("new_messages") or found.get("messages") or [found.get("summary")])
@@ -144,7 +144,7 @@ async def test_pruning_comes_after_topics_vectors_and_summary_and_parts_no_call_
     assert "chunks_embedded" in [r.event.type for r in derived[:at]]  # by this reactor, or by the embedder beside it
     own = [r.event.type for r in derived if r.event.source == "turnlog/memory"]
     assert list(dict.fromkeys(own)) == ["topics_tagged", "summary_written", "history_pruned"]
-    assert batches[at] == batches[at - 1] is not None  # stored at once: no model was asked in between
+    assert batches[at] == batches[at - 1] is not None  # stored together, because no model was called in between
     assert state.count == 179
     assert len(transcript) == 210
     assert found[0].seq == seqs[6]
@@ -170,7 +170,7 @@ async def made_by_the_reactor(stage: Stage) -> list[Event]:
 async def test_a_crash_after_the_model_answered_costs_no_second_call_and_is_counted_once(
     play: Play, model: MemoryServer
 ) -> None:
-    """The topics stand in the cache when the process ends in the middle of the summary."""
+    """The topics are in the cache when the process ends during the summary."""
     model.first["summary"] = [Step(delay=30)]
     async with play(model_timeout_s=20) as stage:
         await stage.say(1, 30)
@@ -180,7 +180,7 @@ async def test_a_crash_after_the_model_answered_costs_no_second_call_and_is_coun
 
         await eventually(summary_is_asked_for)
         assert await stage.all("topics_tagged") == []
-        await stage.runtime.log.nc.jetstream().delete_consumer(STREAM, "memory")  # else the wait is 30 s
+        await stage.runtime.log.nc.jetstream().delete_consumer(STREAM, "memory")  # otherwise the wait is 30 s
     model.released.set()
     async with play() as stage:
         await stage.until("summary_written", 1, timeout_s=60)
@@ -212,7 +212,7 @@ async def test_while_summaries_fail_answers_come_with_the_old_summary_and_later_
         await stage.until("summary_written", 1)
         await stage.rest()
         well_again = Step(text="They booked it.", until=(go := threading.Event()))
-        model.first["summary"] = [*[failure] * 4, well_again]  # the first try and its repetitions
+        model.first["summary"] = [*[failure] * 4, well_again]  # the first try and its retries
         await stage.say(31, 35, length=6)
         answer = await answer_to(stage.runtime, Place(), "where to?")
         assert answer == "echo: where to?"

@@ -1,4 +1,4 @@
-"""Recall of memories on real rows: words, vectors, entities, dates; what holds, what held; one user's alone."""
+"""Recall of memories on real rows by words, vectors, entities and dates; current or past; of one user only."""
 
 import asyncio
 import json
@@ -162,7 +162,7 @@ async def test_a_date_in_the_question_prefers_what_was_said_then(ann: Rememberin
 async def test_yesterday_is_the_day_before_where_the_user_lives(ann: Remembering, question: str) -> None:
     lamp, chair = datetime(2026, 11, 20, 10, tzinfo=UTC), datetime(2026, 11, 21, 10, tzinfo=UTC)
     await ann.given(recorded("I 买 buy a lamp", lamp), recorded("I 买 buy a chair", chair))
-    seven = datetime(2026, 11, 21, 23, tzinfo=UTC)  # 07:00 of the 22nd in Shanghai
+    seven = datetime(2026, 11, 21, 23, tzinfo=UTC)  # this is 07:00 of the 22nd in Shanghai
     there = await ann.ask(question, now=seven, zone=ZoneInfo("Asia/Shanghai"))
     assert contents(there)[0] == "I 买 buy a chair"
     assert [(one.from_time, one.to_time) for one in there.dates] == [
@@ -328,7 +328,7 @@ async def test_a_vector_of_zeros_is_near_to_nothing(ann: Remembering, count: int
             return np.zeros_like(await super().embed_query(text))
 
     said = [*(f"note {n} about nothing" for n in range(count)), "my pet is a small rabbit"]
-    first = min(said[:-1], key=memory_id)  # so that it is one of the sample
+    first = min(said[:-1], key=memory_id)  # so that it is in the sample
     await cached_vectors(ann.db, said)
     await ann.db.execute(
         "UPDATE embedding_cache SET embedding = array_fill(0, ARRAY[vector_dims(embedding)])::halfvec "

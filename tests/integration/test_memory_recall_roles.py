@@ -1,4 +1,4 @@
-"""Recall of memories by another word for the role of somebody: a kid is a son or a daughter, 老公 is a husband."""
+"""Memories are recalled by another word for a person's role: a kid is a son or a daughter, 老公 is a husband."""
 
 from datetime import timedelta
 

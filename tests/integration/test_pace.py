@@ -1,4 +1,5 @@
-"""A user's appended turns wait for the projectors when there are many; others' do not, and nothing is refused."""
+"""If a user appends many turns, that user's appends wait for the projectors; others do not wait, and none are
+refused."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -15,7 +16,7 @@ from turnlog.agent.runtime import Runtime
 
 @pytest.fixture
 async def stage(nats_url: str, database_url: str) -> AsyncIterator[Stage]:
-    """All projections have a position: `nothing_projected` locks those that are there."""
+    """Yields a stage in which all projections have a position, because `nothing_projected` locks existing positions."""
     async with player(nats_url, database_url, ("projectors",))() as made:
         await made.say(1, 1, "before")
         await made.runtime.wait_until_projected()
@@ -24,7 +25,7 @@ async def stage(nats_url: str, database_url: str) -> AsyncIterator[Stage]:
 
 @asynccontextmanager
 async def nothing_projected(runtime: Runtime) -> AsyncIterator[None]:
-    """The projectors of all partitions wait while the block runs."""
+    """Blocks the projectors of all partitions while the block runs."""
     async with runtime.pool.connection() as conn, conn.transaction():
         await conn.execute("SELECT FROM projection_positions ORDER BY projection, partition FOR UPDATE")
         yield

@@ -1,4 +1,4 @@
-"""Events that a projection cannot apply: they wait alone with what is behind them in their thread."""
+"""Events that a projection cannot apply are parked with the later events of their thread only."""
 
 import asyncio
 import json
@@ -26,12 +26,12 @@ OUT_OF_RANGE = 2**31
 
 
 async def publish(log: Log, subject: str, body: bytes) -> int:
-    """What a foreign client could send."""
+    """Publishes a message like a foreign client."""
     return (await log.nc.jetstream().publish(subject, body)).seq
 
 
 async def publish_raw(nats_url: str, subject: bytes, body: bytes) -> None:
-    """As a client may that checks nothing."""
+    """Publishes raw bytes like a client without any checks."""
     url = urlsplit(nats_url)
     reader, writer = await asyncio.open_connection(url.hostname, url.port)
     hello = {"verbose": False, "user": url.username or "", "pass": url.password or ""}

@@ -1,4 +1,4 @@
-"""Data that an earlier commit wrote (tests/helpers/release_data.py) opens as it is, on servers of this run."""
+"""Data of an earlier commit (tests/helpers/release_data.py) can be opened unchanged on servers of this run."""
 
 import json
 import logging
@@ -30,11 +30,12 @@ def release(tmp_path: Path) -> Path:
 
 @pytest.fixture
 async def release_database(servers: TestServers, template: str, release: Path) -> AsyncIterator[str]:
-    """The URL of a database as the release left it. template: its migrations make the role of the tenants' policies."""
+    """Yields the URL of a database as the release left it. template: its migrations create the role for the tenants'
+    policies."""
     url = database_at(servers.database_url, name := f"turnlog_release_{uuid.uuid4().hex[:12]}")
     await execute(servers.database_url, f"CREATE DATABASE {name} TEMPLATE template0")
     lines = (release / "database.sql").read_text("utf-8").splitlines(keepends=True)
-    dump = "".join(line for line in lines if not line.startswith("\\"))  # psql's own commands
+    dump = "".join(line for line in lines if not line.startswith("\\"))  # without psql's own commands
     async with await psycopg.AsyncConnection.connect(url, autocommit=True) as conn:
         await conn.execute(dump.encode())
     yield url
@@ -43,7 +44,7 @@ async def release_database(servers: TestServers, template: str, release: Path) -
 
 @pytest.fixture
 async def release_nats(nats_url: str, release: Path) -> str:
-    """The address of a NATS server with the log and the keys of the release."""
+    """Returns the address of a NATS server with the log and the keys of the release."""
     async with await nats.connect(nats_url) as client:
         for name, stream in STREAMS.items():
             await backup.restore(client, stream, release / name)
@@ -76,7 +77,7 @@ async def test_data_of_the_previous_release_opens_without_a_rebuild_and_reads_as
 
 
 def as_recorded(now: Any, recorded: Any) -> Any:
-    """Returns what is read now without the fields of objects that the release did not have yet."""
+    """Returns the current result without fields that the release did not have yet."""
     if isinstance(now, dict) and isinstance(recorded, dict):
         return {key: as_recorded(value, recorded[key]) for key, value in now.items() if key in recorded}
     if isinstance(now, list) and isinstance(recorded, list) and len(now) == len(recorded):

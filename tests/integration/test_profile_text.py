@@ -1,4 +1,4 @@
-"""A language model writes who a user is, and says no more than the lines of the profile."""
+"""A language model writes a profile text that states no more than the lines of the profile."""
 
 import json
 from collections.abc import Iterator
@@ -24,7 +24,8 @@ TEA = ("They like tea.", LINES[2:3])
 
 
 class WritingServer(MemoryServer):
-    """says: sentences with the lines that they name; a line that nobody wrote has a number that is too large."""
+    """A model server for profiles. says: sentences with the lines that they name; a number that is too large names no
+    line."""
 
     says: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
@@ -51,7 +52,7 @@ async def play(nats_url: str, database_url: str, model: WritingServer) -> Play:
 
 
 async def shown(stage: Stage) -> list[tuple[str, tuple[str, ...]]] | None:
-    """The sentences with the lines that they say; None without a text."""
+    """Returns the sentences with the lines that they state; None without a text."""
     told = await profile(stage.runtime, "default", "ann")
     lines = {line.memory: line.text for group in told.groups for line in group.lines}
     if told.written is None:

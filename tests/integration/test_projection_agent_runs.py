@@ -1,4 +1,4 @@
-"""agent_runs: runs of agents and their steps, as their events say."""
+"""agent_runs: runs of agents and their steps."""
 
 from uuid import UUID
 
@@ -81,7 +81,7 @@ async def test_steps_are_kept_in_the_order_of_the_log(db: Connection) -> None:
 
 
 async def test_a_run_took_as_long_as_its_first_plan_and_what_came_after_it(db: Connection) -> None:
-    """The first step is recorded when it has ended."""
+    """The first step is recorded only when it has ended."""
     plan = RunPlanned(run_id=RUN, agent="school", latency_ms=12_000)
     spec = Spec(db, AGENT_RUNS).given(step(plan), step(RunSolved(run_id=RUN, agent="school", latency_ms=12_500)))
     await spec.then("SELECT count(*) FROM agent_runs", [(1,)])

@@ -1,4 +1,5 @@
-"""checkpoints: LangGraph's state in rows that name turns and lists, and what leaves with a checkpoint."""
+"""checkpoints: LangGraph's state in rows that refer to turns and lists, and the rows that are dropped with a
+checkpoint."""
 
 from base64 import b64encode
 from typing import Any
@@ -54,7 +55,7 @@ def saved(
     thread: str = "t",
     **more: Any,
 ) -> Event:
-    """Checkpoint c<number>, whose channels have the versions of its blobs, or those given."""
+    """Returns checkpoint c<number>. versions: the versions of its channels; the default is those of its blobs."""
     having = {one.channel: one.version for one in blobs} if versions is None else versions
     found = CheckpointSaved(
         checkpoint_id=f"c{number}",

@@ -1,6 +1,6 @@
-"""What an event costs a projector does not grow with its thread: nobody's long conversation holds up the others.
+"""An event's cost for a projector does not grow with its thread, so that long conversations do not delay others.
 
-Costs are counted, not timed: rows and index entries read, rows written, pages and bytes of the write-ahead log.
+Costs are counted, not timed: rows and index entries read, rows written, pages, and bytes of the write-ahead log.
 """
 
 from dataclasses import dataclass, fields, replace
@@ -22,8 +22,9 @@ from turnlog.projectors.models.registry import PROJECTIONS
 pytestmark = pytest.mark.slow
 
 EARLY, LATE = (200, 2_000) if nightly.FULL else (100, 1_000)
-IMPORTED, ALONE, TOGETHER = 500, 20, 100  # events of a batch before measuring; measured one by one; measured at once
-ALWAYS = (short_turns, tool_calls, topics_and_vectors, memories)  # the other shapes are for --nightly
+# events per batch before measuring, events measured one by one, events measured in one batch
+IMPORTED, ALONE, TOGETHER = 500, 20, 100
+ALWAYS = (short_turns, tool_calls, topics_and_vectors, memories)  # other shapes are measured with --nightly
 _COST = """
 SELECT (SELECT sum(seq_tup_read + coalesce(idx_tup_fetch, 0) + n_tup_ins + n_tup_upd + n_tup_del)
     FROM pg_stat_user_tables)::float,
@@ -34,7 +35,8 @@ SELECT (SELECT sum(seq_tup_read + coalesce(idx_tup_fetch, 0) + n_tup_ins + n_tup
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Per event. rows: read and written; entries: of indexes; pages: found in memory or read; bytes: of the WAL."""
+    """The cost of an event. rows: rows read and written. entries: index entries read. pages: pages in memory or read.
+    bytes: of the WAL."""
 
     rows: float
     entries: float
@@ -48,9 +50,8 @@ class Cost:
         return Cost(*(getattr(self, one.name) / events for one in fields(self)))
 
     def exceeds(self, early: "Cost") -> list[str]:
-        """Which costs are more than 1.3 times those of earlier events.
-
-        The slack is for what differs by chance: pages of a tree's next level, index entries of earlier row versions.
+        """Returns the costs that are more than 1.3 times those of earlier events. The tolerance is for random
+        differences: pages of a tree's next level and index entries of earlier row versions.
         """
         slack = Cost(rows=8, entries=30, pages=30, bytes=1_000)
         return [
@@ -86,7 +87,7 @@ class Log:
         return stored(self._shape(seq), seq)
 
     async def measured(self) -> tuple[Cost, Cost]:
-        """Costs per event of the next events, one by one and in one batch."""
+        """Returns the costs per event of the next events, one by one and in one batch."""
         await self._conn.execute("VACUUM ANALYZE")
         begun = await spent(self._conn)
         for _ in range(ALONE):
@@ -97,7 +98,7 @@ class Log:
 
 
 class PoisonedLog(Log):
-    """The first event cannot be applied, so that all that follow it in their thread are parked."""
+    """A log whose first event cannot be applied, so that all later events of the thread are parked."""
 
     def _stored(self, seq: int) -> Stored:
         found = super()._stored(seq)

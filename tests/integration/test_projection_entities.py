@@ -1,4 +1,4 @@
-"""entities and job_runs: one row per type and name, one per job and due time."""
+"""entities: one row per type and name; job_runs: one row per job and due time."""
 
 from datetime import timedelta
 from uuid import UUID

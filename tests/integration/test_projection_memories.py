@@ -1,4 +1,4 @@
-"""memories: what holds of a user, since when, until when and by which words."""
+"""memories: the memories of a user with their validity and sources."""
 
 from datetime import datetime, timedelta
 from typing import Any

@@ -1,4 +1,4 @@
-"""messages: the whole transcript, in the order of the log."""
+"""messages: the full transcript in the order of the log."""
 
 import json
 from uuid import UUID

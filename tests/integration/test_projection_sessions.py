@@ -1,4 +1,4 @@
-"""sessions: rows that equal a fold of the log, with the turns of the current segment, in one question."""
+"""sessions: rows that equal a fold of the log, read in one query with the turns of the current segment."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -132,7 +132,7 @@ async def test_only_the_turns_of_the_current_segment_are_read(db: Connection) ->
 
 
 def scans(plan: Any, table: str) -> list[Any]:
-    """The nodes of a plan that read a table."""
+    """Returns the nodes of a plan that read a table."""
     if isinstance(plan, list):
         return [node for part in plan for node in scans(part, table)]
     if not isinstance(plan, dict):
@@ -147,7 +147,7 @@ def segment(state: SessionState | None) -> list[Any]:
 
 
 async def replay(db: Connection, events: Sequence[Event], size: int) -> list[Incoming]:
-    """Each event is stored twice, and each batch delivered twice; returns what the log holds, each event once."""
+    """Stores each event twice and delivers each batch twice; returns each event once."""
     await db.execute(f"TRUNCATE {TABLES}".encode())
     log = [stored(one, seq(n) + late) for n, one in enumerate(events, 1) for late in (0, 5)]
     now = await positions.load(db, PROJECTIONS, LIVE, 0)
@@ -205,7 +205,7 @@ async def test_the_session_in_postgres_equals_a_fold_of_the_log(
 
 
 def whole(state: SessionState | None, events: Sequence[Recorded]) -> SessionState | None:
-    """With the turns that a fold does not have at hand where a segment goes back: those that nothing removed."""
+    """Returns the state with all turns of its segment, including turns that a fold no longer has."""
     if state is None or state.segment_complete:
         return state
     turns: list[Message] = []

@@ -34,7 +34,7 @@ def put(
     model: str | None = "small",
     **texts: str,
 ) -> Event:
-    """texts: field → the text that is embedded for it."""
+    """Returns an event that puts an item. texts: the text to embed for each field."""
     hashes = {field: hashlib.sha256(text.encode()).hexdigest() for field, text in texts.items()}
     data = StoreItemPut(namespace=namespace, key=key, value=value, model=model if texts else None, vectors=hashes)
     return event(data, store_thread(namespace), minutes)

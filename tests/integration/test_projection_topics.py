@@ -1,4 +1,4 @@
-"""memory_topics: topics add up per thread."""
+"""memory_topics: topics of a thread with added mentions."""
 
 from datetime import timedelta
 

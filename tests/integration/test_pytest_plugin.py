@@ -1,4 +1,4 @@
-"""The fixtures that turnlog gives to other projects' tests."""
+"""The fixtures that turnlog offers to other projects' tests."""
 
 import os
 import subprocess
@@ -27,7 +27,7 @@ async def test_alone(turnlog_memory):
 
 @pytest.fixture
 def turnlog_servers(nats_url: str, database_url: str, tmp_path: Path) -> dict[str, Any]:
-    """In place of the plugin's own, which starts servers."""
+    """Replaces the plugin's fixture, which would start servers."""
     return {"home": tmp_path, "nats_url": nats_url, "database_url": database_url, "roles": ("projectors",)}
 
 

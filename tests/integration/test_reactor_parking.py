@@ -1,4 +1,4 @@
-"""A reactor that fails on one event again and again parks it as a dead letter, and goes on with others."""
+"""A reactor that repeatedly fails on an event parks it as a dead letter and continues with others."""
 
 import asyncio
 from functools import partial
@@ -30,7 +30,7 @@ from turnlog.events.subjects import STREAM, type_filter
 
 pytestmark = pytest.mark.slow
 
-# The template is accepted, and formatting a text as a number fails for every event that matches.
+# The template is valid, but formatting a text as a number fails for every matching event.
 BROKEN = """
 [rule.lucky_number]
 name = "Lucky number"
@@ -100,7 +100,7 @@ async def test_a_parked_event_of_a_reactor_is_dropped_for_good(play: Play) -> No
 
 @pytest.mark.nightly
 async def test_the_command_lists_and_retries_what_a_reactor_parked(play: Play, rules: Path, turnlog: Cli) -> None:
-    async with play(kek=None) as stage:  # the command has none
+    async with play(kek=None) as stage:  # because the command has no KEK
         [bad] = await append_texts(stage, "My lucky number is 7.")
         await parked(stage)
     listed = await turnlog("dead-letters", "list", "--projection", EXTRACTION)
@@ -110,7 +110,7 @@ async def test_the_command_lists_and_retries_what_a_reactor_parked(play: Play, r
     refused = await turnlog("dead-letters", "list", "--projection", "nothing", "--json")
     assert refused.error == "not-found"
     retried = await turnlog("dead-letters", "retry")
-    assert (retried.code, retried.out) == (0, "1 applied, 0 still parked\n")  # here no rules are set
+    assert (retried.code, retried.out) == (0, "1 applied, 0 still parked\n")  # without a rule file
     assert (await turnlog("dead-letters", "list")).out == "no dead letters\n"
 
 

@@ -1,4 +1,4 @@
-"""Ordered reading of a real stream: in order, without gaps, and loud when it cannot be."""
+"""A real stream is read in order and without gaps; otherwise reading fails with an error."""
 
 import asyncio
 
@@ -69,7 +69,7 @@ async def test_a_reader_knows_what_is_ahead(log: Log) -> None:
     async with log.reader(0, 1) as reader:
         taken = len(await reader.batch(limit=10, wait_s=5))
         while taken < 30:
-            assert reader.ahead in (0, 30 - taken)  # 0 while nothing more has come
+            assert reader.ahead in (0, 30 - taken)  # 0 if no more messages have arrived
             taken += len(await reader.batch(limit=10, wait_s=5))
         assert reader.ahead == 0
 
@@ -86,7 +86,7 @@ async def test_ten_events_of_seven_megabytes_come_through_smaller_pulls(log: Log
 
 @pytest.mark.nightly
 async def test_large_messages_come_in_batches_bounded_by_bytes(log: Log) -> None:
-    """What came before them is applied without them, and not all of them are kept in memory."""
+    """Earlier messages are applied without waiting for large ones, and not all large ones are kept in memory."""
     large = "x" * (BATCH_BYTES // 2)
     texts = ["small", *[large] * 20, "small too"]
     await log.append_many([turn(text) for text in texts])

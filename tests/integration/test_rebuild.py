@@ -1,4 +1,4 @@
-"""Rebuild side by side and verify, on real servers, while live traffic goes on."""
+"""Read models are rebuilt and verified on real servers while live traffic continues."""
 
 import asyncio
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ def conversation(n: int, threads: int = 5) -> list[Event]:
 
 
 def broken_at(text: str) -> Projection:
-    """messages with a bug that a single turn brings out."""
+    """Returns the projection of messages with a bug that one turn triggers."""
 
     def project(batch: Sequence[Recorded]) -> list[Change]:
         if any(isinstance(r.event.data, TurnRecorded) and r.event.data.content == text for r in batch):
@@ -56,7 +56,7 @@ async def everything(db: Connection, projection: Projection) -> list[object]:
 
 @pytest.fixture
 async def projected(log: Log, db: Connection, running_projectors: Runner, settled: Settled) -> Runner:
-    """A projected log of 60 turns in five threads, one of which was deleted."""
+    """Projects a log of 60 turns in five threads, one of which was deleted."""
     await log.append_many([*conversation(60), event(ThreadDeleted(), "t3")])
     await settled()
     return running_projectors
@@ -135,7 +135,8 @@ async def test_a_reader_that_takes_tables_in_another_order_is_no_deadlock(
         async with reader.transaction():
             await reader.execute("SELECT FROM api_keys")
             rebuilding = asyncio.create_task(rebuild_several(log, database_url, [first, last]))
-            while await rows(db, _LOCKED_OUT) == [(False,)]:  # the rebuild has the first table and wants the last
+            # the rebuild has locked the first table and waits for the last
+            while await rows(db, _LOCKED_OUT) == [(False,)]:
                 await asyncio.sleep(0.01)
             assert await rows(reader, "SELECT count(*) FROM thread_activity") == [(4,)]
         assert [one.projection for one in await rebuilding] == [first.name, last.name]

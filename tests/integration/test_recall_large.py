@@ -1,4 +1,4 @@
-"""Recall in a large scope: from samples and indexes comes what ranking every chunk would give."""
+"""Recall in a large scope, by samples and indexes, returns the same results as ranking every chunk."""
 
 import asyncio
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""Reranking over HTTP: the server's order where it answers well and in time, turnlog's own where it does not."""
+"""Reranking uses the server's order if it answers correctly and in time, else turnlog's own order."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""Recall over the database: turns, not chunks; only what is asked for; always what is there now."""
+"""Recall on the database returns turns instead of chunks, only from the requested scope, and always current ones."""
 
 from datetime import UTC, datetime
 

@@ -1,4 +1,5 @@
-"""Words of a turn, or all of it, are struck from the log, the read models and caches; a rebuild gives the same rows."""
+"""Words of a turn, or the entire turn, are redacted from the log, read models and caches; a rebuild gives equal
+rows."""
 
 import asyncio
 import json
@@ -68,7 +69,7 @@ def play(nats_url: str, database_url: str, tmp_path: Path) -> Play:
 
 @pytest.fixture
 async def room(play: Play) -> AsyncIterator[Stage]:
-    """Without keys: the words are in the log in clear, so that a search of its bytes would find them."""
+    """Yields a stage without keys, so that a search of the log's bytes finds unencrypted words."""
     async with play("projectors", kek=None) as found:
         yield found
 
@@ -80,7 +81,8 @@ async def sealed_room(play: Play) -> AsyncIterator[Stage]:
 
 
 async def told(stage: Stage) -> tuple[int, dict[str, Any]]:
-    """A conversation about the secret, and what models and people made from it; the sequence of its turn."""
+    """Appends a conversation about the secret and everything that was derived from it; returns the sequence of its
+    turn."""
     asked = turn(SAID, user="ann")
     seq = (await stage.runtime.log.append(asked)).seq
     source = MemorySource(thread="t", seq=seq, event_id=asked.id, quote=f"opens with {SECRET}", said_at=MAY_8)
@@ -156,14 +158,14 @@ async def told(stage: Stage) -> tuple[int, dict[str, Any]]:
 
 
 async def rows_with(stage: Stage, words: str, but: str = "of-bob") -> dict[str, list[Any]]:
-    """Table → its rows with the words, without those of another person's thread."""
+    """Returns the rows with the words by table, without those of another person's thread."""
     query = "SELECT t::text FROM {} t WHERE t::text ILIKE %s AND t::text NOT LIKE %s"
     found = {name: await stage.rows(query.format(name), f"%{words}%", f"%{but}%") for name in TABLES}
     return {name: lines for name, lines in found.items() if lines}
 
 
 async def stored_bodies(log: Log) -> list[bytes]:
-    """Every message of the stream as it is stored, without that of another person."""
+    """Returns the bytes of every stored message except that of another person."""
     every = [one async for one in read_to(log.nc, [f"{STORED_PREFIX}.>"], 1, as_stored=True)]
     return [one.body for one in every if b"of-bob" not in one.body]
 
@@ -194,7 +196,7 @@ async def test_a_word_is_struck_from_log_and_read_models_alike(room: Stage) -> N
     assert await room.rows("SELECT sentences FROM profile_texts") == [(["They use [redacted]."],)]
     assert len(await cached_hashes(room)) < vectors
     assert receipt.data.events and receipt.data.memories == 1 and receipt.data.by == "ann"
-    # Another person said the same by themselves: it stays, and the receipt says where.
+    # Another person said the same independently; those words stay, and the receipt names their location.
     assert "table turnlog.messages" in receipt.hits and receipt.data.hits
     assert "rows of the threads in messages" not in receipt.hits and "events of the threads" not in receipt.hits
 
@@ -283,7 +285,7 @@ async def test_a_plan_changes_nothing_and_refuses_what_the_turn_does_not_say(roo
 
 
 async def test_a_replacement_counts_only_where_the_event_is_gone(room: Stage) -> None:
-    """So nobody can change what somebody said by publishing one."""
+    """So nobody can change an event by publishing a replacement."""
     runtime = room.runtime
     seq, about = await told(room)
     forged = about["asked"].model_copy(update={"data": turn("I owe Bob money.").data})
@@ -325,7 +327,7 @@ async def test_a_read_under_way_meets_what_was_redacted_meanwhile(
     try:
         reading = other.read_thread("default", "t", types=("turn_recorded",))
         with monkeypatch.context() as patch:
-            patch.setattr("turnlog.events.read.PULL", 1)  # so that most is not on its way before the redaction
+            patch.setattr("turnlog.events.read.PULL", 1)  # so that most messages are not sent before the redaction
             read = [await anext(reading)]
         await replaced_in_log(room, seq, SECRET)
         read += [one async for one in reading]
@@ -360,7 +362,7 @@ async def test_a_reader_that_is_opened_during_a_redaction_meets_the_replacements
 
 
 async def test_appended_again_a_struck_turn_is_known_by_its_id(room: Stage) -> None:
-    """So that a client's retry does not store its words once more."""
+    """A client's retry therefore does not store the words again."""
     seq, about = await told(room)
     await struck(room, seq)
     assert Key("default", "t", about["asked"].id) in await recently_stored(room.runtime.log.nc, [("default", "t")])

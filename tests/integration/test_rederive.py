@@ -1,4 +1,5 @@
-"""Other rules, another prompt or model over recorded history: into a shadow, compared, promoted or dropped."""
+"""Recorded history is rederived with other rules, prompts or models into a shadow, compared, and promoted or
+dropped."""
 
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
@@ -47,7 +48,7 @@ def server() -> Iterator[ExtractingServer]:
 
 @pytest.fixture
 async def runtime(nats_url: str, database_url: str) -> AsyncIterator[Runtime]:
-    """Rules alone have looked at what ann said."""
+    """Yields a runtime in which only rules have read ann's turns."""
     async with opened(Settings(nats_url=nats_url, database_url=database_url)) as made, projecting(made):
         await made.log.append_many([user_turn(text, n) for n, text in enumerate(TEXTS)])
         await made.wait_until_projected()
@@ -59,7 +60,7 @@ async def runtime(nats_url: str, database_url: str) -> AsyncIterator[Runtime]:
 
 
 def nothing(done: float, total: float | None) -> None:
-    """Nobody watches."""
+    """Ignores the progress."""
 
 
 async def with_settings(runtime: Runtime, **changed: object) -> Runtime:

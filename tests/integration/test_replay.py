@@ -1,4 +1,4 @@
-"""One thread again: rebuilt in place, its parked events retried or dropped."""
+"""A single thread is rebuilt in place, and its parked events are retried or dropped."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Turns that are older than their person wants them kept leave the log and everything made from them."""
+"""Turns that exceed their person's retention period are deleted from the log and from everything derived from them."""
 
 import asyncio
 from base64 import b64encode
@@ -62,7 +62,7 @@ def play(nats_url: str, database_url: str, tmp_path: Path) -> Play:
 
 @pytest.fixture
 async def room(play: Play) -> AsyncIterator[Stage]:
-    """Without keys: the words are in the log in clear, so that a search of its bytes would find them."""
+    """Yields a stage without keys, so that a search of the log's bytes finds unencrypted words."""
     async with play("projectors", kek=None) as found:
         yield found
 
@@ -81,7 +81,7 @@ def memory(number: int, content: str, source: MemorySource, **more: Any) -> Memo
 
 
 async def told(stage: Stage) -> dict[str, int]:
-    """Old and young turns in one conversation, an old conversation, those of bob, and what was made from them."""
+    """Appends old and new turns in one conversation, an old conversation, bob's turns, and events derived from them."""
     log = stage.runtime.log
     first = said(SAID, OLD)
     answer, young = said(f"Noted: {SAID}", OLD, "assistant"), said("It rained on Monday.", YOUNG)
@@ -165,7 +165,7 @@ async def test_old_turns_leave_log_and_read_models_and_younger_ones_stay(room: S
         (seqs["young"], "It rained on Monday.")
     ]
     assert await room.rows("SELECT thread_id FROM thread_activity ORDER BY 1") == [("fork",), ("of-bob",), ("t",)]
-    # A memory leaves with its last turn; one that was said again, or written by hand, loses the quote.
+    # A memory is forgotten with its last source turn; if it was said again or written by hand, it only loses the quote.
     memories = await room.rows(
         "SELECT content, status, sources::text LIKE %s FROM memories ORDER BY id", "%[redacted]%"
     )
@@ -191,7 +191,7 @@ async def test_a_run_that_was_killed_is_finished_by_the_next(room: Stage, monkey
         if not [
             one async for one in log.read_thread("default", "t", types=("turn_recorded",)) if one.event.time == OLD
         ]:
-            raise asyncio.CancelledError  # all turns are deleted, and no rows are rebuilt
+            raise asyncio.CancelledError  # after all turns are deleted and before rows are rebuilt
         return done
 
     with monkeypatch.context() as patch, pytest.raises(asyncio.CancelledError):

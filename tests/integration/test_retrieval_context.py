@@ -1,4 +1,4 @@
-"""The retrieval context: turns, memories, preferences, entities and their numbers for one message."""
+"""The retrieval context contains turns, memories, preferences, entities and their counts for one message."""
 
 import pytest
 from conftest import Settled

@@ -1,4 +1,4 @@
-"""Row-level security: with the role of the API a tenant sees its own rows, before and after a rebuild of everything."""
+"""With the API's role a tenant sees only its own rows, before and after a rebuild of everything."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext
@@ -45,7 +45,7 @@ from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.store.projection import store_thread
 
 TENANTS = ("acme", "umbrella")
-# What has no tenant, and why a tenant's connection may read it, or needs none of it.
+# Tables without a tenant, and the reason why a tenant's connection may read them or does not need them.
 SHARED_TABLES = dict.fromkeys(SHARED, "sequences and ids: to wait for projectors, to store a repeated event once")
 WITHOUT_TENANT = {
     "embedding_cache": "the embedder's, by a hash of the text",
@@ -79,7 +79,8 @@ BY_HAND = {
 
 
 def everything_of(tenant: str) -> list[Event]:
-    """Events that give each read model a row: one of every contract that removes nothing, and an archived thread."""
+    """Returns events that add a row to each read model: one of every contract that removes nothing, and an archived
+    thread."""
     samples = [data for data in EVERY_CONTRACT if data.type not in NOT_APPLIED]
     archived = ThreadArchived(
         path=f"{tenant}/2023-05/old.parquet", sha256="9f86d081", events=1, from_seq=1, through_seq=1
@@ -106,7 +107,7 @@ async def runtime(nats_url: str, database_url: str, tmp_path: Path) -> AsyncIter
 
 
 async def fill_every_table(runtime: Runtime) -> None:
-    """With a row of each of both tenants."""
+    """Adds a row of each of both tenants to every table."""
     await execute(runtime.database_url, f"INSERT INTO turnlog.embedding_cache VALUES {CACHED}")
     for n, tenant in enumerate(TENANTS):
         for one in everything_of(tenant):
@@ -117,13 +118,13 @@ async def fill_every_table(runtime: Runtime) -> None:
 
 
 async def tenants_in(conn: Connection) -> dict[str, list[str]]:
-    """The tenants of the rows that the connection sees in each table."""
+    """Returns the tenants of the rows that the connection sees in each table."""
     query = "SELECT array(SELECT DISTINCT tenant FROM {} ORDER BY 1)"
     return {table: (await rows(conn, query.format(table)))[0][0] for table in READABLE}
 
 
 async def answers(runtime: Runtime, tenant: str) -> list[Any]:
-    """What the use cases read for a tenant."""
+    """Returns the results of the use cases that read for a tenant."""
     found = await recall(runtime, tenant, "essay 8 May", user="ann")
     return [
         await list_threads(runtime, tenant),

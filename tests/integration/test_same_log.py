@@ -1,4 +1,4 @@
-"""The id of a log, appends into a stream that was replaced, and events that are moved behind a sequence."""
+"""Tests the id of a log, appends to a replaced stream, and events that are moved after a sequence."""
 
 import asyncio
 from dataclasses import replace
@@ -44,7 +44,7 @@ async def test_a_log_and_rows_of_an_earlier_version_get_one_id_whoever_starts_fi
 
 
 async def test_an_append_into_a_stream_that_was_replaced_is_not_acknowledged(nats_url: str, log: Log) -> None:
-    """Before any look at the stream: the sequence that NATS gives it is one that the log had before."""
+    """This works without a check of the stream, because NATS assigns a sequence that the log had already used."""
     for number in range(3):
         await log.append(turn(f"{number}"))
     await log.nc.jetstream().delete_stream(STREAM)
@@ -63,7 +63,7 @@ async def test_an_append_into_a_stream_that_was_replaced_is_not_acknowledged(nat
 async def test_a_move_that_was_killed_goes_on_and_keeps_the_order_of_events(
     log: Log, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
-    """Killed at the third event, on either side of the deletion of its first copy."""
+    """The move is killed at the third event, before or after the deletion of its first copy."""
     sent = [turn(f"{number}") for number in range(5)]
     await log.append_many(sent)
     real, calls = move.overwrite, list[int]()
@@ -87,7 +87,7 @@ async def test_a_move_that_was_killed_goes_on_and_keeps_the_order_of_events(
 
 
 async def test_a_deleted_last_event_is_no_sign_of_another_log(log: Log, database_url: str, db: Connection) -> None:
-    """An erasure deletes messages, also the one at the position."""
+    """An erasure may also delete the message at the position."""
     for number in range(3):
         await log.append(turn(f"{number}"))
     async with running_projector(log, database_url, [MESSAGES]):
@@ -99,7 +99,7 @@ async def test_a_deleted_last_event_is_no_sign_of_another_log(log: Log, database
 
 @pytest.mark.parametrize("kept", [0, 2])
 async def test_moved_events_keep_their_order_and_ids_behind_the_sequence(log: Log, kept: int) -> None:
-    """kept: how many events are those that rows have at their sequences."""
+    """kept: the number of events whose sequences the rows already have."""
     events = [turn(f"{number}", thread=f"t{number % 2}") for number in range(5)]
     await log.append_many(events)
     assert await move_behind(log, kept, 10) == 5 - kept

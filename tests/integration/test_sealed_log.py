@@ -1,4 +1,4 @@
-"""The log of a turnlog with keys: unreadable on disk, read by everything of ours, and gone with a user's key."""
+"""A log with keys is unreadable on disk, readable for all of turnlog, and erased with a user's key."""
 
 import json
 from collections.abc import AsyncIterator
@@ -65,7 +65,7 @@ async def erase(stage: Stage, user: str) -> int:
 
 
 async def every_text(db: Connection) -> str:
-    """All that the read models hold, as text."""
+    """Returns all rows of the read models as text."""
     tables = [table.name for projection in PROJECTIONS for table in projection.tables]
     return "\n".join([text for name in tables for (text,) in await rows(db, f"SELECT t::text FROM {name} t")])
 
@@ -128,7 +128,7 @@ async def test_what_a_user_says_after_the_erasure_has_a_new_key(play: Play) -> N
         await erase(stage, "ann")
         await stage.runtime.log.append(turn("I am back.", user="ann"))
         await stage.runtime.wait_until_projected()
-        assert await contents(stage) == [SECRET, "I am back."]  # the first was projected before
+        assert await contents(stage) == [SECRET, "I am back."]  # the first turn was projected before
         keys = {json.loads(body)["sealedkey"] for body in (await bodies(stage.runtime.log)).splitlines()}
         assert len(keys) == 2
         assert [text_of(one) for one in await stage.events()] == [ERASED, "I am back."]

@@ -1,4 +1,4 @@
-"""The segment reactor on real servers: one checkpoint a request, whatever is delivered again or dies."""
+"""The segment reactor makes one checkpoint for each request, even after redeliveries and crashes."""
 
 import threading
 from functools import partial
@@ -36,11 +36,12 @@ RULES = SegmentRules(model_context_window=2_000)
 @pytest.fixture
 async def play(nats_url: str, database_url: str, model: MemoryServer) -> Play:
     given = {"api_base_url": model.url, "api_key": model.key, "model": "test-model", "model_timeout_s": 20.0}
-    return player(nats_url, database_url, ROLES, **given, enable_summary=False)  # only segments are summarised
+    # because only segments are summarised here
+    return player(nats_url, database_url, ROLES, **given, enable_summary=False)
 
 
 async def begin(stage: Stage, exchanges: int = 12) -> list[int]:
-    """A session with that many questions and answers; returns the sequences of the messages."""
+    """Appends a session with this many questions and answers; returns the sequences of the messages."""
     await stage.runtime.log.append(event(SessionCreated(rules=RULES)))
     return await stage.say(1, 2 * exchanges)
 
@@ -129,7 +130,7 @@ async def test_several_requests_of_one_moment_make_one_checkpoint(play: Play, mo
 async def test_dying_between_the_models_answer_and_the_append_costs_no_second_call(
     play: Play, model: MemoryServer, database_url: str
 ) -> None:
-    """The ledger's table is locked, so work stands still behind the cached answer until that process is gone."""
+    """The ledger's table is locked, so that the work waits after the cached answer until the process has ended."""
     model.first["summary"] = [Step(text="They planned a trip.", until=(answer := threading.Event()))]
     async with await connect(database_url) as conn:
         async with play() as stage:
@@ -144,7 +145,7 @@ async def test_dying_between_the_models_answer_and_the_append_costs_no_second_ca
             answer.set()
             await eventually(is_answered)
             assert await stage.all("segment_checkpointed") == []
-            await stage.runtime.log.nc.jetstream().delete_consumer(STREAM, NAME)  # else the wait is 30 s
+            await stage.runtime.log.nc.jetstream().delete_consumer(STREAM, NAME)  # otherwise the wait is 30 s
         await conn.execute("ROLLBACK")
     async with play() as stage:
         await stage.until("segment_checkpointed", 1)
@@ -173,7 +174,7 @@ async def test_a_turn_that_arrives_while_the_model_works_is_neither_lost_nor_cov
 async def test_a_checkpoint_does_not_wait_for_the_projections_of_a_conversation_that_goes_on(
     play: Play, model: MemoryServer, database_url: str
 ) -> None:
-    """Else each wait brings the next turn, and a busy conversation is never summarised."""
+    """Otherwise new turns would arrive during each wait, and a busy conversation would never be summarised."""
     model.first["summary"] = [Step(text="They planned a trip.", until=(answer := threading.Event()))]
     async with play() as stage, await connect(database_url) as conn:
         await ask(stage, (await begin(stage))[-1])
@@ -296,7 +297,7 @@ async def test_the_last_retry_makes_the_checkpoint(play: Play, model: MemoryServ
 async def test_a_retry_waits_until_the_breaker_lets_it_through(
     play: Play, model: MemoryServer, monkeypatch: pytest.MonkeyPatch, failures: int
 ) -> None:
-    """The first try makes four calls; that of the second opens the breaker, and the others wait for it."""
+    """The first try makes four calls; the second try's call opens the breaker, and the other tries wait for it."""
     monkeypatch.setattr(calls, "Breaker", partial(Breaker, open_s=0.5))
     monkeypatch.setattr(calls, "FIRST_PAUSE_S", 0.01)
     model.first["summary"] = [Step(status=500)] * failures

@@ -1,4 +1,4 @@
-"""Writers of one session in several processes at once: no update is lost, and no turn."""
+"""Concurrent writers of one session in several processes lose neither updates nor turns."""
 
 import asyncio
 import json

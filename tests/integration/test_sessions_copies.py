@@ -1,4 +1,4 @@
-"""Copies of sessions: never of another log, never older than what is there, and equal to the log after anything."""
+"""Copies of sessions are never of another log, never outdated, and always equal to the log in the end."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -52,7 +52,7 @@ async def bench(log: Log, database_url: str) -> AsyncIterator[Processes]:
 async def test_a_copy_of_another_log_is_no_copy(bench: Processes, nats_url: str) -> None:
     await conversation(await bench.process())
     await bench.log.nc.jetstream().delete_stream(STREAM)
-    await bench.reconnect(nats_url)  # as after a restart: a running process refuses the new log
+    await bench.reconnect(nats_url)  # like a restart, because a running process refuses the new log
     sessions = await bench.process()
     with pytest.raises(NotFound):
         await sessions.get("t")

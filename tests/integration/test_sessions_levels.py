@@ -1,4 +1,4 @@
-"""A session read from memory, the bucket, Postgres or the log is the same session, however old the copy was."""
+"""A session is the same when it is read from memory, the bucket, Postgres or the log, even if a copy is outdated."""
 
 import asyncio
 import json
@@ -83,7 +83,8 @@ async def test_what_another_process_does_is_seen_at_once_at_every_level(
 async def test_a_copy_in_memory_is_given_without_a_question_to_any_server(
     bench: Processes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session_cache, "SUSPECT_S", 3_600.0)  # else one question comes so long after the first look
+    # otherwise a slow machine may exceed this time between two reads
+    monkeypatch.setattr(session_cache, "SUSPECT_S", 3_600.0)
     sessions = await bench.process()
     state = await conversation(sessions)
     await sessions.get("t")
@@ -136,7 +137,7 @@ async def test_the_bucket_forgets_a_removed_session_that_nobody_reads_again(benc
 
 
 async def test_a_session_that_is_removed_just_now_gets_no_turn(bench: Processes) -> None:
-    """The removal is on its way when the turn is decided: nothing has been heard of it."""
+    """The removal is being stored when the turn is decided, and no process knows of it yet."""
     sessions = await bench.process()
     await conversation(sessions)
     _, written = await asyncio.gather(

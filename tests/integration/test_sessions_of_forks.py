@@ -1,4 +1,4 @@
-"""A session on a fork has the fork's shared past and its owner, and nothing of a parent that was deleted."""
+"""A session on a fork contains the fork's shared past and owner, but nothing of a deleted parent."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -33,7 +33,7 @@ async def play(nats_url: str, database_url: str) -> Play:
 
 
 async def past(stage: Stage, user: str | None = "ann", thread: str = "t") -> list[int]:
-    """The turns of PAST; returns their sequences."""
+    """Appends the turns of PAST and returns their sequences."""
     turns = [turn(text, role, thread, user=user if role == "user" else None) for text, role in PAST]
     return [place.seq for place in await stage.runtime.log.append_many(turns)]
 
@@ -46,7 +46,7 @@ async def forked(stage: Stage, at: int, new: str = "f", parent: str = "t") -> No
 
 
 async def at_every_level(stage: Stage, thread: str = "f") -> SessionState:
-    """The session as new processes find it, in Postgres and, without that row, on the log: the same one."""
+    """Returns the session as new processes read it, after checking that Postgres and the log yield the same."""
     async with AsyncExitStack() as stack:
         bench = Processes(stage.runtime.log, stage.runtime.pool, stack)
         await stage.runtime.wait_until_projected()

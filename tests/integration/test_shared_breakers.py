@@ -1,4 +1,4 @@
-"""Circuit breakers of two processes on one log: what opens one opens the other, and one reset closes both."""
+"""Circuit breakers of two processes on one log open together, and one reset closes both."""
 
 from helpers.servers import eventually
 from helpers.stage import MemoryServer, Stage, player
@@ -9,7 +9,7 @@ from turnlog.agent.team.configured import server_team
 
 
 def breakers(stage: Stage) -> dict[str, Breaker]:
-    """Of the model and of a tool."""
+    """Returns the breakers of the model and of a tool."""
     server = server_team(stage.runtime)
     assert server is not None
     return {"llm": stage.runtime.models.chat.breaker, "search": server.tools.breakers["search"]}  # type: ignore[attr-defined]
@@ -33,7 +33,7 @@ async def test_other_processes_follow_a_breaker_also_those_that_begin_later(
             for service in ("llm", "search"):
                 await eventually(lambda of=service: _is(later, of, "open"))
         circuits = {circuit.service: circuit for circuit in await list_breakers(here.runtime)}
-        assert "closed" not in (circuits["llm"].state, circuits["search"].state)  # half-open on a slow machine
+        assert "closed" not in (circuits["llm"].state, circuits["search"].state)  # may be half-open on a slow machine
         await reset_breaker(here.runtime, "search")
         assert {one.service: one.state for one in await list_breakers(there.runtime)}["search"] == "closed"
         assert breakers(there)["llm"].state != "closed"
@@ -48,7 +48,7 @@ async def test_a_breaker_that_closes_after_its_trials_closes_elsewhere(
         fail(ours)
         await eventually(lambda: _is(there, "llm", "open"))
         ours.follow(None)
-        ours.follow(31.0)  # its 30 s are over
+        ours.follow(31.0)  # after the breaker's 30 s
         for _ in range(2):
             ours.admit()
             ours.succeeded()
@@ -72,7 +72,7 @@ async def test_failures_in_a_row_count_wherever_they_are(nats_url: str, database
         theirs.admit()
         theirs.succeeded()
         await eventually(lambda: counts(ours, 0))
-        for breaker, other in ((ours, theirs), (theirs, ours)) * 3:  # of one person, who may be the cause
+        for breaker, other in ((ours, theirs), (theirs, ours)) * 3:  # failures of one person, who may be their cause
             fail(breaker, 1, "default/ann")
             await eventually(lambda one=breaker, two=other: counts(two, one.failures))
             if breaker.failures == 2:

@@ -1,4 +1,4 @@
-"""Workers divide the partitions of a log among them, and take over from one that is gone."""
+"""Workers divide the partitions of a log among themselves and take over those of a worker that has ended."""
 
 import asyncio
 import contextlib
@@ -82,7 +82,7 @@ async def test_workers_divide_the_partitions_and_take_over_from_one_that_ends(na
 async def test_partitions_of_a_process_whose_event_loop_is_blocked_are_taken_over(
     nats_url: str, database_url: str, db: Connection, monkeypatch: pytest.MonkeyPatch, is_shared: bool
 ) -> None:
-    """Its projectors run in a loop of their own, which a callback blocks, as a user's program may block its own."""
+    """Its projectors run in a separate loop, which a callback blocks, as a user's program may block its loop."""
     monkeypatch.setattr(database, "FROZEN_S", 1.5)
     frozen, go_on = LoopThread("frozen"), threading.Event()
 

@@ -1,4 +1,4 @@
-"""Short-term memory as its callers use it: the operations and the flow of the seed, on real servers."""
+"""Short-term memory as callers use it: its operations and the typical flow, on real servers."""
 
 import asyncio
 import os
@@ -36,7 +36,8 @@ ROLES = ("projectors", "reactors")
 @pytest.fixture
 async def play(nats_url: str, database_url: str, model: MemoryServer, no_segment_pauses: None) -> Play:
     given = {"api_base_url": model.url, "api_key": model.key, "model": "test-model"}
-    return player(nats_url, database_url, ROLES, **given, enable_summary=False)  # only segments are summarised
+    # because only segments are summarised here
+    return player(nats_url, database_url, ROLES, **given, enable_summary=False)
 
 
 async def test_a_new_session_has_every_part_of_the_value(play: Play) -> None:
@@ -94,7 +95,7 @@ async def test_a_written_turn_is_two_events_and_shows_in_history_and_value(play:
 async def test_the_flow_of_the_seed_summarises_off_the_path_and_again_in_summary_mode(
     play: Play, model: MemoryServer
 ) -> None:
-    """Query, ask the model, write, 40 times: every turn is always covered by the summary or shown."""
+    """Queries, asks the model and writes 40 times; every turn is always shown or covered by the summary."""
     modes: list[str] = []
     async with play() as stage, memory_of(stage) as memory:
         models = make_models(stage.runtime.settings)

@@ -1,4 +1,4 @@
-"""Short-term memory with many at it: callers, processes, users and tenants at once."""
+"""Short-term memory is used by several callers, processes, users and tenants at once."""
 
 import asyncio
 from typing import Any
@@ -23,7 +23,8 @@ ROLES = ("projectors", "reactors")
 @pytest.fixture
 async def play(nats_url: str, database_url: str, model: MemoryServer) -> Play:
     given = {"api_base_url": model.url, "api_key": model.key, "model": "test-model"}
-    return player(nats_url, database_url, ROLES, **given, enable_summary=False)  # only segments are summarised
+    # because only segments are summarised here
+    return player(nats_url, database_url, ROLES, **given, enable_summary=False)
 
 
 async def test_repeated_queries_of_one_state_ask_for_one_checkpoint(play: Play) -> None:
@@ -111,7 +112,7 @@ async def test_processes_that_cross_the_threshold_at_once_get_one_checkpoint(
 async def test_a_conversation_that_never_pauses_gets_its_checkpoints_all_the_same(
     play: Play, model: MemoryServer
 ) -> None:
-    """In Chinese, one turn at the heels of the other; the model's answer takes its time."""
+    """Chinese turns follow each other without a pause while the model answers slowly."""
     model.said["summary"] = "患者最近头晕。"
     async with play() as stage, memory_of(stage) as memory:
         await memory.create(create(model_context_window=1_200))
@@ -130,7 +131,7 @@ async def test_a_conversation_that_never_pauses_gets_its_checkpoints_all_the_sam
             checkpoints = len(await memory.checkpoints("t"))
         await stage.rest(NAME)
         covered = (await memory.checkpoints("t"))[-1].turns_covered
-        # With room for whatever was said while a slow machine made the summary.
+        # The window is large enough for all turns that come while a slow machine makes the summary.
         found = await memory.query_memory_context(query(model_context_window=100_000))
     assert found.session.flow_context.turn_count == number
     assert shown_turns(found, number) == list(range(covered + 1, number + 1))
@@ -208,7 +209,7 @@ async def test_an_empty_text_is_a_field_that_was_not_given(play: Play) -> None:
 
 
 async def test_every_operation_leaves_its_number_in_the_metrics(play: Play) -> None:
-    """What B asks to watch: checkpoints, lengths of summaries, token ratios, and read times of each store."""
+    """Checks the metrics of checkpoints, lengths of summaries, token ratios, and read times of each store."""
     names = {
         "turnlog_session_checkpoints_total": {"trigger": "automatic", "outcome": "made"},
         "turnlog_session_summary_tokens_count": {},

@@ -1,4 +1,5 @@
-"""What NATS alone may not change: events on the threads of limits, agents and API keys count only signed."""
+"""Events on the threads of limits, agents and API keys count only if signed, so NATS access alone cannot change
+them."""
 
 import json
 from collections.abc import AsyncIterator
@@ -42,7 +43,7 @@ async def stage(settings: Settings) -> AsyncIterator[Stage]:
 
 
 async def forge(stage: Stage, one: Event, body: bytes | None = None) -> int:
-    """Publishes with turnlog's own password of NATS, and without its secret; returns the sequence."""
+    """Publishes with turnlog's NATS password but without its secret; returns the sequence."""
     return await publish(stage, publish_subject(one.tenant, one.thread, one.type), body or encode(one))
 
 
@@ -109,7 +110,7 @@ async def test_events_from_before_they_were_signed_hold_and_a_rebuild_asks_for_t
     stage: Stage, settings: Settings
 ) -> None:
     runtime, signer = stage.runtime, stage.runtime.log.signer
-    runtime.log.signer = None  # as the release before
+    runtime.log.signer = None  # like the previous release
     old = await forge(stage, event(LIMITS, LIMITS_THREAD))
     await runtime.wait_until_projected()
     runtime.log.signer = signer

@@ -1,4 +1,4 @@
-"""Small batches: one trip to Postgres and back, all or nothing, and a rest between them in which events gather."""
+"""Small batches take one round trip to Postgres, are atomic, and are followed by a short rest to collect events."""
 
 import asyncio
 from collections.abc import Sequence
@@ -125,7 +125,7 @@ async def test_an_event_that_one_batch_holds_twice_is_one_event(log: Log, db: Co
     twice = turn("twice")
     await log.append(twice)
     await log.append_many([turn("other", thread="u") for _ in range(others)])
-    # Past the deduplication window a producer's retry is stored again.
+    # After the deduplication window a producer's retry is stored again.
     await log.nc.jetstream().publish("turnlog.default.t.turn_recorded", encode(twice))
     at, batch = await positions.load(db, [MESSAGES], LIVE, 0), await read(log)
     assert len(batch) == others + 2

@@ -1,4 +1,4 @@
-"""The stream is made although the server cannot make it at once, as just after another one was deleted."""
+"""The stream is created even if the server cannot do it at once, for instance after another stream was deleted."""
 
 import asyncio
 from pathlib import Path
@@ -13,7 +13,7 @@ from turnlog.events.stream import StreamOptions
 
 
 def in_the_way(home: Path) -> Path:
-    """A file where the server keeps its streams."""
+    """Returns a file at the location of the server's streams."""
     folder = home / "nats" / "store" / "jetstream" / "TURNLOG"
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "streams"

@@ -1,5 +1,5 @@
-"""A tenant's own subscriber on a real nats-server: it reads its tenant's events from its durable, publishes for its
-tenant, and reaches nothing else."""
+"""On a real nats-server, a tenant's subscriber reads and publishes only events of its tenant and cannot do anything
+else."""
 
 import asyncio
 import json
@@ -38,7 +38,7 @@ API = "$JS.turnlog.API"
 
 @asynccontextmanager
 async def connected(runtime: Runtime, made: NewSubscriber) -> AsyncIterator[tuple[Client, list[str]]]:
-    """The subscriber's client, and what the server refused it."""
+    """Yields the subscriber's client and the list of the server's refusals."""
     refused: list[str] = []
 
     async def note(error: Exception) -> None:
@@ -50,7 +50,8 @@ async def connected(runtime: Runtime, made: NewSubscriber) -> AsyncIterator[tupl
 
 
 async def answer_to(runtime: Runtime, made: NewSubscriber) -> bytes:
-    """The server's first words to its user and password; a client that is refused leaves its socket open."""
+    """Returns the server's first response to the subscriber's credentials. A refused client would leave its socket
+    open."""
     host, _, port = runtime.nats_url.rpartition("@")[2].partition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     await reader.readline()
@@ -63,7 +64,7 @@ async def answer_to(runtime: Runtime, made: NewSubscriber) -> bytes:
 
 
 async def read_all(client: Client, made: NewSubscriber) -> list[str]:
-    """Threads of the events that its durable has for it."""
+    """Returns the threads of the events in the subscriber's durable."""
     durable = await client.jetstream(domain=made.domain).pull_subscribe_bind(made.durable, made.stream)
     found = []
     for message in await durable.fetch((await durable.consumer_info()).num_pending, timeout=60):
@@ -73,7 +74,7 @@ async def read_all(client: Client, made: NewSubscriber) -> list[str]:
 
 
 async def of_others(runtime: Runtime) -> dict[str, int]:
-    """How many events are on each subject of other tenants."""
+    """Returns the number of events on each subject of other tenants."""
     found = await runtime.log.nc.jetstream().stream_info(STREAM, subjects_filter=">")
     return {one: count for one, count in (found.state.subjects or {}).items() if ".acme." not in one}
 
@@ -97,7 +98,7 @@ async def test_a_subscriber_reads_and_publishes_for_its_tenant_and_reaches_nothi
             before = await of_others(runtime)
             await no_answer_lands_in_the_log(client, mine, subject)
             async with connected(runtime, other) as (second, _):
-                assert await read_all(second, other) == ["of-other"]  # it is still there, and has its own filter
+                assert await read_all(second, other) == ["of-other"]  # it still exists with its own filter
             assert await of_others(runtime) == before
         assert [one.position for one in await list_subscribers(runtime, "other")] == [2]
         await remove_subscriber(runtime, "acme", "analytics", admit)
@@ -110,8 +111,8 @@ async def test_a_subscriber_reads_and_publishes_for_its_tenant_and_reaches_nothi
 async def everything_else_is_refused(
     client: Client, refused: list[str], mine: NewSubscriber, other: NewSubscriber
 ) -> None:
-    """Requests about the durable of another tenant, about its own that change it, and about the stream; under the
-    domain and without it. Subjects of another tenant, those that the stream stores, and listening to anybody."""
+    """Checks the refusal of requests about another tenant's durable, changes to its own durable, and requests about the
+    stream, with and without the domain; and of other tenants' subjects, stored subjects, and any subscription."""
     change = {"stream_name": STREAM, "config": ConsumerConfig(durable_name=mine.durable, filter_subject=">").as_dict()}
     asked = [
         f"CONSUMER.INFO.{STREAM}.{other.durable}",
@@ -148,8 +149,9 @@ async def refusal(refused: list[str], text: str) -> None:
 
 
 async def no_answer_lands_in_the_log(client: Client, mine: NewSubscriber, subject: str) -> None:
-    """The server sends an answer where the request says, and asks for no permission: to another tenant's subject too.
-    In turnlog's account such answers would be stored as events there."""
+    """The server sends a reply to any subject that the request names, without a permission check, even to another
+    tenant's.
+    In turnlog's account such replies would be stored as events."""
     target = publish_subject("other", "of-other", "turn_recorded")
     for asked in (
         subject,
@@ -159,14 +161,14 @@ async def no_answer_lands_in_the_log(client: Client, mine: NewSubscriber, subjec
     ):
         await client.publish(asked, b"", reply=target)
         await client.publish(asked, b"", reply="turnlog.keys.k")
-        # Served after the one above, so its answer, if it had landed, is stored by then.
+        # This request is served after the one above, so a reply to that one would be stored by now.
         if asked == subject:
             await client.request(subject, b"{}", timeout=5)
 
 
 async def test_a_subscriber_that_nats_does_not_start_with_leaves_nothing(home: Path) -> None:
     async def with_a_bad_password(durable: str, password: str | None) -> None:
-        await change_subscriber(home, durable, "\0")  # nats-server does not know its escape in a configuration
+        await change_subscriber(home, durable, "\0")  # nats-server does not support this escape in its configuration
 
     async with opened(Settings(home=home, plaintext=True)) as runtime:
         await runtime.log.append(turn(tenant="acme"))

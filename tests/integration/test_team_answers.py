@@ -1,4 +1,4 @@
-"""Answers by a team of agents: each step is on the log, and a run that was killed goes on after the last one."""
+"""A team of agents records each step on the log, and a killed run continues after its last step."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -120,7 +120,7 @@ async def test_an_agent_uses_its_own_model_or_the_requests_or_the_servers(
 
 
 async def test_a_killed_run_goes_on_after_its_last_step(play: Play, model: OpenAIServer) -> None:
-    """The process ends while the model solves: the plan and the tools are not paid for and not made again."""
+    """The process ends while the model solves; the plan and the tool calls are not repeated."""
     model.reply("I note it.", tool_calls=[PROFILE])
     model.hang()
     asked = question_events(Question("default", "t", "Set my GPA", "ann", agent="profile"))
@@ -158,7 +158,7 @@ async def ring(times: int) -> None:
 async def test_a_killed_loop_goes_on_after_its_last_round_and_repeats_no_call_that_may_not_be(
     nats_url: str, database_url: str, model: OpenAIServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The process ends in the second round, while a tool works; both rounds' calls have one id."""
+    """The process ends in the second round while a tool works; the calls of both rounds have the same id."""
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "bell_of_a_test.py").write_text(BELL)
     tools = 'tools_from = ["helpers.support_desk", "bell_of_a_test"]\n'
@@ -247,7 +247,7 @@ async def test_a_run_without_an_answer_ends_with_its_reason(play: Play, model: O
 async def test_a_run_whose_failure_could_not_be_recorded_is_answered_when_it_is_delivered_again(
     play: Play, model: OpenAIServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The log is away when the failure is recorded; an end of the run on it would keep out the answer."""
+    """The log is unavailable when the failure is recorded; a recorded end of the run would block the answer."""
     append_many, refused = Log.append_many, list[Sequence[Event]]()
 
     async def away_at_first(self: Log, events: Sequence[Event], *rest: Any, **options: Any) -> Any:
@@ -330,5 +330,5 @@ async def _asked(model: OpenAIServer, times: int) -> bool:
 
 
 async def _puts(log: Log, thread: str = "store/advising.ann.profile") -> list[UUID]:
-    """Ids of the documents that tools have stored, each once."""
+    """Returns the distinct ids of the documents that tools have stored."""
     return [one.event.id async for one in log.read_thread("default", thread)]

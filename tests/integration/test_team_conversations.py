@@ -1,5 +1,6 @@
-"""Conversations with a team, one for each thing that can happen in a run: asked over the log, answered by a scripted
-server of the OpenAI API. tests/teams/conversations.toml has them."""
+"""Conversations with a team, one for each situation in a run, with a scripted server of the OpenAI API.
+
+tests/teams/conversations.toml contains them."""
 
 import tomllib
 from collections.abc import AsyncIterator, Sequence
@@ -50,7 +51,7 @@ class Workshop:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What came of a conversation. failure: the code of the error that there was in place of an answer."""
+    """The result of a conversation. failure: the code of the error if there was no answer."""
 
     pieces: Sequence[Piece]
     failure: str | None
@@ -64,7 +65,7 @@ class Said:
 
 @pytest.fixture(scope="module")
 async def workshop(servers: Any, databases: Databases) -> AsyncIterator[Workshop]:
-    """The team on servers of this module: each conversation has a thread and a user of its own."""
+    """Yields the team on servers of this module; each conversation has a separate thread and user."""
     await empty_nats(servers.nats_url)
     with OpenAIServer() as model:
         settings = {"api_base_url": model.url, "api_key": model.key, "model": "m", "team": str(TEAMS / "workshop")}
@@ -162,7 +163,7 @@ def check_what_was_shown(said: Said, conversation: dict[str, Any]) -> None:
 
 
 def text_of(pieces: Sequence[Piece]) -> str:
-    """The text that stands in the end."""
+    """Returns the final text."""
     text = ""
     for piece in pieces:
         match piece:
@@ -174,7 +175,7 @@ def text_of(pieces: Sequence[Piece]) -> str:
 
 
 def check_what_was_asked(asked: Sequence[dict[str, Any]], conversation: dict[str, Any]) -> None:
-    """Every script is used up; the model gets tools while it plans, none while it solves, and only valid messages."""
+    """Checks that every script was used, and that the model gets tools only while planning, and only valid messages."""
     assert len(asked) == len(conversation["model"])
     for body in asked:
         assert validate_openai_messages(body["messages"]) == []
@@ -187,7 +188,7 @@ def check_what_was_asked(asked: Sequence[dict[str, Any]], conversation: dict[str
 
 
 def check_the_log(said: Said, conversation: dict[str, Any]) -> None:
-    """The run is recorded with its end, each call has its result, and the turns can be sent to a model again."""
+    """Checks that the run and its end are recorded, each call has a result, and the turns are valid for a model."""
     types = [event.type for event in said.events]
     assert types.count("answer_receipt") == (said.failure is None)
     assert said.run is not None and said.run.run.code == said.failure

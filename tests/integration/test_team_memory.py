@@ -1,4 +1,4 @@
-"""What agents of a team get of what is known of a person, and what they suggest to ask next."""
+"""Agents of a team get a person's memories and suggest next questions."""
 
 import json
 from collections.abc import Iterator
@@ -129,7 +129,7 @@ async def test_an_answer_suggests_what_to_ask_next_unless_the_person_wants_none(
 async def test_an_agent_of_a_team_may_recall_the_past_in_a_loop(
     nats_url: str, database_url: str, model: OpenAIServer, tmp_path: Path
 ) -> None:
-    """As the agent without a team does; what was found counts as read."""
+    """This works as for the agent without a team; recalled memories count as read."""
     (tmp_path / "team.toml").write_text('name = "t"\nentry = "one"\n')
     agent = 'name = "One"\nprompt = "p"\npolicy = "loop"\ntools = ["recall_memory"]\n'
     (tmp_path / "one.toml").write_text(agent)

@@ -1,4 +1,4 @@
-"""The 32 tools of the advising team on real servers: what they return for a sample applicant, and store once."""
+"""The 32 tools of the advising team return results for a sample applicant and store their effects once."""
 
 import json
 import uuid
@@ -34,14 +34,14 @@ ANN = "ann@example.org"
 
 
 async def edited(instruction: str, text: str) -> str:
-    """Stands where a call of a model stands: the first sentence alone."""
+    """Replaces a model call: returns the first sentence."""
     assert "Keep their voice" in instruction
     return text.split(". ")[0] + "."
 
 
 @asynccontextmanager
 async def advised(nats_url: str, database_url: str) -> AsyncIterator[tuple[Stage, Use]]:
-    """A stage with a user who has the first sample applicant's profile, essays and assessments."""
+    """Yields a stage with a user who has the first sample applicant's profile, essays and assessments."""
     async with player(nats_url, database_url, ("projectors",))() as stage:
         records = StoredRecords(stage.runtime, "default", ANN, "advising")
         await store_applicant(records, applicants()[0], uuid.uuid4())
@@ -49,7 +49,7 @@ async def advised(nats_url: str, database_url: str) -> AsyncIterator[tuple[Stage
 
 
 async def used(agent: str, name: str, use: Use, **arguments: Any) -> Any:
-    """The value that a call returned."""
+    """Calls a tool and returns its value."""
     result = await TOOLS.call(AGENTS[agent], name, arguments, replace(use, effect=uuid.uuid4()))
     assert not result.is_error, result.value
     return result.value

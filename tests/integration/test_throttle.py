@@ -1,4 +1,4 @@
-"""The throttle on real Postgres: requests at once, sliding windows, quota, leases; limits changed by events."""
+"""The throttle on real Postgres: concurrent requests, sliding windows, quotas, leases, and limits changed by events."""
 
 import asyncio
 import logging
@@ -123,7 +123,7 @@ async def test_of_requests_at_once_two_are_admitted_by_all_processes_together(
 async def test_a_killed_process_holds_its_slots_until_their_lease_ends(
     runtime: Runtime, clock: Clock, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A killed process neither renews nor releases, and that is all there is to see of it in the table."""
+    """A killed process neither renews nor releases its lease; the table shows nothing else of it."""
     monkeypatch.setattr(admission, "RELEASE", "SELECT %(id)s::uuid")
     await ask(runtime, clock, 2)
     monkeypatch.undo()
@@ -150,7 +150,7 @@ async def test_a_held_slot_is_renewed(
 async def test_quota_of_the_day_and_of_the_month(runtime: Runtime, db: Connection) -> None:
     used = UsageMetered(purpose="answer", provider="p", model="m", tokens_in=150_000, tokens_out=50_000, cost_usd=1)
     await runtime.log.append(event(used, user="ann"))
-    for _ in range(2):  # without a language model nothing is used up
+    for _ in range(2):  # without a language model no quota is used
         await runtime.log.append(event(used.model_copy(update={"provider": "offline", "cost_usd": 0}), user="bob"))
     assert {guard.name: guard.used for guard in await usage_left(runtime, "default", "bob")}["tokens_per_day"] == 0
     left = {guard.name: guard for guard in await usage_left(runtime, "default", "ann")}
@@ -214,7 +214,7 @@ async def test_while_postgres_is_away_the_process_counts_on_by_the_same_limits(
     monkeypatch.setattr(admission, "AWAY_S", 0.0)
     caplog.set_level(logging.WARNING, "turnlog.throttle")
     await change_limits(runtime, "default", "user", {"user_per_minute": 8, "agent_per_minute": 3})
-    await ask(runtime, clock, 5)  # these Postgres counts
+    await ask(runtime, clock, 5)  # Postgres counts these requests
     monkeypatch.setattr(admission, "PATIENCE_S", 0.1)
     counted = REGISTRY.get_sample_value("turnlog_throttle_local_admissions_total") or 0
     with using(runtime, "postgresql://turnlog@127.0.0.1:1/turnlog"):
@@ -243,7 +243,7 @@ async def test_while_postgres_is_away_the_process_counts_on_by_the_same_limits(
 
 @contextmanager
 def using(runtime: Runtime, database_url: str) -> Iterator[None]:
-    """The throttle of this runtime finds its Postgres at another address, where it never gets a connection."""
+    """Gives the throttle of this runtime a Postgres address where it never gets a connection."""
     known, runtime.database_url, runtime.admissions = runtime.database_url, database_url, NoConnection()
     try:
         yield
@@ -252,7 +252,7 @@ def using(runtime: Runtime, database_url: str) -> Iterator[None]:
 
 
 class NoConnection:
-    """A pool whose connections are all in use, or cannot be made: psycopg_pool says the same of both."""
+    """A pool whose connections are all in use or cannot be opened; psycopg_pool raises the same error for both."""
 
     @asynccontextmanager
     async def connection(self, timeout: float | None = None) -> AsyncIterator[Connection]:
@@ -262,7 +262,7 @@ class NoConnection:
 
 @contextmanager
 def silent_server() -> Iterator[str]:
-    """The address of a server that takes connections and says nothing."""
+    """Yields the address of a server that accepts connections and never responds."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         yield f"postgresql://turnlog@127.0.0.1:{listening.getsockname()[1]}/turnlog"
 

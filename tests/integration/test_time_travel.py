@@ -1,4 +1,4 @@
-"""Any past moment of a thread as the model saw it: every receipt of a conversation is built again and compared."""
+"""Time travel rebuilds the context of any past moment; every receipt of a conversation is rebuilt and compared."""
 
 import asyncio
 import threading
@@ -58,20 +58,20 @@ async def ask(stage: Stage, text: str, thread: str = THREAD) -> str:
 
 
 async def converse(stage: Stage, model: MemoryServer) -> None:
-    """The sample comes in slices, with a question after each, and in the middle two at once."""
+    """Appends the sample in slices with a question after each, and two concurrent questions in the middle."""
     told, questions = sample_events(), [question.question for question in load_questions()]
     for number, start in enumerate(range(0, len(told), 30)):
         await stage.runtime.log.append_many(told[start : start + 30])
         model.said["summary"] = " ".join(f"Part {number}.{n} of the advice: deadlines and essays." for n in range(4))
         model.said["topics"] = f'{{"essay": 2, "topic {number % 4}": 1, "申请": 1}}'
-        if number % 2:  # now the memory reactor is ahead of the question, now at work beside it
+        if number % 2:  # alternately, the memory reactor has finished before the question or works at the same time
             await stage.rest()
         await ask(stage, questions[number % len(questions)])
     await two_at_once(stage, model)
 
 
 async def two_at_once(stage: Stage, model: MemoryServer) -> None:
-    """The second question is on the log before the first is looked at: they are appended without waiting their turn."""
+    """Appends two questions at once, so that the second is on the log before the first is processed."""
     model.reply("busy elsewhere", until=(go := threading.Event()))
     before = len(model.asked("answer"))
     blocking = asyncio.create_task(ask(stage, "wait"))
@@ -149,7 +149,7 @@ async def test_of_two_questions_at_once_the_first_is_answered_without_the_second
 
 
 async def test_what_was_derived_after_the_request_is_not_in_its_context(play: Play, model: MemoryServer) -> None:
-    """As the read models stand, summary, topics and pruning are newer than the moment that is asked for."""
+    """In the read models, summary, topics and pruning are newer than the requested moment."""
     async with play("projectors") as stage:
         log = stage.runtime.log
         await stage.say(1, 6)
@@ -169,7 +169,7 @@ async def test_what_was_derived_after_the_request_is_not_in_its_context(play: Pl
 
 
 async def test_a_receipt_that_names_no_prompt_and_no_settings_is_built_with_todays(play: Play) -> None:
-    """Those of version 1."""
+    """Receipts of version 1 are like this."""
     async with play("projectors") as stage:
         log, today = stage.runtime.log, stage.runtime.settings
         *_, last = await stage.say(1, 4)

@@ -1,4 +1,4 @@
-"""The day of a turn is that of its speaker's clock: in memories, transcripts, recall and what a model is shown."""
+"""The day of a turn follows its speaker's clock in memories, transcripts, recall and contexts."""
 
 from datetime import UTC, datetime, timedelta, timezone
 
@@ -22,7 +22,7 @@ from turnlog.projectors.models.chunks.projection import VECTORS
 from turnlog.projectors.models.conversation.messages import MESSAGES
 from turnlog.projectors.rebuild.verify import verify
 
-HALF_PAST_MIDNIGHT = datetime(2026, 11, 20, 0, 30, tzinfo=timezone(timedelta(hours=8)))  # the 19th in UTC
+HALF_PAST_MIDNIGHT = datetime(2026, 11, 20, 0, 30, tzinfo=timezone(timedelta(hours=8)))  # this is the 19th in UTC
 FLIGHT = "Remember that my flight is tomorrow."
 
 
@@ -32,7 +32,7 @@ async def play(nats_url: str, database_url: str) -> Play:
 
 
 async def days(stage: Stage) -> list[str]:
-    """The days that a model is shown with Ann's memories."""
+    """Returns the days that the context shows with Ann's memories."""
     await stage.rest(NAME)
     counter = counter_for("test-model")
     found = await list_memories(stage.runtime, "default", "ann")
@@ -70,7 +70,7 @@ async def test_a_time_in_utc_is_one_of_the_zone_that_the_person_set(play: Play) 
 
 
 async def test_tomorrow_in_a_memory_written_by_hand_is_that_of_the_person(play: Play) -> None:
-    """The two clocks are 26 hours apart, so that they never show the same day."""
+    """The two clocks differ by 26 hours, so that they never show the same day."""
     async with play("projectors") as stage:
         rows = set[object]()
         for user, zone in (("ann", "Pacific/Kiritimati"), ("bob", "Etc/GMT+12")):

@@ -1,4 +1,4 @@
-"""Threads kept in memory give what Postgres has: after new turns, after pruning, after a removal."""
+"""Threads cached in memory equal those in Postgres after new turns, pruning and a removal."""
 
 from conftest import Settled
 from helpers.sample_events import event, turn

@@ -1,4 +1,4 @@
-"""Rows of an earlier version of turnlog: rebuilt by whoever projects, while the rest is served."""
+"""Projector processes rebuild the rows of an earlier version while other requests are served."""
 
 import asyncio
 import contextlib
@@ -24,21 +24,21 @@ from turnlog.projectors.engine.writer import Connection
 
 @pytest.fixture
 async def projected(log: Log, running_projectors: Runner, settled: Settled) -> None:
-    """Ten turns of thread t, projected by a process that has ended."""
+    """Appends ten turns of thread t, which a process projects that has ended since."""
     await log.append_many([turn(f"corgi number {n}", "user" if n % 2 else "assistant", user="ann") for n in range(10)])
     await settled()
     running_projectors.stop()
 
 
 async def age(db: Connection, *names: str) -> None:
-    """As if an earlier version had projected them."""
+    """Changes the version of projections, as if an earlier version had projected them."""
     aged = "UPDATE projection_positions SET code_version = code_version - 1 WHERE projection = ANY(%s)"
     await db.execute(aged, (list(names),))
 
 
 @contextlib.asynccontextmanager
 async def another_process_rebuilds(database_url: str, name: str) -> AsyncIterator[None]:
-    """As long as the block runs, as far as anyone can see."""
+    """Makes it look as if another process rebuilds the projection while the block runs."""
     async with await connect(database_url) as conn:
         assert await take_locks(conn, [name], "build", -1)
         yield
@@ -95,7 +95,7 @@ async def test_while_messages_are_rebuilt_turns_are_acknowledged_and_readiness_n
 async def test_rows_that_a_rebuild_would_lose_stay_and_doctor_says_what_to_do(
     serve: Serve, db: Connection, projected: None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """They were kept by `turnlog log adopt`."""
+    """`turnlog log adopt` kept these rows."""
     await age(db, "messages")
     await db.execute("UPDATE projected_log SET kept_through = 7")
     async with serve() as api:
@@ -158,7 +158,7 @@ async def test_a_rebuild_that_hangs_is_a_fault_until_it_goes_on(
             return beat.fault is None
 
         async with other.transaction():
-            await other.execute("LOCK projection_positions IN SHARE MODE")  # its next try waits for this
+            await other.execute("LOCK projection_positions IN SHARE MODE")  # the next try waits for this lock
             await eventually(is_red)
         await eventually(is_green)
 

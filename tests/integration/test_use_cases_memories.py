@@ -1,4 +1,4 @@
-"""Long-term memory through its use cases: what a program or a face calls, on the real log and database."""
+"""The use cases of long-term memory, which programs and interfaces call, on the real log and database."""
 
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
@@ -62,7 +62,7 @@ async def test_what_is_given_by_hand_comes_before_what_the_rules_read(runtime: R
     assert (view.id, view.kind, view.category, view.importance) == (made.memory_id, "DECISION", "school", 0.25)
     assert (view.expires_at, view.value, view.status, view.user) == (SOON, "3.80", "valid", "ann")
     assert view.metadata == {"from": "form 7", "学期": [1, None], "to": None}
-    assert await contents(runtime, as_of=SOON) == []  # no job has closed it
+    assert await contents(runtime, as_of=SOON) == []  # although no job has closed it
     assert view.score.tier in ("WORKING", "SHORT", "LONG", "ARCHIVE")
     again = await remember(runtime, *ANN, given, made.memory_id)
     assert (again.what, again.memory_id) == ("known", made.memory_id)

@@ -65,7 +65,7 @@ async def runtime(settings: Settings) -> AsyncIterator[Runtime]:
 
 
 async def park_an_event(runtime: Runtime) -> int:
-    """A turn whose bytes cannot be decoded, and a good one behind it; returns the sequence of the first."""
+    """Publishes an undecodable turn and a valid turn after it; returns the sequence of the first."""
     subject = publish_subject("default", "broken", "turn_recorded")
     stored = await runtime.log.nc.jetstream().publish(subject, b"{")
     await runtime.log.append(turn("hello", thread="broken"))

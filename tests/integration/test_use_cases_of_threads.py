@@ -1,4 +1,4 @@
-"""What a program asks of conversations: threads, turns, contexts with receipts, recall; each reads its own writes."""
+"""The use cases of conversations (threads, turns, contexts with receipts, recall) read their own writes."""
 
 from typing import Any
 from uuid import uuid4
@@ -173,7 +173,7 @@ async def long_talk(stage: Stage) -> None:
 async def test_an_answer_that_comes_with_its_receipt_is_stored_with_its_question_and_found_by_time_travel(
     play: Play, hybrid: bool | None
 ) -> None:
-    """Though another turn came between the context and the answer, which the model did not see."""
+    """This also works if another turn, which the model did not see, came between the context and the answer."""
     async with play() as stage:
         await long_talk(stage)
         made = await context_of(

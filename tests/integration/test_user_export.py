@@ -1,4 +1,4 @@
-"""What a person gets when they ask for their data: all of it, sanitised, and nobody else's."""
+"""A person's export contains all of their data, sanitised, and nobody else's."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Users' keys as a process looks them up: made once, fetched for a whole batch, waited for, and never another's."""
+"""A process creates users' keys once, fetches them for entire batches, waits for them, and never mixes users."""
 
 import asyncio
 import os
@@ -63,7 +63,7 @@ async def test_a_key_of_another_user_or_no_id_at_all_opens_nothing(database_url:
 
 @pytest.fixture
 def key_queries(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Every statement about keys that is sent from now on, but for those of who listens to changes."""
+    """Returns a list that collects all statements about keys, except those of the listener."""
     sent: list[str] = []
     execute = psycopg.AsyncConnection.execute
 
@@ -83,7 +83,7 @@ async def test_the_keys_of_a_batch_are_made_and_fetched_with_one_query_for_all(
     async with play() as stage:
         await stage.runtime.log.append_many(turns)
         assert key_queries == ["SELECT", "INSERT", "UPDATE", "SELECT"]
-        await stage.runtime.wait_until_projected()  # or the projectors read, and fetch, in the next block too
+        await stage.runtime.wait_until_projected()  # otherwise the projectors would still fetch keys in the next block
     del key_queries[:]
     async with play() as stage, stage.runtime.log.reader(0, 1) as reader:
         batches: list[list[Stored]] = []
@@ -95,7 +95,8 @@ async def test_the_keys_of_a_batch_are_made_and_fetched_with_one_query_for_all(
 
 
 def batches_with_new_keys(batches: list[list[Stored]]) -> int:
-    """A server that is slow hands 100 events over in several batches, and the last may bring users known by then."""
+    """Returns the number of batches with new keys. A slow server sends 100 events in several batches, and later batches
+    may contain only known users."""
     held: set[str] = set()
     count = 0
     for batch in batches:
@@ -132,7 +133,7 @@ async def test_a_postgres_that_hangs_holds_nobody_for_ever_and_never_the_event_l
 async def test_a_key_that_was_not_fetched_with_its_events_is_there_at_the_next_try(
     play: Play, database_url: str, key_stream: KeyStream
 ) -> None:
-    """Its attribute has another form than turnlog writes, and was overlooked."""
+    """The event's key attribute has a form that turnlog does not write, so the prefetch overlooks it."""
     async with play() as stage:
         seq = (await stage.runtime.log.append(turn("Hello.", user="ann"))).seq
         stored = await stage.runtime.log.stored(seq)

@@ -1,4 +1,4 @@
-"""Webhooks: signed as standard-webhooks says, sent to allowed addresses only, and kept when they do not arrive."""
+"""Webhooks are signed as standard-webhooks requires, sent to allowed addresses only, and kept if delivery fails."""
 
 import asyncio
 import base64

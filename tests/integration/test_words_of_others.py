@@ -1,4 +1,4 @@
-"""No memory quotes what the person did not say, whatever role, channel or framework the words came through."""
+"""Memories quote only the person's own words, regardless of the role, channel or framework of other words."""
 
 import json
 from itertools import product
@@ -104,7 +104,7 @@ def test_every_writer_tells_the_persons_words_from_others(write: Any, form: str)
 
 
 def as_file(format: str, role: str, name: str | None, text: str) -> Any:
-    """A message as the export of a program has it."""
+    """Returns a message in the form of a program's export."""
     asked = {"id": "m", "parent": None, "role": role, "content": text, "name": name}
     if format == "chatgpt":
         author = {"role": role, "name": name}
@@ -164,7 +164,7 @@ def stage_of(nats_url: str, database_url: str) -> Any:
 
 
 async def quotes(runtime: Runtime) -> set[str]:
-    """The quotes of all that is remembered of ann."""
+    """Returns the quotes of all memories of ann."""
     await runtime.wait_until_projected()
     await extract_memories(runtime, "default", user="ann")
     await runtime.wait_until_projected()

@@ -1,4 +1,4 @@
-"""A worker costs next to nothing while NATS is away or its durable is missing, and goes on afterwards."""
+"""A worker uses almost no CPU while NATS is unavailable or its durable is missing, and continues afterwards."""
 
 import asyncio
 import time
@@ -17,12 +17,12 @@ from turnlog.consumers.workers.durable_consumer import Delivery, DurableConsumer
 from turnlog.events.subjects import STREAM, type_filter
 
 MEASURED_S = 1.0
-MOST_FETCHES = 3  # without a pause there are hundreds
+MOST_FETCHES = 3  # without a pause there would be hundreds
 
 
 @pytest.fixture
 def fetches(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The times at which a pull subscription asked for messages."""
+    """Returns a list of the times at which a pull subscription requested messages."""
     times: list[float] = []
     fetch = JetStreamContext.PullSubscription.fetch
 
@@ -35,7 +35,7 @@ def fetches(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 async def in_a_while(fetches: list[float]) -> int:
-    """How many there are in the next MEASURED_S."""
+    """Returns the number of fetches in the next MEASURED_S seconds."""
     before = len(fetches)
     await asyncio.sleep(MEASURED_S)
     return len(fetches) - before
